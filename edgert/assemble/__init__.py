@@ -1,4 +1,4 @@
-"""Config in, live objects out: the only place that knows everything."""
+"""Assembly of a pipeline from its file: the one place that imports config, engines, stages and runtime together."""
 
 from edgert.assemble.default_engines import with_default_engines
 from edgert.assemble.engines import Bar, Engines

@@ -1,4 +1,4 @@
-"""Meaning of a stage's ``batch:``: whether its model supports it, and whether it waits for a full batch."""
+"""Interpretation of a stage's ``batch:``: whether its model supports it, and whether it waits for a full batch."""
 
 from pathlib import Path
 
@@ -12,16 +12,16 @@ ON_PROCESSOR = "the model runs on the processor"
 
 
 def is_paced(stage: StageConfig, directory: Path) -> bool:
-    """Whether it is a source whose frames come at times of their own, as cameras' do, and not when they are taken."""
+    """Return whether a stage is a source with its own rate, as cameras have, rather than read on demand."""
     return isinstance(stage, SourceStage) and (bool(stage.realtime) or is_live(stage, directory))
 
 
 def rushed_by(config: PipelineConfig, name: str, directory: Path) -> str:
-    """Return why a free model does not wait for a full batch: which sources are live; empty where all can wait.
+    """Return why an idle model does not wait for a full batch: which sources are live; empty where all can wait.
 
     Args:
-        config: of the pipeline.
-        name: of the stage that runs the model.
+        config: the pipeline's config.
+        name: name of the stage that runs the model.
         directory: of the pipeline file.
     """
     live = []
@@ -33,19 +33,19 @@ def rushed_by(config: PipelineConfig, name: str, directory: Path) -> str:
 
 
 def in_words(most: int, rushed: str) -> str:
-    """Return how batches of up to ``most`` frames come about, for people; ``rushed``: see :func:`rushed_by`."""
+    """Return a description of how batches of up to ``most`` frames form; ``rushed``: see :func:`rushed_by`."""
     how = f"of those that came while it was busy, as {rushed}" if rushed else "which a free model waits for"
     return f"up to {most} frames a run, {how}"
 
 
 def check_fits(stage: InferStage, rows: int, where: str, in_bundle: bool) -> None:
-    """Check that a model takes as many frames at a time as its stage asks for.
+    """Check that a model takes as many frames per run as its stage asks for.
 
     Args:
-        stage: that runs the model.
-        rows: of one run of the model.
-        where: ``batch`` in the pipeline file.
-        in_bundle: whether the model is that of a bundle.
+        stage: the stage that runs the model.
+        rows: the most frames of one run of the model.
+        where: place of ``batch`` in the pipeline file.
+        in_bundle: whether the model belongs to a bundle.
 
     Raises:
         ConfigError: the model takes fewer.

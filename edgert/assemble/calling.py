@@ -1,4 +1,4 @@
-"""A pipeline that is called: each call takes frames through all stages in the caller's thread and returns results."""
+"""Calls of a pipeline as a function: each call runs frames through all stages in the caller's thread."""
 
 import logging
 import threading
@@ -20,19 +20,19 @@ from edgert.stages.source.timeline import Image
 from edgert.stages.source.user_memory import most_in_use
 
 _HANGS_S, _END_S, _POLL_S = 3.0, 1.0, 0.1
-"""Closing a pipeline waits so long for a stage in a call, then interrupts it and waits the second time. A stage that
-still does not return is abandoned. As in a pipeline with threads: see :mod:`edgert.runtime.runner`."""
+"""How long closing waits for a stage in a call; how long after interrupting it; and the pause between two checks. A
+stage that still does not return is abandoned, as in :mod:`edgert.runtime.runner`."""
 _SPARE = 3
-"""Buffers that the caller may fill at a time."""
+"""The number of buffers that the caller may fill at a time."""
 _LOG = logging.getLogger(__name__)
 
 
 class _Caller:
-    """The thread that is in a call, in the form that the watchdog reads.
+    """The thread that calls, in the form that the watchdog reads.
 
     Attributes:
         ident: Python's number of the thread; None while there is no call.
-        native_id: the system's number of the last one.
+        native_id: the system's number of the last thread that called.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -44,22 +44,22 @@ class _Caller:
         return self.ident is not None
 
     def is_here(self) -> bool:
-        """Whether that is this thread."""
+        """Return whether the current thread is in a call."""
         return self.ident == threading.get_ident()
 
     def comes(self) -> None:
-        """Note that this thread is in a call."""
+        """Mark the current thread as in a call."""
         self.ident, self.native_id = threading.get_ident(), threading.get_native_id()
 
 
 class Calling:
-    """One pipeline's calls, one at a time; a thread that calls while another does waits for it.
+    """Calls of one pipeline, one at a time. A second thread that calls waits for the first.
 
     Args:
-        runner: of the pipeline, whose threads were not started: it takes errors, and knows when to stop.
+        runner: runner of the pipeline, whose threads are not started; it stores errors and the stop.
 
     Attributes:
-        is_left: whether a call was left behind in a stage that does not return, with all that it uses.
+        is_left: whether a call was abandoned in a stage that does not return.
 
     Raises:
         StageError: the pipeline cannot be called.
@@ -80,13 +80,13 @@ class Calling:
         sinks |= {task.name for task in tasks if isinstance(task.stage, CallbackSink)}
         for task in tasks:
             if isinstance(task.stage, CallbackSink) and not task.policy.at_start:
-                # Who calls gets what a function of his own raises, unless the file says otherwise.
+                # Errors of a user's function are raised by the call, unless the file has another rule.
                 task.policy = FailurePolicy(watchdog_s=task.policy.watchdog_s)
         for task in tasks[1:]:
-            task.execution.carrier = tasks[0]  # whose thread is the caller's
+            task.execution.carrier = tasks[0]  # all run in the caller's thread
         self._loop = call_loop.CallLoop(tasks, runner.clock, runner.stop_event, sinks)
         self._downloader, self._runner = Downloader(), runner
-        # Ctrl-C may come after the turn was taken and before it is known: the same thread can then still close.
+        # Reentrant: after a Ctrl-C between acquiring it and the call, the same thread can still close.
         self._tasks, self._turn, self._caller = tasks, threading.RLock(), _Caller(tasks)
         self._watchdog = watchdog.Watchdog(lambda: tasks, [self._caller], runner.clock)
         self._leased: list[Frame] = []
@@ -99,14 +99,14 @@ class Calling:
             _LOG.warning("nobody looks for calls that hang: %s", error)
 
     def __call__(self, arrays: Sequence[Any], options: dict[str, Any]) -> list[Result]:
-        """Return the results of these frames, whose pixels stay valid until the next call.
+        """Return the results of frames. Their pixels stay valid until the next call.
 
         Args:
             arrays: see :meth:`~edgert.stages.source.api.ApiSource.submit`.
             options: the same method's.
 
         Raises:
-            EdgertError: what is not an image leaves all as it was; an error of a stage ends the pipeline.
+            EdgertError: an array is no image, which changes nothing; or a stage failed, which ends the pipeline.
         """
         self._comes()
         try:
@@ -116,17 +116,17 @@ class Calling:
             self._turn.release()
 
     def map(self, arrays: Iterable[Any], options: dict[str, Any]) -> Generator[Result, None, None]:
-        """Yield the results of these frames, in order; each stays valid until the next.
+        """Yield the results of frames, in order. Each stays valid until the next.
 
-        A GPU is given the next frames before the results of the last are waited for. What was taken when the iterator
-        is closed early goes through all stages; no one gets the results.
+        A GPU gets the next frames before the results of the last are waited for. Where the iterator is closed early,
+        frames in flight go through all stages, and their results are dropped.
 
         Args:
-            arrays: as in a call; taken one by one, in whichever thread asks for a result.
+            arrays: as in a call; taken one by one, in the thread that asks for a result.
             options: as in a call.
 
         Raises:
-            EdgertError: as in a call. Where no more frames are taken, as behind ``limit:``, the iterator ends.
+            EdgertError: as in a call. When no more frames are taken, as after ``limit:``, the iterator ends.
         """
         self._comes()
         try:
@@ -141,17 +141,17 @@ class Calling:
                         break
                     yield from self._step([array], options, leaves=True)
                     with self._turn:
-                        self._release()  # before another buffer is asked for
+                        self._release()  # before the next buffer is acquired
             if not self._over.is_set():
                 yield from self._step((), {}, leaves=False)
         finally:
             self._end_mapping()
 
     def close(self) -> None:
-        """Wait for a call under way, release frames, close all stages; their errors are the runner's.
+        """Wait for the current call, release frames, and close all stages. Errors are stored in the runner.
 
-        A stage that does not return is such an error. Its engine is ended where that can be done; or else all other
-        stages are closed, and it is left behind with the calling thread.
+        A stage that does not return is such an error. Its engine is interrupted where that is supported. Else all other
+        stages are closed, and the call is abandoned with its thread.
         """
         self._refuse_own("closed")
         if not self.is_left and self._takes_turn():
@@ -169,7 +169,7 @@ class Calling:
             self._attendant.join()  # it holds this until it has ended
 
     def _takes_turn(self) -> bool:
-        """Whether no call is under way; waits for that."""
+        """Wait until no call is under way; return whether that is so."""
         now_ns = self._runner.clock.now_ns
         began_ns = now_ns()
         while not self._turn.acquire(timeout=_POLL_S):
@@ -180,7 +180,7 @@ class Calling:
         return True
 
     def _ends(self, task: Task, took_s: float) -> bool:
-        """End a stage's call, or leave it behind; return whether it has ended, which takes the turn."""
+        """Interrupt a stage's call, or abandon it; return whether it has ended, with the lock acquired."""
         at = self._watchdog.place_of(task)
         self._runner.stop()
         if (interrupt := getattr(task.stage, "interrupt", None)) is not None:
@@ -194,12 +194,12 @@ class Calling:
         return False
 
     def _attend(self) -> None:
-        """Run the body of a thread that reports stages that do not return, and ends their engines."""
+        """Run the supervising thread, which reports stages that do not return, and interrupts their engines."""
         while not self._over.wait(self._watchdog.every_s):
             self._watchdog.look()
 
     def _comes(self) -> None:
-        """Take the turn. Raises EdgertError where the pipeline has ended, or this is one of its own stages."""
+        """Acquire the lock. Raises EdgertError where the pipeline has ended, or one of its own stages calls."""
         self._refuse_own("called")
         is_next = self._is_next()
         try:
@@ -212,14 +212,14 @@ class Calling:
             raise
 
     def _is_next(self) -> bool:
-        """Take the turn; return False where no one ever gives it back."""
+        """Acquire the lock; return False where it will never be released."""
         while not self._turn.acquire(timeout=_POLL_S):
             if self.is_left or self._over.is_set():
                 return False
         return True
 
     def _step(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
-        """More frames of :meth:`map`, and the results that have come."""
+        """Submit frames of :meth:`map`, and return the finished results."""
         self._comes()
         try:
             return self._results(arrays, options, leaves)
@@ -227,7 +227,7 @@ class Calling:
             self._turn.release()
 
     def _end_mapping(self) -> None:
-        """Nothing is under way any more."""
+        """Finish the frames of :meth:`map` that are in flight, and drop their results."""
         if not self._is_next():
             return
         try:
@@ -253,12 +253,12 @@ class Calling:
             raise StageError(f"a pipeline was {done} by one of its own stages", why=why)
 
     def _results(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool = False) -> list[Result]:
-        """Return results of these frames, or those before; see :meth:`~edgert.runtime.call_loop.CallLoop.run`."""
+        """Return results of these or earlier frames; see :meth:`~edgert.runtime.call_loop.CallLoop.run`."""
         try:
             self._caller.comes()
             return self._taken(arrays, options, leaves)
         finally:
-            self._caller.ident = None  # not by a call, before which Ctrl-C may come
+            self._caller.ident = None  # an assignment, as Ctrl-C may come before a function call
 
     def _taken(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
         given = list[tuple[Any, list[Image]]]()
@@ -283,18 +283,18 @@ class Calling:
             if isinstance(error, EdgertError) and not isinstance(error, call_loop.EndOfFrames):
                 self._runner.fail(error)
                 self._runner.raise_error()
-            self._runner.stop()  # also where somebody pressed Ctrl-C: stages are left in the middle of a frame
+            self._runner.stop()  # also after Ctrl-C: stages are in the middle of a frame
             raise
         self._leased = [result.frame for result in results]
         return [self._downloader.with_image(result) for result in results]
 
     def _are_many_leased(self, given: Iterable[tuple[Any, list[Image]]]) -> bool:
-        """Return whether buffers of this kind are about used up by frames under way: who brings frames needs one."""
+        """Return whether frames in flight use nearly all buffers of this kind; the caller needs one."""
         count = max((len(images) for _, images in given), default=1)
         return self._loop.under_way >= (most_in_use(count) - _SPARE) * count
 
     def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[call_loop.Bring]:
-        """For each array, what gets its frames of the source, and how many these are."""
+        """Yield for each array the function that takes its frames from the source, and their number."""
         for array, images in given:
             yield partial(self._source.take, array, images, self._runner.stop_event), len(images)
 

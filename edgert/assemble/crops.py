@@ -1,4 +1,4 @@
-"""Models that look at crops of the same frames, one behind the other or beside it: where they are run together."""
+"""Models that run on crops of the same frames, in a chain or in parallel: which of them run in one stage on a GPU."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -11,7 +11,7 @@ from edgert.stages.gpu.gpu_crops import AlreadyInferred, InferCropsOfModels
 
 
 def crop_chains(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
-    """Return names of stages that look at crops of the same boxes, each alone in listening to the one before."""
+    """Return chains of stages that run on crops of the same boxes, each the only listener of the one before."""
     listeners: dict[str, list[str]] = {name: [] for name in stages}
     for name, stage in stages.items():
         for other in inputs_of(stage):
@@ -36,7 +36,7 @@ def crop_chains(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
 
 
 def crop_siblings(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
-    """Return names of stages that look at crops of the same boxes, and listen to the same stage in the same way."""
+    """Return groups of stages that run on crops of the same boxes, and listen to the same stage in the same way."""
     alike: dict[object, list[str]] = {}
     for name, stage in stages.items():
         if isinstance(stage, section.InferStage) and stage.crop is not None and len(inputs_of(stage)) == 1:
@@ -45,7 +45,7 @@ def crop_siblings(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
 
 
 def run_together(parts: Sequence[Sequence[Task]]) -> None:
-    """Has the first of a chain's stages run the models of all, where each is one task, and they are on one GPU."""
+    """Let the first stage of a chain run the models of all, where each is one task and all are on one GPU."""
     tasks = list(chain.from_iterable(parts))
     works = [task.stage for task in tasks if isinstance(task.stage, InferCropsOfModels)]
     if len(works) != len(parts) or len(tasks) != len(parts) or any(work.device != works[0].device for work in works):
@@ -56,14 +56,14 @@ def run_together(parts: Sequence[Sequence[Task]]) -> None:
 
 
 def run_beside(parts: Sequence[list[Task]], streams: frozenset[str], capacity: int) -> None:
-    """Have a task before stages that listen to the same one run the models of all that are on one GPU.
+    """Insert a task before parallel stages that runs the models of all that are on one GPU.
 
-    Each stage passes on its own records. The new task becomes the first of the first stage's.
+    Each stage passes on its own records. The new task becomes the first task of the first stage.
 
     Args:
-        parts: the tasks of each; those that are one task are changed.
-        streams: of the edges behind the new task.
-        capacity: of these edges.
+        parts: the tasks of each stage; stages of one task are changed.
+        streams: streams of the edges behind the new task.
+        capacity: capacity of these edges.
     """
     on_gpus: dict[object, list[list[Task]]] = {}
     for tasks in parts:

@@ -1,4 +1,4 @@
-"""A pipeline file without ``engines:``: the best that is really here runs its models, and one line says so."""
+"""Default engines of a pipeline file without ``engines:``: the best that this machine has, and a line that says so."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from edgert.config.flow import users_of
 from edgert.engine import engine_store
 from edgert.placement.cutting import accelerators_of
 
-if TYPE_CHECKING:  # most pipelines start without it
+if TYPE_CHECKING:  # imported when needed, to start faster
     from edgert.backend.tensorrt.trt_backend import TrtBackend
 
 
 def with_default_engines(
     file: PipelineFile, *, machine: Machine | None = None, trt: TrtBackend | None = None
 ) -> tuple[PipelineFile, str]:
-    """Return the pipeline with the engines that are here, the best first, and a line that explains the choice.
+    """Return the pipeline with the engines of this machine, the best first, and a line that explains the choice.
 
-    The file stays as it is, and the line is empty, where it has ``engines:`` or ``board: host``, its models name all
-    that runs them, or this machine has no NVIDIA GPU. Then no vendor package is imported.
+    The file is unchanged and the line empty where it has ``engines:`` or ``board: host``, all its models name their
+    backend, or this machine has no NVIDIA GPU. Then no vendor package is imported.
 
     Args:
         file: the pipeline.
-        machine: this one by default.
-        trt: TensorRT's backend; that of this machine by default.
+        machine: this machine by default.
+        trt: TensorRT's backend; this machine's by default.
     """
     config = file.config
     used = [name for name in config.models if users_of(config.stages, config.models, name)]
@@ -48,7 +48,7 @@ def with_default_engines(
     passed_over: dict[str, str] = {}
     while why := why_not(wanted[0], here, trt) or _why_not_by_itself(
         wanted[0], trt
-    ):  # ONNX Runtime, which is the last, runs everywhere
+    ):  # the last, ONNX Runtime, runs everywhere
         passed_over[wanted.pop(0)] = why
     found = replace(file, config=config.model_copy(update={"engines": tuple(wanted)}), passed_over=passed_over)
     parts = [_title(wanted[0], trt, models), *(f"not {name}: {why}" for name, why in passed_over.items())]
@@ -58,21 +58,21 @@ def with_default_engines(
 
 
 def _why_not_by_itself(engine: str, trt: TrtBackend) -> str:
-    """Why an engine that may run here is not taken unless it is asked for; empty if it is."""
+    """Return why an engine that may run here is not a default; empty if it is."""
     beware = trt.unsupported if engine == TENSORRT else ""
     return f"{beware} (engines: [{TENSORRT}] tries it anyway)" if beware else ""
 
 
 def has_gpu() -> bool:
-    """Return whether an NVIDIA GPU is here, a Jetson's too. Imports nothing, and opens nothing."""
+    """Return whether there is an NVIDIA GPU, including a Jetson's. Imports and opens nothing."""
     driver = cuda_driver()
     if driver is not None and (driver.gpus or driver.trouble):
         return True
-    return platform.machine() == "aarch64" and is_jetson()  # the second reads the list of Debian packages
+    return platform.machine() == "aarch64" and is_jetson()  # is_jetson reads the list of Debian packages, so it is last
 
 
 def leaves_engine(model: ModelConfig) -> bool:
-    """Whether a model leaves open what runs it: it names no backend, and no core of the processor."""
+    """Return whether a model's section leaves its engine open: it names no backend and no CPU core."""
     return model.backend == "auto" and not any(one.startswith("cpu") for one in accelerators_of(model.placement))
 
 
@@ -87,7 +87,7 @@ def _title(engine: str, trt: TrtBackend, models: Mapping[str, ModelConfig]) -> s
 
 
 def _compiled_first(models: Mapping[str, ModelConfig], trt: TrtBackend) -> list[str]:
-    """Return what TensorRT must compile before anything runs, as far as that is known before the models are read."""
+    """Return the models that TensorRT must compile first, as far as is known before they are read."""
     from edgert.backend.tensorrt.engine_cache import last_build
 
     store, named = engine_store(), []

@@ -23,26 +23,26 @@ from edgert.graph import Graph, Model, clean, load, read, with_shapes
 from edgert.placement.cutting import Part, accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 
-if TYPE_CHECKING:  # most pipelines start without them
+if TYPE_CHECKING:  # imported when needed, to start faster
     from edgert.backend.tensorrt.trt_backend import TrtBackend
     from edgert.board.record import Board
 
 log = logging.getLogger("edgert.backend")
 THIS_MACHINE = ("auto", HOST)
-"""Values of ``board:`` for the machine edgert runs on; ``host`` is its processor only."""
+"""Values of ``board:`` for this machine; ``host`` is only its CPU."""
 _GPU_BACKENDS = ("tensorrt", "onnxruntime-cuda")
 Form = Literal["ort", "gpu"]
-"""The engine that an INT8 model is made for."""
+"""The kind of engine that an INT8 model is made for."""
 ModelOf = Callable[[str, ModelConfig, Form], Model]
 Bar = Callable[[str, int, int], object]
-"""Called with what is being counted, how many are done and how many there are."""
+"""Progress function: called with what is counted, how many are done, and the total."""
 
 
 def board_of(file: PipelineFile) -> Board | None:
-    """Return the board that ``board:`` names, or describes in a file of the user's own; None for this machine.
+    """Return the board that ``board:`` names, or whose description file it names; None for this machine.
 
     Raises:
-        ConfigError: there is no such board, with the line of the pipeline file; or its own file has mistakes.
+        ConfigError: there is no such board, with the line of the pipeline file; or its description has errors.
     """
     name = file.config.board
     if name in THIS_MACHINE:
@@ -61,31 +61,31 @@ class Engines(Protocol):
     """Compiled models of one pipeline.
 
     Attributes:
-        in_bundle: whether the models are those of a bundle, whose sizes were decided when it was built.
+        in_bundle: whether the models belong to a bundle, whose sizes were decided when it was built.
     """
 
     in_bundle: bool
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """Return the engine that runs a model here; its ``info`` names it, and what was skipped.
+        """Return the engine that runs a model here; its ``info`` names it and the engines that were skipped.
 
         Raises:
-            BuildError: no engine takes it; or an engine would be skipped where that must not be.
+            BuildError: no engine takes the model; or an engine would be skipped although ``strict`` forbids it.
         """
         ...
 
 
 class ChainEngines:
-    """The :class:`Engines` of a pipeline file with ``engines:``, or those of this machine in their place.
+    """The :class:`Engines` of a pipeline file: those of ``engines:``, or this machine's defaults.
 
-    A section's own ``backend:`` comes first, and a placement on cores of the processor. TensorRT computes in FP16 what
-    leaves its precision open.
+    A section's own ``backend:``, or placement on CPU cores, has priority. TensorRT uses FP16 where the precision is
+    left open.
 
     Args:
-        model: loads a model in the precision its section asks for.
-        strict: an engine that would be skipped is an error.
-        bar: moved while TensorRT compiles.
-        trt: compiles and opens TensorRT's engines; that of this machine by default.
+        model: loads a model in the precision that its section asks for.
+        strict: whether a skipped engine is an error.
+        bar: called with the progress while TensorRT compiles.
+        trt: TensorRT's backend; this machine's by default.
     """
 
     in_bundle = False
@@ -99,20 +99,20 @@ class ChainEngines:
         trt: TrtBackend | None = None,
     ) -> None:
         self._model = model
-        tensorrt = self._tensorrt = _tensorrt(bar, trt)  # what looks at engines holds this, and not all of it
+        tensorrt = self._tensorrt = _tensorrt(bar, trt)  # a local, so that the functions below do not hold self
         machine, name, chosen = detect(), file.document.path.name, file.passed_over is not None
         self._passed_over = [Skipped(engine, why) for engine, why in (file.passed_over or {}).items()]
 
         def reason(engine: str) -> str:
-            """Why an engine is skipped; a DLA needs a placement, scales and rewritten models: those of a bundle."""
+            """Return why an engine is skipped. A DLA needs the placement, scales and rewritten models of a bundle."""
             if chosen and engine == file.config.engines[0] != TENSORRT_DLA:
-                return ""  # as it was found when it was chosen
+                return ""  # it was checked when it was chosen
             fix = f"edgert run {name}, or edgert build {name} --board {machine.name}"
             dla = f"what runs on a DLA is prepared first: {fix}" if engine == TENSORRT_DLA else ""
             return why_not(engine, machine, tensorrt() if engine in (TENSORRT, TENSORRT_DLA) else None) or dla
 
         def report(skipped: Skipped) -> None:
-            """Nobody asked for an engine that was chosen here and is not there."""
+            """Log nothing for a default engine that is not there, as the user did not ask for it."""
             log.log(logging.INFO if chosen and not skipped.model else logging.WARNING, "%s", skipped)
 
         self.chain = Chain(file.config.engines, reason, strict=strict, report=report, where=file.where("engines"))
@@ -129,12 +129,12 @@ class ChainEngines:
         return self._chosen({name: (config, threads, batch)}, self.chain)[name]
 
     def compile_alike(self, models: Mapping[str, tuple[ModelConfig, int, int]]) -> dict[str, Engine]:
-        """Return engines of one kind for models that take turns, as far as these leave open what runs them.
+        """Return engines of one kind for models that replace each other, where their sections leave the engine open.
 
-        Frames come to all of them in the same memory. Raises as :meth:`compile`.
+        All of them read frames from the same memory. Raises as :meth:`compile` does.
 
         Args:
-            models: by name: the section, and its threads and batch as of :meth:`compile`.
+            models: name → section, threads and batch, as for :meth:`compile`.
         """
         wanted = {name: given for name, given in models.items() if leaves_engine(given[0])}
         on_cpu = [name for name in models if name not in wanted and models[name][0].backend not in _GPU_BACKENDS]
@@ -147,7 +147,7 @@ class ChainEngines:
         return self._chosen(wanted, chain)
 
     def _chosen(self, models: Mapping[str, tuple[ModelConfig, int, int]], chain: Chain) -> dict[str, Engine]:
-        """All on the first engine of a chain that takes them all."""
+        """Return all models on the first engine of the chain that takes them all."""
 
         def made(engine: str) -> dict[str, Engine]:
             found: dict[str, Engine] = {}
@@ -171,9 +171,9 @@ class ChainEngines:
         return build_engine(self._model(name, config, "ort"), config, threads, batch, by=by)
 
     def _on_tensorrt(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """Return an engine in FP16 where the precision is left open.
+        """Return TensorRT's engine, in FP16 where the precision is left open.
 
-        The model is converted, or a flag asks for it where the model has several sizes: a conversion goes by one.
+        The model is converted; where it has several sizes, a flag is set instead, as a conversion needs one size.
         """
         wanted, precision = config, "fp32"
         if config.leaves_precision:
@@ -185,7 +185,7 @@ class ChainEngines:
 
 
 def _tensorrt(bar: Bar | None, given: TrtBackend | None = None) -> Callable[[], TrtBackend]:
-    """TensorRT's backend, made when it is first asked for: loading its modules takes time."""
+    """Return a function that makes TensorRT's backend on its first call, as loading its modules takes time."""
 
     @cache
     def made() -> TrtBackend:
@@ -202,7 +202,7 @@ def _tensorrt(bar: Bar | None, given: TrtBackend | None = None) -> Callable[[], 
 
 @dataclass(frozen=True, slots=True)
 class SplitModel:
-    """A model that is split into segments: static and simplified, the same as a graph, and its parts."""
+    """A model split into segments: the static, simplified model, its graph, and its parts."""
 
     model: Model
     graph: Graph
@@ -210,7 +210,7 @@ class SplitModel:
 
 
 Cores = tuple[tuple[int, int], ...]
-"""Those that run all of a model, each with its share of the frames against that of the others."""
+"""Cores that run a complete model: kernel numbers with relative shares of the frames."""
 
 
 class Placer:
@@ -221,19 +221,19 @@ class Placer:
         self._cores: Mapping[str, int] = core_accelerators()
 
     def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Cores | SplitModel:
-        """Return how a model runs for one of its stages, without cores for ``placement: auto``; compile nothing.
+        """Return the placement of a model for one stage; no cores for ``placement: auto``. Compiles nothing.
 
-        Where nothing will be computed, the placement is only checked. A file for another board is checked without
-        its accelerators, which are not this machine's.
+        Where nothing will be computed, the placement is only checked. For another board, it is checked without
+        accelerators, as this machine does not have them.
 
         Args:
-            name: of the model.
+            name: the model's name.
             config: its section.
-            stage: that runs it.
-            model: loads it, in the precision asked for.
+            stage: the stage that runs it.
+            model: loads it, in the precision that is asked for.
 
         Raises:
-            PlacementError: it cannot be done, with the line of ``placement``.
+            PlacementError: the placement is not possible, with the line of ``placement``.
         """
         if config.placement == "auto":
             return ()
@@ -264,7 +264,7 @@ class Placer:
         return tuple((self._cores.get(name, 0), weight) for name, weight in weights.items())
 
     def core(self, accelerator: str) -> int:
-        """Return the kernel's number of an accelerator's core."""
+        """Return the operating system's number of an accelerator's core."""
         return self._cores[accelerator]
 
 
@@ -274,7 +274,7 @@ def compiled(cut: SplitModel) -> SegmentedEngine:
 
 
 def _cut(config: ModelConfig, globs: Mapping[str, str], model: Model) -> SplitModel:
-    """Cuts a model of fixed shapes, with everything folded that the backend would fold."""
+    """Split a model of fixed shapes, with constants folded as the backend would fold them."""
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     ready = clean(with_shapes(model, shapes) if shapes else model)[0]
     graph = read(ready)

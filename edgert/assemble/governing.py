@@ -1,4 +1,4 @@
-"""A pipeline's budgets as a governor's rules, and what carries its decisions out while the pipeline runs."""
+"""A pipeline's budgets as the rules of a governor, and the execution of its actions while the pipeline runs."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,12 +37,11 @@ from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
 from edgert.stages.infer import Choice
 
-_ASSUMED_HZ = 30.0  # of a camera whose rate the file leaves open
+_ASSUMED_HZ = 30.0  # rate of a camera, where the file leaves it open
 _RUNS, _TIMED_S = 3, 0.2
 """Least number of timed runs of an engine, and least time of them all: one of them falls between two frames."""
 _FALLBACK = 0.9
-"""Of the power, for each fallback model, where nobody can predict it: named for drawing less, even if it
-takes longer, as on a DLA."""
+"""Assumed power of each fallback model relative to the one before, where it cannot be predicted."""
 _LATENCY_SAMPLES = 4  # two seconds
 
 
@@ -51,10 +50,10 @@ class Cost:
     """Known costs of a pipeline before its start.
 
     Attributes:
-        rates_hz: stream → frames a second, if all go on.
-        cores: CPU cores used at these rates by engines on whole frames; the number of crops is unknown. All cores for
-            files that are read as fast as possible; None without an engine to time.
-        engine_ms: run time of the slowest engine, the shortest possible latency.
+        rates_hz: stream → frames per second, if all pass.
+        cores: CPU cores used at these rates by engines on complete frames, without crops, whose number is unknown. All
+            cores for files that are read as fast as possible; None without an engine to time.
+        engine_ms: run time of the slowest engine, a lower bound of the latency.
     """
 
     rates_hz: Mapping[str, float]
@@ -65,16 +64,16 @@ class Cost:
 def rules_of(
     budgets: BudgetConfig, found: tuple[RunSetting, ...], costs: Sequence[Cost], predicted: Sequence[PowerStep] = ()
 ) -> Rules:
-    """Return the rules of a governor; the first setting is that of all frames.
+    """Return the rules of a governor. The first setting passes all frames.
 
-    Power that cannot be predicted is assumed to fit the budget when all frames pass. It falls with the frames and with
+    Power that cannot be predicted is assumed to fit the budget when all frames pass. It decreases with the frames and
     the engines' time, by at least a tenth for each fallback model. The governor soon measures the real power.
 
     Args:
-        budgets: of the pipeline.
+        budgets: the pipeline's budgets.
         found: its settings.
-        costs: for each level of degraded models.
-        predicted: the board at each of them; empty without a plan.
+        costs: for each degradation level.
+        predicted: predictions for the board at each level; empty without a plan.
     """
     is_cpu = budgets.cpu is not None
     cap = budgets.cpu if is_cpu else budgets.power
@@ -109,7 +108,7 @@ def rules_of(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a governor keeps, and how: its settings, rules, and what to know beforehand."""
+    """Settings and rules of a governor, and warnings before the start."""
 
     settings: tuple[RunSetting, ...]
     rules: Rules
@@ -117,13 +116,13 @@ class _Plan:
 
 
 class Governing:
-    """The governor of one run: a thread that keeps the budgets, and another one for other budgets or sources.
+    """Governor of one run: a thread that keeps the budgets, replaced when budgets or sources change.
 
-    Runs the engines a few times when it is made, to know what they cost; the pipeline may run already.
+    The constructor runs the engines a few times to measure their cost; the pipeline may run already.
 
     Args:
         assembly: its tasks and engines.
-        environment: its clock, its meters, and what it knows of the board's power.
+        environment: its clock, meters, and predictions of the board's power.
         fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
     """
 
@@ -131,7 +130,7 @@ class Governing:
         self._assembly, self._environment, self._fail = assembly, environment, fail
         self._timed = {name: _timed(engine) for name, engine in assembly.engines.items()}
         self._meters = environment.meters or meters_here(environment.clock)
-        self._meters.sample()  # energy counters give no power before they are read a second time
+        self._meters.sample()  # energy counters give power only from the second read on
         self._began_ns = environment.clock.now_ns()
         self._past: GovernorReport | None = None
         self._controls: Controls | None = None
@@ -140,34 +139,34 @@ class Governing:
 
     @property
     def observer(self) -> Observer | None:
-        """What the governor reads; None without budgets now."""
+        """The governor's observer; None while there are no budgets."""
         return None if self._watch is None else self._watch.observer
 
     def start(self) -> None:
-        """Begin to keep the budgets."""
+        """Start the thread that keeps the budgets."""
         self._is_started = True
         if self._watch is not None:
             self._watch.start()
 
     def stop(self) -> None:
-        """End the thread; may be called before the start, and more than once."""
+        """End the thread. May be called before the start, and more than once."""
         self._is_started = False
         if self._watch is not None:
             self._watch.stop()
 
     def report(self) -> GovernorReport | None:
-        """Return the record of the run so far; None without budgets now. Callable from any thread."""
+        """Return the report of the run so far; None while there are no budgets. Callable from any thread."""
         if self._watch is None:
             return None
         now = self._watch.report()
         return now if self._past is None else now.after(self._past)
 
     def prepared(self, file: PipelineFile) -> Callable[[], None]:
-        """Return what has the budgets of a pipeline be kept, once its sources are there.
+        """Return a function that switches to the budgets of a pipeline. Call it when its sources exist.
 
         Raises:
-            BudgetError: no setting is predicted to keep them, or ``stop`` with power that nothing here measures. Those
-                of before are kept then.
+            BudgetError: no setting is predicted to keep them, or ``stop`` with power that nothing here measures. The
+                current budgets are kept then.
         """
         plan = self._planned(file)
 
@@ -186,7 +185,7 @@ class Governing:
         return change
 
     def _planned(self, file: PipelineFile) -> _Plan | None:
-        """Return what a governor does for a pipeline; None without budgets."""
+        """Return settings and rules for a pipeline; None without budgets."""
         budgets, power = file.config.budgets, self._environment.power
         if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
             return None
@@ -205,11 +204,11 @@ class Governing:
             raise
 
     def _watching(self, file: PipelineFile, plan: _Plan) -> Watch:
-        """Return the thread that keeps the budgets of a pipeline, not started."""
+        """Return the thread that will keep the budgets of a pipeline, not started."""
         assembly, clock, budgets = self._assembly, self._environment.clock, file.config.budgets
         bucket = None
         if budgets.cpu is not None and budgets.when_exceeded == "degrade":
-            bucket = CpuTokenBucket(budgets.cpu, clock)  # one for all sources, which keeps the budget by fewer frames
+            bucket = CpuTokenBucket(budgets.cpu, clock)  # shared by all sources
         limiters = dict[str, SourceRateLimiter]()
         for task in assembly.tasks:
             if isinstance(task.stage, Source):
@@ -219,7 +218,7 @@ class Governing:
         controls = Controls(plan.settings, assembly.choice, limiters, self._environment.power, self._fail, where)
         ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
         recent = RecentLatency(ends, _LATENCY_SAMPLES)
-        # A channel that a file fills is as it should be, as the file waits; a full one of a camera means overload.
+        # A full channel is normal behind a file, which waits; behind a camera, it means overload.
         channels = [channel for task in assembly.tasks for channel in task.wiring.inlet.channels]
         pressure = QueuePressure([one for one in channels if assembly.live or one.drop != "never"])
         observer = Observer(
@@ -242,15 +241,15 @@ class Governing:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """Parts of a running pipeline that a governor's actions change.
+    """Controls of a running pipeline that a governor's actions use.
 
     Attributes:
-        settings: of the run, in the order of the rules.
-        choice: the level of fallback models in use.
-        limiters: stream → which of its frames go on.
-        power: clocks and power modes; None leaves them alone.
-        fail: ends the pipeline.
-        where: the budgets in the pipeline file.
+        settings: settings of the run, in the order of the rules.
+        choice: the degradation level of models.
+        limiters: stream → limiter of its frames.
+        power: clocks and power modes; None: they are not changed.
+        fail: ends the pipeline with an error.
+        where: place of the budgets in the pipeline file.
     """
 
     settings: tuple[RunSetting, ...]
@@ -262,7 +261,7 @@ class Controls:
 
 
 def carry_out(controls: Controls, action: Action) -> None:
-    """Do what a governor decided; a warning changes nothing.
+    """Carry out a governor's action; a warning changes nothing.
 
     Raises:
         BudgetError: the power mode cannot be set.
@@ -280,7 +279,7 @@ def carry_out(controls: Controls, action: Action) -> None:
 
 
 def _check(rules: Rules, power: reading.Reading) -> tuple[str, ...]:
-    """Warnings about the budgets before the start. Raises BudgetError where one is a reason not to start."""
+    """Return warnings about the budgets before the start. Raises BudgetError where the run must not start."""
     budget, warnings = rules.budget, list[str]()
     try:
         check_settings(rules)
@@ -294,7 +293,7 @@ def _check(rules: Rules, power: reading.Reading) -> tuple[str, ...]:
 
 
 def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float]], level: int) -> Cost:
-    """Of the models at one level. ``timed``: model → CPU and wall seconds of a run."""
+    """Return the cost of the models at one degradation level. ``timed``: model → CPU and wall seconds of a run."""
     stages, streams = stages_at(file.config.stages, file.config.models, level), sources_of(file.config.stages)
     sources = {name: stage for name, stage in stages.items() if isinstance(stage, SourceStage)}
     rates_hz = {name: stage.fps or _ASSUMED_HZ for name, stage in sources.items()}
@@ -310,7 +309,7 @@ def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float
 
 
 def _timed(engine: Engine | SegmentedEngine) -> tuple[float, float]:
-    """Return CPU and wall seconds of one run, of all segments of a cut model: the least of some runs."""
+    """Return CPU and wall seconds of one run, of all segments of a split model: the minimum of some runs."""
     runs: list[Callable[[], object]]
     if isinstance(engine, SegmentedEngine):
         chain = engine.chain(0)
@@ -332,12 +331,12 @@ def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
 
 
 def power_model(clock: Clock, root: Path) -> Model | None:
-    """Return a model of the watts of the board that ``root`` is the file system of; None for any other machine.
+    """Return a power model of the board whose file system is ``root``; None for any other machine.
 
-    It takes the board's idle power and the reported loads of its GPU and its processor. None, too, where the power draw
-    of the board is not published.
+    It uses the board's idle power and the reported loads of its GPU and CPU. Also None where the power of the board is
+    not published.
 
-    :mod:`edgert.placement.cost.power` has the formula and where its numbers come from.
+    :mod:`edgert.placement.cost.power` has the formula and the sources of its numbers.
     """
     machine = detect(root)
     board, load = machine.board, clocks.gpu_gauges(root).get("gpu.load")

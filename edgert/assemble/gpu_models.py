@@ -1,4 +1,4 @@
-"""Inference slots of engines on a GPU: frames go up, records come down, pixels and tensors stay there."""
+"""Construction of inference slots for engines on a GPU, where pixels and tensors stay in GPU memory."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ log = logging.getLogger("edgert.source")
 
 
 def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:
-    """Whether an engine's tensors are on a GPU."""
+    """Return whether an engine's tensors are on a GPU."""
     return isinstance(getattr(engine, "device", None), CudaDevice)
 
 
@@ -42,27 +42,27 @@ def gpu_inference(
     is_urgent: bool = False,
     side_by_side: bool = False,
 ) -> GpuInference | None:
-    """Return inference over sessions of its own; log why, and return None, where the host must prepare images.
+    """Return inference with separate sessions; where the host must prepare images, log why and return None.
 
     Args:
-        engine: on a GPU.
-        profile: of the engine.
+        engine: engine on a GPU.
+        profile: profile of the engine.
         config: how images become the input.
         where: the model's file, for messages.
-        decoder_for: gives the decoder for a network of (width, height).
-        check_for: gives what its records are checked by; by default they are not.
-        beside: preprocess and decode on separate streams, while the engine works on other batches. Otherwise a batch
-            has one stream, and its engine and decoder are one CUDA graph.
-        refines: engines that can become faster while they run do.
-        is_urgent: its kernels start before those of others that wait.
-        side_by_side: the GPU may work on several batches at a time, where the engine can, and decodes each where that
-            ran: more frames a second, each a little later, where that does not matter.
+        decoder_for: returns the decoder for a network of (width, height).
+        check_for: returns the check of the decoder's records; by default there is none.
+        beside: whether to preprocess and decode on separate streams, while the engine works on other batches. Otherwise
+            a batch has one stream, and engine and decoder are one CUDA graph.
+        refines: whether engines that can become faster while they run do so.
+        is_urgent: whether its kernels have priority over waiting kernels of others.
+        side_by_side: whether the GPU may run several batches at a time, where the engine supports it: more frames per
+            second, each with a little more latency.
 
     Raises:
-        ModelError: the model's input is no image, or of a type that images cannot be written in.
+        ModelError: the model's input is no image, or of a type that images cannot be written to.
         DeviceError: too little memory.
     """
-    from edgert.stages.gpu.readers import needed, reader_for  # with all decoders
+    from edgert.stages.gpu.readers import needed, reader_for  # imports all decoders
 
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
     reason = kernels.why_not()
@@ -76,7 +76,7 @@ def gpu_inference(
         return None
     bound = sessions[0].inputs_on_gpu[image_input(sessions[0].inputs_on_gpu, where)]
     layout, written = _target(bound, config, where), config
-    if bound.scale:  # an int8 tensor that stands for real numbers: as the steps that are written
+    if bound.scale:  # a quantized int8 tensor: values are written as its steps
         written = config.model_copy(update={"std": tuple(std * bound.scale for std in config.std)})
     decoder = decoder_for((layout.width, layout.height))
     check = check_for(decoder) if check_for is not None else None
@@ -85,7 +85,7 @@ def gpu_inference(
     apart = len({id(one.stream) for one in sessions}) > 1
     reading = device.stream() if beside and not apart else None
     feeding = uploader.stream if beside else None
-    if is_urgent:  # before anything is recorded: graphs keep the priority that they were recorded with
+    if is_urgent:  # before the first recording, as CUDA graphs keep the priority they were recorded with
         own = [stream for one in sessions for stream in getattr(one, "streams", [one.stream])]
         _raise_priority([*dict.fromkeys(own), *(one for one in (reading, feeding) if one)], where)
     slots = []
@@ -106,7 +106,7 @@ def gpu_inference(
         level = logging.WARNING if recordable else logging.INFO
         log.log(level, "%s: no CUDA graph, so frames take more of the processor: %s", where, reason)
 
-    # The first graphs keep a priority that others would not have.
+    # Graphs recorded before this would keep another priority.
     refine = getattr(engine, "refine", None) if refines and not is_urgent else None
     return GpuInference(slots, uploader, without_graph, refine and partial(refine, profile=profile))
 
@@ -114,7 +114,7 @@ def gpu_inference(
 def _on_host(
     engine: GpuEngine, profile: str | None, config: InputConfig, decoder_for: Callable[[Size], Decoder], where: str
 ) -> OnHost:
-    """Return which tensors the host touches where images are prepared on the GPU, by the engine's own shapes.
+    """Return the tensors that the host accesses where images are prepared on the GPU, by the engine's shapes.
 
     It matters where host and GPU share memory.
     """
@@ -131,7 +131,7 @@ def _on_host(
 
 
 def _raise_priority(streams: Sequence[Stream], where: str) -> None:
-    """Where that cannot be, it is logged, and the model runs like any other."""
+    """Raise the priority of streams; where that fails, log it and go on without."""
     try:
         for stream in streams:
             stream.raise_priority()

@@ -1,4 +1,4 @@
-"""Construction of connected tasks from a pipeline file. Every engine and stage is made, nothing is started."""
+"""Construction of a pipeline's connected tasks from its file. Engines and stages are made, and nothing is started."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from edgert.stages.source.kinds import source_for, starts_over
 from edgert.stages.track import Track
 from edgert.user_code import load_object
 
-if TYPE_CHECKING:  # most pipelines start without budgets
+if TYPE_CHECKING:  # imported when needed, to start faster
     from edgert.assemble.run_settings import PowerStep, PowerSteps
     from edgert.meters.all import Meters
 
@@ -49,27 +49,27 @@ log = logging.getLogger("edgert.backend")
 Callback = Callable[[Result], object]
 Loaded = tuple[Models, Mapping[str, list[Branch]]]
 FILE_QUEUE, LIVE_QUEUE = 4, 1
-"""Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest."""
+"""Capacity of a queue: behind a file, enough for a decoder's bursts; behind a camera, only the newest result."""
 _TWO_BATCHES = 16
-"""Where so many may wait for batches: threads then take turns once for both."""
-_ASSUMED_RATE_HZ = 30.0  # of a stream of unknown rate
+"""Capacity up to which a queue holds two batches, so that threads switch half as often."""
+_ASSUMED_RATE_HZ = 30.0  # for a stream of unknown rate
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Machine that a pipeline runs on: this one, an unpacked bundle's, or an emulated board.
+    """The environment of a pipeline: this machine, that of an unpacked bundle, or an emulated board.
 
     Attributes:
-        clock: by which frames are timed, paced and held in batches.
+        clock: clock by which frames are timed, paced and held in batches.
         engines: compiles the models; None: by the file's ``engines:``, or each section's backend.
-        meters: what budgets are watched by; None: those of this machine.
-        label: written on every result that a sink gets; empty for none.
+        meters: meters for budgets; None: those of this machine.
+        label: label of every result that a sink gets; empty for none.
         power: clock settings of this board that a governor may use; None: it must not change clocks.
-        predicted: what a plan predicts of this board at each level of degraded models; empty without a plan.
-        kept: engines of earlier pipelines of the same file, by model, which this one takes, adds to, and leaves open;
-            None: a pipeline has its own.
-        paced: called with all tasks of a pipeline, connected, before any thread starts: to have them work by the clock.
-        run: identifies the run, as a replay gives that of its recording; empty: a new one.
+        predicted: predictions of a plan for this board at each degradation level; empty without a plan.
+        kept: model → engine of earlier pipelines of the same file, which are used, added to, and left open; None: the
+            pipeline owns its engines.
+        paced: called with all connected tasks before a thread starts, to make them follow the clock.
+        run: identifies the run; a replay sets that of its recording; empty: a new one.
     """
 
     clock: Clock = REAL
@@ -89,14 +89,14 @@ HERE = Environment()
 
 @dataclass(slots=True)
 class Hooks:
-    """Links between stages and the runner of an assembly, empty outside a run.
+    """Functions by which stages reach the run; empty outside a run.
 
     Attributes:
-        stats: the state of the run as plain data, for live pages.
+        stats: returns the state of the run as plain data, for live pages.
         control: answers a request to change the pipeline; see :class:`~edgert.stages.context.Context`.
-        swap_page: the report of the newest swap of a model as HTML; empty where there was none.
-        about: what a recording says of the run; see :func:`edgert.assemble.recording_head.recorded_about`.
-        on_left: called once nobody looks at any sink any more.
+        swap_page: returns the report of the newest model swap as HTML; empty where there was none.
+        about: returns the head of a recording; see :func:`edgert.assemble.recording_head.recorded_about`.
+        on_left: called when no viewer of any sink is left.
     """
 
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
@@ -111,26 +111,26 @@ class Assembly:
     """A pipeline ready to run.
 
     Attributes:
-        graph: the tasks, every one after those it listens to, connected.
-        streams: stage name → the sources whose frames reach it.
+        graph: the connected tasks, in topological order.
+        streams: stage name → sources whose frames reach it.
         engines: model name → its engine.
-        counter: copies and allocations of this pipeline, on the host and to and from its GPUs.
-        live: whether all sources are cameras or the like.
-        inferences: what holds memory of a GPU beside the engines.
-        choice: between models and their fallback models.
-        hooks: set by the code that runs it.
-        opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
-            size are too small to share out, and its pool fights the engine's for cores.
-        frames: where those of each source are that a model on a GPU reads, and why, for people.
-        tracks: from which scores on each tracker follows objects, for people.
-        ends: the task that the results of each stage come from.
-        listener: what holds for functions of the program's own that are called with results.
-        decoders: for each model, what gives its decoders another task.
-        devices: of the stages whose model reads frames on a GPU.
-        make: makes the source or stage of that name anew, as another pipeline file has it; not opened yet.
-        load: loads a model as another pipeline file has it, with the branches of each stage that runs it.
-        keeps_engines: whether they stay open when it is closed.
-        journal: of what the run decides, where a sink records it.
+        counter: counts copies and allocations of this pipeline, on the host and to and from its GPUs.
+        live: whether all sources are live, such as cameras.
+        inferences: inferences that hold GPU memory beside the engines.
+        choice: choice between models and their fallback models.
+        hooks: set by the code that runs the pipeline.
+        opencv_threads: OpenCV's number of threads before. A pipeline sets it to 1: images of network size are too small
+            to split, and OpenCV's pool would compete with the engine's for cores.
+        frames: for messages: where the frames of each source are that a model on a GPU reads, and why.
+        tracks: for messages: the lowest scores from which each tracker follows objects.
+        ends: stage name → the task that its results come from.
+        listener: failure policy of the program's own functions that are called with results.
+        decoders: model → for each of its decoders, the function that changes its task.
+        devices: stage name → GPU, of stages whose model reads frames there.
+        make: makes the source or stage of that name from another pipeline file; not opened.
+        load: loads a model of another pipeline file, with the branches of each stage that runs it.
+        keeps_engines: whether engines stay open when the assembly is closed.
+        journal: journal of the run's decisions, where a sink records it.
         run: identifies the run.
     """
 
@@ -159,7 +159,7 @@ class Assembly:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Its tasks as they are now."""
+        """The current tasks."""
         return self.graph.tasks
 
     def task(self, name: str) -> Task:
@@ -167,7 +167,7 @@ class Assembly:
         return self.graph.task(name)
 
     def readers(self, file: PipelineFile, model: str) -> list[tuple[Task, OtherTask]]:
-        """Return each task that reads a model's outputs, and what gives its decoder another task."""
+        """Return each task that decodes a model's outputs, and the function that changes its decoder's task."""
         decoders, models = self.decoders.get(model, []), file.config.models
         users = {
             name
@@ -181,20 +181,20 @@ class Assembly:
             and not isinstance(task.stage, Dispatch | Reorder)
             and (not isinstance(task.stage, InferSegment) or isinstance(task.stage, LastSegment))
         ]
-        if len(tasks) != len(decoders):  # stages that run together have one task
+        if len(tasks) != len(decoders):  # stages that run together share one task
             tasks = tasks[:1] * len(decoders)
         return list(zip(tasks, decoders, strict=True))
 
     def add_source(self, file: PipelineFile, name: str, source: Source | Stage | None = None) -> None:
-        """Add a source of a pipeline and start it; the stages of which it is an input listen to it.
+        """Add a source and start it, connected to the stages that have it as an input.
 
         Args:
-            file: the pipeline with it.
-            name: of the source.
-            source: made of that file; None: it is made here.
+            file: the pipeline with the source.
+            name: the source's name.
+            source: the source, made from that file; None: it is made here.
 
         Raises:
-            EdgertError: it cannot be made, or a listener cannot have another edge; nothing has changed then.
+            EdgertError: it cannot be made, or a listener cannot have another edge. Nothing has changed then.
         """
         assert self.make is not None
         stages, graph = file.config.stages, self.graph
@@ -222,7 +222,7 @@ class Assembly:
         self.streams = {one: sources for one, sources in sources_of(stages).items() if one in self.ends}
 
     def _first_task(self, name: str) -> Task:
-        """Return the task of a stage that takes its input. Raises StageError where that is another stage's."""
+        """Return the task that takes a stage's input. Raises StageError where it belongs to another stage."""
         ends = set(map(id, self.ends.values()))
         for task in self.tasks:
             producers = [producer for producer, _ in task.wiring.edges()]
@@ -231,18 +231,18 @@ class Assembly:
         raise StageError(f"stage {name!r} cannot listen to another source", why="it shares its input with another")
 
     def remove_source(self, file: PipelineFile, name: str) -> None:
-        """Remove a source once what it had under way is on its way; see :meth:`edgert.runtime.Graph.remove`."""
+        """Remove a source after its last frames were passed on; see :meth:`edgert.runtime.Graph.remove`."""
         self.graph.remove(self.ends[name])
         self.ends = {one: task for one, task in self.ends.items() if one != name}
         self.frames = {one: place for one, place in self.frames.items() if one != name}
         self.streams = {one: sources for one, sources in sources_of(file.config.stages).items() if one in self.ends}
 
     def listen(self, stage: str, listener: Task, capacity: int, drop: Drop) -> None:
-        """Connect a listener to the task that the results of a stage come from."""
+        """Connect a listener to the results of a stage."""
         self.graph.connect(self.ends[stage], listener, self.streams[stage], capacity, drop)
 
     def close(self) -> None:
-        """Give inference slots and engines back, once no thread runs, and OpenCV its threads. Twice is once."""
+        """Free inference slots and engines, and restore OpenCV's threads. No thread may run. May be called twice."""
         if self.closed:
             return
         self.closed, self.hooks.stats, self.hooks.about, self.hooks.on_left = True, dict, dict, lambda: None
@@ -266,18 +266,18 @@ def assemble(
     strict: bool = False,
     environment: Environment = HERE,
 ) -> Assembly:
-    """Build every engine and stage of a pipeline and connect them; start nothing and open no camera.
+    """Make all engines and stages of a pipeline and connect them. Starts nothing, and opens no camera.
 
     Args:
         file: the pipeline.
-        callbacks: functions for the stages ``sink: callback``, by stage name.
-        backend_name: runs every model on this backend, not that of the file.
-        bar: moved while a model is calibrated, or compiled by TensorRT: what, done, total.
-        strict: an engine of ``engines:`` that would be skipped is an error.
-        environment: its clock, engines and label are used.
+        callbacks: stage name → function, for the stages ``sink: callback``.
+        backend_name: backend for every model, instead of the file's.
+        bar: called with the progress of calibration and of TensorRT's compilation: what, done, total.
+        strict: whether a skipped engine of ``engines:`` is an error.
+        environment: the environment of the pipeline.
 
     Raises:
-        EdgertError: whatever does not fit together, with the line of the file it comes from.
+        EdgertError: parts do not fit together; with the line of the file.
     """
     board_of(file)
     models = Models(file, backend_name, bar, environment.clock, environment.engines, strict, environment.kept)
@@ -287,19 +287,19 @@ def assemble(
 
 
 def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:
-    """Return the bound of one edge: what the listener asks for, else what the source asks for, else what suits it.
+    """Return capacity and drop rule of one edge: the listener's setting, else the source's, else a default.
 
     Args:
-        before: the section of the stage that results come from.
-        after: that of the listener.
-        live: whether ``before`` is a source that does not wait.
+        before: section of the producer.
+        after: section of the listener.
+        live: whether ``before`` is a live source.
     """
     suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
     if not live and isinstance(after, section.InferStage) and after.batch is not None:
-        # The next batch comes while this one is brought to the model; and two of small ones, for fewer turns.
+        # Room for the next batch while this one is prepared; for two of small batches, so that threads switch less.
         suits = max(suits, after.batch.max, min(2 * after.batch.max, _TWO_BATCHES))
     if not live and isinstance(before, section.SourceStage) and before.source == "api":
-        suits += FILE_QUEUE  # a program may submit some frames before it looks at a result
+        suits += FILE_QUEUE  # a program may submit some frames before it reads a result
     source = before if isinstance(before, section.SourceStage) else None
     queue = after.queue or (source and source.queue) or suits
     drop = after.drop or (source and source.drop) or ("oldest" if live else "never")
@@ -307,25 +307,25 @@ def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool
 
 
 def _devices_of(engine: Engine | SegmentedEngine) -> Iterator[Any]:
-    """Yield the GPU of each part of an engine that is on one."""
+    """Yield the GPUs of an engine's parts."""
     for part in [one for one, _ in engine.parts] if isinstance(engine, Replicated) else [engine]:
         if (device := getattr(part, "device", None)) is not None:
             yield device
 
 
 def is_endless(stages: Iterable[section.StageConfig], directory: Path) -> bool:
-    """Whether frames may come for ever, as those of cameras do; a recording is run again where something failed."""
+    """Return whether any source has no end, as cameras have none. A run over recordings can be repeated instead."""
     sources = (stage for stage in stages if isinstance(stage, section.SourceStage))
     return not all(starts_over(stage, directory) for stage in sources)
 
 
 def failure_policy_of(stage: section.StageConfig, watchdog_s: float, endless: bool) -> FailurePolicy:
-    """Return what holds when a stage fails or hangs: what the file says, or else what suits it.
+    """Return the failure policy of a stage: the file's, or a default that suits the stage.
 
     Args:
         stage: its section.
-        watchdog_s: of the pipeline.
-        endless: see :func:`is_endless`: what nobody in the pipeline listens to must then not stop the others.
+        watchdog_s: the pipeline's watchdog in seconds.
+        endless: see :func:`is_endless`; a stage without listeners must then not stop the others.
     """
     suits: OnError = "stop"
     if endless and isinstance(stage, section.SinkStage):
@@ -335,7 +335,7 @@ def failure_policy_of(stage: section.StageConfig, watchdog_s: float, endless: bo
 
 
 def check_goes_on(name: str, stage: section.InferStage, branches: Sequence[Branch], on_gpu: bool) -> None:
-    """Raise ConfigError where a model is to be tried again after a failure, or left out, and cannot be."""
+    """Raise ConfigError where ``on_error`` asks to restart or skip a model that does not support it."""
     if stage.on_error in (None, "stop"):
         return
     why = "what failed on a GPU takes the whole process with it" if on_gpu else ""
@@ -349,7 +349,7 @@ def check_goes_on(name: str, stage: section.InferStage, branches: Sequence[Branc
 
 
 class _Assembler:
-    """The steps of one assembly, and what they share."""
+    """The steps of one assembly, and their shared state."""
 
     def __init__(
         self,
@@ -369,7 +369,7 @@ class _Assembler:
         self.counter = Counter()
         self.models, self.label = models, environment.label
         self.hooks, self.sources = Hooks(), dict[str, Source]()
-        self.live = False  # whether any source is
+        self.live = False  # whether any source is live
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
         self.endless = is_endless(file.config.stages.values(), self.directory)
 
@@ -412,7 +412,7 @@ class _Assembler:
                 chains[name][0].execution.reads = reads
         live = all(self._is_live(task) for task in everything if isinstance(task.stage, Source))
         for inference in models.inferences:
-            inference.is_patient = self.live  # between frames of a camera there is time to sleep
+            inference.is_patient = self.live  # there is time to sleep between frames of a camera
         for counter in {device.counter for engine in models.engines.values() for device in _devices_of(engine)}:
             self.counter.include(counter)
         threads = set_opencv_threads(1)
@@ -441,7 +441,7 @@ class _Assembler:
         if self.journal is not None:
             for task in everything:
                 task.note_in(self.journal)
-        if frames:  # else all tasks get them as their source made them
+        if frames:  # else frames stay as their source made them
             assembly.graph.mark_pixel_use = mark_pixel_use
             mark_pixel_use(everything)
         return assembly
@@ -451,7 +451,7 @@ class _Assembler:
         return isinstance(task.stage, Source) and task.stage.live
 
     def _tasks_of(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[Task]:
-        """Return what runs a stage: one task, or connected ones, the first of which takes its input."""
+        """Return the tasks that run a stage, connected; the first takes its input."""
         where = self.file.where("stages", name)
         try:
             if not isinstance(stage, section.InferStage):
@@ -468,7 +468,7 @@ class _Assembler:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 
     def remade(self, file: PipelineFile, name: str) -> Source | Stage:
-        """Return the source or stage of that name as another file has it. Raises EdgertError."""
+        """Make the source or stage of that name from another file. Raises EdgertError."""
         other = copy(self)
         other.file, other.config = file, file.config
         try:
@@ -477,7 +477,7 @@ class _Assembler:
             raise file.located(error, file.where("stages", name))  # noqa: B904 - the same error, with its place
 
     def loaded(self, file: PipelineFile, model: str) -> Loaded:
-        """Load a model as another file has it, for all stages that run it. Raises EdgertError; nothing is left then."""
+        """Load a model of another file for all stages that run it. Raises EdgertError, and then leaves nothing open."""
         models = self.models.of_file(file)
         try:
             users = [name for name, stage in file.config.stages.items() if getattr(stage, "infer", "") == model]
@@ -515,13 +515,13 @@ class _Assembler:
         return own
 
     def _context(self, name: str, function: Callback | None) -> Context:
-        """Return what a stage may use of the pipeline, such as the state of the run once there is one."""
+        """Return the context by which a stage uses the pipeline, such as the state of the run."""
         sections = {other: self.config.stages[other] for other in upstream(self.config.stages, name)}
         before = sections.values()
         rates = [stage.fps for stage in before if isinstance(stage, section.SourceStage) and stage.fps]
         every = max((stage.every for stage in before if isinstance(stage, section.InferStage)), default=1)
 
-        hooks, sinks = self.hooks, self.sinks  # and not what holds the stages, which hold these functions
+        hooks, sinks = self.hooks, self.sinks  # locals, so that the functions below do not hold the stages in a cycle
 
         def stats() -> Mapping[str, object]:
             return hooks.stats()

@@ -1,17 +1,17 @@
-"""A pipeline's memory on this machine, predicted before anything is made, and the steps that make it smaller.
+"""Memory plan of a pipeline on this machine, predicted before anything is made, and steps that reduce it.
 
     peak = process + libraries + engines + frames
 
-Of an engine of ONNX Runtime, with w bytes of weights, a of activations at their peak (:mod:`edgert.graph.count`),
-b of bound tensors, n nodes and r replicas:
+An engine of ONNX Runtime with w bytes of weights, a bytes of activations at their peak (:mod:`edgert.graph.count`), b
+bytes of bound tensors, n nodes and r replicas takes:
 
     4 w + (1 + r) (a + b) + n * 7.5 KiB
 
-Opening an engine holds four copies of the weights: edgert's, ONNX Runtime's parsed model, its tensors, and those packed
-for its kernels. The first run allocates tensor after tensor and leaves the pieces to the arena. Every later run
-requests one block (SessionOptions.enable_mem_pattern), for which those pieces are too small.
-``tests/bench/bench_memory_plan.py`` measures, on models made for it, 3.6, 2.1 and 7.4 KiB. Not in it: what compiling
-takes the first time, and calibrating; a model that is converted counts in 32 bits.
+While an engine is opened, there are four copies of the weights: edgert's, ONNX Runtime's parsed model, its tensors, and
+those packed for its kernels. The first run allocates tensor after tensor and leaves the pieces to the arena. Every
+later run requests one block (SessionOptions.enable_mem_pattern), for which those pieces are too small.
+``tests/bench/bench_memory_plan.py`` measures 3.6, 2.1 and 7.4 KiB for the three factors. The first compilation and
+calibration are not included; a converted model counts in 32 bits.
 """
 
 import logging
@@ -42,20 +42,20 @@ from edgert.stages.source.kinds import is_live as source_is_live, kind_of
 from edgert.stages.source.python_images import DEFAULT_SIZE
 from edgert.units import format_bytes
 
-# Memory of frames under way: those of sources, images that are drawn on, and what decoders and encoders hold.
+# Memory of frames: of sources, drawn images, decoders and encoders.
 
-_ASSUMED_PX = (1920, 1080)  # of a file or stream of unknown size
-_POOL = 4  # buffers that a source begins with
-_IMAGES = 6  # that a drawing stage or a video sink holds
+_ASSUMED_PX = (1920, 1080)  # size of a file or stream where it is unknown
+_POOL = 4  # initial buffers of a source
+_IMAGES = 6  # images that a drawing stage or a video sink holds
 _I420, _BGR = 1.5, 3.0
 _MOST_REFERENCES, _REFERENCE_PX = 16, 32_768 * 256
-"""Frames that an H.264 decoder holds, and pixels of all of them at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
+"""The most reference frames of an H.264 decoder, and their pixels at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
 _LOOKAHEAD = 10 + 3 + 1
 """Frames inside x264 at preset veryfast: look-ahead, B frames and a reference (x264 --fullhelp)."""
 
 
 def frame_parts(file: PipelineFile) -> Iterator[Part]:
-    """Of sources, what is drawn, and videos."""
+    """Yield the memory parts of sources, drawn images, and videos."""
     stages = file.config.stages
     for name, stage in stages.items():
         if isinstance(stage, SourceStage):
@@ -63,7 +63,7 @@ def frame_parts(file: PipelineFile) -> Iterator[Part]:
         elif isinstance(stage, DrawStage) or (isinstance(stage, SinkStage) and stage.sink == "video"):
             above = (stages[other] for other in upstream(stages, name))
             sizes = [_size(one, file) for one in above if isinstance(one, SourceStage)]
-            width, height, note = max(sizes, key=lambda size: size[0])  # of the largest source
+            width, height, note = max(sizes, key=lambda size: size[0])  # the widest source
             if isinstance(stage, DrawStage):
                 yield Part(name, "cpu", "frames", round(_IMAGES * width * height * _BGR), f"{_IMAGES} images{note}")
             else:
@@ -77,7 +77,7 @@ def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]
     pixel = _BGR if kind in ("python", "synthetic", "images", "api") else _I420
     stages = file.config.stages
     fed = [other for listener, other in stages.items() if name in upstream(stages, listener)]
-    under_way = sum(1 + queue_before(other, file) for other in fed)  # in stages, and the queues before them
+    under_way = sum(1 + queue_before(other, file) for other in fed)  # in stages and in the queues before them
     held = max(_POOL, 1 + under_way)
     yield Part(name, "cpu", "frames", round(held * width * height * pixel), f"{held} frames of {width}x{height}{note}")
     if kind in ("file", "videos", "network"):
@@ -87,13 +87,13 @@ def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]
 
 
 def queue_before(stage: StageConfig, file: PipelineFile) -> int:
-    """Return the longest of the queues before a stage."""
+    """Return the capacity of the longest queue before a stage."""
     before = [file.config.stages[name] for name in inputs_of(stage)]
     return max((queue_of(other, stage, is_live(other, file))[0] for other in before), default=0)
 
 
 def frame_size(stage: SourceStage, file: PipelineFile) -> tuple[int, int]:
-    """Width and height of a source's frames, assumed where the file does not determine them."""
+    """Return width and height of a source's frames, assumed where the file leaves them open."""
     return _size(stage, file)[:2]
 
 
@@ -105,17 +105,17 @@ def _size(stage: SourceStage, file: PipelineFile) -> tuple[int, int, str]:
 
 
 def is_live(stage: object, file: PipelineFile) -> bool:
-    """Whether a stage is a source that does not wait."""
+    """Return whether a stage is a live source."""
     return isinstance(stage, SourceStage) and source_is_live(stage, file.document.path.parent)
 
 
-# How a pipeline is made smaller for memory, step by step.
+# Steps that reduce a pipeline's memory.
 
 
 def alternating_models(config: PipelineConfig) -> list[tuple[str, ...]]:
-    """Return models that never run together, of engines that keep the memory of their runs.
+    """Return groups of models that never run at the same time, so that their engines may share one arena.
 
-    They are each chain of ``degrade_to`` in threads that no other stage uses.
+    They are the chains of ``degrade_to`` whose threads no other stage uses.
     """
     used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
     chains = [variants_of(config.models, name) for name in used]
@@ -129,20 +129,20 @@ def alternating_models(config: PipelineConfig) -> list[tuple[str, ...]]:
 
 
 def is_ort(config: PipelineConfig, name: str) -> bool:
-    """Whether a model's engine is one of ONNX Runtime on the processor, as far as the file determines it."""
+    """Return whether a model's engine is ONNX Runtime on the CPU, as far as the file determines it."""
     model = config.models[name]
     return model.backend == "ort" or (model.backend == "auto" and set(config.engines) <= {ORT})
 
 
 def _changed(file: PipelineFile, section: str, items: Mapping[str, object]) -> PipelineFile | None:
-    """Return the pipeline with another section; None where that is the same."""
+    """Return the pipeline with a changed section; None where it is the same."""
     if items == getattr(file.config, section):
         return None
     return replace(file, config=file.config.model_copy(update={section: items}))
 
 
 def _shorter(file: PipelineFile) -> PipelineFile | None:
-    """Half of every queue that is longer than one."""
+    """Halve every queue that is longer than one."""
     stages = dict(file.config.stages)
     for name, stage in file.config.stages.items():
         now = queue_before(stage, file)
@@ -152,7 +152,7 @@ def _shorter(file: PipelineFile) -> PipelineFile | None:
 
 
 def _fewer(file: PipelineFile) -> PipelineFile | None:
-    """One replica less of the model that has most."""
+    """Remove one replica of the model that has most."""
     config = file.config
     used = {stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)}
     live = any(is_live(stage, file) for stage in config.stages.values())
@@ -165,7 +165,7 @@ def _fewer(file: PipelineFile) -> PipelineFile | None:
 
 
 def _narrower(file: PipelineFile) -> PipelineFile | None:
-    """Half the frames in every batch."""
+    """Halve every batch."""
     stages = dict(file.config.stages)
     for name, stage in file.config.stages.items():
         if isinstance(stage, InferStage) and stage.batch is not None and stage.batch.max > 1:
@@ -175,7 +175,7 @@ def _narrower(file: PipelineFile) -> PipelineFile | None:
 
 
 def _joined(file: PipelineFile) -> PipelineFile | None:
-    """One arena for the models that take turns."""
+    """Use one arena for models that never run at the same time."""
     config = file.config
     alternating = {name for chain in alternating_models(config) for name in chain}
     shared = {
@@ -193,24 +193,24 @@ STEPS: tuple[Step[PipelineFile], ...] = (
     ("a replica less", _fewer),
     ("batches half as large", _narrower),
 )
-"""How a pipeline is made smaller, the least harmful step first."""
+"""Steps that reduce a pipeline's memory, the least harmful first."""
 
 
 _LOG = logging.getLogger(__name__)
 WEIGHT_COPIES, NODE_BYTES = 4, 7.5 * 2**10
 ERROR = 0.08
-"""By which plans were wrong at worst, of the eight models of ``tests/bench/bench_memory_plan.py``, rounded up."""
+"""The largest relative error of plans for the eight models of ``tests/bench/bench_memory_plan.py``, rounded up."""
 _SURELY = 1 / 16
-"""Of what is planned for an engine that is none of ONNX Runtime on the processor, what it takes in any case: one copy
-of its weights where four are planned, and one byte of each where four are."""
+"""Part of a plan that engines other than ONNX Runtime on the CPU take in any case: one of four copies of the weights,
+and one of four bytes of each."""
 _UNREAD_TIMES, _UNREAD_BYTES = 60, 2**30
-"""Tensors of one inference slot, in sizes of the model's file, and beside it: of eleven networks a style transfer has
-55 times, all others 6 times at most."""
+"""Assumed tensors of one inference slot: a multiple of the model file's size, and a constant. Of eleven networks, a
+style transfer has 55 times its size, all others at most 6 times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of a model in 32 bits: stored, alive at once, bound; and its nodes."""
+    """Bytes of a model in 32 bits: weights, peak of activations, bound tensors; and the number of its nodes."""
 
     weights: int
     activations: int
@@ -219,13 +219,13 @@ class Sizes:
 
 
 def planned(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
-    """Return what a pipeline will take here at its peak, made smaller as its memory budget or this machine asks for.
+    """Return the peak memory of a pipeline here, reduced as its memory budget or this machine requires.
 
-    Reads the models; makes nothing. Takes a second, for a child process that measures what libraries take.
+    Reads the models; makes nothing. Takes a second, for a child process that measures the libraries.
 
     Args:
         file: the pipeline.
-        has_engines: whether those of a bundle run the models, not those of the file.
+        has_engines: whether engines of a bundle run the models.
 
     Raises:
         EdgertError: a model cannot be read or its size is open.
@@ -234,17 +234,17 @@ def planned(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
 
 
 def fitted(file: PipelineFile, *, has_engines: bool = False) -> tuple[PipelineFile, Footprint]:
-    """Return the pipeline with shorter queues, fewer replicas and smaller batches, as far as memory asks for that.
+    """Return the pipeline with shorter queues, fewer replicas and smaller batches where memory requires it.
 
-    The bounds are its memory budget and this machine. Logs a warning where it fits, but less is free at the moment.
+    The limits are its memory budget and this machine's memory. Logs a warning where less memory is free at the moment.
 
     Args:
         file: the pipeline.
-        has_engines: as of :func:`planned`.
+        has_engines: as for :func:`planned`.
 
     Raises:
-        BudgetError: it does not fit even so; names the budget that would do.
-        EdgertError: as :func:`planned`.
+        BudgetError: it does not fit after all steps; the error names the budget that would suffice.
+        EdgertError: as for :func:`planned`.
     """
     found, plan = _shrunk(file, has_engines)
     check_footprint(plan, file.where("models") if plan.keeps_budget else file.where("budgets", "memory"))
@@ -256,16 +256,16 @@ def fitted(file: PipelineFile, *, has_engines: bool = False) -> tuple[PipelineFi
 
 
 def check_room(before: PipelineFile, after: PipelineFile, known: Footprint | None) -> Footprint | None:
-    """Return the plan of a running pipeline's memory once it is changed; None where that surely fits.
+    """Return the memory plan of a running pipeline after a change; None where it certainly fits.
 
     Args:
-        before: the pipeline as it runs.
-        after: with the change; nothing of it is made smaller.
-        known: the plan that it was started or changed by; None: it surely fitted.
+        before: the running pipeline.
+        after: the pipeline with the change; it is not reduced.
+        known: the plan of its start or last change; None: it certainly fitted.
 
     Raises:
         BudgetError: it does not fit.
-        EdgertError: as :func:`planned`.
+        EdgertError: as for :func:`planned`.
     """
     if after.config.budgets.memory is None and fits_easily(after):
         return None
@@ -280,10 +280,10 @@ def check_room(before: PipelineFile, after: PipelineFile, known: Footprint | Non
 
 
 def fits_easily(file: PipelineFile) -> bool:
-    """Whether a pipeline takes no more than half of what is free at the moment, so that no exact plan is needed.
+    """Return whether a pipeline takes at most half of the free memory, so that no exact plan is needed.
 
-    Looks at the sizes of files first, then at a plan without libraries, which take a second to measure. True, too,
-    where nothing can be planned: making the engines then raises the reason, or works.
+    It uses the sizes of files first, then a plan without libraries, which take a second to measure. Also True where
+    planning fails: making the engines then raises the reason, or works.
     """
     room_bytes = free_bytes() / 2
     if not room_bytes or _at_most(file) <= room_bytes:
@@ -296,7 +296,7 @@ def fits_easily(file: PipelineFile) -> bool:
 
 
 def _at_most(file: PipelineFile) -> int:
-    """Return an upper bound from the sizes of files alone, with those beside a model that have its name."""
+    """Return an upper bound from the sizes of model files and of files beside them with the same name."""
     most = _UNREAD_BYTES + sum(part.size_bytes for part in frame_parts(file))
     for name, replicas in _replicas(file).items():
         onnx = file.config.models[name].onnx
@@ -306,7 +306,7 @@ def _at_most(file: PipelineFile) -> int:
 
 
 def _replicas(file: PipelineFile) -> dict[str, int]:
-    """Model → replicas, of every model that a stage runs, fallback models among them."""
+    """Return model → replicas, for every model that a stage runs, including fallback models."""
     config = file.config
     live = any(is_live(stage, file) for stage in config.stages.values())
     users = {name: users_of(config.stages, config.models, name) for name in config.models}
@@ -325,7 +325,7 @@ def _planned(file: PipelineFile, process: tuple[Part, ...], has_engines: bool) -
             engines += engine_parts(name, sizes_of(config, name), replicas)
         except EdgertError as error:
             raise file.located(error, file.where("models", name))  # noqa: B904 - the same error, with its place
-    # Models that take turns may share an arena: it is as large as the largest of them needs.
+    # Models that never run at the same time may share an arena, as large as the largest of them needs.
     at = {part.name: number for number, part in enumerate(engines) if part.kind == "activations"}
     for turns in alternating_models(config):
         if all(config.models[name].tuning.shared_arena for name in turns):
@@ -340,7 +340,7 @@ def _planned(file: PipelineFile, process: tuple[Part, ...], has_engines: bool) -
 
 
 def engine_parts(name: str, sizes: Sizes, replicas: int) -> tuple[Part, ...]:
-    """Of one model's engine of ONNX Runtime."""
+    """Return the memory parts of one model's engine of ONNX Runtime."""
     slots = 1 + replicas
     return (
         Part(name, "cpu", "weights", WEIGHT_COPIES * sizes.weights, f"{WEIGHT_COPIES} copies while opened"),
@@ -351,7 +351,7 @@ def engine_parts(name: str, sizes: Sizes, replicas: int) -> tuple[Part, ...]:
 
 
 def sizes_of(config: PipelineConfig, name: str) -> Sizes:
-    """Sizes of a model, from its graph. Raises ModelError: it cannot be read, or its size is open."""
+    """Return the sizes of a model, from its graph. Raises ModelError where it is unreadable or its size is open."""
     model = config.models[name]
     profiles = model.profiles or default_profile(load(model.onnx), model, batch_of(config, name))
     return _sizes(model.onnx, tuple((key, tuple(shape)) for key, shape in next(iter(profiles.values()), {}).items()))

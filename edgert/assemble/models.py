@@ -1,4 +1,4 @@
-"""The models of a pipeline: each compiled once, and made into the stages that run it."""
+"""Models of a pipeline: each is compiled once, and made into the stages that run it."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -43,24 +43,24 @@ from edgert.wiring.head_activation import asks_numbers, with_activation
 log = logging.getLogger("edgert.models")
 
 STAGE_QUEUE = 2
-"""Results that may wait between stages: one being made while one is taken."""
+"""Capacity of queues between stages: one result waits while the next is made."""
 SEGMENT_QUEUE = 1
-"""Between segments: enough that neither waits for a late thread, and one set of tensors less than two."""
+"""Capacity of queues between segments: enough against late threads, and one set of tensors less than two."""
 OtherTask = Callable[[TaskConfig], Callable[[], None]]
-"""Makes a decoder for another task of the same outputs; returns what puts it to work. Raises EdgertError."""
+"""Makes a decoder for a changed task of the same outputs; returns the function that installs it. Raises EdgertError."""
 MOST_REPLICAS = 4
-"""Each has tensors of its own; beyond four, an engine gets more threads instead."""
+"""The most replicas, as each has separate tensors; beyond four, an engine gets more threads instead."""
 
 
 class Models:
     """Engines of one assembly, by the model's name.
 
     Args:
-        backend_name: runs every model on this backend, not that of the file.
-        clock: by which batches are held.
-        engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
-        strict: an engine of ``engines:`` that would be skipped is an error.
-        kept: engines of earlier pipelines of the file, by model, which these are added to.
+        backend_name: backend for every model, instead of the file's.
+        clock: clock by which batches are held.
+        engines: compiles the models; by default the file's ``engines:``, or each section's backend.
+        strict: whether a skipped engine of ``engines:`` is an error.
+        kept: model → engine of earlier pipelines of the file, to which engines made here are added.
     """
 
     def __init__(
@@ -77,37 +77,37 @@ class Models:
         self._backend_name, self._clock, self._given = backend_name, clock, engines
         self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept
         self.inferences: list[GpuInference] = []
-        self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
+        self.devices: dict[str, CudaDevice] = {}  # stage → GPU on which it reads frames
         self._checked_inputs: set[str] = set()
-        self.checks: dict[str, RecordCheck] = {}  # of what each model reports
-        self.choice = infer.Choice()  # among variants
+        self.checks: dict[str, RecordCheck] = {}  # model → check of its records
+        self.choice = infer.Choice()  # between models and their fallback models
         self.decoders: dict[str, list[OtherTask]] = {}
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
-        self._model = partial(_model, file, bar)  # of nothing here: who holds it does not hold engines
+        self._model = partial(_model, file, bar)  # no bound method, as its holder must not hold engines
         self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
 
     def of_file(self, file: PipelineFile) -> "Models":
-        """Return models of another pipeline file, without any engine yet."""
+        """Return the models of another pipeline file, without engines yet."""
         return Models(file, self._backend_name, None, self._clock, self._given)
 
     def close(self) -> None:
-        """Give back what it made, once nothing of it runs."""
+        """Free inferences and engines that were made here. None may run."""
         for inference in self.inferences:
             inference.close()
         for engine in self.engines.values():
             engine.close()
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
-        """Return what runs a stage: one branch, or several that frames are dispatched to.
+        """Return the branches that run a stage.
 
         Args:
-            name: of the stage.
+            name: the stage's name.
             stage: its section.
-            live: whether any source is.
+            live: whether any source is live.
 
         Raises:
-            EdgertError: the model cannot be had, or does not fit its section, with its place in the file.
+            EdgertError: the model cannot be loaded, or does not fit its section; with the place in the file.
         """
         names = variants_of(self.config.models, stage.infer)
         if len(names) > 1 and any(self.config.models[one].placement != "auto" for one in names):
@@ -115,7 +115,7 @@ class Models:
         return self._branches(name, stage, self._section(stage.infer), live)
 
     def _placed_apart(self, name: str, stage: InferStage, names: Sequence[str], live: bool) -> list[Branch]:
-        """Return branches of the model and its fallback models, each in threads of its own, as placed ones have."""
+        """Return branches of a placed model and its fallback models, each in separate threads."""
         _check_same_labels(self.file, names)
         self._compile_alike(names, threads_of(self.config, stage.infer))
         made = []
@@ -129,7 +129,7 @@ class Models:
         return made
 
     def _branches(self, name: str, stage: InferStage, model: ModelConfig, live: bool) -> list[Branch]:
-        """Of one model. Raises as :meth:`branches`."""
+        """Return the branches of one model. Raises as :meth:`branches` does."""
         try:
             plan = self._placer.plan(stage.infer, model, stage, lambda: self._model(stage.infer, model))
             if stage.batch and model.placement != "auto":
@@ -145,14 +145,14 @@ class Models:
         config = self.config.models[name]
         is_chosen = self.file.passed_over is not None and leaves_engine(config)
         if self._by is not None and (is_chosen or config.placement == "gpu"):
-            config = config.model_copy(update={"placement": "auto"})  # the chain's engines are there, or say why not
+            config = config.model_copy(update={"placement": "auto"})  # the chain of engines decides
         if config.tuning.spinning == "auto":
             spinning = spinning_of(self.file, config)
             config = config.model_copy(update={"tuning": config.tuning.model_copy(update={"spinning": spinning})})
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
 
     def _whole(self, name: str, stage: InferStage, model: ModelConfig, placed: Cores, live: bool) -> list[Branch]:
-        """Return the model on its accelerators, or as often as it suits the machine's threads."""
+        """Return branches for a complete model: one for each accelerator, or replicas for the CPU's threads."""
         if model.degrade_to is not None:
             return self._with_fallbacks(name, stage, live)
         count = len(placed) or replicas_of(self.config, stage.infer, live)
@@ -163,7 +163,7 @@ class Models:
             pairs = zip(stages, placed, strict=True)
             return [Branch((infer.Pinned(one, core),), weight) for one, (core, weight) in pairs]
         branches = []
-        # Of several engines each takes a branch; a single one is fed on the GPU where it can be, else replicated.
+        # Several engines get a branch each. A single one gets frames on the GPU where possible, else replicas.
         for engine, weight in made.parts if isinstance(made, Replicated) else [(made, 1)]:
             inference = self._gpu_inference(name, stage, engine, model, live)
             if inference is not None:
@@ -175,7 +175,7 @@ class Models:
         return branches
 
     def _on_gpu(self, name: str, stage: InferStage, inferences: Sequence[GpuInference]) -> Branch:
-        """Return one stage that submits frames and collects records; one that waits for those of crops."""
+        """Return the branch of a model on the GPU: an asynchronous stage, or for crops, one that waits."""
         if stage.crop is not None and len(inferences) == 1 and stage.batch is None and not self._reads_text(stage):
             self.check_classes(name, stage.crop)
             looks = [CropModel(name, inferences[0], stage.crop)]
@@ -191,13 +191,13 @@ class Models:
         return Branch((made,), reads="anywhere")
 
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
-        """Return the model and its fallback models, all loaded, in the same threads."""
+        """Return branches of a model with its fallback models, all loaded, in the same threads."""
         names = variants_of(self.config.models, stage.infer)
         _check_same_labels(self.file, names)
         count = replicas_of(self.config, stage.infer, live)
         threads = threads_of(self.config, stage.infer) // count
         self._compile_alike(names, threads)
-        as_stages = [stage.model_copy(update={"infer": one}) for one in names]  # the stage, if it ran that model
+        as_stages = [stage.model_copy(update={"infer": one}) for one in names]  # the stage with each of the models
         parts = [(one, self._section(one.infer)) for one in as_stages]
         made = [(one, self._engine(one.infer, model, threads), model) for one, model in parts]
         on_gpu = [self._gpu_inference(name, *part, live) for part in made]
@@ -209,7 +209,7 @@ class Models:
         return [Branch((self._infer(name, stage, inference),)) for inference in choosing]
 
     def _compile_alike(self, names: Sequence[str], threads: int) -> None:
-        """Compile models that take turns for one kind of engine, where the file names none."""
+        """Compile models that replace each other for one kind of engine, where the file names none."""
         if (
             isinstance(self._by, ChainEngines)
             and self.file.passed_over is not None
@@ -219,7 +219,7 @@ class Models:
             self.engines.update(self._by.compile_alike(given))
 
     def _choosing(self, inferences: Sequence[infer.Inference]) -> infer.Inference:
-        """Return the only one, or the one of the variant that is chosen."""
+        """Return the only inference, or one that runs the chosen variant."""
         return inferences[0] if len(inferences) == 1 else infer.VariantInference(inferences, self.choice)
 
     def _infer(self, name: str, stage: InferStage, inference: infer.Inference) -> Stage:
@@ -236,10 +236,10 @@ class Models:
         return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every, not rushed)
 
     def _check_batch(self, name: str, stage: InferStage, rows: int, on_gpu: bool) -> str:
-        """Return why a free model does not wait for a full batch, and note it; empty where it does.
+        """Return why an idle model does not wait for a full batch, and log it; empty where it does.
 
         Raises:
-            ConfigError: the model takes fewer frames at a time.
+            ConfigError: the model takes fewer frames per run.
         """
         assert stage.batch is not None
         where = self.file.where("stages", name, "batch")
@@ -254,11 +254,11 @@ class Models:
     def _gpu_inference(
         self, name: str, stage: InferStage, engine: Engine, model: ModelConfig, live: bool
     ) -> GpuInference | None:
-        """Return an inference slot on the GPU, where the engine is there and the images can be prepared there."""
+        """Return inference on the GPU, where the engine is there and images can be prepared there; else None."""
         if not is_on_gpu(engine):
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
-        # Records of crops are waited for at once, and those of a lone camera mostly are there before its next frame.
+        # Crops wait for their records at once; a single camera's records mostly are ready before its next frame.
         beside = stage.parts is None and not (live and stage.batch is None and self._has_one_source)
         is_urgent = model.priority == "high"
         inference = gpu_inference(
@@ -269,7 +269,7 @@ class Models:
             str(model.onnx),
             check_for=partial(self._check, stage.infer),
             beside=beside,
-            refines=stage.parts is None,  # batches of crops are seldom full
+            refines=stage.parts is None,  # batches of crops are rarely full
             is_urgent=is_urgent,
             side_by_side=beside and not live and not batches.rushed_by(self.config, name, self.directory),
         )
@@ -285,7 +285,7 @@ class Models:
         return sum(isinstance(stage, SourceStage) for stage in self.config.stages.values()) == 1
 
     def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: SplitModel) -> Branch:
-        """Return the segments of a cut model, each on its core."""
+        """Return the branch of a split model: its segments, each on its core."""
         engine = self.engines.get(stage.infer)
         if not isinstance(engine, SegmentedEngine):
             engine = self.engines[stage.infer] = compiled(cut)
@@ -335,7 +335,7 @@ class Models:
         self.decoders.setdefault(name, []).append(another)
 
     def _check(self, name: str, decoder: Decoder) -> RecordCheck:
-        """Return the check of all that read this model's outputs, so that a run warns once."""
+        """Return the check of a model's records, shared by all its stages, so that a run warns once."""
         return self.checks.setdefault(name, RecordCheck(name, decoder))
 
     def _decoder(
@@ -346,12 +346,12 @@ class Models:
         names = [tensor.name for tensor in engine.outputs]
         if not engine.outputs_known:
             plain = decoder_for(model.task, labels if model.task.labels else (), where, self.directory)
-            with suppress(EdgertError):  # an empty image may give shapes that say too little
+            with suppress(EdgertError):  # shapes alone may not determine it
                 return checked_decoder(plain, tuple(one_image(engine)), network, names)
             return plain
         try:
             shapes = tuple(one_image(engine))
-            if asks_numbers(model.task) and model.onnx.is_file():  # what the graph says, no frame need be asked
+            if asks_numbers(model.task) and model.onnx.is_file():  # the graph may answer it without a frame
                 task = with_activation(model.task, load(model.onnx), shapes, len(labels), as_auto=True)
                 model = model.model_copy(update={"task": task})
             return fitting_decoder(model, labels, shapes, network, where, self.directory, names)
@@ -372,20 +372,20 @@ class Models:
         return engine
 
     def _check_levels(self, name: str, config: ModelConfig, engine: Engine) -> None:
-        """Warns once of each model whose input of integers cannot hold what images become."""
+        """Warn once for each model whose integer input cannot hold the preprocessed values."""
         (image, *_), where = engine.inputs, self.file.where("models", name, "input")
-        if name in self._checked_inputs or getattr(image, "scale", None):  # an int8 tensor that stands for real numbers
+        if name in self._checked_inputs or getattr(image, "scale", None):  # a quantized int8 tensor
             return
         self._checked_inputs.add(name)
         if lost := check_levels(config.input, image.dtype, where):
             log.warning("model %s: %s", name, lost)
 
     def _reads_text(self, stage: InferStage) -> bool:
-        """Whether crops are turned upright for its model."""
+        """Return whether crops are rotated upright for the stage's model."""
         return isinstance(self.config.models[stage.infer].task, TextTask)
 
     def check_classes(self, name: str, crop: CropConfig) -> None:
-        """Check that the classes a stage crops can reach it, unless the user's own code may make others."""
+        """Check that the classes a stage crops can reach it, unless the user's code may make others."""
         before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
         tasks = [self.config.models[stage.infer].task for stage in before if isinstance(stage, InferStage)]
         if any(
@@ -399,12 +399,12 @@ class Models:
 
 
 def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, form: Form = "ort") -> Model:
-    """Return the model in the precision asked for; as the file has it where nothing will be computed."""
+    """Return the model in the precision that is asked for; unchanged where nothing will be computed."""
     if config.input.shape.extents or config.input.size:
         check_open(load(config.onnx), config)
     is_batched = any(stage.batch for stage in users_of(file.config.stages, file.config.models, name))
     if config.backend == "null":
-        from edgert.quantization.precision import check_precision  # most pipelines start without it
+        from edgert.quantization.precision import check_precision  # imported when needed, to start faster
 
         check_precision(config, f"models.{name}")
         model = load(config.onnx)
@@ -419,7 +419,7 @@ def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, 
 
 
 def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:
-    """Raise ConfigError where models that can replace each other number their classes differently."""
+    """Raise ConfigError where models that replace each other number their classes differently."""
     models = file.config.models
     read = {name: labels_of(models[name], file.where("models", name, "task")) for name in variants}
     for name in variants[1:]:
@@ -433,7 +433,7 @@ def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:
 
 
 def _check_same_device(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
-    """Raise ConfigError where of models that can replace each other some are on the GPU and others are not."""
+    """Raise ConfigError where only some of the models that replace each other are on the GPU."""
     if len(set(on_gpu.values())) > 1:
         away = [name for name, is_there in on_gpu.items() if not is_there]
         raise ConfigError(
@@ -445,16 +445,16 @@ def _check_same_device(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
 
 
 def batch_of(config: PipelineConfig, name: str) -> int:
-    """Rows of a model of dynamic batch size: as many crops or frames as any of its stages has at most."""
+    """Return the rows of a model of dynamic batch size: the most crops or frames of any of its stages."""
     users = users_of(config.stages, config.models, name)
     return max([s.parts for s in users if s.parts] + [s.batch.max for s in users if s.batch], default=1)
 
 
 def spinning_of(file: PipelineFile, model: ModelConfig) -> bool | Literal["runs"]:
-    """Return whether a model's threads wait for more work without sleeping: as its section says, or what suits it.
+    """Return whether a model's threads spin while they wait for work: its section's setting, or a default.
 
-    They do while a run lasts, and from one to the next where all frames come as they are taken. Between a camera's
-    frames they would take more of the processor than the model does. With a budget for it, they never do.
+    They spin during a run, and between runs where no source is live. Between a camera's frames, spinning would take
+    more CPU time than the model. With a CPU budget, they never spin.
     """
     if model.tuning.spinning != "auto":
         return model.tuning.spinning
@@ -465,16 +465,16 @@ def spinning_of(file: PipelineFile, model: ModelConfig) -> bool | Literal["runs"
 
 
 def threads_of(config: PipelineConfig, name: str) -> int:
-    """CPU threads of a model: those of its section, else its share of the cores."""
+    """Return the CPU threads of a model: its section's setting, else its share of the cores."""
     infers = [stage for stage in config.stages.values() if isinstance(stage, InferStage)]
     return config.models[name].threads or share_cores(core_count(), len(infers))
 
 
 def replicas_of(config: PipelineConfig, name: str, live: bool) -> int:
-    """Return how many frames a model works on at a time: those of its section, or what suits it.
+    """Return how many frames a model processes at a time: its section's setting, or a default.
 
-    For files they are as many as it has threads. For cameras and crops it is one, as waiting for a second frame would
-    only add latency. They are never more than it has threads.
+    For files it is the number of its threads. For cameras and crops it is one, as waiting for a second frame would only
+    add latency. It never exceeds the number of threads.
     """
     users = [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == name]
     requested = config.models[name].replicas

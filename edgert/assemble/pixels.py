@@ -1,4 +1,4 @@
-"""Place of frames between stages: on the GPU, on the host, or with their pixels released."""
+"""Placement of frames between stages: on the GPU, on the host, or with their pixels released."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -20,19 +20,19 @@ log = logging.getLogger("edgert.source")
 
 @runtime_checkable
 class GpuSource(Protocol):
-    """A source that can give its frames on a GPU."""
+    """A source that can deliver its frames on a GPU."""
 
     def on_gpu(self, device: CudaDevice) -> str:
-        """Give frames there from the start on; return why that cannot be, or an empty string. Raises EdgertError."""
+        """Deliver frames on a GPU, from the start on; return why it cannot, or an empty string. Raises EdgertError."""
         ...
 
 
 @runtime_checkable
 class SharingSource(Protocol):
-    """A source that can give its frames on the host in memory that a GPU reads, too."""
+    """A source that can deliver its frames in host memory that a GPU also reads."""
 
     def share(self, device: CudaDevice) -> None:
-        """Do so from the start on."""
+        """Deliver frames in memory shared with a GPU, from the start on."""
         ...
 
 
@@ -42,21 +42,21 @@ def put_on_gpu(
     devices: Mapping[str, CudaDevice],
     listened: Collection[str] = (),
 ) -> dict[str, str]:
-    """Have each source give its frames on the GPU where a model reads them there, and log where they are and why.
+    """Let each source deliver its frames on the GPU where a model reads them there; log where they are and why.
 
-    Who looks at pixels on the host does not keep them from the GPU: it gets a copy.
+    Stages that read pixels on the host get a copy.
 
     Args:
         stages: the sections of all stages.
-        sources: by the name of their stage, not started yet.
-        devices: of the infer stages that read frames on a GPU.
-        listened: stages whose results the user's own functions get.
+        sources: stage name → source, not started.
+        devices: stage name → GPU, of stages whose model reads frames there.
+        listened: stages whose results the user's functions get.
 
     Returns:
-        For each source whose frames a model on a GPU reads, what was logged of it.
+        For each source whose frames a model on a GPU reads, the logged line.
 
     Raises:
-        DeviceError: ``decode: gpu`` where that cannot be.
+        DeviceError: ``decode: gpu`` is not possible.
         EdgertError: the file cannot be read.
     """
     streams, reads, places = sources_of(stages), reads_of(stages, devices), dict[str, str]()
@@ -64,14 +64,14 @@ def put_on_gpu(
         stage = stages[name]
         if not isinstance(stage, section.SourceStage):
             continue
-        readers = reached(stages, reads, name)  # where no copy on the host has been made yet
+        readers = reached(stages, reads, name)  # stages before which no host copy was made
         device = next((devices[reader] for reader in readers if reader in devices), None)
         reason = "" if device else _why_not(stages, [one for one in readers if reads[one] == "host"], devices)
         reason = reason or ("decode: cpu" if stage.decode == "cpu" else "")
         if not reason:
             assert device is not None
             reason = source.on_gpu(device) if isinstance(source, GpuSource) else "its images are made on the host"
-        # a Jetson's decoder writes for the host, too: the source itself then knows whether it takes the video
+        # A Jetson's decoder also writes for the host; the source itself knows whether it takes the video.
         if reason and stage.decode == "gpu" and isinstance(source, GpuSource) and jetson_missing():
             what = f"the frames of {name!r} cannot be decoded on the GPU"
             raise DeviceError(what, why=reason, where=f"stages.{name}.decode", fix="leave decode: out")
@@ -83,9 +83,9 @@ def put_on_gpu(
             reason = "the program brings them, and those that it has on the GPU stay there"
         if not reason:
             places[name] = "on the GPU" + _copies(stages, reads, readers, {name, *readers}.intersection(listened))
-        elif isinstance(source, SharingSource) and device.traits.cached:  # the host reads it as fast
+        elif isinstance(source, SharingSource) and device.traits.cached:  # the host reads such memory as fast
             if _is_read_once(stages, reads, readers) and getattr(source, "live", False) and device.traits.can_map:
-                device.frames = "mapped"  # for a single frame a copy takes longer than to read it from the host
+                device.frames = "mapped"  # for a single frame, a copy takes longer than reading host memory
             source.share(device)
             places[name] = f"on the host, in memory that the GPU reads: {reason}"
         else:
@@ -97,7 +97,7 @@ def put_on_gpu(
 def _is_read_once(
     stages: Mapping[str, section.StageConfig], reads: Mapping[str, Reads], there: Collection[str]
 ) -> bool:
-    """Return whether one model on a GPU, and no one else there, reads whole frames of the only source."""
+    """Return whether exactly one model on a GPU reads complete frames of the only source."""
     looking = [stages[name] for name in there if reads[name] in ("anywhere", "drawn")]
     is_whole = len(looking) == 1 and isinstance(looking[0], section.InferStage) and looking[0].parts is None
     return is_whole and sum(isinstance(stage, section.SourceStage) for stage in stages.values()) == 1
@@ -109,20 +109,20 @@ def _copies(
     there: Collection[str],
     listened: Collection[str],
 ) -> str:
-    """Who gets a copy on the host of frames that come to some stages on the GPU; empty where nobody does."""
+    """Return which stages get host copies of frames on the GPU, for messages; empty where none does."""
     whys = [_why(name, stages[name]) for name in there if reads[name] == "host"]
     whys += [f"your own code sees them behind {name!r}" for name in sorted(listened) if reads[name] != "host"]
     return f", and a copy on the host, since {' and '.join(whys)}" if whys else ""
 
 
 def _why_not(stages: Mapping[str, section.StageConfig], copied: Collection[str], devices: Collection[str]) -> str:
-    """Why no model on a GPU reads frames where their source made them."""
+    """Return why no model on a GPU reads a source's frames in place."""
     first = next((name for name in copied if any(name in upstream(stages, other) for other in devices)), None)
     return "no model reads them on a GPU" if first is None else f"before a model does, {_why(first, stages[first])}"
 
 
 def _why(name: str, stage: section.StageConfig) -> str:
-    """Why a stage reads frames on the host."""
+    """Return why a stage reads frames on the host."""
     if isinstance(stage, section.InferStage):
         return f"{name!r} runs its model on the processor"
     if isinstance(stage, section.DrawStage):
@@ -135,10 +135,10 @@ def _why(name: str, stage: section.StageConfig) -> str:
 
 
 def mark_pixel_use(tasks: Sequence[Task]) -> None:
-    """Have frames that are on a GPU come to every task as it reads them, and go on without pixels behind the last.
+    """Set for every task whether it gets frames on the GPU or on the host, and where pixels are released.
 
     Args:
-        tasks: all that are connected; may be running, where a listener has come or gone.
+        tasks: all connected tasks; may be running.
     """
     for task in tasks:
         if task.execution.reads in ("drawn", "host") and task.execution.download is None:

@@ -1,4 +1,4 @@
-"""Memory of this process and of the libraries that a pipeline loads, measured in a child process that loads them."""
+"""Memory of this process and of the libraries that a pipeline loads, measured in a child process."""
 
 import json
 import logging
@@ -35,8 +35,8 @@ class LibraryMemory:
     """Memory that a library takes.
 
     Attributes:
-        host_bytes: physical memory of the machine.
-        gpu_bytes: of a GPU that has memory of its own.
+        host_bytes: host memory.
+        gpu_bytes: memory of a discrete GPU.
     """
 
     host_bytes: int = 0
@@ -44,21 +44,21 @@ class LibraryMemory:
 
 
 def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
-    """Library → memory that loading it and using it for the first time will add; none where that has happened.
+    """Return library → memory that its loading and first use will add; libraries already in use are left out.
 
     Starts a child process, about a second, or three with :data:`CUDA_ENGINE`, unless nothing is left to load.
 
     Args:
         needed: of :data:`ENGINE`, :data:`VIDEO`, :data:`CUDA`, which is a context on the first GPU, and
-            :data:`CUDA_ENGINE`; of the last two, nothing where they cannot be had. What comes later uses what is
-            before it, and counts only what it adds.
+            :data:`CUDA_ENGINE`; the last two count as nothing where they are not available. Each counts only what it
+            adds to the ones before.
 
     Raises:
         DeviceError: a library cannot be loaded, or the child process does not answer.
     """
     maps = Path("/proc/self/maps")
     loaded = {name for name in needed if name in sys.modules}
-    if maps.is_file() and _PROVIDER in maps.read_text():  # no module of Python, but a library that ONNX Runtime opens
+    if maps.is_file() and _PROVIDER in maps.read_text():  # not a Python module: ONNX Runtime opens the library
         loaded.add(CUDA_ENGINE)
     absent = set(needed) - loaded
     found = _measured(needed) if absent else {}
@@ -68,7 +68,7 @@ def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
 def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
     what, fix = f"cannot measure what {' and '.join(names)} take", "edgert doctor"
     try:
-        done = subprocess.run(  # noqa: S603 - our own module, run by our own interpreter
+        done = subprocess.run(  # noqa: S603 - this module, run by this interpreter
             [sys.executable, "-m", "edgert.assemble.process_memory", *names],
             capture_output=True,
             text=True,
@@ -77,25 +77,25 @@ def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
             env={**os.environ, "PYTHONPATH": installation.python_path()},
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:  # no memory for a process, or a machine that is too busy
+    except (OSError, subprocess.TimeoutExpired) as error:  # no memory for a process, or the machine is too busy
         raise DeviceError(what, why=str(error), fix=fix) from error
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise DeviceError(what, why=last[0], fix=fix)
-    # Libraries may write to standard output, too: the answer is its last line.
+    # The answer is the last line, as libraries may also write to standard output.
     sizes: dict[str, tuple[int, int]] = json.loads(done.stdout.splitlines()[-1])
     return {name: LibraryMemory(*pair) for name, pair in sizes.items()}
 
 
 _OPENED: list[CudaDevice] = []
-"""Contexts end with their devices."""
+"""Open devices, kept because contexts end with them."""
 
 
 _ENGINES: list[OrtCudaEngine] = []
 
 
 def _use(name: str) -> None:
-    """Use a library for the first time; do nothing where a GPU's fails, as opening a model raises the reason."""
+    """Use a library for the first time. Ignore the failure of a GPU library, as opening a model raises the reason."""
     from edgert.backend import EngineOptions, backend
     from edgert.graph.model import smallest
 
@@ -121,7 +121,7 @@ def _use(name: str) -> None:
 
 
 def _answer(names: Collection[str]) -> dict[str, tuple[int, int]]:
-    import edgert.assemble.graph  # noqa: F401 - what the asking process has loaded already
+    import edgert.assemble.graph  # noqa: F401 - the parent process has loaded it already
     from edgert.board.host import system_memory
     from edgert.meters import rss_bytes
 
@@ -137,13 +137,13 @@ def _answer(names: Collection[str]) -> dict[str, tuple[int, int]]:
 
 
 def host_bytes(devices: Sequence[CudaDevice], rss: int, available: int) -> int:
-    """Return host memory of what was opened on GPUs, none where there is none.
+    """Return the host memory taken by what was opened on GPUs; 0 without GPUs.
 
     Args:
         devices: the GPUs.
-        rss: by which the process grew meanwhile; of a GPU with memory of its own that is all.
-        available: by which that of the machine fell; on a Jetson host and GPU share it, and what the GPU maps is no
-            part of the process.
+        rss: growth of the process; for a discrete GPU this is the answer.
+        available: decrease of the machine's free memory. On a Jetson, host and GPU share it, and memory mapped by the
+            GPU does not count for the process.
     """
     if not devices:
         return 0
@@ -151,15 +151,15 @@ def host_bytes(devices: Sequence[CudaDevice], rss: int, available: int) -> int:
 
 
 def own_bytes(devices: Sequence[CudaDevice]) -> int:
-    """Memory of GPUs with memory of their own that the contexts take; 0 where there is no room for one more."""
+    """Return the memory of discrete GPUs that the contexts take; 0 where there is no room for another context."""
     try:
         return sum(device.context_bytes() for device in devices if not device.traits.integrated)
     except DeviceError:
-        return 0  # only for information; a model that does not fit fails when it is opened
+        return 0  # only for information: a model that does not fit fails when it is opened
 
 
 def _free_bytes() -> int:
-    """Of GPUs with memory of their own whose contexts are open."""
+    """Return the free memory of discrete GPUs whose contexts are open."""
     return sum(device.free_bytes()[0] for device in _OPENED if not device.traits.integrated)
 
 
@@ -168,16 +168,18 @@ _TITLES: Mapping[str, tuple[str, str]] = {
     CUDA_ENGINE: (CUDA_ENGINE, "runs a small model on the GPU"),
 }
 CUDNN_BYTES = 270 * 2**20
-"""Host memory of kernels that a network's layers load, beyond those of the small model. Measured on an H200 with driver
-580.159.04, ONNX Runtime 1.31.1 and cuDNN 9: a run of a detector with 83 nodes took 268 MiB more than a plan without
-this, one of ResNet-50 148 MiB, and 115 MiB more were hidden by its weights, which are there 2.8 times and not four."""
+"""Host memory of kernels that a network's layers load, beyond those of the small model.
+
+Measured on an H200 with driver 580.159.04, ONNX Runtime 1.31.1 and cuDNN 9. A detector with 83 nodes took 268 MiB more
+than a plan without this. ResNet-50 took 148 MiB more, and 115 MiB were hidden by its weights, which are held 2.8 times
+and not four."""
 
 
 def process_parts(file: PipelineFile) -> Iterator[Part]:
-    """Return the memory of this process, and what libraries add. Takes a second for a child process that measures them.
+    """Yield the memory of this process and of libraries. Takes a second, for a child process that measures them.
 
-    What cannot be measured is left out with a warning: a run does not depend on an estimate, and opening a library
-    that is missing raises the reason.
+    A failed measurement is left out with a warning: a run does not depend on the estimate, and opening a missing
+    library raises the reason.
     """
     yield Part("process", "cpu", "runtime", rss_bytes(), "measured: this process as it stands")
     found: Mapping[str, LibraryMemory] = {}
@@ -195,7 +197,7 @@ def process_parts(file: PipelineFile) -> Iterator[Part]:
 
 
 def _needed(file: PipelineFile) -> list[str]:
-    """Libraries, in the order in which they are loaded."""
+    """Return the libraries, in the order in which they are loaded."""
     config, stages = file.config, file.config.stages.values()
     backends = {one.backend for name, one in config.models.items() if users_of(config.stages, config.models, name)}
     sources = [stage for stage in stages if isinstance(stage, SourceStage)]
@@ -204,7 +206,7 @@ def _needed(file: PipelineFile) -> list[str]:
     chained = bool(backends) and any(name != ORT for name in config.engines)
     wants_gpu = chained or bool(backends & {"tensorrt", ORT_CUDA}) or any(one.decode == "gpu" for one in sources)
     takes_ort_cuda = ORT_CUDA in backends
-    if not takes_ort_cuda and "auto" in backends and ORT_CUDA in config.engines:  # unless an engine before it can
+    if not takes_ort_cuda and "auto" in backends and ORT_CUDA in config.engines:  # unless an earlier engine can
         from edgert.backend.tensorrt.trt_backend import TrtBackend
 
         before = config.engines[: config.engines.index(ORT_CUDA)]

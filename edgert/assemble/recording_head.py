@@ -1,4 +1,4 @@
-"""What a recording says of its run, so that a replay can make the same pipeline, or name what differs."""
+"""Head of a recording: what a replay needs to make the same pipeline, or to name the differences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def recorded_about(file: PipelineFile, assembly: Assembly) -> dict[str, Any]:
     """Return the head of a recording, as plain data.
 
     Args:
-        file: the pipeline as it began.
+        file: the pipeline at its start.
         assembly: its live objects.
     """
     config, tasks = file.config, assembly.graph.tasks
@@ -57,7 +57,7 @@ def recorded_about(file: PipelineFile, assembly: Assembly) -> dict[str, Any]:
 
 
 def written_pipeline(file: PipelineFile) -> dict[str, Any]:
-    """Return a pipeline's data as written, without the secrets of addresses and variables."""
+    """Return a pipeline's data as written, without secrets in addresses and variables."""
     data: dict[str, Any] = as_written(file.document.data, file.document.written)
     for name, stage in file.config.stages.items():
         if isinstance(stage, SourceStage) and name in data.get("stages", {}):
@@ -66,7 +66,7 @@ def written_pipeline(file: PipelineFile) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that results depend on, of those that are installed."""
+    """Return the versions of installed packages that results depend on."""
     found = {}
     for name in _PACKAGES:
         try:
@@ -89,5 +89,5 @@ def digest_of_file(path: Path) -> str:
 
 
 def is_exact(info: Mapping[str, object]) -> bool:
-    """Return whether an engine gives the same bits for the same input: ONNX Runtime on the processor does."""
+    """Return whether an engine is deterministic bit for bit, as ONNX Runtime on the CPU is."""
     return "device" not in info and info.get("backend") in _EXACT

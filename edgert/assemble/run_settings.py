@@ -1,4 +1,4 @@
-"""The settings that a governor chooses among: fewer frames or streams, smaller models, lower clocks."""
+"""Settings among which a governor chooses: fewer frames or streams, smaller models, lower clocks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,15 +9,15 @@ from edgert.budget.rules import Setting
 
 @dataclass(frozen=True, slots=True)
 class PowerStep:
-    """A clock setting of a board: a power mode, or a cap of the GPU's clock, with what is predicted of it.
+    """A clock setting of a board, which is a power mode or a cap of the GPU's clock, with its predictions.
 
     Attributes:
-        name: for people; empty for the clocks it was found with.
-        power_w: drawn at the rates that the pipeline asks for, or at what it sustains where that is less.
-        idle_w: of that, without work.
-        headroom: how many times the asked rates it sustains.
-        latency_ms: 99th percentile of engines.
-        mode: power mode to switch to; empty: that it was found in.
+        name: name for messages; empty for the clocks at the start.
+        power_w: power at the rates that the pipeline asks for, or that the board sustains where these are lower.
+        idle_w: the part of it without work.
+        headroom: sustained rates relative to the rates that are asked for.
+        latency_ms: 99th percentile of the engines' latency.
+        mode: power mode to switch to; empty: the mode at the start.
         gpu_hz: cap of the GPU's clock; 0: none.
     """
 
@@ -30,21 +30,21 @@ class PowerStep:
     gpu_hz: int = 0
 
     def sustained(self, work: float = 1.0) -> float:
-        """Part of the asked rates that goes through, of frames that are so much of the work that was planned."""
+        """Return the part of the asked rates that is sustained; ``work`` is the work per frame relative to the plan."""
         return min(1.0, self.headroom / work)
 
     def drawn_w(self, share: float, work: float = 1.0) -> float:
-        """At so large a part of the asked rates."""
+        """Return the power in watts at a part of the asked rates."""
         at_requested_w = (self.power_w - self.idle_w) / self.sustained()
         return self.idle_w + at_requested_w * work * min(share, self.sustained(work))
 
 
 class PowerSteps:
-    """Steps of the board's clocks, each relative to the clocks found at the start. For one thread.
+    """Control of the board's clocks by steps. For one thread.
 
     Args:
-        steps: the first is the clocks it was found with.
-        control: restores it at its own end; owned by the caller that entered it.
+        steps: the first is the clocks at the start.
+        control: sets the clocks, and restores them at its end; owned by the caller.
     """
 
     def __init__(self, steps: Sequence[PowerStep], control: PowerControl) -> None:
@@ -52,11 +52,11 @@ class PowerSteps:
         self._now = self.steps[0]
 
     def take(self, step: PowerStep) -> None:
-        """Set the board to that step; do nothing if it already is. Blocks for a second where nvpmodel is asked.
+        """Set the board to a step, unless it is set already. Blocks for a second where nvpmodel is called.
 
         Raises:
-            BudgetError: the mode takes a reboot, or is gone.
-            DeviceError: it cannot be changed.
+            BudgetError: the mode needs a reboot, or does not exist any more.
+            DeviceError: the clocks cannot be changed.
         """
         if step == self._now:
             return
@@ -69,21 +69,21 @@ class PowerSteps:
         self._now = step
 
 
-_STEPS = 10  # of the share of frames that goes on
+_STEPS = 10  # steps of the share of frames that pass
 FINER = 0.9
-"""Least part of a setting's frames that a governor may reduce it to: below it, the next tenth is another setting."""
-_FEWER = 3  # tenths: below this, streams are left out one by one
+"""The smallest part to which a governor may reduce a setting's frames; below it, the next setting takes over."""
+_FEWER = 3  # tenths of the frames; below this, streams are left out one by one
 
 
 @dataclass(frozen=True, slots=True)
 class RunSetting:
-    """Combination of frame shares, models and clocks that a governor can set in a running pipeline.
+    """A combination of frame shares, models and clocks that a governor can set in a running pipeline.
 
     Attributes:
-        shares: stream → share of its frames that go on, those first that are the last to stop.
-        level: how far models are degraded; 0: not at all.
-        smaller: models that replace others at that level.
-        step: how the board is clocked; None: as it is.
+        shares: stream → share of its frames that pass; the first stream is the last to stop.
+        level: the degradation level of models; 0: none is degraded.
+        smaller: fallback models in use at that level.
+        step: clock setting of the board; None: unchanged.
     """
 
     shares: Mapping[str, float]
@@ -103,11 +103,11 @@ class RunSetting:
 
 
 def run_settings(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = ()) -> tuple[RunSetting, ...]:
-    """Fewer frames of all streams, evenly, down to 30 %; then fewer streams; then fewer frames of the first.
+    """Return settings with fewer frames of all streams, to 30 %; then fewer streams; then fewer frames of the first.
 
     Args:
         streams: the last of them stops first; see :func:`edgert.config.flow.streams_of`.
-        smaller: for each level of degraded models, those in use; all of the settings once more for each.
+        smaller: for each degradation level, the fallback models in use; all settings are repeated for each.
     """
 
     def at(level: int, names: tuple[str, ...], tenths: int, count: int) -> RunSetting:
@@ -123,30 +123,30 @@ def run_settings(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = 
 def predicted_setting(
     setting: RunSetting, rates_hz: Mapping[str, float], step: PowerStep, work: float = 1.0
 ) -> Setting:
-    """Return the governor's setting for a run setting: its predicted power, throughput and latency.
+    """Return the governor's setting for a run setting, with predicted power, throughput and latency.
 
     Args:
         setting: the run setting.
-        rates_hz: stream → frames a second, if all go on.
-        step: the board as it is then, under all frames.
-        work: of a frame, of that for which the step was predicted.
+        rates_hz: stream → frames per second, if all pass.
+        step: predictions for the board at that clock setting, with all frames.
+        work: work per frame relative to that of the prediction.
     """
     total_hz, most = sum(rates_hz.values()), step.sustained(work)
     share = sum(rates_hz[stream] * share for stream, share in setting.shares.items()) / total_hz
-    least = FINER if share <= most else 1.0  # of frames that come too fast for it, fewer would change nothing
+    least = FINER if share <= most else 1.0  # where frames are too fast anyway, fewer would change nothing
     hz, latency_ms = total_hz * min(share, most), step.latency_ms * work
     return Setting(setting.name, step.drawn_w(share, work), hz, latency_ms, setting.level, step.idle_w, least)
 
 
 def clocked(found: Sequence[RunSetting], steps: Sequence[PowerStep]) -> tuple[RunSetting, ...]:
-    """Return the settings at every clock of the board; unchanged where the board has only one."""
+    """Return the settings at every clock setting of the board; unchanged where it has only one."""
     return tuple(replace(setting, step=step) for step in steps for setting in found) or tuple(found)
 
 
 def worthwhile(settings: Sequence[Setting]) -> list[int]:
-    """Those that no other is better than in frames, power, latency and model, by prediction; the first in any case.
+    """Return the Pareto-optimal settings by predicted frames, power, latency and model, and always the first.
 
-    A board's clocks multiply the settings, and a governor looks at all of them twice a second.
+    A board's clocks multiply the settings, and a governor evaluates all of them twice a second.
     """
 
     def numbers(setting: Setting) -> tuple[float, ...]:
