@@ -86,7 +86,7 @@ class Cluster:
         }
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
-        """Have a worker call a function, and again when the worker is lost.
+        """Call a function on a worker; call it again on another where the worker is lost.
 
         What several tasks take is best the result of another task, named by its future. Each worker has one copy then.
         Dask makes it again when the workers that hold it are lost.

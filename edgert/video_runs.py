@@ -227,7 +227,7 @@ class VideoRuns:
             self._came(playing.pop(future), result, on_result)
 
     def _is_ending(self, cluster: Cluster, run: str) -> bool:
-        """Have workers end their videos; return whether they may still take time for it."""
+        """Ask workers to end their videos; return whether they may still take time for it."""
         if not self._end_s:
             self._end_s = time.monotonic() + _END_S
         cluster.everywhere(stop_there, run)

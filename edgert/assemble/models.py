@@ -327,7 +327,7 @@ class Models:
         network: tuple[int, int],
         take: Callable[[Decoder], None],
     ) -> None:
-        """Have a reader of a model's outputs take another decoder where the task changes."""
+        """Register a reader of a model's outputs, whose decoder is replaced when the task changes."""
 
         def another(task: TaskConfig) -> Callable[[], None]:
             return partial(take, self._decoder(name, model.model_copy(update={"task": task}), engine, network))

@@ -74,7 +74,7 @@ def run_here(
 
 
 def run_on_workers(path: Path, overrides: Sequence[str], view: View, *, strict: bool, dask: str) -> None:
-    """Have the workers of a Dask cluster play the videos of a pipeline, with their own engines.
+    """Run the videos of a pipeline on the workers of a Dask cluster, with their own engines.
 
     Args:
         path: of a pipeline file, which the workers see by the same path.

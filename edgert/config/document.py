@@ -293,7 +293,7 @@ class _Builder:
         target[step] = None if node is None else self.build(node, loc)
 
     def replace(self, locs: Iterable[Loc], other: _Builder) -> None:
-        """Have everything below these key paths be where another builder found it."""
+        """Take the line numbers below these key paths from another builder."""
         for loc in locs:
             for known, own in ((self.places, other.places), (self.written, other.written)):
                 self._forget(known, loc)

@@ -155,7 +155,7 @@ def _replace(run: Controlled, file: PipelineFile, name: str, stage: Stage | None
 
 
 def _read_as(run: Controlled, file: PipelineFile, name: str) -> None:
-    """Have a model be read as a file has it."""
+    """Change how a model is read to what a file has."""
     _all(_readings(run, file, name))
 
 

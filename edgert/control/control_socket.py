@@ -286,7 +286,7 @@ class _Client:
 
 
 def _listen(ready: selectors.BaseSelector, own: socket.socket, events: int) -> None:
-    """Have a selector look for these events of a socket; 0: for none."""
+    """Set the events of a socket that a selector waits for; 0: none."""
     known = ready.get_map().get(own)
     if known is None:
         if events:
@@ -319,7 +319,7 @@ def is_answered(path: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Have no other run choose a path meanwhile."""
+    """Lock the choice of a path against other runs."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX)

@@ -37,7 +37,7 @@ def swap(
 
 
 def back(run: Controlled, model: str) -> dict[str, Any]:
-    """Have the model before work again; see :meth:`Control.back`."""
+    """Switch back to the previous model; see :meth:`Control.back`."""
     models = run.file.config.models
     if model not in models:
         raise StageError(f"no model {model!r}{nearest(model, models)}", fix=f"models: {', '.join(models)}")

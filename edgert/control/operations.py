@@ -57,7 +57,7 @@ class Control:
         return self._done(Request("set", (f"{key}={text}",)), _HERE)
 
     def pause(self, source: str) -> dict[str, Any]:
-        """Have no frame of a source go on: those of a camera are dropped, those of a file wait.
+        """Pause a source: frames of a camera are dropped, those of a file wait.
 
         Raises:
             StageError: no such source.
@@ -132,7 +132,7 @@ class Control:
         return self._done(Request("swap", (model, str(Path(path).absolute())), options), _HERE)
 
     def back(self, model: str) -> dict[str, Any]:
-        """Have the model before the swap work again, or give up a swap that is under way; return its state.
+        """Switch back to the model before the swap, or give up a running swap; return its state.
 
         Raises:
             StageError: the model was not swapped, or the one before is not kept any more.

@@ -14,7 +14,7 @@ from edgert.errors import StageError
 
 
 def pause(run: Controlled, name: str) -> dict[str, Any]:
-    """Have no frame of a source go on; see :meth:`Control.pause`."""
+    """Pause a source; see :meth:`Control.pause`."""
     return _paused(run, name, is_paused=True)
 
 

@@ -379,7 +379,7 @@ def judged_there(judge: _Judge, images: range) -> list[tuple[Note, float]]:
 def _judge_there(
     cluster: Cluster, candidate: Candidate, setup: EvaluationSetup, progress: Progress | None, stop: threading.Event
 ) -> tuple[list[Note], npt.NDArray[np.float64]] | None:
-    """Have the workers of a cluster judge all images; see :func:`_judge_all`."""
+    """Evaluate all images on the workers of a cluster; see :func:`_judge_all`."""
     notes, run_s, done = [None] * len(setup), np.zeros(len(setup)), 0
     judge, left = cluster.submit(_Judge, candidate, setup), deque(range(0, len(setup), _SHARD))
     running: dict[Any, range] = {}

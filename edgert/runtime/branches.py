@@ -39,14 +39,14 @@ class Dispatch:
         self.dispatcher.every = every
 
     def open(self) -> None:
-        """Need nothing."""
+        """Do nothing."""
 
     def process(self, result: Result) -> Result:
         """Pass a result on with a ticket, as frame numbers are not unique: a frame may have several results."""
         return with_ticket(result, next(self._tickets))
 
     def close(self) -> None:
-        """Have nothing to give back."""
+        """Do nothing."""
 
 
 class Reorder:
@@ -56,7 +56,7 @@ class Reorder:
         self._buffer: ReorderBuffer[Result] = ReorderBuffer(dispatcher)
 
     def open(self) -> None:
-        """Need nothing."""
+        """Do nothing."""
 
     def process(self, result: Result) -> Iterator[Result]:
         """Take one result, and yield those whose turn has come."""

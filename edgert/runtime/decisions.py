@@ -1,8 +1,12 @@
 """Journal of what the threads of a pipeline decided, so that a replay can decide the same.
 
-Because of threads, two runs differ in a few things: the frames that a stage got, their order, and which of them ran
-together; which part of a joined frame came first; the settings; and when a stage was replaced. Each of these is one
-entry here, numbered in order. A consumer's entry has a higher number than the entry of the producer whose result it
+Threads make two runs differ in a few things, and each of these is one entry here:
+
+- which frames a stage got, in which order, and which of them ran together;
+- which part of a joined frame came first;
+- settings that changed, and stages that were replaced.
+
+Entries are numbered in order. A consumer's entry has a higher number than the entry of the producer whose result it
 processes.
 """
 

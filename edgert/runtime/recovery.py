@@ -156,10 +156,10 @@ class Recovery:
         return ()
 
     def open(self) -> None:
-        """Need nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Have nothing to give back."""
+        """Do nothing."""
 
     def is_over(self) -> None:
         """End the use of this object as the stage, when the input has ended."""

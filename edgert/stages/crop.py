@@ -62,7 +62,7 @@ class Geometry:
 
 @lru_cache(maxsize=64)
 def _rows(geometry: Geometry) -> tuple[F32, F32, F32, F32]:
-    """Scale, offset, least and most of x1, y1, x2, y2: the same for every image of a camera."""
+    """Return scale, offset, minimum and maximum of x1, y1, x2, y2: the same for every image of a camera."""
     scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)
     low, high = geometry.bounds[:2], geometry.bounds[2:]
     one, two, three, four = (np.array(pair * 2, np.float32) for pair in (scale, offset, low, high))

@@ -54,7 +54,7 @@ class PendingRecords(ABC):
 
     @abstractmethod
     def records(self) -> Sequence[Record]:
-        """All of them; waits. Raises EdgertError when the run failed."""
+        """Wait for the run, and return its records. Raises EdgertError when the run failed."""
 
 
 class HostInference:
@@ -125,7 +125,7 @@ class Infer(SimpleStage):
 
 
 def newest_detections(result: Result) -> tuple[str, Detections]:
-    """Those that crops are cut of, and the stage that they are of."""
+    """Return the stage with the newest detections, and these; crops are cut from them."""
     outputs = reversed(list(result.outputs.items()))
     found = ((stage, record) for stage, record in outputs if isinstance(record, Detections))
     return next(found, ("", result.detections))
@@ -228,7 +228,7 @@ class BatchedStage(SimpleStage):
         self._batch.every = every
 
     def hold_until_full(self) -> None:
-        """From now on, run full batches only; the last, smaller one runs at the end."""
+        """Run only full batches from now on; the last, partial one runs at the end."""
         self._batch.wait = float("inf")
 
 
@@ -411,7 +411,7 @@ class Pinned:
         self._before: frozenset[int] = frozenset()
 
     def open(self) -> None:
-        """Pins the thread, then opens the stage, so that what it allocates is that core's."""
+        """Pin the thread, then open the stage, so that it allocates memory near that core."""
         self._before = pin(self._core)
         self.stage.open()
 

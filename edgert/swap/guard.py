@@ -80,12 +80,12 @@ class Guard:
         getattr(self.active, "interrupt", bool)()
 
     def go_back(self, reason: str) -> None:
-        """Have the old model work from the next batch on. From any thread; twice is once."""
+        """Switch back to the old model from the next batch on. Callable from any thread, more than once."""
         if self.old is not None and not self.reason:
             self.reason, self.active = reason, self.old
 
     def settle(self) -> None:
-        """Forget the model that does not work; in the thread that calls the stage."""
+        """Drop the unused model, in the thread that calls the stage."""
         self.new, self.old = self.active, None
 
     def process(self, result: Result) -> Any:
@@ -166,7 +166,7 @@ class AsyncGuard(Guard):
         return bool(self._ready) or self._stage.is_ready
 
     def hold_until_full(self) -> None:
-        """From now on, run full batches only."""
+        """Run only full batches from now on."""
         for stage in filter(None, (self.new, self.old)):
             getattr(stage, "hold_until_full", bool)()
 
@@ -198,7 +198,7 @@ class AsyncGuard(Guard):
         return out
 
     def settle(self) -> None:
-        """Forget the model that does not work, and the frames that were kept for it."""
+        """Drop the unused model, and the frames that were kept for it."""
         self._change()
         super().settle()
         self._released(len(self._taken))
@@ -224,7 +224,7 @@ class AsyncGuard(Guard):
         return self._stage is self.new and self.old is not None
 
     def _change(self) -> None:
-        """Have the model that is to work do so, once the other has given out what it has."""
+        """Switch to the wanted model, once the other has passed on its results."""
         if self._stage is self.active:
             return
         while self._stage is not self.active and self._stage.due_ns() is not None:
@@ -263,7 +263,7 @@ class AsyncGuard(Guard):
             self._busy_s += time.monotonic() - began_s
 
     def _redo(self) -> None:
-        """Have the old model work on what the new one has not given out."""
+        """Process results again by the old model that the new one has not passed on."""
         for one in self._stage.give_up():
             one.frame.lease.release()
         stage = self._stage = cast("AsyncStage", self.active)

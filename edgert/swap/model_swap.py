@@ -170,7 +170,7 @@ class ModelSwap:
         return self._ended.wait(timeout_s)
 
     def back(self, reason: str) -> None:
-        """Have the old model work from the next batch on, or give up a swap that has not switched.
+        """Switch back to the old model from the next batch on, or give up a swap that has not switched.
 
         Raises:
             StageError: the old model is not kept any more.
@@ -260,7 +260,7 @@ class ModelSwap:
             self._error = error if isinstance(error, EdgertError) else StageError(described(error)).caused_by(error)
 
     def _follow(self, made: Candidate) -> None:
-        """Have live keys of the task and of the stages change the new model, too; those that changed are taken over."""
+        """Apply live keys of the task and the stages to the new model, including changes made meanwhile."""
         assembly, name = self._run.assembly, self._name
         ours = made.models.decoders.get(name, [])
         task = self._run.file.config.models[name].task
@@ -348,7 +348,7 @@ class ModelSwap:
                 return
 
     def _go_back(self, reason: str) -> None:
-        """Have the old model work from the next batch on."""
+        """Switch back to the old model from the next batch on."""
         for _, guard in self._guards:
             guard.go_back(reason)
         run, name = self._run, self._name
@@ -362,7 +362,7 @@ class ModelSwap:
             self._state = replace(self.state, phase="refused", reason=reason)
 
     def _finish(self) -> None:
-        """Forget the model that does not work, and free it once no stage calls it."""
+        """Drop the unused model, and free it once no stage calls it."""
         made, assembly, name = self._candidate, self._run.assembly, self._name
         is_new = self._state.phase in ("done", "switched")
         with self._run.changing:
@@ -396,7 +396,7 @@ class ModelSwap:
 
 @contextmanager
 def _short_turns() -> Iterator[None]:
-    """Have the threads of frames wait less for the interpreter, while this one reads a model for long in Python."""
+    """Shorten the switch interval of threads while this one reads a model for long in Python."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(min(_TURN_S, before_s))
     try:

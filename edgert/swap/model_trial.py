@@ -116,7 +116,7 @@ def _main(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limit(room_bytes: int) -> None:
-    """Have this process get no more than so much memory beside what it has."""
+    """Limit the memory that this process may still allocate."""
     if room_bytes:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most_bytes = pages * resource.getpagesize() + room_bytes

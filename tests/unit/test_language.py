@@ -1,12 +1,21 @@
-"""Sentences of pages, docstrings, errors and help texts have at most 30 words."""
+"""Sentences have at most 30 words, and docstrings of functions begin with a verb."""
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 from tests.helpers.command import ROOT
 from tests.helpers.sentences import of_page, of_python, of_text, too_long
 
+NO_VERB = re.compile(
+    "(a|all|an|any|as|at|by|each|every|everything|for|from|had|has|have|how|if|in|it|its|more|most|no|nobody|nothing|of|on"
+    "|one|since|so|some|such|that|the|their|there|these|they|this|those|to|until|what|when|where|whether|which|who|whose"
+    "|why|with)"
+)
+"""First words of docstrings that are no verb, or that hide who does what, as in "Have it closed"."""
+ENDS_IN_S = frozenset(("address", "discuss", "dismiss", "focus", "pass", "press", "process"))
 PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("edgert/**/DESIGN.md")))
 
 
@@ -16,6 +25,32 @@ def test_pages_and_code_have_no_long_sentence() -> None:
     modules = sorted(path for folder in ("edgert", "dla") for path in (ROOT / folder).rglob("*.py"))
     code = [f"{path.relative_to(ROOT)}: {one}" for path in modules for one in too_long(of_python(path))]
     assert not code, "\n".join(code)
+
+
+def begins_with_verb(docstring: str) -> bool:
+    """Return whether the first word may be a verb in the imperative."""
+    first = docstring.split()[0].rstrip(".,;:")
+    is_third_person = first.endswith("s") and first.lower() not in ENDS_IN_S
+    return first.isalpha() and first[0].isupper() and not NO_VERB.fullmatch(first.lower()) and not is_third_person
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    wrong = []
+    for path in sorted(path for folder in ("edgert", "dla") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not (text := ast.get_docstring(node)):
+                continue
+            is_property = any("property" in ast.unparse(one) for one in node.decorator_list)
+            if not is_property and not begins_with_verb(text):
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {text.splitlines()[0]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_no_verb() -> None:
+    for right in ("Return it.", "Process one.", "Stop, and wait."):
+        assert begins_with_verb(right)
+    for wrong in ("Of all checks together.", "Whether it is so.", "Frees it.", "``plane`` at a size.", "(N, 4) boxes."):
+        assert not begins_with_verb(wrong)
 
 
 def test_code_is_one_word_and_a_list_item_is_a_paragraph() -> None:

@@ -189,7 +189,7 @@ class StagedBlock(_PinnedBlock):
         self._address = int(self._inner)
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
-        """Host to GPU, counted."""
+        """Copy host memory to the GPU, and count the copy."""
         address, host = self.address, self.host if self._host is None else self._host
         part = host if nbytes is None else host[:nbytes]
         self.device.run(self.device.copy_up, address, part, stream.raw, doing="copying")

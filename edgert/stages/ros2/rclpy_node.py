@@ -115,7 +115,7 @@ def shared_node(pipeline: str, simulated: bool, where: str) -> Link:
 
 
 def use_node(pipeline: str, node: Any) -> None:
-    """Have the stages of a pipeline use this node, which the program spins; None: a node of their own again."""
+    """Set the node that a pipeline's stages use, which the program spins; None: they make their own again."""
     with _TURN:
         _NODES.pop(pipeline, None)
         if node is not None:

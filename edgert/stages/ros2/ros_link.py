@@ -81,7 +81,7 @@ _KEPT_BYTES, _LARGE_BYTES = 128 << 20, 32 << 20
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep up to 128 MiB of freed memory, where it is glibc.
+    """Configure glibc to keep up to 128 MiB of freed memory; do nothing for other C libraries.
 
     By default each image of 6 MB is in memory that the kernel has to give and clear anew, which costs more than copying
     it: 5 ms of an image out instead of 1.

@@ -177,7 +177,7 @@ class _OwnThread:
         self._thread.start()
 
     def put(self, image: U8, tick: int) -> list[Unit]:
-        """Hand over an image, and return what is ready of earlier ones. Raises what the encoder raised."""
+        """Encode an image, and return finished packets of earlier ones. Raises the encoder's error."""
         self._check()
         self._images.put((image, tick))
         return self._ready()

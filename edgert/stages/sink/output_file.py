@@ -122,7 +122,7 @@ class _Disk:
             self._change.notify_all()
 
     def soon(self) -> None:
-        """Sync now, because something was completed."""
+        """Sync the file now, because a unit was completed."""
         with self._change:
             self._has_hurry = True
             self._change.notify_all()

@@ -168,7 +168,7 @@ class Group:
             self.arrived.put(None)
 
     async def _leave(self) -> None:
-        """Have the others take over."""
+        """Give up all cameras, so that other members take them over."""
         if self._task is not None:
             self._task.cancel()
         await self._say({"board": self._board, "leaves": True})

@@ -139,7 +139,7 @@ class MqttPublisher:
             client.loop_stop()
 
     def _introduce(self) -> None:
-        """Say that we are there, and of what; hear what others say of us."""
+        """Publish availability and discovery, and subscribe to status messages."""
         self._is_denied.clear()
         self._is_born.clear()
         self._since = time.monotonic()

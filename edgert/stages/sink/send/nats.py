@@ -75,7 +75,7 @@ class NatsConnection:
             raise OSError(reason(error)) from error
 
     def soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Have the connection do something in its own thread; nothing where it is closed."""
+        """Schedule a call in the connection's thread; do nothing where it is closed."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(lambda: asyncio.ensure_future(work()))

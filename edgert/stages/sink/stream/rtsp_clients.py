@@ -52,7 +52,7 @@ class RtspClients:
         return True
 
     def close_soon(self, connection: Any) -> None:
-        """Have a connection closed in the thread that accepts.
+        """Queue a connection for closing in the thread that accepts.
 
         That is never done within a call of GStreamer's, nor with the lock held, which such calls wait for.
         """
@@ -100,19 +100,19 @@ class RtspClient:
         self._clients.play(self)
 
     def tear_down(self, *_: Any) -> None:
-        """Cease to play."""
+        """Stop playing."""
         self.idle_s = time.monotonic()
         self.move_to(self._clients.asking)
 
     def abort(self) -> None:
-        """Have the connection closed."""
+        """Close the connection."""
         with self._clients.lock:
             if self._connection is not None:
                 self._clients.close_soon(self._connection)
             self.closed()
 
     def closed(self, *_: Any) -> None:
-        """Forget the connection, which is closed."""
+        """Remove the connection, which is closed."""
         with self._clients.lock:
             self._connection = None
             if self.group is not None:

@@ -156,7 +156,7 @@ def _is_own(candidate: str, peer: str) -> bool:
 
 
 def _from(address: str, gather: Callable[..., Any]) -> Callable[..., Any]:
-    """Have aioice gather candidates at one address; it would take those of all interfaces but loopback."""
+    """Limit aioice to candidates at one address; by default it takes all interfaces except loopback."""
 
     def own(*arguments: Any, **options: Any) -> Any:
         return gather(*arguments, **{**options, "addresses": [address]})
@@ -179,7 +179,7 @@ class _Viewer:
             self._loop.call_soon_threadsafe(self._put, unit)
 
     def end(self) -> None:
-        """Have the session ended."""
+        """End the session."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ended)
 
