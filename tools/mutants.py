@@ -32,7 +32,7 @@ LEAST = 0.8
 MARKS = "not slow and not box and not gpu and not dla and not jetson and not timing"
 MODULES: dict[str, tuple[str, ...]] = {
     "dla/region.py": ("tests/unit/dla/test_dla_region.py",),
-    "edgert/graph/batchnorm.py": ("tests/unit/graph/test_graph_batchnorm.py", "tests/unit/graph/test_graph_bias.py"),
+    "edgert/graph/batchnorm.py": ("tests/unit/graph/test_graph_batchnorm.py",),
     "edgert/graph/fold_constants.py": ("tests/unit/graph/test_graph_fold.py",),
     "edgert/placement/exact.py": ("tests/unit/placement/test_exact.py",),
     "edgert/placement/min_cut.py": ("tests/unit/placement/test_min_cut.py",),

@@ -1,13 +1,16 @@
-"""``edgert build --remote``: what cannot be meant is refused before any connection."""
+"""``edgert build --remote``: mistakes are refused before any connection; and what a build says at its end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from edgert.cli import app
+from edgert.cli.build_command import show_engines
+from edgert.compiler.finish import Waiting
 from edgert.errors import ConfigError
 from tests.helpers.bundles import bundle
 
@@ -45,3 +48,26 @@ def test_a_bundle_says_itself_what_it_is_for(tmp_path: Path, words: tuple[str, s
 def test_an_address_that_is_an_option() -> None:
     done = CliRunner().invoke(app, ["build", "hello", "--remote", "-oProxyCommand=true"])
     assert isinstance(done.exception, ConfigError) and done.exception.where == "--remote"
+
+
+WAITING = {"parts": Waiting("tensorrt", "there is no NVIDIA GPU here: no driver")}
+
+
+def shown(engines: dict[str, str], place: str = "here") -> list[str]:
+    console = Console(width=200, highlight=False)
+    with console.capture() as captured:
+        show_engines(console, engines, WAITING, place)
+    return captured.get().splitlines()
+
+
+def test_what_runs_is_told_beside_what_waits() -> None:
+    assert shown({"parts": "onnxruntime", "plates": "onnxruntime"}) == [
+        "parts runs with onnxruntime here",
+        "plates runs with onnxruntime here",
+        "parts is compiled for tensorrt, which cannot run here yet: there is no NVIDIA GPU here: no driver",
+    ]
+
+
+def test_where_nothing_runs_it() -> None:
+    (told,) = shown({}, "on jetson")
+    assert "which cannot run on jetson yet; nothing else of engines: runs it: there is no NVIDIA GPU" in told

@@ -1,4 +1,4 @@
-"""``edgert inspect --dla`` as a user types it."""
+"""``edgert inspect --dla`` as a user types it, and its table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import in_process
+from tests.helpers.command import ROOT, in_process
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
@@ -117,3 +117,31 @@ def test_explain_rewrites_proves_and_writes(model: Path, tmp_path: Path) -> None
 def test_explain_goes_with_dla_only(model: Path, tmp_path: Path) -> None:
     done = in_process("inspect", str(model), "--explain", cwd=tmp_path)
     assert done.returncode == 2 and "--explain" in done.stderr
+
+
+MODEL = str(ROOT / "pipelines" / "assets" / "parts.onnx")
+BOARD = ("--board", "orin-nx-16gb")
+
+
+def rows(tmp_path: Path, *more: str) -> list[str]:
+    done = in_process("inspect", MODEL, "--dla", *BOARD, *more, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    return lines[next(number for number, line in enumerate(lines) if line.startswith("node ")) :]
+
+
+def test_only_what_is_refused_or_to_verify(tmp_path: Path) -> None:
+    found = rows(tmp_path)
+    assert not any(" yes " in line for line in found)
+    assert sum(" no " in line for line in found) == 4 and sum(" verify " in line for line in found) == 1
+    assert "78 more nodes run there or fold away: --all" in found[-1]
+
+
+def test_all_of_it(tmp_path: Path) -> None:
+    found = rows(tmp_path, "--all")
+    assert sum(" yes " in line for line in found) == 78 and "--all" not in found[-1]
+
+
+def test_all_needs_dla(tmp_path: Path) -> None:
+    done = in_process("inspect", MODEL, "--all", cwd=tmp_path)
+    assert done.returncode == 2 and "--all" in done.stderr and "together with --dla" in done.stderr

@@ -1,4 +1,4 @@
-"""Budgets of ``edgert run`` as a user types them."""
+"""Budgets of ``edgert run`` as a user types them: memory, power, and the plan of a dry run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from edgert.budget.control import PowerControl
+from edgert.budget.footprint import Footprint, Part
+from edgert.cli.memory_plan import show_memory, show_power_steps
+from edgert.cli.run_here import warn_of_settings_left
+from edgert.errors import BudgetError
 from tests.helpers.command import in_process
+from tests.unit.planner.test_power_steps import machine, pipeline
 
 FILE = ("run", "hello", "--set", "models.parts.precision=fp32")
 
@@ -88,3 +94,59 @@ def test_the_duration_of_an_emulation_is_the_boards(tmp_path: Path) -> None:
     done = in_process(*FILE, "--as", "orin-nx-16gb", "--duration", "1", "-q", "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert 0.9 < json.loads((tmp_path / "run.json").read_text())["seconds"] < 2.5
+
+
+MIB = 2**20
+PARTS = (Part("process", "cpu", "runtime", 100 * MIB),)
+
+
+@pytest.mark.parametrize(
+    ("budget", "machine", "verdict"),
+    [
+        (None, 1000, "fits: at least 92.0 MiB of the machine's 1000.0 MiB, swap and all"),
+        (None, 90, "does not fit: at least 92.0 MiB of the machine's 90.0 MiB, swap and all"),
+        (None, 0, "fits: at least 92.0 MiB"),
+        (120, 1000, "fits: 108.0 MiB with 8% to spare for the prediction's error, of the budget's 120.0 MiB"),
+        (105, 1000, "does not fit: 108.0 MiB with 8% to spare for the prediction's error, of the budget's 105.0 MiB"),
+        (120, 90, "does not fit: at least 92.0 MiB of the machine's 90.0 MiB, swap and all"),
+    ],
+)
+def test_the_verdict_says_whose_limit_it_is(
+    budget: int | None, machine: int, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget_bytes = None if budget is None else budget * MIB
+    show_memory(Footprint(PARTS, budget_bytes, machine * MIB, ("queues half as long: 1.0 MiB less",), 0.08))
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.endswith(f"made smaller: queues half as long: 1.0 MiB less {verdict}")
+
+
+CAP = "sys/class/devfreq/17000000.gpu/max_freq"
+
+
+def test_what_a_crash_left_is_said_at_the_next_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = machine(tmp_path)
+    warn_of_settings_left(root)
+    assert capsys.readouterr().err == ""
+    PowerControl(allow=True, root=root).cap_gpu(612_000_000)
+    warn_of_settings_left(root)
+    said = capsys.readouterr().err
+    assert f"a crashed run left: /{CAP}: 918000000 -> 612000000" in said and "--allow-power-control" in said
+    (root / "var/lib/edgert/power.json").write_text("{")
+    warn_of_settings_left(root)
+    assert "power.json: " in capsys.readouterr().err
+
+
+def test_a_dry_run_tells_every_change_and_makes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = machine(tmp_path, mode=0)
+    told = show_power_steps(pipeline(tmp_path), root, is_placed=False)
+    assert [one["name"] for one in told] == ["as it is now", "GPU at 612 MHz", "power mode 25W"]
+    assert [one["changes"] for one in told] == [[], [f"/{CAP}: 918000000 -> 612000000"], ["mode: MAXN -> 25W"]]
+    said = capsys.readouterr().out
+    assert "power: GPU at 612 MHz: " in said and "W predicted, mode: MAXN -> 25W" in said
+    assert (root / CAP).read_text().strip() == "918000000"
+    assert not (root / "var/lib/edgert").exists()
+
+
+def test_a_dry_run_without_a_budget_to_keep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BudgetError, match="no power budget to control"):
+        show_power_steps(pipeline(tmp_path, "{latency: 9ms}"), machine(tmp_path), is_placed=False)

@@ -1,4 +1,4 @@
-"""What a bundle asks of each dialect of TensorRT."""
+"""What a bundle asks of each dialect of TensorRT, and what the weakly typed form promises."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from edgert.backend.tensorrt.library import Library, library_of
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.engine_specs import BundleModel, EngineSpec, engine_specs, spread
 from edgert.config import load_pipeline
-from edgert.errors import BuildError, PlacementError
+from edgert.errors import BuildError, CalibrationError, PlacementError
 from edgert.graph import load, read
+from edgert.quantization.lowering.trt_form import check_cache, write_cache
 from tests.helpers import trt_bundle as trt_bundle_helper
+from tests.helpers.models import conv
 from tests.helpers.trt_bundle import SPLIT, engine, int8, trt_bundle
 from tests.helpers.trt_double import Double
 
@@ -132,3 +134,15 @@ class TestSpread:
         ordered(folder, "10.3", "tensorrt")
         graph = read(load(folder / "models/parts/model.onnx"))
         assert spread(graph, SPLIT) == SPLIT
+
+
+def test_a_cache_names_what_the_model_has() -> None:
+    graph = read(conv())
+    cache = write_cache({"x": 0.5, "y": 0.25}, "10.3.0")
+    assert check_cache(cache, [], graph) == "2 scales for TensorRT 10.3.0, 0 nodes in FP16"
+    with pytest.raises(CalibrationError, match="names 'z'"):
+        check_cache(write_cache({"z": 0.5}, "10.3.0"), [], graph)
+    with pytest.raises(CalibrationError, match="names 'Conv_9'"):
+        check_cache(cache, ["Conv_9"], graph)
+    with pytest.raises(CalibrationError, match="no TensorRT calibration cache"):
+        check_cache("nonsense", [], graph)

@@ -1,3 +1,5 @@
+"""Aligned arrays, leases and pools, and what is counted of them."""
+
 from __future__ import annotations
 
 import gc
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from edgert.errors import StageError
-from edgert.memory import ALIGN_BYTES, Counter, Lease, Pool, aligned_empty, lend
+from edgert.memory import ALIGN_BYTES, Counter, Counts, Lease, Pool, aligned_empty, lend
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int64", "bool"])
@@ -214,3 +216,23 @@ def test_the_counter_adds_up_over_threads() -> None:
         thread.join()
     read = counter.read()
     assert (read.copies, read.bytes_copied, read.allocations, read.escaped) == (900, 9000, 900, 900)
+
+
+def test_counts_copies_allocations_and_escapes() -> None:
+    counter = Counter()
+    counter.copied(10)
+    counter.copied(5)
+    counter.allocated()
+    counter.escaped()
+    assert counter.read() == Counts(copies=2, bytes_copied=15, allocations=1, escaped=1)
+
+
+def test_takes_from_another_only_what_it_counts_from_now_on() -> None:
+    counter, gpu = Counter(), Counter()
+    gpu.copied(1000)
+    counter.copied(1)
+    counter.include(gpu)
+    assert counter.read() == Counts(1, 1)
+    gpu.copied(20)
+    gpu.allocated()
+    assert counter.read() == Counts(2, 21, 1) and gpu.read() == Counts(2, 1020, 1)

@@ -1,13 +1,19 @@
+"""Meters of a machine and of boards: power, energy, the process."""
+
 from __future__ import annotations
 
+import math
+import resource
 import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
-from edgert.meters import Reading, modeled
+from edgert.meters import Reading, measured, modeled, peak_rss_bytes, rss_bytes, unavailable
 from edgert.meters.all import Meters
-from tests.helpers.sysfs import hwmon, plant, write
+from edgert.meters.energy import SENSOR_AVERAGE_S, Energy
+from tests.helpers.sysfs import GPU_HZ, TREES, hwmon, plant, write
 from tests.helpers.virtual_clock import VirtualClock
 
 
@@ -147,3 +153,122 @@ def test_the_containers_limit_and_use(tmp_path: Path) -> None:
     assert (sample["memory.limit"].value, sample["memory.used"].value) == (2**30, 2**20)
     write(tmp_path, "sys/fs/cgroup/box/memory.max", "max")
     assert meters(tmp_path).sample()["memory.limit"].why == "no limit"
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_boards_power_is_that_of_its_module_and_nothing_is_counted_twice(tmp_path: Path, name: str) -> None:
+    tree = plant(tmp_path, name)
+    sample = Meters(tmp_path, VirtualClock(), nvml=no_nvml).sample()
+    assert sample.power.kind == "measured"
+    assert sample.power.value == pytest.approx(tree.watts)
+    rails = {rail for sensor in tree.sensors for rail, _, _ in sensor.rails} - {"NC"}
+    assert {key for key in sample.readings if key.startswith("power.")} == {f"power.{rail}" for rail in rails}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_clock_load_heat_and_dla_of_every_board(tmp_path: Path, name: str) -> None:
+    tree = plant(tmp_path, name)
+    sample = Meters(tmp_path, VirtualClock(), nvml=no_nvml).sample()
+    assert sample["gpu.clock"].value == GPU_HZ
+    assert sample["gpu.load"].value == (43.1 if tree.load else None)
+    assert [sample[f"dla{core}.powered"].value for core in (0, 1)] == ([1.0, 0.0] if tree.dla else [None, None])
+    plausible = [degrees for zone, degrees in tree.zones if zone != "PMIC-Die"]
+    assert sample["temperature"].value == pytest.approx(max(plausible))
+    assert not any("pmic" in key for key in sample.readings)
+    assert (sample["throttle.heat"].value, sample["memory.available"].value) == (0.0, 4_000_000 * 1024)
+    assert (sample["memory.nvmap"].value == 524288 * 1024) == bool(tree.meminfo)
+
+
+def test_thors_memory_clock_needs_no_root_and_video_has_its_own(tmp_path: Path) -> None:
+    plant(tmp_path, "thor")
+    sample = Meters(tmp_path, VirtualClock(), nvml=no_nvml).sample()
+    assert (sample["emc.clock"].value, sample["gpu.video_clock"].value) == (2.75e9, 1.692e9)
+
+
+def test_every_reading_says_where_it_is_from_or_why_it_is_not_there(tmp_path: Path) -> None:
+    plant(tmp_path, "orin-nx-jp6")
+    sample = Meters(tmp_path, VirtualClock(), nvml=no_nvml).sample()
+    assert all(reading.source for reading in sample.readings.values())
+    assert all(reading.why for reading in sample.readings.values() if reading.kind == "unavailable")
+    assert sample["emc.clock"].value is None
+    assert sample["no.such"].kind == "unavailable"
+
+
+def proc(root: Path, **files: str) -> Path:
+    folder = root / "proc/self"
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return root
+
+
+def test_the_peak_is_the_systems_high_water_mark(tmp_path: Path) -> None:
+    assert peak_rss_bytes(proc(tmp_path, status="Name:\tx\nVmPeak:\t9 kB\nVmHWM:\t  2048 kB\n")) == 2 * 2**20
+
+
+@pytest.mark.parametrize("status", ["", "VmHWM:\tmany kB\n", "VmRSS:\t5 kB\n"])
+def test_without_one_the_peak_is_what_getrusage_says(tmp_path: Path, status: str) -> None:
+    known = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert known <= peak_rss_bytes(proc(tmp_path, status=status)) <= known * 2
+
+
+def test_the_memory_held_now_is_counted_in_pages(tmp_path: Path) -> None:
+    assert rss_bytes(proc(tmp_path, statm="900 30 5 1 0 9 0\n")) == 30 * resource.getpagesize()
+
+
+@pytest.mark.parametrize("statm", ["", "900", "900 x"])
+def test_without_it_the_peak_must_do(tmp_path: Path, statm: str) -> None:
+    root = proc(tmp_path, statm=statm, status="VmHWM:\t2048 kB\n")
+    assert rss_bytes(root) == peak_rss_bytes(root) == 2 * 2**20
+
+
+def test_this_process_holds_something_and_never_more_than_its_peak() -> None:
+    assert 0 < rss_bytes() <= peak_rss_bytes() * 1.05
+
+
+S = 1_000_000_000
+
+
+def test_joules_are_the_area_under_the_samples() -> None:
+    energy = Energy()
+    for second, watts in enumerate((10.0, 20.0, 20.0)):
+        energy.add(second * S, measured(watts, "W", "x"))
+    assert (energy.joules, energy.average_w, energy.recent_w(1.0)) == (35.0, 17.5, 20.0)
+    assert energy.recent_w(1.5) == pytest.approx((20.0 + 7.5) / 1.5)
+
+
+def test_time_without_a_sensor_is_missing_and_not_zero_watts() -> None:
+    energy = Energy()
+    for second, watts in enumerate((10.0, None, 10.0, 10.0)):
+        energy.add(second * S, unavailable("W", "x", "gone") if watts is None else measured(watts, "W", "x"))
+    assert (energy.joules, energy.covered_s, energy.missing_s, energy.average_w) == (10.0, 1.0, 2.0, 10.0)
+
+
+def test_modeled_time_is_told_apart() -> None:
+    energy = Energy()
+    energy.add(0, measured(10.0, "W", "x"))
+    energy.add(S, modeled(10.0, "W", "y"))
+    assert (energy.modeled_s, energy.joules) == (1.0, 10.0)
+
+
+def test_a_long_pause_is_not_guessed_and_time_that_stands_still_is_ignored() -> None:
+    energy = Energy()
+    for at in (0, 0, 60 * S):
+        energy.add(at, measured(10.0, "W", "x"))
+    assert (energy.joules, energy.missing_s, energy.recent_w(1.0), energy.average_w) == (0.0, 60.0, None, None)
+
+
+@given(st.floats(0.3, 4.0), st.floats(0.0, math.tau))
+def test_half_second_samples_of_an_averaging_sensor_give_the_energy_of_a_swinging_load(hz: float, phase: float) -> None:
+    """A load between 5 and 15 W; the sensor says its mean over the last 0.43 s."""
+
+    def spent_j(at_s: float) -> float:
+        return 10.0 * at_s - 5.0 / (math.tau * hz) * math.cos(math.tau * hz * at_s + phase)
+
+    energy = Energy()
+    for look in range(121):
+        at_s = look / 2
+        watts = (spent_j(at_s) - spent_j(at_s - SENSOR_AVERAGE_S)) / SENSOR_AVERAGE_S
+        energy.add(round(at_s * S), measured(watts, "W", "x"))
+    assert energy.joules == pytest.approx(spent_j(60.0) - spent_j(0.0), rel=0.16)
+    assert energy.covered_s == 60.0

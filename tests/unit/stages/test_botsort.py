@@ -1,7 +1,9 @@
-"""BoT-SORT: what it knows beside boxes."""
+"""BoT-SORT: what it knows beside boxes; and that both trackers number detections as their authors' code does."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -11,7 +13,8 @@ import pytest
 from edgert.runtime import Crops, Detections, Embedding, Result
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.stages.botsort import BotSort, CameraMotion, vectors_of
-from edgert.stages.bytetrack import UNTRACKED, Limits
+from edgert.stages.bytetrack import UNTRACKED, ByteTrack, Limits
+from tests.helpers import tracking
 from tests.helpers.frames import frame_of
 
 SIZE = (640, 360)
@@ -124,3 +127,19 @@ def test_vectors_are_those_of_crops_of_these_detections() -> None:
     assert vectors_of(Result(frame, {"find": record}), record) is None
     empty = {"find": record, "recognize": Crops("find", np.zeros(0, np.int32), ())}
     assert vectors_of(Result(frame, empty), record) is None
+
+
+DATA = Path(__file__).parents[2] / "data" / "tracks"
+MADE = {"bytetrack": ByteTrack, "botsort": lambda limits: BotSort(limits, follows_camera=False)}
+CHAOS = {("botsort", "crowd"): 0.011}  # there a track of theirs comes back after its end
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("scene", tracking.SCENES)
+def test_the_authors_tracks(name: str, scene: tracking.Scene) -> None:
+    theirs = np.array(json.loads((DATA / f"{name}.json").read_text())[scene.__name__], np.int64)
+    tracker, frames = MADE[name](Limits()), tracking.scene(scene)
+    ours = np.concatenate([tracker.update(one.boxes, one.scores, np.zeros(len(one.boxes), np.int32)) for one in frames])
+    assert len(ours) == len(theirs) > 500 and len(np.unique(ours[ours != UNTRACKED])) >= 10
+    wrong = tracking.disagreements(ours, theirs)
+    assert wrong <= CHAOS.get((name, scene.__name__), 0) * len(ours), f"{wrong} of {len(ours)} detections differ"

@@ -1,3 +1,5 @@
+"""Frames into tensors, against the arithmetic written down plainly."""
+
 from __future__ import annotations
 
 import tracemalloc
@@ -13,6 +15,7 @@ from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
 from edgert.memory import aligned_empty
 from edgert.runtime import Color, Frame, PixelFormat
+from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor, check_levels, layout_of, place
 from tests.helpers.image_reference import as_people_write_it, image, smooth_frame
 
@@ -323,3 +326,18 @@ def test_integers_that_are_scaled_as_real_numbers_are_refused(dtype: str, mean: 
 def test_what_integers_cannot_hold_is_said(dtype: str, mean: float, std: float, part: str) -> None:
     lost = check_levels(InputConfig(mean=(mean,), std=(std,)), dtype, "")
     assert (f"leave {part} of the gray levels beyond what {dtype} holds" in lost) == bool(part) == bool(lost)
+
+
+def test_boxes_are_clipped_to_the_image_and_points_are_not() -> None:
+    geometry = Geometry(2, 2, 10, 20, (50, 50), (10, 20, 110, 120))
+    assert geometry.boxes(np.array([[-5, -5, 80, 20]], np.float32)).tolist() == [[10, 20, 110, 60]]
+    assert geometry.points(np.array([[-5, -5, 0.5]], np.float32)).tolist() == [[0, 10, 0.5]]
+
+
+def test_nothing_in_nothing_out_and_inputs_stay() -> None:
+    geometry = Geometry(2, 3, 1, 1, (5, 5), (0, 0, 9, 9))
+    assert geometry.boxes(np.zeros((0, 4), np.float32)).shape == (0, 4)
+    assert geometry.points(np.zeros((0, 17, 3), np.float32)).shape == (0, 17, 3)
+    points = np.ones((1, 2), np.float32)
+    geometry.points(points)
+    assert points.tolist() == [[1, 1]]

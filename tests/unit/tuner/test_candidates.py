@@ -1,11 +1,15 @@
-"""What a search tries."""
+"""What a search tries, and what this machine cannot run models with."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
-from edgert.backend import DEFAULT_TUNING, Tuning
+import pytest
+
+from edgert import installation
+from edgert.backend import DEFAULT_TUNING, Tuning, openvino
 from edgert.config import EmbedTask, ModelConfig
 from edgert.tuner.candidates import (
     SearchSpace,
@@ -15,6 +19,7 @@ from edgert.tuner.candidates import (
     combinations,
     forms_of,
     neighbors,
+    why_not,
     with_less_memory,
 )
 
@@ -109,3 +114,24 @@ def test_batches_up_to_what_the_stages_ask_for_where_the_model_takes_fewer() -> 
 def test_lean_tactics_keep_less() -> None:
     (found,) = with_less_memory([DEFAULT, replace(DEFAULT, backend="openvino")])
     assert found.tuning == replace(DEFAULT_TUNING, arena=False, prepacking=False)
+
+
+def test_onnx_runtime_is_never_absent() -> None:
+    assert why_not("ort") == ""
+
+
+def test_what_is_absent_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    openvino._openvino.cache_clear()
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert why_not("openvino") == f"OpenVINO is not installed: {installation.command('openvino')}"
+    openvino._openvino.cache_clear()
+
+
+@pytest.mark.parametrize(("backend", "words"), [("onnxruntime-cuda", "CUDA"), ("tensorrt", "GPU|TensorRT")])
+def test_a_gpu_that_is_not_there_is_named(backend: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgert.board.devices import cuda_driver
+
+    driver = cuda_driver()
+    if driver is not None and driver.gpus:
+        pytest.skip(f"{driver.gpus[0].name} is here")
+    assert any(word in why_not(backend) for word in words.split("|"))

@@ -1,15 +1,17 @@
-"""The model sees exactly what a pipeline would show it, and no run is made twice."""
+"""Photos and their views; the model sees exactly what a pipeline would show it, and no run is made twice."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
 from edgert.config import InputConfig
+from edgert.errors import ConfigError
 from edgert.stages.preprocess import Preprocessor
-from edgert.wiring.photos import with_views
+from edgert.wiring.photos import read_photos, scrambled, with_views
 from edgert.wiring.trial import Trial
 
 
@@ -73,3 +75,62 @@ def test_answers_are_copies_that_outlive_the_next_run() -> None:
     before = first.copy()
     trial.answer(InputConfig(std=(255.0,)), photo.views[0])
     assert first == pytest.approx(before)
+
+
+def scene(width: int = 60, height: int = 40) -> np.ndarray:
+    image = np.full((height, width, 3), (200, 120, 40), np.uint8)
+    image[10:20, 5:25] = (10, 240, 90)
+    return image
+
+
+def test_a_folder_is_sampled_evenly(tmp_path: Path) -> None:
+    for n in range(9):
+        cv2.imwrite(str(tmp_path / f"{n}.png"), scene())
+    (tmp_path / "notes.txt").write_text("no image")
+    found = read_photos([tmp_path], limit=3)
+    assert [path.name for path, _ in found] == ["0.png", "4.png", "8.png"]
+    assert np.array_equal(found[0][1], scene())
+
+
+def test_a_large_photo_is_shrunk(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "large.jpg"), np.zeros((1000, 3840, 3), np.uint8))
+    ((_, image),) = read_photos([tmp_path / "large.jpg"])
+    assert image.shape == (500, 1920, 3)
+
+
+def test_missing_broken_and_absent_photos_are_told(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "photo.png"), scene())
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff half a file")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"no image .*did you mean 'photo.png'"):
+        read_photos([tmp_path / "phot.png"])
+    with pytest.raises(ConfigError, match="no image that can be read"):
+        read_photos([tmp_path / "broken.jpg"])
+    with pytest.raises(ConfigError, match="holds no image"):
+        read_photos([tmp_path / "empty"])
+    with pytest.raises(ConfigError, match="no image was given"):
+        read_photos([])
+
+
+@pytest.mark.parametrize(("verb", "count"), [("detect", 3), ("classify", 5), ("text", 4)])
+def test_boxes_of_every_view_come_back_to_where_they_are_in_the_photo(verb: str, count: int) -> None:
+    photo = with_views(Path("p.png"), scene(), scene(), verb)
+    assert len(photo.views) == count
+    for view in photo.views:
+        ys, xs = np.nonzero(view.frame.planes[0][..., 1] == 240)
+        box = np.array([[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]], np.float32)
+        back = view.boxes(box)[0]
+        assert back[2] == 25 and back[3] == 20
+        assert back[0] == max(5, view.left) and back[1] == 10
+        assert view.columns(np.array([back[0]])) == (box[0, 2] if view.mirrored else box[0, 0])
+
+
+def test_the_control_keeps_the_colors_and_loses_the_object() -> None:
+    image = scene()
+    control = scrambled(image)
+    assert control.shape == image.shape
+    assert np.abs(control.mean(axis=(0, 1)) - image.mean(axis=(0, 1))).max() < 12
+    flat = (image.reshape(-1, 3) == (10, 240, 90)).all(axis=1).sum()
+    kept = (np.abs(control.reshape(-1, 3).astype(int) - (10, 240, 90)).max(axis=1) < 10).sum()
+    assert kept < flat / 10
+    assert np.array_equal(control, scrambled(image))

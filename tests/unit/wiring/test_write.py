@@ -1,13 +1,17 @@
-"""A starter is written whole, loads, and replaces nothing by accident."""
+"""A starter or a stub of a decoder is written whole, loads, and replaces nothing by accident."""
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 
+from edgert import load_pipeline
 from edgert.errors import ConfigError
-from edgert.wiring.starter import refuse_existing, write_pipeline
+from edgert.wiring.starter import refuse_existing, starter, write_pipeline
+from edgert.wiring.stub import _hint
+from tests.unit.wiring.test_prior import saved
 
 TEXT = 'stages:\n  camera: {source: "rtsp://${USER_AND_PASSWORD}@host"}\n  out: {sink: "null", from: camera}\n'
 
@@ -35,3 +39,43 @@ def test_text_that_is_no_pipeline_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         write_pipeline("stages: {}", tmp_path / "p.yaml", force=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_head_gets_a_decoder_and_a_test_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx = saved(tmp_path / '7 odd"""heads.onnx', (1, 3, 64, 64), (1, 84, 2, 3, 5), names="{0: 'cat'}")
+    written = starter(onnx, directory=tmp_path).write(tmp_path / "p.yaml", force=False)
+    assert [path.name for path in written[1:]] == [
+        "net_7_odd___heads_decoder.py",
+        "test_net_7_odd___heads_decoder.py",
+    ]
+    task = load_pipeline(tmp_path / "p.yaml").config.models["net"].task
+    assert task.model_dump()["python"] == "net_7_odd___heads_decoder:decode"
+    monkeypatch.syspath_prepend(tmp_path)
+    made = runpy.run_path(str(written[2]))
+    made["TestDecode"]().test_it_reads_any_numbers_as_a_record()
+    made["test_it_reads_what_the_model_writes"]()
+
+    mine = written[1].read_text() + "# mine\n"
+    written[1].write_text(mine)
+    (tmp_path / "p.yaml").unlink()
+    with pytest.raises(ConfigError, match="exists already") as caught:
+        starter(onnx, directory=tmp_path).write(tmp_path / "p.yaml", force=False)
+    assert "--force keeps it" in caught.value.fix and not (tmp_path / "p.yaml").exists()
+    (tmp_path / "p.yaml").write_text("old")
+    assert starter(onnx, directory=tmp_path).write(tmp_path / "p.yaml", force=True) == (tmp_path / "p.yaml",)
+    assert written[1].read_text() == mine and "decoder:decode" in (tmp_path / "p.yaml").read_text()
+
+
+def test_a_known_head_gets_one_where_it_is_asked_for(tmp_path: Path) -> None:
+    onnx = saved(tmp_path / "net.onnx", (1, 3, 64, 64), (1, 84, 84))
+    assert starter(onnx, directory=tmp_path).stub is None
+    made = starter(onnx, directory=tmp_path, is_own=True)
+    assert made.stub is not None and "84 is every cell of strides 8, 16, 32" in made.stub.text
+    assert "task: {python: net_decoder:decode, args: {score: 0.25}}" in made.text and "as you asked" in made.notes[0]
+
+
+def test_hints_are_of_the_shapes() -> None:
+    network = (640, 640)
+    assert _hint((6400, 4), network) == "  # 6400 is every cell of stride 8; 4 may be a box"
+    assert _hint((25200, 7), network) == "  # 25200 is three anchors for every cell of strides 8, 16, 32"
+    assert _hint((5, 160, 160), network) == "  # a map of stride 4" and _hint((7,), network) == ""

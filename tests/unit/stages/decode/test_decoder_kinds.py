@@ -1,4 +1,4 @@
-"""From a task to its decoder."""
+"""From a task to its decoder, and its labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgert.kinds import DECODERS
 from edgert.stages.decode.classify import Classify, Embed
 from edgert.stages.decode.decoded import Detr, Ssd
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.kinds import decoder_for
+from edgert.stages.decode.kinds import decoder_for, read_labels
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
 from edgert.stages.decode.yolo import YoloPose, YoloX
 from tests.helpers.known_boxes import identity
@@ -102,3 +102,48 @@ def test_a_user_s_class_is_made_once_with_its_args(tmp_path: Path) -> None:
         decoder_for(TASK.validate_python({"python": "edgert_test_decoder_b:Scaled"}), (), search=tmp_path)
     with pytest.raises(ConfigError, match="cannot be called"):
         decoder_for(TASK.validate_python({"python": "edgert_test_decoder_b:Mute"}), (), search=tmp_path)
+
+
+def written(folder: Path, content: bytes) -> Path:
+    path = folder / "labels.txt"
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"car\ntruck",
+        b"car\r\ntruck\r\n\r\n",
+        b" car \n\ttruck\n\n \n",
+        b"\xef\xbb\xbfcar\ntruck\n",
+        b"car\rtruck\r",
+        "car\r\ntruck\r\n".encode("utf-16"),
+        "car\ntruck".encode("utf-16-be"),
+    ],
+)
+def test_one_name_a_line(tmp_path: Path, content: bytes) -> None:
+    assert read_labels(written(tmp_path, content)) == ("car", "truck")
+
+
+def test_names_may_hold_anything_else(tmp_path: Path) -> None:
+    assert read_labels(written(tmp_path, "grüner Apfel, 2 kg\n# no comment\n".encode())) == (
+        "grüner Apfel, 2 kg",
+        "# no comment",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"", "it is empty"), (b"\n \n", "it is empty"), (b"car\n\ntruck\n", "line 2 is blank")]
+)
+def test_what_would_shift_the_classes_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_labels(written(tmp_path, content), "p.yaml:3 task.labels")
+    assert (caught.value.why, caught.value.where) == (why, "p.yaml:3 task.labels")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.txt", tmp_path, written(tmp_path, b"\xff\xfe\x00ca")):
+        with pytest.raises(ConfigError) as caught:
+            read_labels(path, "here")
+        assert caught.value.where == "here"

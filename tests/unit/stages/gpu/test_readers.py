@@ -1,9 +1,9 @@
-"""Which outputs are decoded on the GPU, and why others are not."""
+"""Which outputs are decoded on the GPU, and why others are not; where an image goes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,10 +16,12 @@ from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
 from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloPose, YoloV8
+from edgert.stages.gpu.gpu_preprocess import ValueType, plain
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.readers import HostReader, reader_for
 from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.gpu_readers import CELLS, GEOMETRY, NETWORK
+from tests.helpers.gpu_target import TensorLayout, target
 
 
 @pytest.fixture
@@ -84,3 +86,26 @@ def test_a_classifier_is_read_by_its_first_output(kernels: Kernels) -> None:
     assert not reason and not isinstance(reader, HostReader)
     host, _ = reader_for(tensors(kernels, (2, 9)), (True,), Embed(), NETWORK, kernels)
     assert isinstance(host.read([GEOMETRY])[0], Embedding)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", get_args(ValueType))
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_plain_tensors_have_the_strides_of_their_names(layout: TensorLayout, dtype: ValueType, channels: int) -> None:
+    assert plain(layout, dtype, 2, 40, 24, channels) == target(layout, dtype, 2, 40, 24, channels)
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "group", "is_aligned"),
+    [
+        ("nchw", "float16", 1, True),
+        ("nhwc", "float16", 1, False),
+        ("dla_linear", "float16", 1, True),
+        ("dla_hwc4", "int8", 4, False),
+        ("chw16", "float16", 4, False),
+        ("chw32", "int8", 4, False),
+    ],
+)
+def test_how_much_is_stored_at_once(layout: TensorLayout, dtype: ValueType, group: int, is_aligned: bool) -> None:
+    found = target(layout, dtype, 1, 40, 24)
+    assert (found.group, found.aligned(4)) == (group, is_aligned)
