@@ -82,6 +82,7 @@ class _Track:
 _LINE_PER_ROOT_PX = 0.1
 _TEXT_SHARE = 1 / 42
 _TEXT_PX = (10, 30)
+_TILE_TEXT_PX = 11  # on the viewer's screen
 _RATE_MEMORY = 0.9  # weight of the past in the frame rate shown
 
 
@@ -90,12 +91,12 @@ class Overlay:
 
     Args:
         elements: of ``boxes labels masks keypoints trails zones stats``.
-        letters: text size relative to the default for the image; 0 writes none.
+        tile_px: width of the 16:9 tile that viewers see the image in; text has a size to be read there, and labels
+            are names only. 0: text has a size for the image itself.
     """
 
-    def __init__(self, elements: Collection[str], clock: Clock = REAL, letters: float = 1.0) -> None:
-        written = () if letters else ("labels", "stats")
-        self._elements, self._clock, self._letters = frozenset(elements).difference(written), clock, letters
+    def __init__(self, elements: Collection[str], clock: Clock = REAL, tile_px: int = 0) -> None:
+        self._elements, self._clock, self._tile_px = frozenset(elements), clock, tile_px
         self._trails: defaultdict[str, Trails] = defaultdict(Trails)
         self._rates: defaultdict[str, _Rate] = defaultdict(_Rate)
 
@@ -105,7 +106,7 @@ class Overlay:
 
     def shapes(self, size: tuple[int, int], result: Result) -> list[Shape]:
         """Return the shapes to paint on an image of (width, height), in order. Call it once for every frame."""
-        canvas, found = _canvas(size, result, self._letters or 1.0), list[Shape]()
+        canvas, found = _canvas(size, result, self._tile_px), list[Shape]()
         shown = list(current_outputs(result).values())
         crops = [record for record in shown if isinstance(record, Crops)]
         nested = [record for one in crops for record in one.records]
@@ -137,7 +138,7 @@ class Overlay:
                     found += shapes.labels(canvas, record)
             for one in crops:
                 found += _notes(canvas, one, result.outputs.get(one.parent))
-        if "zones" in self._elements and self._letters:
+        if "zones" in self._elements:
             found += [label for one in shown if isinstance(one, Zones) for label in shapes.place_labels(canvas, one)]
         return found + self._headings(canvas, result, shown)
 
@@ -182,14 +183,18 @@ class _Rate:
 _pen = lru_cache(maxsize=16)(Pen)
 
 
-def _canvas(size: tuple[int, int], result: Result, letters: float) -> Canvas:
-    frame, short, (low, high) = result.frame, min(size), _TEXT_PX
+def _canvas(size: tuple[int, int], result: Result, tile_px: int) -> Canvas:
+    frame, (low, high) = result.frame, _TEXT_PX
+    text_px = min(max(min(size) * _TEXT_SHARE, low), high)
+    if tile_px:
+        text_px = _TILE_TEXT_PX * max(size[0] / tile_px, size[1] / (tile_px * 9 / 16))
     return Canvas(
         size=size,
         origin=origin_of(frame),
         scale=(size[0] / frame.width, size[1] / frame.height),
-        line_px=max(1, round(math.sqrt(short) * _LINE_PER_ROOT_PX)),
-        pen=_pen(round(letters * min(max(round(short * _TEXT_SHARE), low), high))),
+        line_px=max(1, round(math.sqrt(min(size)) * _LINE_PER_ROOT_PX)),
+        pen=_pen(round(text_px)),
+        is_brief=bool(tile_px),
     )
 
 

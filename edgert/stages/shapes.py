@@ -38,6 +38,7 @@ class Canvas:
         scale: image pixels per source pixel, horizontally and vertically.
         line_px: thickness of a box.
         pen: writes the text.
+        is_brief: whether labels are names only, without numbers and scores.
     """
 
     size: tuple[int, int]
@@ -45,6 +46,7 @@ class Canvas:
     scale: tuple[float, float]
     line_px: int
     pen: paint.Pen
+    is_brief: bool = False
 
     def corners(self, boxes: F32) -> list[list[int]]:
         """Convert (N, 4) source boxes to lists of x1, y1, x2, y2 in integer image pixels."""
@@ -102,7 +104,9 @@ def labels(canvas: Canvas, record: Detections) -> Iterator[paint.Label]:
     for (x1, y1, _, _), number, track, score, shade in reversed(
         list(zip(canvas.corners(record.boxes), *columns, strict=True))
     ):  # the best on top
-        text = f"{'' if is_plain else _name(record.labels, number)}{track} {score:.2f}".strip()
+        text = f"{'' if is_plain else _name(record.labels, number)}"
+        if not canvas.is_brief or not text:
+            text = f"{text}{track} {score:.2f}".strip()
         above = y1 - half - canvas.pen.line_px
         yield canvas.pen.label(canvas.size, text, x1 - half, above if above >= 0 else y1 - half, shade)
 

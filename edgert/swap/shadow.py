@@ -23,14 +23,14 @@ from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.records import Record
 from edgert.runtime.recovery import described
 from edgert.stages.draw import Images, Overlay
-from edgert.stages.sink.web.live_images import ELEMENTS, SMALL_PX, encode_jpeg
+from edgert.stages.sink.web.live_images import ELEMENTS, encode_jpeg
 from edgert.swap.verdict import EARLY, Terms, allowed_s, cannot_agree, has_turn
 
 MOST_SHOWN = 8
 """Frames with the least agreement whose images the report has."""
 _EMPTY_TIMES = 10
 """So many times the frames of the shadow may be looked at: those on which neither model finds anything do not count."""
-_POLL_S, _FIRST, _QUALITY = 0.2, 10, 60
+_POLL_S, _FIRST, _QUALITY, _IMAGE_PX = 0.2, 10, 60, 480
 _LOOKS, _LOOK_S = 4, 0.5
 _AGREEMENT = Agreement()
 
@@ -319,7 +319,7 @@ class Shadow:
         self.disagreements = tuple(sorted((*shown, more), key=lambda one: one.agreement)[:MOST_SHOWN])
 
     def _drawn(self, result: Result) -> bytes:
-        width = min(SMALL_PX, result.frame.width)
+        width = min(_IMAGE_PX, result.frame.width)
         image = self._images.painted(result, width, lambda size: self._overlay.shapes(size, result))
         return encode_jpeg(self._images.shown(replace(result, image=image)), _QUALITY)
 

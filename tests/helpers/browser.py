@@ -15,7 +15,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,10 @@ def chromium() -> str:
 
 def axe() -> str:
     """Return the script of axe-core, which looks for what keeps people out; skips the test where there is none."""
-    script = Path(os.environ.get("EDGERT_AXE", "/usr/local/lib/node_modules/axe-core/axe.min.js"))
-    if not script.is_file():
+    usual = [f"/usr/{folder}/node_modules/axe-core/axe.min.js" for folder in ("local/lib", "lib")]
+    named = filter(None, [os.environ.get("EDGERT_AXE"), *usual])
+    script = next((path for path in map(Path, named) if path.is_file()), None)
+    if script is None:
         pytest.skip("no axe-core here: npm install -g axe-core, or EDGERT_AXE=axe.min.js")
     return script.read_text(encoding="utf-8")
 
@@ -94,12 +96,20 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def obstacles(self, path: Path, script: str) -> list[str]:
-        """What axe-core (its ``script``) objects to on phones, tablets and desks, light and dark, with all unfolded."""
+    def obstacles(self, path: Path | str, script: str, ready: Callable[[], object] = lambda: None) -> list[str]:
+        """What axe-core (its ``script``) objects to on phones, tablets and desks, light and dark, with all unfolded.
+
+        Args:
+            path: a file, or an address.
+            script: axe-core.
+            ready: waits until all is to be seen that should be.
+        """
         found = []
         for width_px in (390, 768, 1440):
             for dark in (False, True):
+                self.open("about:blank", width_px)  # an address that differs by what is behind # would not be loaded
                 self.open(path, width_px, dark=dark)
+                ready()
                 self.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
                 self.evaluate(f"{script};0")
                 wrong = "axe.run().then(r => r.violations.map(v => `${v.id}: ${v.nodes[0].html.slice(0, 200)}`))"

@@ -15,7 +15,7 @@ from edgert.runtime.frame import U8, Frame
 from edgert.runtime.records import Classification, Crops, Detections, Keypoints, Result, Segmentation
 from edgert.stages import draw as overlay_module
 from edgert.stages.draw import Draw, Trails
-from edgert.stages.paint import INK, WHITE, Box, Label, Pen, color_of, text_color
+from edgert.stages.paint import INK, WHITE, Label, Pen, color_of, text_color
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.overlay_scenes import busy_scene
 from tests.helpers.virtual_clock import VirtualClock
@@ -177,17 +177,14 @@ def test_what_is_drawn_is_a_list_in_painting_order() -> None:
     assert set(order[3:-1]) == {"Stroke", "Dot"} and kinds.count("Label") == 4 + 1
 
 
-@pytest.mark.parametrize(("letters", "count"), [(1.0, 5), (2.5, 5), (0.0, 0)])
-def test_letters_are_as_large_as_asked_or_none_is_written(letters: float, count: int) -> None:
-    frame, elements = plain_frame(), ("boxes", "labels", "zones", "stats")
-    usual = overlay_module.Overlay(elements, VirtualClock()).shapes((160, 120), busy_scene(frame, 0, 4))
-    overlay = overlay_module.Overlay(elements, VirtualClock(), letters)
-    found = overlay.shapes((160, 120), busy_scene(frame, 0, 4))
-    written = [one for one in found if isinstance(one, Label)]
-    assert len(written) == count and sum(isinstance(one, Box) for one in found) == 4
-    plain = [one for one in usual if isinstance(one, Label)]
-    for ours, theirs in zip(written, plain, strict=False):
-        assert ours.pen.height_px == round(letters * theirs.pen.height_px)
+@pytest.mark.parametrize("size", [(1280, 720), (640, 480), (240, 426)])
+@pytest.mark.parametrize("tile_px", [180, 260, 540])
+def test_text_of_a_tile_is_read_at_the_width_it_is_shown_in(size: tuple[int, int], tile_px: int) -> None:
+    overlay = overlay_module.Overlay(("labels", "zones", "stats"), VirtualClock(), tile_px)
+    written = [one for one in overlay.shapes(size, busy_scene(plain_frame(), 0, 4)) if isinstance(one, Label)]
+    shown = min(tile_px / size[0], tile_px * 9 / 16 / size[1])  # screen pixels per image pixel
+    assert len(written) == 5 and all(abs(one.pen.height_px * shown - 11) < 0.6 for one in written)
+    assert all("0." not in one.text and "#" not in one.text for one in written[:4])
 
 
 def test_trails_follow_an_object() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from edgert.errors import EdgertError
 from edgert.runtime.records import Result
-from edgert.stages.sink.web.live_images import LARGE_PX, LiveImages, encode_jpeg
+from edgert.stages.sink.web.live_images import LiveImages, encode_jpeg
 from edgert.stages.zones.rules import Event, Events
 
 _LOG = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class EventLog:
 
     def _make(self, event: Event, result: Result) -> None:
         try:
-            image = encode_jpeg(_cropped(self._images.drawn(result, LARGE_PX), event, result))
+            image = encode_jpeg(_cropped(self._images.drawn(result), event, result))
             with self._lock:
                 if event.id in self._shown:
                     self._shown[event.id].image = image

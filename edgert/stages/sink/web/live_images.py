@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,20 +18,20 @@ from edgert.runtime.records import Classification, Detections, Result, for_show
 from edgert.stages.draw import Images, Overlay, current_outputs
 from edgert.stages.zones.areas import Zones
 
-LARGE_PX, TILE_PX, SMALL_PX = 1280, 640, 480
-"""The most that images are wide: of one camera alone, and of few and of many cameras on the wall."""
+LARGE_PX = 1280
+"""The most that the image of one camera alone is wide."""
+TILES_PX = {180: 480, 260: 480, 380: 640, 540: 640, 800: LARGE_PX}
+"""Width of a tile of the wall on the viewer's screen → the most that its image is wide."""
 ELEMENTS = ("boxes", "labels", "masks", "keypoints", "zones")
 """What is drawn where no draw stage has drawn."""
-_QUALITY = {LARGE_PX: 80, TILE_PX: 70, SMALL_PX: 70}
-_LETTERS = {LARGE_PX: 1.0, TILE_PX: 2.4, SMALL_PX: 0.0}
-"""How large letters are. A few tiles are shown at half their width and need large letters; many tiles have none."""
+_QUALITY, _TILE_QUALITY = 80, 70
 _TABLE_ROWS = 50
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Camera:
-    """The newest result of a camera; ``jpegs`` by width: the number of the result that each shows, and its bytes."""
+    """The newest result of a camera; ``jpegs`` by tile: the number of the result that each shows, and its bytes."""
 
     result: Result
     number: int
@@ -49,8 +49,8 @@ class LiveImages:
         self._lock, self._encoding = threading.Lock(), threading.RLock()
         self._cameras: dict[str, _Camera] = {}
         self._newest, self._number, self._closed, self._is_full = "", 0, False, False
-        self._overlays = {width: Overlay(ELEMENTS, letters=letters) for width, letters in _LETTERS.items()}
-        self._images = {width: Images() for width in _QUALITY}
+        self._overlays = {tile_px: Overlay(ELEMENTS, tile_px=tile_px) for tile_px in (0, *TILES_PX)}
+        self._images = {tile_px: Images() for tile_px in self._overlays}
 
     def open(self) -> None:
         """Accept results, also after :meth:`close`."""
@@ -97,11 +97,15 @@ class LiveImages:
         with self._lock:
             return {name: camera.number for name, camera in self._cameras.items()}
 
-    def jpegs(self, streams: Sequence[str], width: int = LARGE_PX) -> list[tuple[str, int, bytes]]:
-        """Return name, number and JPEG, at most ``width`` wide, of the newest image of each camera that has one."""
-        return [(name, *found) for name in streams if (found := self._jpeg(name, width)) is not None]
+    def jpegs(self, tiles_px: Mapping[str, int]) -> list[tuple[str, int, bytes]]:
+        """Return name, number and JPEG of the newest image of each camera that has one.
 
-    def _jpeg(self, stream: str, width: int) -> tuple[int, bytes] | None:
+        Args:
+            tiles_px: of each camera, a width of :data:`TILES_PX`; 0: its image alone.
+        """
+        return [(name, *found) for name, px in tiles_px.items() if (found := self._jpeg(name, px)) is not None]
+
+    def _jpeg(self, stream: str, tile_px: int) -> tuple[int, bytes] | None:
         with self._lock:
             camera = self._cameras.get(stream)
             if camera is None:
@@ -109,16 +113,18 @@ class LiveImages:
             camera.result.frame.lease.retain()
         try:
             with self._encoding:
-                if camera.jpegs.get(width, (0,))[0] < camera.number:
-                    camera.jpegs[width] = camera.number, encode_jpeg(self.drawn(camera.result, width), _QUALITY[width])
-                return camera.jpegs[width]
+                if camera.jpegs.get(tile_px, (0,))[0] < camera.number:
+                    jpeg = encode_jpeg(self.drawn(camera.result, tile_px), _TILE_QUALITY if tile_px else _QUALITY)
+                    camera.jpegs[tile_px] = camera.number, jpeg
+                return camera.jpegs[tile_px]
         finally:
             camera.result.frame.lease.release()
 
-    def drawn(self, result: Result, most: int) -> np.ndarray:
-        """Return a result as viewers see it: (h, w, 3) BGR, at most ``most`` pixels wide."""
+    def drawn(self, result: Result, tile_px: int = 0) -> np.ndarray:
+        """Return a result as viewers see it in a tile of a width of :data:`TILES_PX`, or alone: (h, w, 3) BGR."""
         with self._encoding:
-            images, overlay, drawn = self._images[most], self._overlays[most], result.image
+            images, overlay, drawn = self._images[tile_px], self._overlays[tile_px], result.image
+            most = TILES_PX.get(tile_px, LARGE_PX)
             width = _width(result.frame.width if drawn is None else drawn.shape[1], most)
             if drawn is None:
                 image = images.painted(result, width, lambda size: overlay.shapes(size, result))
@@ -177,7 +183,7 @@ def _width(width: int, most: int) -> int:
     return min(width, most)
 
 
-def encode_jpeg(image: np.ndarray, quality: int = _QUALITY[LARGE_PX]) -> bytes:
+def encode_jpeg(image: np.ndarray, quality: int = _QUALITY) -> bytes:
     """Return an image (h, w, 3) BGR as JPEG. Raises StageError where OpenCV cannot encode it."""
     done, data = cv2.imencode(".jpg", image, (cv2.IMWRITE_JPEG_QUALITY, quality))
     if not done:

@@ -23,7 +23,7 @@ from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
 from edgert.stages.sink.web.event_log import EventLog
 from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
 from edgert.stages.sink.web.http_server import Access, Whep
-from edgert.stages.sink.web.live_images import LARGE_PX, SMALL_PX, TILE_PX, LiveImages
+from edgert.stages.sink.web.live_images import TILES_PX, LiveImages
 
 _T = TypeVar("_T")
 _SHARED_S = 0.2  # for so long an answer is given to everybody who asks
@@ -31,7 +31,7 @@ _REPEAT_S = 2.0  # without a new image the last one is sent again, which shows w
 _TICK_S = 1 / 60
 _IMAGE_HZ, _TILES_HZ = 30.0, 80.0
 """The most that a viewer is sent each second: images of one camera, and tiles of all cameras together."""
-_FEW = 6  # cameras whose tiles are larger
+_TILE_PX = 380  # on the screen, where the viewer does not name a width
 _SEND_BUFFER_BYTES = 1 << 18  # a few images
 _BOUNDARY, _JSON = b"edgert-image", "application/json"
 _OPEN_METRICS, _PROMETHEUS_TEXT = "application/openmetrics-text", "text/plain"
@@ -93,7 +93,7 @@ class LivePage:
         if path == "/stats.json":
             stream = request.query.get("stream", "")
             stream = stream if stream in source.images.numbers() else ""
-            return await self._share(f"{path} {stream}", partial(_state, source, stream))
+            return await self._share(f"{path} {stream}", partial(_state, source, stream, bool(self._access.token)))
         if path == "/swap":
             return await self._share(path, partial(_swap, source))
         if path == "/events.json":
@@ -150,7 +150,7 @@ class LivePage:
     async def _snapshot(self, stream: str) -> Response:
         images, until_s = self._source.images, time.monotonic() + _REPEAT_S
         while True:
-            found = await self._run(self._encoder, lambda: images.jpegs([stream or images.newest]))
+            found = await self._run(self._encoder, lambda: images.jpegs({stream or images.newest: 0}))
             if found:
                 return Response(HTTPStatus.OK, "image/jpeg", found[0][2])
             if time.monotonic() >= until_s:
@@ -184,7 +184,8 @@ class LivePage:
         mixed = f"multipart/x-mixed-replace; boundary={_BOUNDARY.decode()}"
         await exchange.begin(HTTPStatus.OK, "application/x-edgert-wall" if is_wall else mixed)
         if request.method == "GET":
-            await (self._send_wall(exchange) if is_wall else self._send_images(exchange, request.query.get("stream")))
+            asked = request.query
+            await (self._send_wall(exchange, asked) if is_wall else self._send_images(exchange, asked.get("stream")))
         return None
 
     async def _send_images(self, exchange: Exchange, stream: str | None) -> None:
@@ -198,42 +199,53 @@ class LivePage:
 
         await exchange.write(b"--" + _BOUNDARY + b"\r\n")
         # The boundary follows at once: browsers show an image when they have seen its end.
-        async for _, _, image in self._new_images(wanted, lambda _: (LARGE_PX, _IMAGE_HZ)):
+        async for _, _, image in self._new_images(wanted, lambda _: _IMAGE_HZ):
             head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(image)
             await exchange.write(b"".join((head, image, b"\r\n--", _BOUNDARY, b"\r\n")))
 
-    async def _send_wall(self, exchange: Exchange) -> None:
-        """Send small images of all cameras, each after a line of JSON with its name and length."""
+    async def _send_wall(self, exchange: Exchange, asked: Mapping[str, str]) -> None:
+        """Send small images of all cameras, each after a line of JSON with its name and length.
 
-        def size_and_rate(count: int) -> tuple[int, float]:
-            return SMALL_PX if count > _FEW else TILE_PX, min(_TILES_HZ / max(count, 1), _IMAGE_HZ)
+        Their labels are read where they are shown ``tile`` pixels wide, and the camera ``large`` twice as wide.
+        """
+        text = asked.get("tile", "")
+        wanted_px = int(text) if re.fullmatch(r"\d{1,5}", text, re.ASCII) else _TILE_PX
 
-        async for name, number, image in self._new_images(list, size_and_rate):
+        def tile_px(name: str) -> int:
+            shown_px = wanted_px * (2 if name == asked.get("large") else 1)
+            return min(TILES_PX, key=lambda one: abs(one - shown_px))
+
+        def rate_hz(count: int) -> float:
+            return min(_TILES_HZ / max(count, 1), _IMAGE_HZ)
+
+        async for name, number, image in self._new_images(list, rate_hz, tile_px):
             about = {"stream": name, "number": number, "bytes": len(image)}
             await exchange.write(json.dumps(about).encode() + b"\n" + image)
 
     async def _new_images(
         self,
         wanted: Callable[[Mapping[str, int]], list[str]],
-        size_and_rate: Callable[[int], tuple[int, float]],
+        rate_hz: Callable[[int], float],
+        tile_px: Callable[[str], int] = lambda name: 0,
     ) -> AsyncIterator[tuple[str, int, bytes]]:
         """Yield camera, number and JPEG of every new image; all images again where nothing is new for long.
 
         Args:
             wanted: chooses among the cameras that have images.
-            size_and_rate: of so many cameras, the width of an image in pixels and the most images of each per second.
+            rate_hz: of so many cameras, the most images of each per second.
+            tile_px: width of a camera's tile; 0: its image alone.
         """
         seen, images, sent_s = dict[str, tuple[int, float]](), self._source.images, 0.0
         while True:
             now, numbers = time.monotonic(), images.numbers()
             names = wanted(numbers)
-            width, rate_hz = size_and_rate(len(names))
-            period = 1 / rate_hz - _TICK_S / 2
+            period = 1 / rate_hz(len(names)) - _TICK_S / 2
             last = {name: seen.get(name, (0, 0.0)) for name in names}
             due = [name for name, (number, at_s) in last.items() if number != numbers[name] and now - at_s > period]
             due = names if now - sent_s > _REPEAT_S else due
             if due:
-                for found in await self._run(self._encoder, partial(images.jpegs, due, width)):
+                work = partial(images.jpegs, {name: tile_px(name) for name in due})
+                for found in await self._run(self._encoder, work):
                     seen[found[0]] = found[1], now
                     yield found
                 sent_s = now
@@ -266,7 +278,7 @@ def _page() -> Response:
     return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode(), {"Content-Security-Policy": policy})
 
 
-def _state(source: Source, stream: str) -> Response:
+def _state(source: Source, stream: str, has_control: bool) -> Response:
     """Return the state of the run with the newest result of a camera; of any camera where ``stream`` is empty."""
     shown = {key: value for key, value in source.stats().items() if key not in ("totals", "folders")}
     changes = source.events.count
@@ -280,6 +292,7 @@ def _state(source: Source, stream: str) -> Response:
             "streams": source.images.streams(),
             "events": changes,
             "video": source.whep is not None,
+            "control": has_control,
         }
     )
 

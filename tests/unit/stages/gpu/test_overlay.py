@@ -269,7 +269,7 @@ def test_a_format_that_the_kernel_does_not_read_is_brought_down(rig: Rig, caplog
 def test_the_live_page_draws_on_the_gpu_and_brings_down_what_it_shows(rig: Rig) -> None:
     live, result = LiveImages(), busy_scene(rig.frame(1600, 900), 0, objects=5)
     live.show(result)
-    (found,) = live.jpegs([result.frame.stream])
+    (found,) = live.jpegs({result.frame.stream: 0})
     image = cv2.imdecode(np.frombuffer(found[2], np.uint8), cv2.IMREAD_COLOR)
     assert image is not None and image.shape == (720, 1280, 3)
     read = rig.device.counter.read()

@@ -11,7 +11,7 @@ from edgert.memory import Counter, Lease
 from edgert.runtime.records import Classification, Embedding, Result
 from edgert.stages.paint import Pen
 from edgert.stages.sink.web.event_log import EventLog
-from edgert.stages.sink.web.live_images import LARGE_PX, SMALL_PX, TILE_PX, LiveImages
+from edgert.stages.sink.web.live_images import LiveImages
 from edgert.stages.zones.areas import Area, ZonesStage
 from edgert.stages.zones.rules import Event, Events
 from tests.helpers.frames import detections, frame_of, result_of
@@ -33,7 +33,7 @@ def test_only_the_newest_frame_is_held_and_none_after_close() -> None:
     assert [lease.alive for lease in leases] == [False, False, True]
     live.close()
     assert not any(lease.alive for lease in leases)
-    assert live.jpegs(["camera"]) == []
+    assert live.jpegs({"camera": 0}) == []
 
 
 def test_images_are_encoded_once_and_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,13 +44,13 @@ def test_images_are_encoded_once_and_only_when_asked_for(monkeypatch: pytest.Mon
     for index in range(10):
         live.show(leased(index)[0])
     assert not encoded
-    (first,), (second,) = live.jpegs(["camera"]), live.jpegs(["camera"])
+    (first,), (second,) = live.jpegs({"camera": 0}), live.jpegs({"camera": 0})
     assert first == second and first[:2] == ("camera", 10) and len(encoded) == 1
-    (tile,) = live.jpegs(["camera"], TILE_PX)
-    assert tile[:2] == ("camera", 10) and live.jpegs(["camera"], TILE_PX) == [tile] and len(encoded) == 2
+    (tile,) = live.jpegs({"camera": 540})
+    assert tile[:2] == ("camera", 10) and live.jpegs({"camera": 540}) == [tile] and len(encoded) == 2
 
 
-def test_a_few_tiles_have_large_labels_and_many_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_are_written_for_the_tile_that_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     written = dict[int, list[str]]()
 
     def label(pen: Any, size: tuple[int, int], text: str, *place: Any) -> Any:
@@ -62,9 +62,10 @@ def test_a_few_tiles_have_large_labels_and_many_have_none(monkeypatch: pytest.Mo
     live = LiveImages()
     frame = frame_of(1280, 720, "i420")
     live.show(result_of(frame, {"find": detections((40, 40, 200, 200))}))
-    for width in (LARGE_PX, TILE_PX, SMALL_PX):
-        assert live.jpegs(["camera"], width)
-    assert {width: texts[0].partition(":")[0] for width, texts in written.items()} == {1280: "17 px", 640: "24 px"}
+    for tile_px in (0, 180, 540):
+        assert live.jpegs({"camera": tile_px})
+    texts = {width_px: texts[0] for width_px, texts in written.items()}
+    assert texts == {1280: "17 px: bolt 0.90", 320: "20 px: bolt", 640: "13 px: bolt"}
     live.close()
     frame.lease.release()
 
@@ -73,7 +74,7 @@ def test_boxes_are_painted_when_nobody_drew() -> None:
     live = LiveImages()
     result, lease = leased(0)
     live.show(result)
-    (found,) = live.jpegs(["camera"])
+    (found,) = live.jpegs({"camera": 0})
     image = cv2.imdecode(np.frombuffer(found[2], np.uint8), cv2.IMREAD_COLOR)
     bare = result.frame.to_bgr()
     edge = np.abs(image[100:150, 39:42].astype(int) - bare[100:150, 39:42]).mean()
@@ -83,8 +84,8 @@ def test_boxes_are_painted_when_nobody_drew() -> None:
 def test_a_large_frame_is_shown_smaller() -> None:
     live = LiveImages()
     live.show(Result(frame_of(1600, 400, "i420")))
-    for width, shape in ((LARGE_PX, (320, 1280, 3)), (TILE_PX, (100, 400, 3)), (SMALL_PX, (100, 400, 3))):
-        (found,) = live.jpegs(["camera"], width)
+    for tile_px, shape in ((0, (320, 1280, 3)), (800, (320, 1280, 3)), (540, (100, 400, 3)), (180, (100, 400, 3))):
+        (found,) = live.jpegs({"camera": tile_px})
         assert cv2.imdecode(np.frombuffer(found[2], np.uint8), cv2.IMREAD_COLOR).shape == shape
 
 
@@ -119,7 +120,7 @@ def test_every_camera_has_an_image_of_its_own() -> None:
         leases.append(frame.lease)
     assert [lease.alive for lease in leases] == [False, True, True] and live.newest == "a"
     assert live.numbers() == {"a": 3, "b": 2}
-    assert [name for name, _, _ in live.jpegs(["a", "b", "nobody"], TILE_PX)] == ["a", "b"]
+    assert [name for name, _, _ in live.jpegs(dict.fromkeys(("a", "b", "nobody"), 540))] == ["a", "b"]
     assert live.table("b")["stream"] == "b" and live.table()["frame"] == 1
     assert live.streams()["b"]["size"] == [64, 48] and live.streams()["b"]["age_s"] >= 0
     live.close()

@@ -3,12 +3,35 @@
 const HISTORY = 80, WINDOW = 5;
 const at = (id) => document.getElementById(id);
 const history = { fps: [], drops: [], p50: [], p99: [] };
-const seen = [], listed = new Map(), medians = [], GROWTH_MS = 30000;
+const seen = [], medians = [], GROWTH_MS = 30000;
+let lastSaid = "";
 
 function make(name, text) {
   const element = document.createElement(name);
   if (text !== undefined) element.textContent = text;
   return element;
+}
+
+// Changes a text only where it differs: whoever reads the page by ear or selects in it is not disturbed.
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+// Returns the element of each name in a list; those that were there before are kept, with their focus.
+function fill(list, names, build) {
+  const before = new Map([...list.children].map((one) => [one.dataset.name, one]));
+  const items = names.map((name) => {
+    const item = before.get(name) ?? build(name);
+    item.dataset.name = name;
+    return item;
+  });
+  if (items.length !== before.size || items.some((one, n) => one !== list.children[n])) list.replaceChildren(...items);
+  return items;
+}
+
+// Has screen readers read a text, once. Numbers that always change are no part of it.
+function say(text) {
+  if (text !== lastSaid) at("said").textContent = lastSaid = text;
 }
 
 function short(value) {
@@ -21,6 +44,19 @@ function short(value) {
 function lasting(ms) {
   if (!Number.isFinite(ms)) return ["–", "ms"];
   return ms < 1000 ? [short(ms), "ms"] : [(ms / 1000).toFixed(ms < 100000 ? 1 : 0), "s"];
+}
+
+function time(seconds) {
+  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
+    if (seconds >= 2 * length) return `${Math.floor(seconds / length)} ${unit}`;
+  }
+  return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+}
+
+// A time of the clock; with its day where that is not today.
+function clock(when) {
+  const day = when.toDateString() === new Date().toDateString() ? "" : `${when.toLocaleDateString()} `;
+  return day + when.toLocaleTimeString();
 }
 
 function spark(card, values) {
@@ -41,8 +77,8 @@ function spark(card, values) {
 
 function show(id, value, drawn, text = short(value), unit = "") {
   const card = at(id);
-  card.querySelector("strong").textContent = text;
-  if (unit) card.querySelector("small").textContent = `${unit}, 1 min`;
+  write(card.querySelector("strong"), text);
+  if (unit) write(card.querySelector("small"), unit);
   if (!Number.isFinite(drawn)) return;
   history[id].push(drawn);
   if (history[id].length > HISTORY) history[id].shift();
@@ -67,50 +103,54 @@ function drops(dropped) {
   return Object.entries(dropped || {}).map(([cause, count]) => `${short(count)} dropped: ${CAUSES[cause] ?? cause}`);
 }
 
+function stageItem(name) {
+  const item = make("li"), bar = make("i");
+  bar.append(make("b"));
+  item.append(make("span", name), make("span"), bar, make("em"));
+  return item;
+}
+
 function showStages(stages, recent) {
-  const shown = Object.entries(stages).filter(([, stage]) => !stage.source);
-  at("stages").replaceChildren(...shown.map(([name, stage]) => {
-    const item = make("li"), now = recent[name] || {}, bar = make("i"), fill = make("b");
+  const names = Object.keys(stages).filter((name) => !stages[name].source);
+  for (const item of fill(at("stages"), names, stageItem)) {
+    const { name } = item.dataset, [, rates, bar, note] = item.children, stage = stages[name], now = recent[name] || {};
     const busy = Math.min(100, Math.max(0, now.busy_percent ?? stage.busy_percent ?? 0));
     const fps = now.fps === undefined ? "" : `${short(now.fps)} fps · `, notes = drops(now.dropped);
     if (stage.stuck_s) notes.unshift(`in one call for ${time(stage.stuck_s)}`);
     if (stage.failing) notes.unshift(`down: ${stage.failing}`);
-    fill.style.width = busy + "%";
-    bar.append(fill);
+    bar.firstChild.style.width = busy + "%";
     item.classList.toggle("full", busy > 90);
-    item.append(make("span", name), make("span", `${fps}${busy.toFixed(0)} % busy`), bar);
-    if (notes.length) item.append(make("em", notes.join(" · ")));
-    return item;
-  }));
-}
-
-function time(seconds) {
-  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
-    if (seconds >= 2 * length) return `${Math.floor(seconds / length)} ${unit}`;
+    write(rates, `${fps}${busy.toFixed(0)} % busy`);
+    write(note, notes.join(" · "));
   }
-  return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
 }
 
 function isCamera([, stage]) {
   return typeof stage.source?.up === "boolean";
 }
 
+function cameraItem(name) {
+  const item = make("li"), line = make("div");
+  line.append(make("b", name), make("span"));
+  item.append(line, make("span"));
+  return item;
+}
+
 function showCameras(stages, recent) {
-  const cameras = Object.entries(stages).filter(([, stage]) => stage.source);
-  at("sources").hidden = !cameras.length;
-  at("cameras").replaceChildren(...cameras.map(([name, { source, busy_percent: busy }]) => {
-    const item = make("li"), line = make("div"), now = recent[name] || {}, parts = [];
-    const reason = source.reason ? `: ${source.reason}` : "";
-    if (typeof source.up === "boolean") parts.push(`${source.up ? "up" : "down"} for ${time(source.state_s)}${reason}`);
-    if (Number.isFinite(source.frame_age_s)) parts.push(`frame ${time(source.frame_age_s)} ago`);
+  const names = Object.keys(stages).filter((name) => stages[name].source);
+  at("sources").hidden = !names.length;
+  for (const item of fill(at("cameras"), names, cameraItem)) {
+    const { name } = item.dataset, { source, busy_percent: busy } = stages[name], now = recent[name] || {}, parts = [];
+    const isDown = source.up === false, reason = source.reason ? `: ${source.reason}` : "", [line, more] = item.children;
+    if (isCamera([name, stages[name]])) parts.push(`${isDown ? "down" : "up"} for ${time(source.state_s)}${reason}`);
+    if (source.frame_age_s > 2) parts.push(`frame ${time(source.frame_age_s)} ago`);
     if (now.latency_ms?.count) parts.push(`p99 ${lasting(now.latency_ms.p99).join(" ")}`);
     parts.push(...drops(now.dropped));
     if (source.reconnects) parts.push(`reconnected ${source.reconnects} times`);
-    line.className = source.up === false ? "dot down" : "dot up";
-    line.append(make("b", name), make("span", source.up === false ? "" : now.fps === undefined ? `${short(busy)} % busy` : `${short(now.fps)} fps`));
-    item.append(line, make("span", parts.join(" · ")));
-    return item;
-  }));
+    line.className = isDown ? "dot down" : "dot up";
+    write(line.lastChild, isDown ? "" : now.fps === undefined ? `${short(busy)} % busy` : `${short(now.fps)} fps`);
+    write(more, parts.join(" · "));
+  }
 }
 
 function showObjects(objects) {
@@ -151,65 +191,21 @@ function isGrowing() {
   return now - then > GROWTH_MS / 3 && last > 1000 && last > 1.2 * before;
 }
 
-function showState(state, text) {
+function showState(state, text, said = text) {
   at("state").className = state;
-  at("state").textContent = text;
+  write(at("state"), text);
+  say(said);
 }
 
 function judge(stats, fresh) {
-  const all = Object.values(stats.stages || {}), many = (count, what) => `${count} ${what}${count > 1 ? "s" : ""}`;
-  const down = all.filter((stage) => stage.source?.up === false).length;
-  const broken = all.filter((stage) => stage.failing || stage.stuck_s).length;
-  if (down && broken) showState("waiting", `${down + broken} in trouble`);
-  else if (down) showState("waiting", `${many(down, "camera")} down`);
-  else if (broken) showState("waiting", `${many(broken, "stage")} in trouble`);
+  const all = Object.entries(stats.stages || {}), many = (list, what) => `${list.length} ${what}${list.length > 1 ? "s" : ""}`;
+  const down = all.filter(([, stage]) => stage.source?.up === false).map(([name]) => name);
+  const broken = all.filter(([, stage]) => stage.failing || stage.stuck_s).map(([name]) => name);
+  const named = `in trouble: ${[...down, ...broken].join(", ")}`;
+  if (down.length && broken.length) showState("waiting", `${down.length + broken.length} in trouble`, named);
+  else if (down.length) showState("waiting", `${many(down, "camera")} down`, `down: ${down.join(", ")}`);
+  else if (broken.length) showState("waiting", `${many(broken, "stage")} in trouble`, named);
   else if (!fresh) showState("waiting", "waiting for frames");
-  else if (isGrowing()) showState("waiting", `${lasting(medians.at(-1)[1]).join(" ")} late, growing`);
+  else if (isGrowing()) showState("waiting", `${lasting(medians.at(-1)[1]).join(" ")} late, growing`, "results come ever later");
   else showState("live", "live");
 }
-
-function showEvents(events) {
-  at("happened").hidden = !events.length;
-  const known = new Set(events.map((event) => event.id));
-  for (const id of listed.keys()) if (!known.has(id)) listed.delete(id);
-  at("events").replaceChildren(...events.map((event) => {
-    const text = JSON.stringify(event);
-    if (listed.get(event.id)?.text === text) return listed.get(event.id).item;
-    const item = make("li"), open = make("button"), what = [event.label, event.place, event.way].filter(Boolean);
-    const image = make(event.image ? "img" : "i"), when = new Date(event.time);
-    if (event.image) {
-      image.src = `/events/${event.id}.jpg`;
-      image.alt = `${event.rule}, ${event.stream}`;
-      image.loading = "lazy";
-    }
-    open.type = "button";
-    open.addEventListener("click", () => enlarge(event.stream));
-    open.append(image, make("b", [event.rule, ...what].join(" · ")));
-    const day = when.toDateString() === new Date().toDateString() ? "" : `${when.toLocaleDateString()} `;
-    item.append(open, make("span", `${event.stream} · ${day}${when.toLocaleTimeString()}`));
-    const lasts = make("span", event.ended ? (event.seconds ? `for ${time(event.seconds)}` : "") : "goes on");
-    if (!event.ended) lasts.className = "now";
-    item.append(lasts);
-    if (event.clip) {
-      const clip = make("a", "Play the recording");
-      clip.href = event.clip;
-      clip.addEventListener("click", (click) => play(click, event.clip));
-      item.append(clip);
-    }
-    listed.set(event.id, { text, item });
-    return item;
-  }));
-}
-
-// What a browser cannot play it downloads.
-function play(click, address) {
-  const film = at("film");
-  if (!film.canPlayType(address.endsWith(".mp4") ? "video/mp4" : "video/x-matroska")) return;
-  click.preventDefault();
-  film.src = address;
-  at("cinema").showModal();
-  film.play().catch(() => undefined);
-}
-
-at("cinema").addEventListener("close", () => at("film").removeAttribute("src"));
-at("cinema").addEventListener("click", ({ target }) => { if (target === at("cinema") || target === at("close")) at("cinema").close(); });

@@ -9,27 +9,30 @@ async function fetched(path) {
   return answer.json();
 }
 
-async function update({ stats, latest, streams, events, video: has }) {
+async function update({ stats, latest, streams, events: count, video: has, control }) {
   const now = performance.now(), recent = stats.recent || {}, stages = stats.stages || {};
   showNumbers(stats, now);
   showStages(stages, recent.stages || {});
   showCameras(stages, recent.streams || {});
   showTiles(stages, streams, recent.streams || {});
   document.title = stats.name ? `${stats.name} · edgert` : "edgert live";
-  document.querySelector("h1").textContent = stats.name || "edgert";
+  write(document.querySelector("h1"), stats.name || "edgert");
   const isAnother = chosen && latest.stream !== chosen;  // the chosen one has no image yet
   showObjects(isAnother ? [] : latest.objects);
   places = isAnother ? [] : latest.places;
   size = streams[chosen]?.size || size;
   hasVideo = has && typeof RTCPeerConnection === "function";
+  at("applying").hidden = !control;
   const state = `${latest.stream} ${latest.frame}`;
   if (state !== lastFrame) [lastFrame, lastChange] = [state, now];
   at("stream").textContent = chosen ? (isAnother ? chosen : `${chosen} · frame ${latest.frame}`) : names.length ? `${names.length} cameras` : "";
   judge(stats, latest.stream !== null && now - lastChange < 3000);
   look();
-  if (events !== knownEvents) {
+  if (count !== knownEvents) {
     showEvents((await fetched("/events.json")).events);
-    knownEvents = events;
+    knownEvents = count;
+  } else {
+    showTimes();
   }
 }
 

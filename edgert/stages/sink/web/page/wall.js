@@ -1,23 +1,26 @@
 "use strict";
 // The wall: every camera by itself, all of them by one connection; and which of them is shown alone.
 const tiles = new Map(), AGAIN_MS = 2000;
-let chosen = "", names = [], watching = null;
+const GAP_PX = 12, CAPTION_PX = 35, ASIDE_PX = 340, LEAST_PX = 220, LEAST_ON_PHONES_PX = 165;
+const TALL = 1.25, BELOW = 0.6;  // of the window's height: tiles on a phone, and tiles above the numbers
+let chosen = "", names = [], watching = null, tilePx = 0, large = "";
 
 function enlarge(name) {
   location.hash = name ? "#" + encodeURIComponent(name) : "";
 }
 
 function tile(name) {
-  const button = make("button"), screen = make("div"), canvas = make("canvas"), line = make("div");
+  const button = make("button"), screen = make("span"), canvas = make("canvas"), lost = make("span"), line = make("span");
   button.type = "button";
   button.className = "tile";
   line.className = "dot";
-  line.append(make("b", name), make("span", ""));
+  line.append(make("b", name), make("span"));
   screen.className = "screen";
-  screen.append(canvas);
+  lost.className = "lost";
+  screen.append(canvas, lost);
   button.append(screen, line);
   button.addEventListener("click", () => enlarge(name));
-  return { button, canvas, line, drawn: 0 };
+  return { button, canvas, lost, line, drawn: 0 };
 }
 
 function showTiles(stages, streams, recent) {
@@ -29,23 +32,76 @@ function showTiles(stages, streams, recent) {
     for (const name of tiles.keys()) if (!names.includes(name)) tiles.delete(name);
     for (const name of names) if (!tiles.has(name)) tiles.set(name, tile(name));
     at("wall").replaceChildren(...names.map((name) => tiles.get(name).button));
-    at("wall").classList.toggle("few", names.length <= 6);
-    at("wall").style.setProperty("--tile", names.length > 9 ? "220px" : names.length > 4 ? "290px" : "400px");
     arrange();
   }
   for (const name of names) {
-    const { button, line } = tiles.get(name), source = stages[name]?.source || {}, down = source.up === false;
-    const age = Number.isFinite(source.frame_age_s) ? source.frame_age_s : streams[name]?.age_s;
-    const fps = recent[name]?.fps, old = age > 5, parts = [];
-    if (down) parts.push(`down${source.reason ? `: ${source.reason}` : ""}`);
-    else if (fps !== undefined && !old) parts.push(`${short(fps)} fps`);
-    if (Number.isFinite(age)) parts.push(`${time(age)} ago`);
+    const { button, lost, line } = tiles.get(name), source = stages[name]?.source || {}, down = source.up === false;
+    const age = Number.isFinite(source.frame_age_s) ? source.frame_age_s : streams[name]?.age_s, old = age > 5;
+    const fps = recent[name]?.fps, rate = fps === undefined ? "" : `${short(fps)} fps`;
+    const image = Number.isFinite(age) ? `${time(age)} ago` : "no image yet";
     line.className = `dot ${down ? "down" : old ? "old" : "up"}`;
-    line.lastChild.textContent = line.lastChild.title = parts.join(" · ");
-    const text = button.firstChild.dataset.text = down ? `Down${source.reason ? `: ${source.reason}` : ""}` : "No image yet";
-    if (name === chosen) [at("none").textContent, at("none").hidden] = [text, name in streams];
+    write(line.lastChild, down ? "down" : age > 2 || !rate ? image : rate);
     button.classList.toggle("down", down);
+    for (const place of name === chosen ? [lost, at("none")] : [lost]) showLost(place, name, source, down);
+    if (name === chosen) at("none").hidden = !down && name in streams;
   }
+}
+
+// What is known of a camera without images: since when, and why.
+function showLost(place, name, source, down) {
+  const since = Date.now() - 1000 * (source.state_s || 0);
+  if (!(Math.abs(since - place.dataset.since) < 3000)) place.dataset.since = since;  // the same moment, seen again
+  const lines = [`${name} is down`, `since ${clock(new Date(Number(place.dataset.since)))}`, source.reason || ""];
+  fill(place, down ? lines : ["No image yet"], (line) => make("span", line));
+}
+
+// How many tiles each row has: rows differ by one at most, so that none is left half empty. The first ones are large.
+function rowsOf(count, columns) {
+  const rows = Math.ceil(count / columns), each = Math.floor(count / rows);
+  return Array.from({ length: rows }, (_, row) => each + (row >= rows - count % rows ? 1 : 0));
+}
+
+function heights(rows, width) {
+  const images = rows.reduce((all, one) => all + (width - (one - 1) * GAP_PX) / one * 9 / 16, 0);
+  return { images, rest: rows.length * (CAPTION_PX + GAP_PX) };
+}
+
+// The arrangement with the largest images in this space; its area is in square pixels.
+function fitted(count, width, height) {
+  let best = { rows: rowsOf(count, Math.max(1, Math.floor(width / LEAST_PX))), width, area: 0 };
+  for (let columns = 1; columns <= count; columns += 1) {
+    const rows = rowsOf(count, columns), { images, rest } = heights(rows, width);
+    const wide = width * Math.min(1, Math.max(0, height - rest) / images);
+    const area = rows.reduce((all, one) => all + wide ** 2 / one, 0);
+    if (wide / columns >= LEAST_PX && area > best.area) best = { rows, width: wide, area };
+  }
+  return best;
+}
+
+// Of a phone, which scrolls: the fewest columns that are not much higher than the screen.
+function stacked(count, width, height) {
+  const most = Math.max(1, Math.floor(width / LEAST_ON_PHONES_PX));
+  for (let columns = 1; ; columns += 1) {
+    const rows = rowsOf(count, columns), { images, rest } = heights(rows, width);
+    if (columns >= most || images + rest <= TALL * height) return { rows, width, area: 0 };
+  }
+}
+
+function layOut() {
+  const main = document.querySelector("main"), width = main.clientWidth, count = names.length;
+  main.classList.toggle("walled", !at("wall").hidden);
+  if (at("wall").hidden) return;
+  const isNarrow = matchMedia("(max-width: 940px)").matches;
+  const beside = isNarrow ? stacked(count, width, innerHeight)
+    : fitted(count, width - ASIDE_PX, innerHeight - main.getBoundingClientRect().top - scrollY - GAP_PX);
+  const above = fitted(count, width, BELOW * innerHeight), isAbove = !isNarrow && above.area > beside.area;
+  const best = isAbove ? above : beside;
+  main.classList.toggle("above", isAbove);
+  main.style.setProperty("--wall", `${Math.floor(best.width)}px`);
+  const shares = best.rows.flatMap((one) => Array(one).fill(one));
+  names.forEach((name, number) => tiles.get(name).button.style.setProperty("--in-row", shares[number]));
+  tilePx = Math.round(best.width / Math.max(...best.rows));
+  large = best.rows[0] === 1 && count > 1 ? names[0] : "";
 }
 
 // What is to be seen: the wall where there are several cameras and none is chosen.
@@ -58,12 +114,15 @@ function arrange(returns = false) {
   at("bar").hidden = !one;
   at("draw").hidden = at("found").hidden = many && !one;
   at("name").textContent = one;
+  layOut();
   if (one !== chosen) {
     const last = chosen;
     chosen = one;
     leaveEditor();
     image.removeAttribute("src");
-    if (returns && last && !one) tiles.get(last)?.button.focus();
+    if (returns && one) at("back").focus({ preventScroll: true });
+    else if (returns && last) tiles.get(last)?.button.focus();
+    if (returns) say(one ? `${one}, alone` : "all cameras");
   }
   look();
 }
@@ -73,18 +132,19 @@ function look() {
   const seen = !document.hidden, wall = seen && !at("wall").hidden;
   showLarge(seen ? chosen : "");
   if (wall && !watching) {
-    watching = new AbortController();
-    watch(watching.signal).catch(() => undefined).finally(() => {
+    const own = watching = new AbortController();
+    [own.tilePx, own.large] = [tilePx, large];
+    watch(own.signal).catch(() => undefined).finally(() => {
       watching = null;
-      setTimeout(look, AGAIN_MS);
+      setTimeout(look, own.signal.aborted ? 0 : AGAIN_MS);
     });
-  } else if (!wall && watching) {
-    watching.abort();
+  } else if (watching && (!wall || large !== watching.large || Math.abs(tilePx / watching.tilePx - 1) > 0.2)) {
+    watching.abort();  // letters have another size then
   }
 }
 
 async function watch(signal) {
-  const answer = await fetch("/wall", { signal });
+  const answer = await fetch(`/wall?tile=${tilePx}&large=${encodeURIComponent(large)}`, { signal });
   if (!answer.ok) {
     at("stream").textContent = await answer.text();
     return;
@@ -148,4 +208,8 @@ document.addEventListener("keydown", (event) => {
 });
 at("back").addEventListener("click", () => enlarge(""));
 addEventListener("hashchange", () => arrange(true));
+addEventListener("resize", () => {
+  layOut();
+  look();
+});
 document.addEventListener("visibilitychange", look);

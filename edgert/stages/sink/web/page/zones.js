@@ -1,14 +1,16 @@
 "use strict";
-// Zones and lines, drawn over the image of one camera, as YAML for a `zones` stage.
+// Zones and lines, drawn over the image of one camera: applied to the run where the page has a token, and as YAML.
 const board = at("places"), NAME = /^[A-Za-z_][A-Za-z0-9_-]*$/, MOST_POINTS = 64, NUDGE = 0.005;
-let drawn = [], current = null, adding = false, dragged = null;
+const isCoarse = matchMedia("(pointer: coarse)").matches;
+let given = [], drawn = [], current = null, adding = false, dragged = null;  // given: what the run has
 
 function isEditing() {
   return !at("editor").hidden;
 }
 
 function enterEditor() {
-  drawn = places.map(({ name, kind, points }) => ({ name, kind, points: points.map((point) => [...point]) }));
+  given = places;
+  drawn = given.map((one) => ({ ...one, from: one, points: one.points.map((point) => [...point]) }));
   current = null;
   adding = false;
   openEditor(true);
@@ -26,14 +28,22 @@ function openEditor(open) {
   at("draw").textContent = open ? "Done" : "Draw zones";
 }
 
-function begin(kind) {
+const FIRST = { zone: [[0.3, 0.3], [0.7, 0.3], [0.7, 0.7], [0.3, 0.7]], line: [[0.5, 0.8], [0.5, 0.2]] };
+
+// Begins a zone or line: for a pointer with no points yet, for the keyboard with some to be moved.
+function begin(kind, byKey) {
   const taken = new Set(drawn.map((one) => one.name));
   let number = 1;
   while (taken.has(`${kind}_${number}`)) number += 1;
-  current = { name: `${kind}_${number}`, kind, points: [] };
+  current = { name: `${kind}_${number}`, kind, points: byKey ? FIRST[kind].map((point) => [...point]) : [] };
   drawn.push(current);
-  adding = true;
+  adding = !byKey;
   refresh();
+  if (byKey) focusPoint(0);
+}
+
+function focusPoint(index) {
+  board.querySelectorAll("circle")[index]?.focus();
 }
 
 function finish() {
@@ -69,8 +79,8 @@ function refresh() {
     return [shape, label];
   });
   const handles = (current?.points || []).map(([x, y], index) => {
-    const handle = svg("circle", { cx: x * width, cy: y * height, r: 7 * px, tabindex: 0, "stroke-width": 1.5 });
-    handle.setAttribute("aria-label", `Point ${index + 1} of ${current.name}`);
+    const handle = svg("circle", { cx: x * width, cy: y * height, r: (isCoarse ? 13 : 7) * px, tabindex: 0, role: "button" });
+    handle.setAttribute("aria-label", `Point ${index + 1} of ${current.name}: ${x.toFixed(2)}, ${y.toFixed(2)}`);
     handle.addEventListener("pointerdown", (event) => grab(event, index));
     handle.addEventListener("keydown", (event) => nudge(event, index));
     return handle;
@@ -82,13 +92,19 @@ function refresh() {
   const { text, wrong } = yaml(drawn, names.length > 1 ? chosen : "");
   at("yaml").textContent = text;
   at("wrong").replaceChildren(...wrong.map((line) => make("li", line)));
-  at("copied").textContent = "";
+  report("");
+}
+
+// Says how a button did.
+function report(text, isWrong = false) {
+  write(at("done"), text);
+  at("done").classList.toggle("wrong", isWrong);
 }
 
 function hint() {
   if (adding && current.kind === "zone") return "Click or tap the corners in order; Enter, or a click on the first one, ends the zone.";
   if (adding) return "Click or tap the points along the line; Enter ends it. Who crosses it to the right of its direction counts as in.";
-  if (current) return "Drag its points, or move them with the arrow keys. Shift-click a border to add one.";
+  if (current) return "Drag its points, or move them with the arrow keys; + adds one behind, Delete removes it. Shift-click a border to add one there.";
   return drawn.length ? "Choose a zone or line to change it." : "Begin with a new zone or line.";
 }
 
@@ -114,12 +130,23 @@ function grab(event, index) {
 
 function nudge(event, index) {
   const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-  if (!way) return;
+  const { points, kind } = current, least = kind === "zone" ? 3 : 2, next = points[(index + 1) % points.length];
+  if (way) {
+    const step = event.shiftKey ? 10 * NUDGE : NUDGE;
+    points[index] = points[index].map((one, axis) => Math.min(1, Math.max(0, one + step * way[axis])));
+  } else if (event.key === "+" && points.length < MOST_POINTS) {
+    points.splice(index + 1, 0, points[index].map((one, axis) => (one + next[axis]) / 2));
+    index += 1;
+  } else if (event.key === "Delete" && points.length > least) {
+    points.splice(index, 1);
+    index %= points.length;
+  } else {
+    return;
+  }
   event.preventDefault();
   event.stopPropagation();
-  current.points[index] = current.points[index].map((one, axis) => Math.min(1, Math.max(0, one + NUDGE * way[axis])));
   refresh();
-  board.querySelectorAll("circle")[index].focus();
+  focusPoint(index);
 }
 
 board.addEventListener("pointerdown", (event) => {
@@ -172,15 +199,18 @@ function fault({ name, kind, points }, all) {
   return area(points) < 1e-5 ? `${name} has no area` : "";
 }
 
+function rounded({ points }) {
+  return points.map((point) => point.map((part) => +part.toFixed(4)));
+}
+
 function yaml(all, camera) {
-  const rounded = all.map((one) => ({ ...one, points: one.points.map((point) => point.map((part) => +part.toFixed(4))) }));
-  const wrong = rounded.map((one) => fault(one, rounded)), lines = [];
+  const wrong = all.map((one) => fault({ ...one, points: rounded(one) }, all)), lines = [];
   for (const kind of ["zone", "line"]) {
-    const right = rounded.filter((one, n) => one.kind === kind && !wrong[n]);
+    const right = all.filter((one, n) => one.kind === kind && !wrong[n]);
     if (right.length) lines.push(`${kind}s:`);
-    for (const { name, points } of right) {
-      const list = `[${points.map((point) => `[${point.join(", ")}]`).join(", ")}]`;
-      lines.push(camera ? `  ${name}: {streams: [${camera}], points: ${list}}` : `  ${name}: ${list}`);
+    for (const one of right) {
+      const list = `[${rounded(one).map((point) => `[${point.join(", ")}]`).join(", ")}]`;
+      lines.push(camera ? `  ${one.name}: {streams: [${camera}], points: ${list}}` : `  ${one.name}: ${list}`);
     }
   }
   const head = "# keys of a stage: areas: {stage: zones, from: track, ...}";
@@ -191,17 +221,89 @@ async function copy() {
   const text = at("yaml").textContent;
   try {
     await navigator.clipboard.writeText(text);
-    at("copied").textContent = "Copied";
+    report("Copied");
   } catch {  // only pages of this machine or by HTTPS may
     getSelection().selectAllChildren(at("yaml"));
-    at("copied").textContent = document.execCommand("copy") ? "Copied" : "Selected: press Ctrl-C";
+    report(document.execCommand("copy") ? "Copied" : "Selected: press Ctrl-C");
   }
 }
 
+// Asks the run to change, as `edgert ctl` does. The page's token is asked for once, and kept nowhere.
+async function control(verb, ...words) {
+  const headers = { "Content-Type": "application/json", Authorization: `Bearer ${at("token").value}` };
+  const body = JSON.stringify({ verb, words });
+  // Without the browser's own password, which it would ask for again where the token is wrong.
+  const answer = await fetch("/control", { method: "POST", headers, body, credentials: "omit" });
+  const text = await answer.text();
+  let found = {};
+  try {
+    found = JSON.parse(text);
+  } catch {  // a refusal of the server itself
+    throw new Error(answer.status === 401 ? "this is not the page's token" : text.trim());
+  }
+  if (!found.ok) throw new Error([found.error.what, found.error.why].filter(Boolean).join(": "));
+  return found.result;
+}
+
+// Returns the zones or lines of a stage with what is drawn on this camera in place of what was given, in their order.
+function merged(kind, before) {
+  const mine = drawn.filter((one) => one.kind === kind), isGiven = (name) => given.some((one) => one.kind === kind && one.name === name);
+  const kept = Object.entries(before).flatMap(([name, old]) => {
+    const one = mine.find(({ from }) => from?.name === name);
+    if (!one) return isGiven(name) ? [] : [[name, old]];  // deleted here, or of another camera
+    const keys = Array.isArray(old) ? {} : old;
+    return [[one.name, JSON.stringify(one.from.points) === JSON.stringify(one.points) ? old : { ...keys, points: rounded(one) }]];
+  });
+  const camera = names.length > 1 ? { streams: [chosen] } : {};
+  const added = mine.filter(({ from }) => !(from?.name in before)).map((one) => [one.name, { ...camera, points: rounded(one) }]);
+  return Object.fromEntries([...kept, ...added]);
+}
+
+async function applyDrawn() {
+  const { live } = await control("show");
+  const stages = Object.keys(live).filter((key) => key.endsWith(".zones")).map((key) => key.slice(0, -6));
+  const holds = (stage) => given.filter(({ name, kind }) => name in (live[`${stage}.${kind}s`] || {})).length;
+  const [stage] = stages.sort((one, other) => holds(other) - holds(one));
+  if (!stage) throw new Error("the pipeline has no zones stage: add the YAML to its file");
+  const wanted = ["zone", "line"].map((kind) => [`${stage}.${kind}s`, merged(kind, live[`${stage}.${kind}s`] || {})]);
+  const changed = wanted.filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(live[key] || {}));
+  // A stage has a zone or line at any time, so those that there are more of are set first.
+  changed.sort(([, one], [, other]) => Object.keys(other).length - Object.keys(one).length);
+  for (const [key, value] of changed) await control("set", `${key}=${JSON.stringify(value)}`);
+  drawn.forEach((one) => { one.from = { ...one, points: one.points.map((point) => [...point]) }; });
+  given = drawn.map((one) => one.from);
+  if (!changed.length) return "Nothing has changed";
+  const everywhere = changed.flatMap(([key, value]) => Object.entries(value)
+    .filter(([name, one]) => !one.streams?.length && JSON.stringify(one) !== JSON.stringify(live[key]?.[name])));
+  const shared = names.length > 1 && everywhere.length ? `, on every camera: ${everywhere.map(([name]) => name).join(", ")}` : "";
+  return `Applied${shared}. Counts begin anew`;
+}
+
+async function pressed(button, work) {
+  button.disabled = true;
+  try {
+    const text = await work();
+    at("save").hidden = false;
+    report(text);
+  } catch (error) {
+    report(error.message, true);
+  }
+  button.disabled = false;
+}
+
+at("applying").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (at("wrong").children.length) report("Nothing is applied: see above", true);
+  else pressed(at("apply"), applyDrawn);
+});
+at("save").addEventListener("click", () => pressed(at("save"), async () => {
+  const { path } = await control("save");
+  return path ? `Written to ${path}` : "Nothing differs from the file";
+}));
 for (const button of document.querySelectorAll("[data-kind]")) {
-  button.addEventListener("click", () => {
+  button.addEventListener("click", ({ detail }) => {
     finish();
-    begin(button.dataset.kind);
+    begin(button.dataset.kind, !detail);  // 0: a key pressed it
   });
 }
 at("draw").addEventListener("click", () => (isEditing() ? leaveEditor() : enterEditor()));
@@ -227,7 +329,7 @@ document.addEventListener("keydown", (event) => {
     at("draw").click();
   } else if (!isEditing()) {
     return;
-  } else if (event.key === "Enter" && (adding || writes)) {
+  } else if (event.key === "Enter" && (adding || event.target === at("label"))) {
     finish();
     event.target.blur();
   } else if (event.key === "Escape") {
