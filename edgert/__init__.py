@@ -12,7 +12,7 @@ Ask for each by its name, ``help(edgert.Model)``; the page with examples is docs
     file      load_pipeline, PipelineFile, PipelineConfig, ModelConfig, InputConfig
     verbs     new, check, validate, inspect, inspect_bundle, plan, simulate, calibrate, quantize, evaluate, build,
               export, replay, enroll, models, boards, find_board, doctor, from_torch, op
-    options   Scenario, CalibrateOptions, QuantizeOptions, EvaluateOptions, Progress
+    options   Scenario, CalibrateOptions, QuantizeOptions, EvaluateOptions, ExportOptions, Progress
     returned  Starter, CheckReport, Validation, Inspection, DlaInspection, BundleInspection, Plan, BoardPlan,
               Simulation, RangeTable, QuantizedModel, QuantizationResult, Evaluation, Built, Exported, Enrolled,
               KnownFamily, Board, Finding, Replay, Difference
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         StageError as StageError,
     )
     from edgert.evaluation.enroll import Enrolled as Enrolled, enroll as enroll
-    from edgert.exporter.export import Exported as Exported, export as export
+    from edgert.exporter.export import Exported as Exported, ExportOptions as ExportOptions, export as export
     from edgert.importer.conversion import from_torch as from_torch
     from edgert.inspect_model import (
         BundleInspection as BundleInspection,
@@ -123,7 +123,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.errors": "ArtifactError BudgetError BuildError CalibrationError ConfigError DeviceError EdgertError "
     "ModelError PlacementError StageError",
     "edgert.evaluation.enroll": "Enrolled enroll",
-    "edgert.exporter.export": "Exported export",
+    "edgert.exporter.export": "ExportOptions Exported export",
     "edgert.importer.conversion": "from_torch",
     "edgert.inspect_model": "BundleInspection DlaInspection Inspection inspect inspect_bundle",
     "edgert.pipeline": "Pipeline",

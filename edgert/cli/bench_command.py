@@ -25,6 +25,18 @@ Quick = Annotated[bool, typer.Option("--quick", help="Measure fewer rounds, whic
 Units = Annotated[
     bool, typer.Option("--units", help="Time every unit of a model on every core, and write a profile for edgert plan.")
 ]
+Peer = Annotated[
+    str | None,
+    typer.Option(
+        "--peer", metavar="NAME", help="Race the engine with onnxruntime, openvino or torch used by themselves."
+    ),
+]
+Torch = Annotated[
+    str | None,
+    typer.Option(
+        "--torch", metavar="MODULE:FUNCTION", help="Race with PyTorch, by a function that returns the nn.Module."
+    ),
+]
 Share = Annotated[
     Path | None,
     typer.Option(
@@ -44,6 +56,8 @@ def bench(
     quick: Quick = False,
     units: Units = False,
     output: Annotated[Path, option.output("The profile of --units.")] = Path("profile.json"),
+    peer: Peer = None,
+    torch: Torch = None,
     share: Share = None,
     run: RunFile = None,
     json: option.Json = None,
@@ -70,6 +84,8 @@ def bench(
 
         edgert bench --units model.onnx -o profile.json
 
+        edgert bench dock.edgert --peer onnxruntime
+
         edgert bench dock.edgert --share orin-nx.json      # on the board, after edgert build dock.edgert there
 
         edgert bench orin-nx.json          # checks it
@@ -80,13 +96,15 @@ def bench(
 
     console = terminal.console(stderr=True, tables=False)
     if share is not None or target.endswith(".json"):
-        option.refuse({"--units": units}, "one at a time")
+        option.refuse({"--units": units, "--peer": peer is not None, "--torch": torch is not None}, "one at a time")
         _shared(console, Path(target), share, run)
         return
     option.refuse({"--run": run is not None}, "it is for --share")
     over_current = OverCurrent()
     with console.status("measuring ..."):
-        if units:
+        if peer is not None or torch is not None:
+            figures = _raced(console, pipeline_path(target), peer or "torch", torch, quick)
+        elif units:
             figures = _profiled(console, Path(target), quick, output)
         else:
             figures = [_shown(console, figure) for figure in measure(pipeline_path(target), quick)]
@@ -138,3 +156,20 @@ def _shared(console: terminal.Console, target: Path, output: Path | None, run: P
         console.print("[green]→[/]", str(output), soft_wrap=True)
     else:
         console.print("[green]✓[/] its figures are possible")
+
+
+def _raced(console: terminal.Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
+    """Race every model with a peer, and print both times."""
+    from edgert.benchmark.peers import against as race
+
+    figures = []
+    for figure in race(target, peer, torch, 15 if quick else 41):
+        figures.append(_shown(console, figure))
+        detail = figure.detail
+        apart = "not compared" if detail["relative_error"] is None else f"{detail['relative_error']:.1e} apart"
+        console.print(
+            f"    {detail['edgert']}: {detail['edgert_ms']:.2f} ms a frame; peer: {detail['peer_ms']:.2f} ms on "
+            f"{detail['threads']} threads; outputs {apart}",
+            soft_wrap=True,
+        )
+    return figures

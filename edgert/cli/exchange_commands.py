@@ -1,21 +1,21 @@
-"""``edgert import`` and ``edgert export``: from PyTorch, to other runtimes and to boards in the field."""
+"""``edgert import`` and ``edgert export``: from another framework, and to other runtimes."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from edgert.cli import option, terminal
 from edgert.cli.progress import build_progress, stop_on_signal, waiting
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgert.exporter.export import Form, Target
+    from edgert.exporter.export import Format
     from edgert.importer.conversion import Imported
 
 
@@ -23,7 +23,7 @@ ImportArgument = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="PyTorch program (.pt2), module:function, torchvision:NAME or timm:NAME.",
+        help="PyTorch program (.pt2), module:function, torchvision:NAME, timm:NAME, SavedModel folder or .tflite file.",
     ),
 ]
 ExampleInputs = Annotated[
@@ -36,6 +36,7 @@ Dynamic = Annotated[
         "--dynamic", metavar="INPUT=batch,_,h,w", help="Name the dimensions of a module that stay open. Repeatable."
     ),
 ]
+Signature = Annotated[str, typer.Option("--signature", metavar="NAME", help="Signature of a SavedModel to import.")]
 Opset = Annotated[int, typer.Option("--opset", metavar="N", min=13, help="Version of the ONNX operators to write.")]
 Tolerance = Annotated[
     float,
@@ -64,7 +65,9 @@ def import_model(
     source: ImportArgument,
     output: Annotated[Path | None, option.output("Default: SOURCE.onnx.")] = None,
     inputs: ExampleInputs = None,
+    shape: option.Shape = None,
     dynamic: Dynamic = None,
+    signature: Signature = "serving_default",
     opset: Opset = 18,
     tolerance: Tolerance = 1e-3,
     python: Python = None,
@@ -72,7 +75,7 @@ def import_model(
     size: ImageSize = None,
     json: option.Json = None,
 ) -> None:
-    """Make an ONNX model of a PyTorch one, and check that it computes the same.
+    """Make an ONNX model of a PyTorch or TensorFlow one, and check that it computes the same.
 
     The file is written only if every output is within the tolerance of the source's on the example inputs. A function
     has to return an nn.Module and example inputs; it is looked for in the current folder.
@@ -83,7 +86,9 @@ def import_model(
 
         edgert import torchvision:fasterrcnn_resnet50_fpn -o detector.onnx
 
-        edgert import mine:model --dynamic 'image=batch,_,height,width' --python ~/torch/bin/python
+        edgert import mine:model --dynamic 'image=batch,_,height,width'
+
+        edgert import saved_model/ --python ~/tf/bin/python --shape image=1x224x224x3
     """
     from edgert.importer.conversion import import_model as run
 
@@ -98,7 +103,9 @@ def import_model(
             source,
             output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"),
             inputs=inputs,
+            shapes=dict(map(option.shape_of, shape or ())),
             dynamic=open_dims,
+            signature=signature,
             opset=opset,
             tolerance=tolerance,
             python=python,
@@ -160,16 +167,33 @@ ExportFormat = Annotated[
     typer.Option(
         "--format",
         metavar="NAME",
-        help="Format to write: onnx; for boards: ansible, compose, systemd or kubernetes.",
+        help="Format to write: triton, onnx or trtexec; for boards: ansible, compose, systemd or kubernetes.",
     ),
 ]
-FormOption = Annotated[
+Form = Annotated[
     str | None,
     typer.Option(
         "--form",
         metavar="NAME",
         help="Form of the model for --format onnx: float, fp16, int8-qdq or fit (operators that a DLA has). "
         "Default: the form that was built.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="Device that Triton runs models on: cpu or gpu. Default for a board's models: gpu.",
+    ),
+]
+MaxBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--max-batch",
+        metavar="N",
+        min=1,
+        help="Largest batch that Triton puts together from requests, where the model's batch is open.",
     ),
 ]
 
@@ -180,14 +204,19 @@ def export(
     output: Annotated[Path, option.output("With --format onnx and one model it may be FILE.onnx.")],
     model: Annotated[str | None, option.model("Default: all.")] = None,
     board: Annotated[str | None, option.board("A bundle names its own.")] = None,
-    form: FormOption = None,
+    trt: option.Trt = None,
+    form: Form = None,
     target: Annotated[str | None, option.target("For --format onnx.")] = None,
+    device: Device = None,
+    max_batch: MaxBatch = None,
     overrides: option.Set = None,
     json: option.Json = None,
 ) -> None:
-    """Export what was built: to another ONNX runtime or server, or to boards in the field.
+    """Export what was built: to a Triton server, another ONNX runtime or trtexec; or to boards in the field.
 
-    onnx writes plain ONNX files, checked and run once. What they cannot express is printed.
+    triton writes a model repository: a folder for each model with its file, labels and config.pbtxt. onnx writes plain
+    ONNX files, checked and run once. trtexec writes build.sh and the files it names: the command line with which
+    TensorRT's own tool builds the same engines. Limitations of the format are printed, and noted in the written files.
 
     For boards, bundles become a folder of plain files. ansible is a role that rolls a release out, watches it, and goes
     back. systemd is a unit. compose runs edgert in Docker, with Prometheus and Grafana. kubernetes is a DaemonSet for
@@ -195,7 +224,9 @@ def export(
 
     Examples:
 
-        edgert export dock.edgert --format onnx -o models
+        edgert export hello --format triton -o models
+
+        edgert export dock.edgert --format trtexec -o engines
 
         edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --target dla -o dla.onnx
 
@@ -204,25 +235,25 @@ def export(
     from edgert.exporter.fleet import FLEET_FORMATS
 
     if format in FLEET_FORMATS:
-        given = {"--model": model, "--board": board, "--form": form, "--target": target, "--set": overrides}
-        option.refuse(given, f"--format {format} takes bundles, for which that is settled")
+        given = {"--model": model, "--board": board, "--trt": trt, "--form": form, "--target": target}
+        more = {"--device": device, "--max-batch": max_batch, "--set": overrides}
+        option.refuse({**given, **more}, f"--format {format} takes bundles, for which that is settled")
         _export_fleet(sources, format, output, json)
         return
-    if format != "onnx":
-        known = ("onnx", *FLEET_FORMATS)
-        raise ConfigError(f"no {format!r}{nearest(format, known)}", where="--format", fix=f"one of {', '.join(known)}")
     if len(sources) > 1:
         raise typer.BadParameter(f"--format {format} takes one source", param_hint="SOURCE")
-    from edgert.exporter.export import export as run
+    from edgert.exporter.export import ExportOptions, export as run
 
+    options: dict[str, Any] = {"form": form, "target": target, "device": device, "max_batch": max_batch}
     with build_progress() as on_progress, stop_on_signal(on_progress.stop.set):
         made = run(
             sources[0],
             output,
+            format=cast("Format", format),
             model=model,
             board=board,
-            form=cast("Form | None", form),
-            target=cast("Target | None", target),
+            tensorrt=trt,
+            options=ExportOptions(**options),
             overrides=overrides or (),
             on_progress=on_progress,
         )

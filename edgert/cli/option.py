@@ -148,7 +148,7 @@ Method = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="Calibration method: mse, minmax, percentile or entropy. Default: mse.",
+        help="Calibration method: mse, minmax, percentile, entropy or auto. Default: mse.",
     ),
 ]
 Ranges = Annotated[

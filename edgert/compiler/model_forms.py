@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.bundle.manifest import ModelEntry, TensorEntry
 from edgert.compiler import model_steps, precision_steps
 from edgert.compiler.build_target import MODEL, BuildTarget, ModelJob
-from edgert.compiler.precision_steps import CACHE, HIGHER, RANGES, higher_precision_units, table_of
+from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, higher_precision_units, used_table
 from edgert.config import PipelineFile, SinkStage, SourceStage
 from edgert.engine import open_spans
 from edgert.errors import ArtifactError, ConfigError, PlacementError, cause, shown
@@ -96,7 +96,7 @@ def survey_step(
     dla = target.dla
     facts = [rewritten.digest, dla.generation, target.tensorrt, job.precision]
     if quantized is not None and calibrated is not None:
-        facts += [calibrated.digest, quantized.files[HIGHER].decode()]
+        facts += [calibrated.digest, quantized.files[HIGHER].decode(), quantized.files[CHOSEN].decode()]
     if lowered is not None:
         facts.append(lowered.digest)
 
@@ -107,7 +107,7 @@ def survey_step(
         graph = read(model)
         scaled = None if lowered is None else parse_cache(lowered.files[CACHE].decode()).scales
         if quantized is not None and calibrated is not None:
-            table = table_of(calibrated.files[RANGES], model)
+            table = used_table(calibrated, quantized, model)
             scaled = scales_of(graph, table, higher_precision_units(model, quantized, dla), dla)
         found = survey(graph, target_of(dla.generation, target.tensorrt, job.precision), scaled).to_json()
         keys = ("target", "summary", "fits_core", "fixes", "segments", "nodes")

@@ -132,11 +132,12 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
 
 
 def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
-    """Rewrite for a DLA, and prepare what becomes INT8. Promises the same outputs."""
+    """Rewrite for a DLA, and equalize across layers where it is requested. Promises the same outputs."""
     config, int8 = job.config, job.precision == "int8" and not is_quantized
     rewrites: dict[str, Any] = {
         "fit": job.target.uses_dla(config) and job.is_one_size and not is_quantized,
         "prepare": int8,
+        "equalize": int8 and config.quantize.equalize,
     }
     if int8 and job.keeps_batch:
         rewrites["open"] = True
@@ -147,6 +148,7 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         from edgert.graph.dla_rewrites import fit_model, without
         from edgert.quantization.batched import opened
         from edgert.quantization.calibrated import one_size, prepare
+        from edgert.quantization.quantizer import equalized
 
         model, changes = job.model(shaped.files[MODEL]), []
         if rewrites["fit"]:
@@ -154,6 +156,8 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
             changes = [asdict(change) for change in found]
         if rewrites["prepare"]:
             model = prepare(model, one_size(model, config) if rewrites.get("open") else None)
+        if rewrites["equalize"]:
+            model = equalized(model)
         if rewrites.get("open"):
             model = opened(model, file=job.model(shaped.files[MODEL]))
         graph = read(model)

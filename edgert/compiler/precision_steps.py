@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgert.quantization.int8_model import QuantizationResult
 
 Form = Literal["ort", "gpu", "dla"]
-RANGES, HIGHER = "ranges.json", "higher_precision.json"
+RANGES, HIGHER, CHOSEN = "ranges.json", "higher_precision.json", "chosen.json"
 CACHE, FP16_NODES = "calibration.cache", "fp16_nodes.json"
 _LOWEST_SCORE = 0.01
 """A budget on labels counts boxes from this score on, or from that of the task where it is lower: other scores change
@@ -48,7 +48,7 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
     requested = job.config.calibrate
     if requested is None:
         raise needs_images(job.config, f"{CALIBRATE_FIX}, or precision: fp16").at(job.where)
-    method = requested.method
+    method = requested.method if requested.method != "auto" else "mse"
     facts = [rewritten.digest, job.images_digest, job.seen(), method, requested.early_stop, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -72,7 +72,7 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
             return {RANGES: (folder / RANGES).read_bytes()}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        table = table_of(files[RANGES], measured(job, rewritten))
+        table = _table(files[RANGES], measured(job, rewritten))
         for name, histogram in table.histograms.items():
             if histogram.values and not (math.isfinite(table.amax(name)) and table.amax(name) > 0):
                 raise CalibrationError(f"tensor {name!r} has no usable range", where=job.where)
@@ -107,7 +107,7 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
         )
         outcome = quantize_section(
             config,
-            Calibrated(model, table_of(calibrated.files[RANGES], model), feed),
+            Calibrated(model, _table(calibrated.files[RANGES], model), feed),
             target=form,
             dla=dla or USUAL_DLA,
             run=run,
@@ -120,6 +120,7 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
         return {
             MODEL: to_bytes(made),
             HIGHER: to_json(dict(outcome.kept)),
+            CHOSEN: to_json(dict(outcome.table.chosen)),
             QUALITY: to_json(_quality(outcome)),
         }
 
@@ -159,11 +160,11 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
 def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized: Product) -> Step:
     """Make the calibration cache for TensorRT <= 10. Promises a scale for every tensor, and that it reads back."""
     dla = job.target.dla
-    facts = [rewritten.digest, calibrated.digest, quantized.files[HIGHER].decode()]
+    facts = [rewritten.digest, calibrated.digest, quantized.files[HIGHER].decode(), quantized.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         model = job.model(rewritten.files[MODEL])
-        table = table_of(calibrated.files[RANGES], model)
+        table = used_table(calibrated, quantized, model)
         weak = lower_to_cache(model, table, higher_precision_units(model, quantized, dla), dla)
         fp16 = {"nodes": list(weak.fp16), "layer_precisions": weak.layer_precisions}
         return {CACHE: weak.cache.encode(), FP16_NODES: to_json(fp16)}
@@ -177,6 +178,11 @@ def _cache_promise(job: ModelJob, rewritten: Product) -> Callable[[Mapping[str, 
         return check_cache(files[CACHE].decode(), nodes, read(job.model(rewritten.files[MODEL])))
 
     return promise
+
+
+def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTable:
+    """Return the ranges with the methods that the quantized form was made with."""
+    return _table(calibrated.files[RANGES], model).with_chosen(quantized.json(CHOSEN))
 
 
 def higher_precision_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
@@ -199,8 +205,7 @@ def check_same_ports(job: ModelJob, before: bytes, after: bytes) -> None:
             )
 
 
-def table_of(content: bytes, model: Model) -> RangeTable:
-    """Return the ranges that a calibration wrote."""
+def _table(content: bytes, model: Model) -> RangeTable:
     with as_files({RANGES: content}) as folder:
         return load_table(folder / RANGES, model)
 
@@ -223,6 +228,7 @@ def _wanted(job: ModelJob) -> dict[str, Any]:
     """Return the parts of the section that decide how the form is made."""
     config = job.config
     found = config.model_dump(mode="json", include={"quantize"})
+    found["choose"] = config.calibrate is not None and config.calibrate.method == "auto"
     if config.accuracy is not None:
         from edgert.stages.decode.kinds import labels_of
 
@@ -291,7 +297,8 @@ def is_taken(taken: Product) -> bool:
 
 def as_int8(job: ModelJob) -> ModelJob:
     """Return the job of a model that is INT8 already, whose scales must not change."""
-    return replace(job, config=job.config.model_copy(update={"precision": "int8"}))
+    quantize = job.config.quantize.model_copy(update={"equalize": False})
+    return replace(job, config=job.config.model_copy(update={"precision": "int8", "quantize": quantize}))
 
 
 def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:

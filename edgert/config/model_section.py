@@ -237,7 +237,7 @@ class CalibrateConfig(fields.Section):
     """Images from which INT8 ranges are measured."""
 
     images: fields.ImagesPath = Field(description="typical images: a folder, a glob, a video, or python:module:name")
-    method: Literal["minmax", "percentile", "entropy", "mse"] = Field(
+    method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(
         default="mse", description="how ranges are clipped"
     )
     limit: int = Field(default=256, ge=1, description="maximum number of images")
@@ -247,11 +247,15 @@ class CalibrateConfig(fields.Section):
 class QuantizeConfig(fields.Section):
     """INT8 quantization settings besides the ranges."""
 
+    equalize: bool = Field(default=False, description="equalize the channels of neighboring layers first")
     correct_bias: bool = Field(default=True, description="subtract the mean error of rounding from each bias")
     activation: Literal["affine", "unsigned", "symmetric"] = Field(
         default="affine",
         description="zero point on ONNX Runtime: affine fits the values, unsigned starts at zero, symmetric has "
         "TensorRT's numbers",
+    )
+    adaround: fields.Names = Field(
+        default=(), description="layers whose weights are rounded by AdaRound; names or globs, '*' for all"
     )
     keep: fields.Names = Field(default=(), description="layers that stay in higher precision; names or globs")
 

@@ -1,5 +1,5 @@
-"""``edgert export``: what was built, written for any ONNX runtime, or for boards in the field.
+"""``edgert export``: what was built, written for a Triton server, any ONNX runtime, or trtexec.
 
-export.export(source, output) → Exported                  a pipeline, bundle or ONNX file, as ONNX files
-fleet.export_fleet(bundles, format, output)                Ansible, systemd, Docker Compose, Kubernetes
+export.export(source, output, format="triton") → Exported         a pipeline, bundle or ONNX file
+source.open_source(path) → Source → export.write_export(source, request) → Exported    several formats of one build
 """

@@ -1,22 +1,22 @@
-"""``edgert export --format onnx``: models written for any ONNX runtime. What a file cannot express is named."""
+"""``edgert export``: models written for a Triton server, any ONNX runtime, or trtexec.
 
-import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+What a format cannot express is named, in the files and in what is returned.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from edgert.backend.ort import Function
-from edgert.bundle.bundle import is_bundle, open_bundle
-from edgert.compiler.build_pipeline import build
-from edgert.compiler.finish import pipeline_of
+from edgert.board import HOST
+from edgert.bundle.bundle import is_bundle
 from edgert.compiler.model_forms import FLOAT, FP16, ORT
 from edgert.compiler.model_steps import BOXES_TOLERANCE, REWRITE_TOLERANCE, TOLERANCE, boxes_apart, uniform_feeds
-from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
-from edgert.config.pipeline_file import input_words, setting, task_words
 from edgert.errors import ArtifactError, BuildError, ConfigError, nearest
+from edgert.exporter.source import Item, Source, open_source
+from edgert.exporter.triton import DEVICES, Device, repository_part, served_of
+from edgert.exporter.trtexec import commands_of, dispatch_shares, script
 from edgert.files import replace_bytes
 from edgert.graph import Model, load, to_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, without
@@ -25,128 +25,9 @@ from edgert.installation import pipeline_path
 from edgert.quantization.conversion import fp16_model
 from edgert.quantization.precision import is_quantized
 from edgert.reporter import OnProgress
+from edgert.zip_archive import check_paths
 
-# What is exported: the models of a pipeline, a bundle or an ONNX file.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Item:
-    """One model.
-
-    Attributes:
-        name: in the pipeline file, or of the ONNX file.
-        where: its place, for errors.
-        config: its section; of an ONNX file only the defaults.
-        forms: who is to run it → ONNX file, weights inside, as :class:`~edgert.bundle.manifest.ModelEntry` has them;
-            ``float`` is always there.
-        work: what edgert does before and after the model, in the words of ``--input`` and ``--task``.
-    """
-
-    name: str
-    where: str
-    config: ModelConfig
-    forms: Mapping[str, Path]
-    work: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """The models to export, and what the pipeline does besides, in words."""
-
-    items: tuple[Item, ...]
-    around: tuple[str, ...] = ()
-
-
-@contextmanager
-def open_source(
-    path: Path,
-    *,
-    model: str | None = None,
-    overrides: tuple[str, ...] = (),
-    board: str | None = None,
-    check: Callable[[Sequence[str]], object] | None = None,
-    on_progress: OnProgress | None = None,
-) -> Iterator[Source]:
-    """Open what is to be exported, in files that exist inside the block; a pipeline is built first.
-
-    Args:
-        path: a pipeline, ONNX file or bundle.
-        model: name of the only one to export; all by default.
-        overrides: ``key.path=value``, for a pipeline.
-        board: name or file, for a pipeline; its own by default.
-        check: called with the models' names before a pipeline is built, which takes minutes; its errors propagate.
-        on_progress: as :func:`~edgert.compiler.build` takes it.
-
-    Raises:
-        ConfigError: options without a meaning for the source, or no such model or board.
-        EdgertError: it cannot be read or built.
-    """
-
-    def wanted(names: Iterable[str]) -> tuple[str, ...]:
-        known = tuple(names)
-        if model is not None and model not in known:
-            fix = f"models: {', '.join(known)}"
-            raise ConfigError(f"no model {model!r}{nearest(model, known)}", where=str(path), fix=fix)
-        return known if model is None else (model,)
-
-    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
-        folder = Path(name)
-        if path.suffix.lower() == ".onnx":
-            _refuse(path, "an ONNX file", {"--set": overrides, "--board": board})
-            item = _of_file(path, folder)
-            wanted([item.name])
-            yield Source((item,))
-            return
-        packed = path
-        if is_bundle(path):
-            _refuse(path, "a bundle", {"--set": overrides, "--board": board})
-        else:
-            packed = folder / "built.edgert"
-            file = load_pipeline(path, overrides)
-            if check is not None:
-                check(wanted(file.config.models))
-            build(file, packed, board=board, on_progress=on_progress)
-        with open_bundle(packed) as bundle:
-            members, manifest = folder / "members", bundle.manifest
-            bundle.extract(members)
-            file = pipeline_of(manifest, members)
-            items = []
-            for name in wanted(sorted(file.config.models)):
-                config = file.config.models[name]
-                forms = {form: members / member for form, member in manifest.models[name].forms.items()}
-                work = f"before it: {input_words(config.input)}", f"after it: {task_words(config.task)}"
-                items.append(Item(name, f"{path} models.{name}", config, forms, work))
-            yield Source(tuple(items), _around(file))
-
-
-def _of_file(path: Path, folder: Path) -> Item:
-    whole = folder / "model.onnx"
-    whole.write_bytes(to_bytes(load(path)))
-    config = ModelConfig(onnx=path.absolute(), task=EmbedTask(embed="none"))
-    return Item(re.sub(r"[^A-Za-z0-9_-]", "-", path.stem), str(path), config, {FLOAT: whole})
-
-
-def _around(file: PipelineFile) -> tuple[str, ...]:
-    stages = {name: stage for name, stage in file.config.stages.items() if not isinstance(stage, InferStage)}
-    others = ", ".join(
-        f"{name} ({type(stage).__name__.removesuffix('Stage').lower()})" for name, stage in stages.items()
-    )
-    budgets = file.config.budgets.model_dump(mode="json", exclude_defaults=True)
-    parts = {"other stages": others, "budgets": " ".join(setting(key, value) for key, value in budgets.items())}
-    return tuple(f"the pipeline's {what}: {text}" for what, text in parts.items() if text)
-
-
-def _refuse(path: Path, kind: str, options: Mapping[str, object]) -> None:
-    for option, value in options.items():
-        if value:
-            raise ConfigError(
-                f"{option} is not for {kind}, and {path} is one",
-                why="it was decided when the bundle was built" if kind == "a bundle" else "nothing of it is built",
-                fix=f"leave {option} out, or name the pipeline",
-            )
-
-
-# A model in the form that is asked for, and the proof that the written file is that model.
+# A model as plain ONNX, in the form that is asked for, and the proof that the written file is that model.
 
 Form = Literal["float", "fp16", "int8-qdq", "fit"]
 Target = Literal["ort", "gpu", "dla"]
@@ -236,73 +117,187 @@ def _quantized(item: Item, target: Target) -> Model:
     raise BuildError(what, why=why, where=item.where, fix=fix)
 
 
+Format = Literal["triton", "onnx", "trtexec"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+SCRIPT = "build.sh"
+_OPTIONS = {"onnx": ("form", "target"), "triton": ("device", "max_batch"), "trtexec": ()}
+"""Format → its options."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exported:
     """Files that an export wrote.
 
     Attributes:
         files: in order.
-        limitations: what ONNX files cannot express, model by model.
+        limitations: what the format cannot express, model by model.
     """
 
     files: tuple[Path, ...]
     limitations: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """Options of the export formats.
+
+    Attributes:
+        form: ONNX form, one of :data:`FORMS`; by default by the model's precision.
+        target: whose INT8 form, one of :data:`TARGETS`; ONNX Runtime's by default.
+        device: where Triton runs the models, ``cpu`` or ``gpu``; by default ``gpu`` where they were built for a board.
+        max_batch: of requests, for Triton; see :func:`~edgert.exporter.triton.batch_of`.
+    """
+
+    form: Form | None = None
+    target: Target | None = None
+    device: Device | None = None
+    max_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """A checked request; see :func:`export`."""
+
+    format: Format
+    output: Path
+    form: Form | None = None
+    target: Target | None = None
+    device: Device | None = None
+    max_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        known = {"format": FORMATS, "form": FORMS, "target": TARGETS, "device": DEVICES}
+        for name, values in known.items():
+            value = getattr(self, name)
+            if value is not None and value not in values:
+                where = f"--{name}"
+                raise ConfigError(
+                    f"no {value!r}{nearest(value, values)}", where=where, fix=f"one of {', '.join(values)}"
+                )
+
+
 def export(
     source: str | Path,
     output: str | Path,
     *,
+    format: Format,
     model: str | None = None,
     board: str | None = None,
-    form: Form | None = None,
-    target: Target | None = None,
+    tensorrt: str | None = None,
+    options: ExportOptions = ExportOptions(),
     overrides: Iterable[str] = (),
     on_progress: OnProgress | None = None,
 ) -> Exported:
-    """Write models as plain ONNX files, each read back, checked and run once. Blocks until done.
+    """Write models for a Triton server, any ONNX runtime, or trtexec. Blocks until done.
 
     A pipeline is built first, from the cached steps of earlier builds. Existing files are replaced, each atomically;
     other files stay.
 
     Args:
         source: a pipeline file or the name of a shipped one, an ONNX file, or a bundle of :func:`edgert.build`.
-        output: a folder; for a single model also a file that ends in ``.onnx``.
+        output: a folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
+        format: ``triton``, ``onnx`` or ``trtexec``.
         model: name of the only model to export; all by default.
-        board: name or file, for a pipeline; its own by default.
-        form: one of :data:`FORMS`; by default by the model's precision.
-        target: whose INT8 form, one of :data:`TARGETS`; ONNX Runtime's by default.
+        board: name or file; of a pipeline its own by default. A bundle already has one.
+        tensorrt: release; that of the board's usual JetPack by default.
+        options: what some formats leave open.
         overrides: ``key.path=value`` for a pipeline, as given to ``--set``.
         on_progress: called for everything that happens during a build, from several threads; what it raises ends it.
 
     Raises:
-        ConfigError: an option without a meaning for the source, no such form, model or board, or several models for
-            one file.
+        ConfigError: an option without a meaning for the format or source, no such model or board, or an unknown
+            TensorRT.
         ArtifactError: nothing can be written there; or a written file does not compute what it should.
-        BuildError: there is no such form of a model.
+        BuildError: the format cannot take a model.
         EdgertError: the source cannot be read or built.
     """
-    for option, value, known in (("--form", form, FORMS), ("--target", target, TARGETS)):
-        if value is not None and value not in known:
-            fix = f"one of {', '.join(known)}"
-            raise ConfigError(f"no {value!r}{nearest(value, known)}", where=option, fix=fix)
-    path, folder = pipeline_path(str(source)), Path(output)
+    request = ExportRequest(format, Path(output), options.form, options.target, options.device, options.max_batch)
+    path = pipeline_path(str(source))
+    with open_source(
+        path,
+        model=model,
+        overrides=tuple(overrides),
+        board=board,
+        tensorrt=tensorrt,
+        check=lambda names, release: _check(request, path, names, release),
+        on_progress=on_progress,
+    ) as opened:
+        return write_export(opened, request)
 
-    def check(names: Sequence[str]) -> None:
-        if folder.suffix == ".onnx" and len(names) > 1:
-            why, fix = ", ".join(names), "name a folder, or --model NAME"
-            raise ConfigError(f"cannot write {len(names)} models to one file", why=why, fix=fix)
 
-    given = tuple(overrides)
-    with open_source(path, model=model, overrides=given, board=board, check=check, on_progress=on_progress) as opened:
-        check([item.name for item in opened.items])
-        written, limitations = [], list(opened.around)
-        for item in opened.items:
-            usual: Form = "int8-qdq" if ORT in item.forms else "fp16" if FP16 in item.forms else "float"
-            made = form_of(item, form or usual, target or "ort")
-            file = folder if folder.suffix == ".onnx" else folder / f"{item.name}.onnx"
-            replace_bytes(file, to_bytes(made))
-            check_written(file, item, made)
-            written.append(file)
-            limitations += [f"{item.name}, {line}" for line in item.work]
+def write_export(source: Source, request: ExportRequest) -> Exported:
+    """Write the models of an open source. Raises as :func:`export`."""
+    _check(request, source.path, source.names, source.tensorrt)
+    return {"onnx": _onnx, "triton": _triton, "trtexec": _trtexec}[request.format](source, request)
+
+
+def _check(request: ExportRequest, path: Path, names: Sequence[str], tensorrt: str) -> None:
+    """Refuse known errors before anything is built.
+
+    Args:
+        request: what was requested.
+        path: the file that was named.
+        names: of its models.
+        tensorrt: release on the board, ``"10.3.0"``; empty without one.
+
+    Raises:
+        ConfigError: an option without a meaning for the format, several models for one file, or an unknown TensorRT.
+    """
+    for name in ("form", "target", "device", "max_batch"):
+        if getattr(request, name) is not None and name not in _OPTIONS[request.format]:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} has no effect with --format {request.format}", fix=f"leave {option} out")
+    if request.format == "onnx" and request.output.suffix == ".onnx" and len(names) > 1:
+        why, fix = ", ".join(names), "name a folder, or --model NAME"
+        raise ConfigError(f"cannot write {len(names)} models to one file", why=why, fix=fix)
+    if request.format == "trtexec" and not tensorrt:
+        fix = "--board NAME; edgert boards lists them"
+        if is_bundle(path):
+            fix = f"build it for a board: edgert build PIPELINE {fix}"
+        elif path.suffix.lower() == ".onnx":
+            fix = "--board NAME, or --trt 10.3"
+        why = "its options differ from release to release"
+        raise ConfigError("cannot tell which TensorRT the commands are for", why=why, where=str(path), fix=fix)
+
+
+def _onnx(source: Source, request: ExportRequest) -> Exported:
+    written, limitations = [], list(source.around)
+    output = request.output
+    for item in source.items:
+        usual: Form = "int8-qdq" if ORT in item.forms else "fp16" if FP16 in item.forms else "float"
+        model = form_of(item, request.form or usual, request.target or "ort")
+        path = output if output.suffix == ".onnx" else output / f"{item.name}.onnx"
+        replace_bytes(path, to_bytes(model))
+        check_written(path, item, model)
+        written.append(path)
+        limitations += [f"{item.name}, {line}" for line in item.work]
     return Exported(tuple(written), tuple(limitations))
+
+
+def _triton(source: Source, request: ExportRequest) -> Exported:
+    device = request.device or ("cpu" if source.board == HOST else "gpu")
+    every = [one for item in source.items for one in served_of(item, device, request.max_batch)]
+    files = {name: content for one in every for name, content in repository_part(one).items()}
+    limitations = (*(f"{one.name}, {line}" for one in every for line in one.limitations), *source.around)
+    return Exported(_write(request.output, files), limitations)
+
+
+def _trtexec(source: Source, request: ExportRequest) -> Exported:
+    commands = [one for item in source.items for one in commands_of(item, source.tensorrt)]
+    limitations = [*dict.fromkeys(line for one in commands for line in one.limitations)]
+    limitations += [f"{item.name}, {line}" for item in source.items for line in (*item.work, *dispatch_shares(item))]
+    limitations += source.around
+    files = {name: content for one in commands for name, content in one.members.items()}
+    written = _write(request.output, {**files, SCRIPT: script(commands, source.tensorrt, limitations).encode()})
+    written[-1].chmod(0o755)
+    return Exported(written, tuple(limitations))
+
+
+def _write(output: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
+    """Write files below a folder, in order. Raises ArtifactError."""
+    check_paths(files, str(output))
+    if output.exists() and not output.is_dir():
+        raise ArtifactError(f"cannot write {str(output)!r}", why="it is a file", fix="name a folder")
+    for name, content in files.items():
+        replace_bytes(output / name, content)
+    return tuple(output / name for name in files)

@@ -233,7 +233,7 @@ _FIXES = {
     "a Git LFS pointer": "fetch the real file: git lfs pull",
     "a TensorRT engine": "engines fit one machine only; give the ONNX file that it was built from",
     "an ONNX Runtime .ort file": "edgert reads ONNX; give the .onnx file that it was converted from",
-    "a TensorFlow Lite model": "python -m tf2onnx.convert --tflite FILE --output model.onnx",
+    "a TensorFlow Lite model": "edgert import FILE -o model.onnx",
     "a web page": "download the file itself (the 'raw' link), not the page that shows it",
     _ULTRALYTICS: "yolo export model=FILE format=onnx, where Ultralytics is installed; then give the .onnx file",
     _YOLOV5: "in YOLOv5's folder: python export.py --weights FILE --include onnx; then give the .onnx file",

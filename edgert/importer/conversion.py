@@ -1,4 +1,4 @@
-"""``edgert import``: a model of PyTorch made an ONNX file, which is written only if it computes the same."""
+"""``edgert import``: a model of another framework made an ONNX file, which is written only if it computes the same."""
 
 import re
 import tempfile
@@ -22,25 +22,29 @@ from edgert.installation import export_first
 
 # The source: its kind is known by its form, and what cannot be imported is refused with the reason.
 
-Kind = Literal["program", "function", "named"]
+Kind = Literal["program", "function", "named", "savedmodel", "tflite"]
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _NAMED = re.compile(r"(torchvision|timm):[\w.\-]+")
-_KINDS = "a .pt2 program, module:function, torchvision:NAME or timm:NAME"
-_TENSORFLOW = "python -m tf2onnx.convert --saved-model FOLDER (or --tflite FILE) --output model.onnx"
+_KINDS = "a .pt2 program, module:function, torchvision:NAME, timm:NAME, a SavedModel folder or a .tflite file"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model of PyTorch.
+    """A model of another framework.
 
     Attributes:
         kind: ``program`` (torch.export.save), ``function`` (returns an nn.Module and example inputs), ``named`` (a
-            model of torchvision or timm).
+            model of torchvision or timm), ``savedmodel``, ``tflite``.
         text: the path, absolute, or ``module:function``, ``torchvision:NAME``, ``timm:NAME``.
     """
 
     kind: Kind
     text: str
+
+    @property
+    def framework(self) -> str:
+        """For messages."""
+        return "PyTorch" if self.kind in ("program", "function", "named") else "TensorFlow"
 
 
 def source_of(text: str) -> Source:
@@ -53,11 +57,13 @@ def source_of(text: str) -> Source:
             return Source("function", text)
         raise ModelError(f"there is no {text!r}", why="it is no file or folder", fix=f"SOURCE is {_KINDS}")
     if path.is_dir():
-        raise ModelError(f"{text!r} is a folder", why=f"SOURCE is {_KINDS}", fix=f"for TensorFlow: {_TENSORFLOW}")
+        if (path / "saved_model.pb").is_file():
+            return Source("savedmodel", str(path.absolute()))
+        raise ModelError(f"folder {text!r} is no SavedModel", why="it has no saved_model.pb", fix=f"SOURCE is {_KINDS}")
     if path.suffix == ".onnx":
         raise ModelError(f"{text!r} is ONNX already", fix="edgert inspect, new, run and build take it as it is")
     if path.suffix == ".tflite" or path.read_bytes()[4:8] == b"TFL3":  # the FlatBuffers identifier of TFLite
-        raise ModelError(f"{text!r} is a TFLite file", why=f"SOURCE is {_KINDS}", fix=_TENSORFLOW)
+        return Source("tflite", str(path.absolute()))
     if zipfile.is_zipfile(path):
         return _archive(path)
     raise _pickled(path) if path.suffix in (".pt", ".pth", ".pkl") else _unknown(path)
@@ -195,7 +201,7 @@ class Imported:
         tolerance: that they are within.
         versions: package → version, of what converted it.
         seconds: it took.
-        exporter: which of PyTorch's exporters made it, and why the usual one did not.
+        exporter: which of PyTorch's exporters made it, and why the usual one did not; empty for TensorFlow.
     """
 
     path: Path | None
@@ -216,7 +222,9 @@ def import_model(
     output: str | Path,
     *,
     inputs: Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     dynamic: Mapping[str, Sequence[str | None]] | None = None,
+    signature: str = "serving_default",
     opset: int = OPSET,
     tolerance: float = TOLERANCE,
     python: Path | None = None,
@@ -227,10 +235,12 @@ def import_model(
 
     Args:
         source: a PyTorch program (torch.export.save), ``module:function`` that returns an nn.Module and example inputs,
-            ``torchvision:NAME`` or ``timm:NAME``.
+            ``torchvision:NAME``, ``timm:NAME``, a TensorFlow SavedModel folder, or a .tflite file.
         output: the ONNX file; written on success only.
         inputs: an .npz file of example inputs by name; random, or those of the source, by default.
+        shapes: input → shape of a random example.
         dynamic: parameter of a module → a name, or None for a fixed size, for each of its dimensions.
+        signature: of a SavedModel.
         opset: version of the ONNX operators, 13 or later.
         tolerance: largest accepted difference of an output, as a fraction of its largest value.
         python: an interpreter for the conversion, which needs only the framework; this one by default.
@@ -255,7 +265,8 @@ def import_model(
             where="--dynamic",
             fix="leave --dynamic out, or export the source with open dimensions",
         )
-    request = worker.Request(found.kind, found.text, str(Path.cwd()), opset, dict(dynamic or {}), weights, size)
+    sizes, dims = dict(shapes or {}), dict(dynamic or {})
+    request = worker.Request(found.kind, found.text, str(Path.cwd()), opset, sizes, dims, signature, weights, size)
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         if inputs is not None:

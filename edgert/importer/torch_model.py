@@ -4,14 +4,13 @@ What is compared is the program or module as PyTorch runs it, without gradients 
 """
 
 import inspect
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from edgert import installation
-from edgert.errors import EXIT_ERROR, EXIT_OK, BuildError, DeviceError, EdgertError, ModelError, nearest
+from edgert.errors import BuildError, DeviceError, ModelError, nearest
 from edgert.importer import conversion_process as process
 from edgert.importer.named_model import named_model
 from edgert.importer.torch_export import Call, export, other_inputs, reason_of, tensors
@@ -195,17 +194,3 @@ def _keep(path: Path, given: Iterable[str], values: Any, source: str) -> None:
             fix="take out inputs that are not used, and outputs that are not tensors",
         )
     process.write_arrays(path, {name: tensor.detach().numpy() for name, tensor in zip(names, found, strict=True)})
-
-
-def main(folder: Path) -> int:
-    """Convert what a folder requests, as ``python -m edgert.importer.torch_model FOLDER``; return the exit code."""
-    try:
-        convert_torch(process.read_request(folder), folder)
-    except EdgertError as error:
-        process.write_error(error, folder)
-        return EXIT_ERROR
-    return EXIT_OK
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

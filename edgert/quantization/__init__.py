@@ -8,6 +8,6 @@ Read to_files and evaluate first. Then precision, conversion and variants, which
 int8_model, recovery and evaluator, which hold a model to its budget; quantizer and calibrated last.
 
 calibration/ counts values and chooses thresholds. scheme/ decides what becomes INT8 and what shares a scale. lowering/
-writes that into a graph, for each engine. quantization_error, smoothing and mixed_precision recover accuracy,
-in the order of recovery. fp16/ converts to float16; describe makes reports.
+writes that into a graph, for each engine. quantization_error, equalization, adaround and mixed_precision recover
+accuracy, in the order of recovery. fp16/ converts to float16; describe makes reports.
 """

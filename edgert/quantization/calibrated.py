@@ -18,11 +18,11 @@ from edgert.quantization.calibration.range_calibrator import Progress, calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.quantizer import Recipe, matching
+from edgert.quantization.equalization import smooth_activations
+from edgert.quantization.quantizer import Recipe, equalized, matching
 from edgert.quantization.run import ALONE, Run, needs_images
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme, Target, calibrated, is_weighted
-from edgert.quantization.smoothing import smooth_activations
 
 log = logging.getLogger("edgert.quantize")
 
@@ -116,7 +116,7 @@ class Calibrated:
     """A float model ready to be quantized.
 
     Attributes:
-        model: prepared.
+        model: prepared; equalized where the section asks for it.
         table: its ranges.
         feed: the images they were measured on; None where ranges came from a file and no images with them.
         whole: the scheme that decided which ranges to measure, with nothing kept; None where all were, or came from
@@ -152,7 +152,7 @@ class Calibrated:
     def smoothed(self, recipe: Recipe, *, stop: threading.Event | None = None) -> Calibrated | None:
         """Return the same model with smoothed activations and newly measured ranges.
 
-        See :mod:`~edgert.quantization.smoothing`. None where nothing can be smoothed, or without images to measure
+        See :mod:`~edgert.quantization.equalization`. None where nothing can be smoothed, or without images to measure
         on.
 
         Args:
@@ -198,7 +198,8 @@ def prepared(model: Model, config: ModelConfig) -> Model:
             where=str(model.path),
             fix="leave one profile, or precision: fp32",
         )
-    return prepare(model, one_size(model, config))
+    ready = prepare(model, one_size(model, config))
+    return equalized(ready) if config.quantize.equalize else ready
 
 
 def one_size(model: Model, config: ModelConfig) -> Shapes:
@@ -253,7 +254,7 @@ def calibrate_section(
             images = open_images(requested.images, limit=requested.limit)
         model = prepared(load(config.onnx), config)
         feed = feed_of(images, model, config)
-        method = requested.method if requested else "mse"
+        method = requested.method if requested and requested.method != "auto" else "mse"
         whole, tensors = None, None
         if target is not None:
             whole = scheme(read(model), target)

@@ -77,9 +77,13 @@ def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, 
     return found
 
 
-def method_text(table: RangeTable) -> str:
-    """Return how thresholds were chosen, like ``"mse"``."""
-    return f"percentile {table.percentile:g}" if table.method == "percentile" else table.method
+def method_text(table: RangeTable, recipe: Recipe) -> str:
+    """Return how thresholds were chosen: ``"mse"``, or ``auto`` where tensors have their own methods."""
+    shares = {"percentile": f"percentile {table.percentile:g}"}
+    if not recipe.choose and not table.chosen:
+        return shares.get(table.method, table.method)
+    used = {table.chosen.get(name, table.method) for name in table.histograms}
+    return f"auto: {', '.join(sorted(shares.get(name, name) for name in used))}"
 
 
 def engine_text(config: ModelConfig) -> str:
@@ -177,7 +181,8 @@ def describe(
 ) -> QuantizationReport:
     """Make a report of a quantized model.
 
-    Reads the model's file again. Thresholds of every method are computed for each tensor, up to 20 ms each.
+    Reads the model's file again. Thresholds of every method are computed for each tensor, up to 20 ms each, and
+    equalization, where the section asks for it, once more.
 
     Args:
         outcome: the quantized model and its measurements.
@@ -189,9 +194,12 @@ def describe(
         EdgertError: the model's file cannot be read any more.
     """
     model, plan = load(config.onnx), outcome.quantized.scheme
-    changes = describe_layers.corrections(outcome)
+    changes = describe_layers.corrections(outcome, model, config)
     images = source or (str(config.calibrate.images) if config.calibrate else "")
     notes = list(_notes(outcome))
+    if config.quantize.equalize and all(one.kind != describe_layers.EQUALIZATION for one in changes):
+        text = f"{describe_layers.EQUALIZATION} was requested and found no channels that could be scaled."
+        notes.append(Note(text, level="note"))
     absent: dict[Missing, str] = {}
     if outcome.evaluation is None:
         by_user = "Accuracy was not measured: the user's own code reads the outputs."
@@ -199,7 +207,7 @@ def describe(
     if not outcome.sqnr_db:
         absent["layers"] = "No layer's output could be compared with that of the float model."
     return QuantizationReport(
-        provenance=provenance(model, outcome.table, method_text(outcome.table), command, images),
+        provenance=provenance(model, outcome.table, method_text(outcome.table, outcome.recipe), command, images),
         target=TARGETS[plan.target],
         accuracy=() if outcome.evaluation is None else accuracy_rows(outcome.evaluation, outcome.labeled),
         sizes_bytes=sizes_bytes({"FP32": model, "INT8": outcome.model}),

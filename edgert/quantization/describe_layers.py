@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph import Graph, Node, read
+from edgert.config import ModelConfig
+from edgert.graph import Graph, Model, Node, read
 from edgert.graph.operators import WEIGHTED, about
+from edgert.quantization.calibrated import prepared
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS, threshold
+from edgert.quantization.equalization import scalings
 from edgert.quantization.int8_model import QuantizationResult
-from edgert.quantization.lowering.weights import along_axis, bias_factor
+from edgert.quantization.lowering.weights import along_axis, bias_factor, quantize_weight, scale_axis, weight_scales
+from edgert.quantization.quantizer import matching
 from edgert.quantization.scheme.units import Scheme, Target, is_weighted
 from edgert.report.quantization_record import Correction, LayerRow, Note, TensorRow
 
@@ -83,7 +87,7 @@ def tensor_rows(table: RangeTable, scheme: Scheme) -> tuple[TensorRow, ...]:
             method: threshold(histogram, method, percentile=table.percentile) for method in METHODS
         }
         known[histogram.digest] = thresholds
-        chosen, used = table.method, table.amax(groups[name])
+        chosen, used = table.chosen.get(name, table.method), table.amax(groups[name])
         others = tuple(other for other in groups[name] if other != name)
         used_alone = None if used == thresholds[chosen] else used
         rows.append(
@@ -102,10 +106,43 @@ def _is_layer(graph: Graph, node: Node, outcome: QuantizationResult) -> bool:
 
 Array = npt.NDArray[Any]
 
+EQUALIZATION = "Cross-layer equalization"
 
-def corrections(outcome: QuantizationResult) -> tuple[Correction, ...]:
-    """Return all changes, in graph order."""
-    return tuple(_shifted(outcome)) if outcome.recipe.correct_bias else ()
+
+def corrections(outcome: QuantizationResult, model: Model, config: ModelConfig) -> tuple[Correction, ...]:
+    """Return all changes, in the order they were made; equalization is computed again from the file."""
+    equalized = _equalized(model, config) if config.quantize.equalize else ()
+    rounded = _rounded(outcome) if outcome.recipe.adaround else ()
+    shifted = _shifted(outcome) if outcome.recipe.correct_bias else ()
+    return (*equalized, *rounded, *shifted)
+
+
+def _equalized(model: Model, config: ModelConfig) -> Iterator[Correction]:
+    plain = config.model_copy(update={"quantize": config.quantize.model_copy(update={"equalize": False})})
+    for one in scalings(read(prepared(model, plain))):
+        changes = []
+        for verb, values in (("outputs divided by", one.outputs), ("inputs multiplied by", one.inputs)):
+            if (values != 1).any():
+                ends = dict.fromkeys((float(values.min()), float(values.max())))
+                changes.append(f"{verb} {' to '.join(f'{end:.3g}' for end in ends)}")
+        yield Correction(EQUALIZATION, (one.node,), ", ".join(changes))
+
+
+def _rounded(outcome: QuantizationResult) -> Iterator[Correction]:
+    """Yield nodes whose weights AdaRound rounded, with the share of weights rounded the other way."""
+    before, after = read(outcome.prepared), outcome.quantized.graph
+    known = {node.name: node for node in after.nodes}
+    weighted = sorted(outcome.quantized.scheme.weighted & known.keys())
+    names = set(matching(outcome.recipe.adaround, weighted, "adaround"))
+    for node in before.nodes:
+        if node.name in names:
+            weight = before.constants[node.inputs[1]]
+            axis = scale_axis(node, weight) if outcome.recipe.per_channel else None
+            scales = weight_scales(weight, axis)
+            nearest = quantize_weight(weight, scales, axis).restored
+            now, _ = _stored(after, known[node.name].inputs[1])
+            share = float(np.mean(np.abs(now - nearest) > along_axis(scales, axis, weight.ndim) / 2))
+            yield Correction("AdaRound", (node.name,), f"{share:.1%} of the weights rounded the other way")
 
 
 def _shifted(outcome: QuantizationResult) -> Iterator[Correction]:

@@ -107,7 +107,7 @@ def quantize_section(
         state: a file in which that search survives an interruption.
         judged: False measures only the noise of the outputs, where the section sets no budget.
         smooth: lets TensorRT's forms have their activations smoothed where that saves accuracy
-            (:mod:`~edgert.quantization.smoothing`). Not for a calibration cache, which belongs to the model as it
+            (:mod:`~edgert.quantization.equalization`). Not for a calibration cache, which belongs to the model as it
             is.
         strict: False returns a model that misses its budget as well; it is not ``is_sound`` then.
 
@@ -201,7 +201,9 @@ def recipe_of(config: ModelConfig, target: Target, dla: Dla = USUAL_DLA) -> Reci
     recipe = Recipe(
         target,
         keep=wanted.keep,
+        choose=config.calibrate is not None and config.calibrate.method == "auto",
         correct_bias=wanted.correct_bias,
+        adaround=wanted.adaround,
         activation=wanted.activation,
         dla=dla,
     )
@@ -244,7 +246,7 @@ def _noise_warnings(lost: Sequence[str]) -> Iterator[str]:
     if lost:
         yield (
             f"INT8 spoils this model: {'; '.join(lost)}, whatever the two agree on. Calibrate on images like those it "
-            "will see, or use precision: fp16"
+            "will see, try method: auto, or precision: fp16"
         )
 
 
@@ -266,7 +268,7 @@ def _warnings(evaluator: Evaluator, made: Recovered, clear: bool) -> Iterator[st
     if value < evaluator.floor:
         yield (
             f"this INT8 model differs too much from FP32: {metric} {value:.2f}, and sound ones have "
-            f"{evaluator.floor:.2f} or more. Try another method: of calibrate, or precision: fp16"
+            f"{evaluator.floor:.2f} or more. Try method: auto, or precision: fp16"
         )
     elif value < evaluator.goal and metric in REPAIRED:
         yield (
@@ -285,6 +287,7 @@ def _missed(evaluator: Evaluator, made: Recovered) -> BuildError:
         f"INT8 misses the accuracy budget: {evaluator.metric} {made.result.value:.4f}, at least {evaluator.goal:.4f} "
         "wanted",
         why=why,
-        fix="calibrate on more images like those it will see, allow a larger max_drop, or use precision: fp16",
+        fix="calibrate on more images like those it will see, try method: auto or quantize: {adaround: '*'}, "
+        "allow a larger max_drop, or precision: fp16",
         code="E501",
     )

@@ -1,27 +1,140 @@
 """Quantization of a prepared float model with its ranges to INT8, step by step.
 
-Bias correction is last, as its measured means include what everything before left over.
+Order matters: equalization comes before ranges are measured (:func:`equalized`), the choice of thresholds before
+AdaRound. Bias correction is last, as its measured means include what everything before left over.
 """
 
 import fnmatch
 import platform
+import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
 
 from dla import Target as Dla
+from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError, nearest
-from edgert.graph import Graph, Model, read, write
+from edgert.graph import Graph, Model, Node, extract, read, write
+from edgert.quantization.adaround import roundings
 from edgert.quantization.calibration.ranges import RangeTable
+from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.calibration.value_histogram import Histogram
-from edgert.quantization.calibration.walk import Feeds, check_stop
+from edgert.quantization.calibration.walk import THREADS, Feeds, check_stop, walk
+from edgert.quantization.equalization import equalize
 from edgert.quantization.lowering import lower as lowering
 from edgert.quantization.lowering.lower import Activation, Storage, lower
-from edgert.quantization.lowering.weights import Rounding
+from edgert.quantization.lowering.weights import LIMIT, Rounding, along_axis, integer_weight, kernel_of
 from edgert.quantization.quantization_error import OutputNoise, correct_biases
 from edgert.quantization.run import ALONE, Run
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import USUAL_DLA, Scheme, Target
+
+# Method ``auto``: for each scale, the threshold whose rounding changes the outputs of the following nodes least.
+
+DEFAULT = "mse"
+"""The method where several tie, and where no weighted node reads a tensor: then only its own error counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The effect of each method on the tensors of one scale.
+
+    Attributes:
+        tensors: those that share the scale.
+        method: the one chosen.
+        thresholds: method → amax.
+        errors: method → squared error per element at the outputs of the weighted nodes that read a tensor, relative to
+            the squared outputs. Empty without such nodes.
+    """
+
+    tensors: tuple[str, ...]
+    method: str
+    thresholds: Mapping[str, float]
+    errors: Mapping[str, float]
+
+
+def choices(
+    graph: Graph,
+    scheme: Scheme,
+    table: RangeTable,
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    stop: threading.Event | None = None,
+) -> tuple[Choice, ...]:
+    """Choose the method of every scale, and return it with the errors that decided it.
+
+    A tensor is rounded with each threshold in turn while everything else stays float. The graph runs once per image,
+    and each weighted node once more per image and threshold.
+
+    Args:
+        graph: the float graph that the scheme was made for.
+        scheme: which tensors are rounded, and which share a scale.
+        table: their measured ranges.
+        feeds: a few images.
+        like: the model that the graph was read from.
+        stop: ends it when set.
+
+    Raises:
+        CalibrationError: there are no images, or the table lacks a tensor; stopped.
+        BuildError: ONNX Runtime cannot run the graph.
+    """
+    if not feeds:
+        raise CalibrationError("methods cannot be chosen by output error without images", why="0 given")
+    tables = {method: table.with_method(method) for method in METHODS}
+    groups = dict.fromkeys(group for group in scheme.groups.values() if any(name in scheme.needed for name in group))
+    thresholds = {group: {method: tables[method].amax(group) for method in METHODS} for group in groups}
+    totals = {group: Counter[str]() for group in groups}
+    readers = _readers(graph, scheme, thresholds)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for name, values in zip(readers, walk(graph, list(readers), feeds, like, stop=stop), strict=True):
+            group = scheme.groups[name]
+            for node in readers[name]:
+                # Without its bias the node is linear: the error of its input becomes the error of its output.
+                alone = replace(graph, nodes=(replace(node, inputs=node.inputs[:2]),))
+                linear = Function(write(extract(alone, node.outputs[:1], [name]), like), fused=False)
+                for errors in pool.map(partial(_errors, linear, name, thresholds[group]), values):
+                    totals[group].update(errors)
+    found = []
+    for group in groups:
+        errors = totals[group] if any(totals[group].values()) else {}
+        best = min(METHODS, key=lambda method: (errors.get(method, 0.0), method != DEFAULT))
+        found.append(Choice(group, best, thresholds[group], dict(errors)))
+    return tuple(found)
+
+
+def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], object]) -> Mapping[str, list[Node]]:
+    """Return tensor → the weighted nodes that read it rounded, both in graph order."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        if not node.inputs or kernel_of(graph, node) is None:
+            continue
+        name = node.inputs[0]
+        point = scheme.points.get(name)
+        if point is not None and node.name in point.readers and scheme.groups[name] in groups:
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _errors(function: Function, name: str, thresholds: Mapping[str, float], values: Array) -> Mapping[str, float]:
+    """Return method → error of the node's output for one image, relative to the output's own square."""
+
+    def power(array: Array) -> float:
+        (output,) = function({name: array}).values()
+        return float(np.square(output, dtype=np.float64).sum())
+
+    signal = power(values) or 1.0
+    found = {}
+    for amax in set(thresholds.values()):
+        scale = np.float32(amax) / np.float32(LIMIT)
+        found[amax] = power(np.clip(np.rint(values / scale), -LIMIT, LIMIT) * scale - values) / signal
+    return {method: found[amax] for method, amax in thresholds.items()}
+
 
 # From ranges to a model, step by step.
 
@@ -33,14 +146,18 @@ class Recipe:
     Attributes:
         target: who runs it.
         keep: units that stay in higher precision, by name or glob.
+        choose: find each threshold anew, by the method that leaves the least error in what reads the tensor.
         correct_bias: take off each bias what rounding adds to its channel's mean.
+        adaround: units, by name or glob, whose weights are rounded so that the layer's output is closest.
         storage, activation, per_channel: as :func:`~edgert.quantization.lowering.lower.lower` takes them.
         dla: whose rules hold, for target ``dla``.
     """
 
     target: Target = "ort"
     keep: tuple[str, ...] = ()
+    choose: bool = False
     correct_bias: bool = True
+    adaround: tuple[str, ...] = ()
     storage: Storage = "int8"
     activation: Activation = "symmetric"
     per_channel: bool = True
@@ -102,23 +219,30 @@ class Quantizer:
         self.graph = read(model)
         self._log, self._more = run.log, more
         self._whole = whole or scheme(self.graph, recipe.target, dla=recipe.dla)
-        self._latest: tuple[Scheme, Graph] | None = None
+        self._latest: tuple[Scheme, Mapping[str, Array], Graph] | None = None
         self.units = tuple(unit.name for unit in self._whole.units)
         self.keep = frozenset(matching(recipe.keep, self.units, "keep"))
         self._plan = self._planned(self.keep)
         self.table = table
+        if recipe.choose:
+            self._log("choosing thresholds by output error")
+            found = choices(self.graph, self._plan, table, feeds, model, stop=run.stop)
+            self.table = table.with_chosen({name: one.method for one in found for name in one.tensors})
 
     def quick(self, keep: Collection[str] = ()) -> Quantized:
         """Return the model by plain rounding alone: for comparing which units to keep."""
         plan = self.scheme(keep)
-        return self._quantized(self.graph, plan, self.lowered(self.graph, plan), ())
+        return self._quantized(self.graph, plan, {}, self.lowered(self.graph, plan), ())
 
     def finish(self, keep: Collection[str] = (), *, correct: bool = True) -> Quantized:
         """Return the model with all the recipe asks for, in minutes for a large one; ``correct`` False skips biases."""
         plan, graph, notes = self.scheme(keep), self.graph, []
         if self._latest is None or self._latest[0] is not plan:  # biases aside, the latest form is made once
-            self._latest = plan, self.lowered(graph, plan)
-        made = self._latest[1]
+            rounded = self._rounded(plan)
+            self._latest = plan, rounded, self.lowered(graph, plan, rounded)
+        _, rounded, made = self._latest
+        if rounded:
+            notes.append(f"AdaRound: the weights of {len(rounded)} nodes")
         if correct and self.corrects:
             self._log("correcting biases")
             graph = correct_biases(graph, made, self.feeds, self.model, stop=self.stop)
@@ -126,9 +250,9 @@ class Quantizer:
             if plan.target == "ort":
                 how = self.recipe
                 stored = lowering.roundings(graph, plan, self.table.amax, how.storage, how.activation, self.table.span)
-            made = lowering.with_biases(made, self.graph, graph, plan, stored, self.recipe.per_channel)
+            made = lowering.with_biases(made, self.graph, graph, plan, stored, self.recipe.per_channel, rounded)
             notes.append(f"bias correction over {len(self.feeds)} images")
-        return self._quantized(graph, plan, made, tuple(notes))
+        return self._quantized(graph, plan, rounded, made, tuple(notes))
 
     @property
     def corrects(self) -> bool:
@@ -148,7 +272,9 @@ class Quantizer:
     def _planned(self, keep: frozenset[str]) -> Scheme:
         return scheme(self.graph, self.recipe.target, keep, self.recipe.dla, self._whole)
 
-    def lowered(self, graph: Graph, plan: Scheme, *, aligned: bool = False) -> Graph:
+    def lowered(
+        self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
+    ) -> Graph:
         """Return a graph of the model's shape in INT8."""
         return lower(
             graph,
@@ -158,14 +284,29 @@ class Quantizer:
             activation=self.recipe.activation,
             per_channel=self.recipe.per_channel,
             aligned=aligned,
+            rounded=rounded or {},
             span=self.table.span,
         )
 
-    def _quantized(self, graph: Graph, plan: Scheme, made: Graph, notes: tuple[str, ...]) -> Quantized:
+    def _quantized(
+        self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array], made: Graph, notes: tuple[str, ...]
+    ) -> Quantized:
         fast = made
-        if plan.target == "ort" and lowering.align(graph) is not graph:
-            fast = self.lowered(graph, plan, aligned=True)
+        if plan.target == "ort" and lowering.align(graph, rounded)[0] is not graph:
+            fast = self.lowered(graph, plan, rounded, aligned=True)
         return Quantized(write(fast, self.model), made, plan, notes)
+
+    def _rounded(self, plan: Scheme) -> Mapping[str, Array]:
+        nodes = matching(self.recipe.adaround, [name for name in self.units if name in plan.weighted], "adaround")
+        if not nodes:
+            return {}
+        self._log(f"AdaRound of {len(nodes)} nodes")
+        grids = {}
+        for node in (node for node in self.graph.nodes if node.name in nodes):
+            plain = integer_weight(self.graph, node, self.recipe.per_channel, {})
+            grids[node.inputs[1]] = along_axis(plain.scales, plain.axis, plain.values.ndim)
+        coarse = self.lowered(self.graph, plan)
+        return roundings(self.graph, coarse, grids, self.feeds, self.model, stop=self.stop)
 
 
 def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[frozenset[str]], float]:
@@ -182,6 +323,11 @@ def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[fr
         return noise.of(Function(quantizer.quick(kept).model, fused=fused))
 
     return measure
+
+
+def equalized(model: Model) -> Model:
+    """Return a prepared model with cross-layer equalization of its weights; it computes the same up to rounding."""
+    return write(equalize(read(model)), model)
 
 
 def for_this_machine(recipe: Recipe) -> Recipe:

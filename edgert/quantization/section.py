@@ -45,7 +45,7 @@ class ModelSection:
         Raises:
             ConfigError: there is no such method.
         """
-        _check(method, METHODS, "--method")
+        _check(method, (*METHODS, "auto"), "--method")
         written = self.config.calibrate.model_dump() if self.config.calibrate else {}
         given = {"images": images, "method": method, "limit": limit, "early_stop": None if early_stop else False}
         settings = {**written, **_known(given)}

@@ -41,7 +41,7 @@ class CalibrateOptions:
     """Options for measuring ranges.
 
     Attributes:
-        method: mse, minmax, percentile or entropy; the pipeline's, or mse, by default.
+        method: mse, minmax, percentile, entropy or auto; the pipeline's, or mse, by default.
         limit: at most this many images, 256 by default.
         workers: processes; one already uses all cores.
         dask: address of a Dask scheduler, whose workers measure instead.
@@ -113,7 +113,7 @@ def _on_stream(
     return measured(
         ready,
         feed,
-        method=options.method or "mse",
+        method="mse" if options.method in (None, "auto") else options.method,
         workers=options.workers,
         dask=options.dask,
         early_stop=options.early_stop,
@@ -217,7 +217,7 @@ class QuantizeOptions:
     Attributes:
         ranges: of :func:`edgert.calibrate`, or a file of them, instead of measuring.
         task: of an ONNX file, as written in YAML; inferred where the file or its family shows it for sure.
-        method: mse, minmax, percentile or entropy.
+        method: mse, minmax, percentile, entropy or auto.
         limit: at most this many images, 256 by default.
         target: ``ort``, ``gpu`` or ``dla``; or ``cache``, a calibration cache for TensorRT <= 10.
         tensorrt: its release, for the header of a calibration cache.

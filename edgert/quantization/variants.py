@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.config import CalibrateConfig, ModelConfig
 from edgert.dataset import ImageDataset, open_images
@@ -76,7 +77,7 @@ class QuantizedVersion:
         """
         recipe = self.made.quantizer.recipe
         if isinstance(self.made.quantizer, _DlaQuantizer):  # weights are integers there: no correction can be read off
-            recipe = replace(recipe, correct_bias=False)
+            recipe = replace(recipe, correct_bias=False, adaround=())
         return replace(outcome_of(self.made, recipe, self.feeds, self.seconds), labeled=labeled)
 
 
@@ -162,9 +163,11 @@ class _Base:
 class _DlaQuantizer(Quantizer):
     """A quantizer whose models are emulations: corrections are measured on a DLA's publicly known arithmetic."""
 
-    def lowered(self, graph: Graph, plan: Scheme, *, aligned: bool = False) -> Graph:
+    def lowered(
+        self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
+    ) -> Graph:
         """Return the graph as a DLA computes it, in float32."""
-        return emulate_dla(graph, plan, self.table.amax, per_channel=self.recipe.per_channel)
+        return emulate_dla(graph, plan, self.table.amax, per_channel=self.recipe.per_channel, rounded=rounded or {})
 
 
 def _int8(base: _Base, target: Target) -> Version:
@@ -214,6 +217,6 @@ def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run)
         return _Base(config, calibrate_section(config, images=images, run=run), run, given)
     calibrated = with_ranges(config, wanted.ranges, images=images)
     if not given:  # without what images are needed for beside ranges: the evaluation's own would flatter
-        plain = config.quantize.model_copy(update={"correct_bias": False})
+        plain = config.quantize.model_copy(update={"correct_bias": False, "adaround": ()})
         config = config.model_copy(update={"quantize": plain, "calibrate": None})
     return _Base(config, calibrated, run, str(wanted.ranges), learns=bool(given))

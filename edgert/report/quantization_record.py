@@ -134,7 +134,7 @@ class Correction:
     """A change of weights that was made to recover accuracy.
 
     Attributes:
-        kind: ``Bias correction``.
+        kind: ``Cross-layer equalization``, ``Bias correction``, ``AdaRound``.
         nodes: whose weights changed.
         effect: in words, with numbers where there are any.
     """

@@ -13,17 +13,21 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.config import InputConfig
 from edgert.graph import Graph, Model, load, read, write
+from edgert.quantization.adaround import Effort, roundings
 from edgert.quantization.calibrated import prepare
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import walk
+from edgert.quantization.equalization import equalize, scalings, smooth_activations
 from edgert.quantization.lowering.lower import lower
+from edgert.quantization.lowering.weights import along_axis, kernel_of, scale_axis, weight_scales, weighted
 from edgert.quantization.quantization_error import correct_biases, sqnr
+from edgert.quantization.quantizer import choices
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme
-from edgert.quantization.smoothing import smooth_activations
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers.evaluation_data import data, frame, read as read_image
+from tests.helpers.models import with_constants
 
 Images = list[dict[str, Any]]
 
@@ -94,6 +98,17 @@ def gain(name: str, net: Graph) -> float:
     return float(np.mean([after[key] - before[key] for key in before if np.isfinite(before[key])]))
 
 
+@pytest.mark.parametrize("name", INPUTS)
+def test_equalized_models_compute_the_same(name: str) -> None:
+    net, (feed,) = graph(name), images(name, 5, 1)
+    done = equalize(net)
+    before, after = Function(model(name))(feed), Function(write(done, model(name)))(feed)
+    for key, wanted in before.items():
+        np.testing.assert_allclose(after[key], wanted, atol=1e-5 * max(1, np.abs(wanted).max()))
+    touched = {one.node for one in scalings(net)}
+    assert bool(touched) == (name in ("squeezenet_fp32", "nanodet_m_320"))  # the others have SiLU or ReLU6 everywhere
+
+
 @pytest.mark.parametrize(("name", "least"), [("mobilenet_v1_025_224", 2.0), ("nanodet_m_320", 0.0)])
 def test_bias_correction_helps_and_never_harms(name: str, least: float) -> None:
     feeds, _, _, _, lowered = setting(name)
@@ -139,3 +154,38 @@ def test_evening_out_rescues_a_detector_on_a_gpu() -> None:
         found.append(sum(float(np.square(a - b).sum()) for a, b in pairs) / sum(float((a**2).sum()) for a, _ in pairs))
     plain, even = found
     assert plain > 0.5 and even < 0.3 * plain
+
+
+def test_rounding_by_effect_lowers_the_error_of_every_layer_it_changes() -> None:
+    name = "mobilenet_v1_025_224"
+    feeds, _, _, _, lowered = setting(name)
+    net = graph(name)
+    nodes = [node for node in weighted(net) if kernel_of(net, node)][:5]
+    scales = {}
+    for node in nodes:
+        stored = net.constants[node.inputs[1]]
+        axis = scale_axis(node, stored)
+        scales[node.inputs[1]] = along_axis(weight_scales(stored, axis), axis, stored.ndim)
+    found = roundings(net, lowered(net), scales, feeds, model(name), effort=Effort(steps=50))
+    nearest = {weight: np.rint(net.constants[weight] / scales[weight]) for weight in found}
+    assert len(found) == 5
+    assert sum(np.count_nonzero(values != nearest[weight]) for weight, values in found.items()) > 20
+    errors = np.zeros(2)
+    for node in nodes:
+        weight, output = node.inputs[1], node.outputs[0]
+        exact = np.array(next(walk(net, [output], feeds, model(name))))
+        for at, values in enumerate((nearest[weight], found[weight])):
+            changed = with_constants(net, {weight: (values * scales[weight]).astype(np.float32)})
+            off = np.array(next(walk(changed, [output], feeds, model(name)))) - exact
+            errors[at] += np.square(off - off.mean(axis=(0, 1, 3, 4), keepdims=True)).mean(axis=(0, 1, 3, 4)).sum()
+    assert errors[1] < 0.8 * errors[0]
+
+
+def test_methods_are_chosen_by_what_readers_feel() -> None:
+    name = "nanodet_m_320"
+    feeds, _, decided, ranges, _ = setting(name)
+    found = choices(graph(name), decided, ranges, feeds[:4], model(name))
+    assert {tensor for one in found for tensor in one.tensors} == set(decided.needed)
+    assert len({one.method for one in found}) > 1  # no rule wins everywhere
+    for one in found:
+        assert not one.errors or one.errors[one.method] == min(one.errors.values())

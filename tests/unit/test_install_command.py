@@ -19,8 +19,8 @@ REQUIRES = [
     "numpy>=1.26",
     'scipy>=1.13; extra == "plan"',
     "PyNvVideoCodec>=2; (platform_machine == 'x86_64') and extra == 'nvdec'",
-    "torch>=2.7; extra == 'torch'",
-    "onnxscript>=0.5; extra == 'torch'",
+    "tensorflow>=2.16; extra == 'tensorflow'",
+    "tf2onnx>=1.17; extra == 'tensorflow'",
 ]
 
 
@@ -33,7 +33,7 @@ def test_in_a_clone_it_is_the_clones_extra() -> None:
     [
         ("plan", "pip install 'scipy>=1.13'"),
         ("nvdec", "pip install 'PyNvVideoCodec>=2'"),
-        ("torch", "pip install 'torch>=2.7' 'onnxscript>=0.5'"),
+        ("tensorflow", "pip install 'tensorflow>=2.16' 'tf2onnx>=1.17'"),
     ],
 )
 def test_installed_from_a_wheel_it_is_what_the_extra_stands_for(

@@ -89,6 +89,9 @@ DOORS = {
     "onnxscript": ("edgert/importer/torch_model.py",),
     "torchvision": ("edgert/importer/named_model.py",),
     "timm": ("edgert/importer/named_model.py",),
+    "tensorflow": ("edgert/importer/conversion_process.py",),
+    "tf2onnx": ("edgert/importer/conversion_process.py",),
+    "ai_edge_litert": ("edgert/importer/conversion_process.py",),
 }
 LAZY = {
     "scipy",
@@ -111,6 +114,9 @@ LAZY = {
     "confluent_kafka",
     "torch",
     "onnxscript",
+    "tensorflow",
+    "tf2onnx",
+    "ai_edge_litert",
     "mcap",
     "zstandard",
     "rclpy",

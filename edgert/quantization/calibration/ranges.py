@@ -31,19 +31,21 @@ class RangeTable:
         images: images counted.
         method: how thresholds are chosen, one of :data:`~edgert.quantization.calibration.threshold.METHODS`.
         histograms: tensor → its values. Read them, do not add to them.
+        chosen: tensor → method, where it differs.
         warnings: what the reader ought to know, a line each.
         percentile: what ``percentile`` means, wherever that method is used.
         available: images there were, more than ``images`` when the ranges had settled before; None if unknown.
         version: of the edgert that counted.
 
     Raises:
-        CalibrationError: an unknown method or percentile.
+        CalibrationError: an unknown method or percentile, or a choice for a tensor that is not in the table.
     """
 
     model: str
     images: int
     method: str
     histograms: Mapping[str, Histogram]
+    chosen: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     percentile: float = PERCENTILE
     available: int | None = None
@@ -51,7 +53,10 @@ class RangeTable:
     _known: dict[tuple[str, ...], float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check(self.method, self.percentile)
+        for method in {self.method, *self.chosen.values()}:
+            check(method, self.percentile)
+        for name in self.chosen:
+            self._histogram(name)
 
     @property
     def zero(self) -> tuple[str, ...]:
@@ -61,7 +66,8 @@ class RangeTable:
     def amax(self, names: Iterable[str] | str) -> float:
         """Return the threshold of a tensor, or of tensors that share a scale; it is computed once and cached.
 
-        A group's threshold is chosen on all its values together.
+        A group's threshold is chosen on all its values together. Where its tensors have different methods, it is the
+        largest that any of these methods gives. So no tensor loses what its own method would have kept.
 
         Raises:
             CalibrationError: no names, or a tensor is not in the table or never had an element.
@@ -77,7 +83,8 @@ class RangeTable:
             raise CalibrationError(
                 f"tensor {group[0]!r} has no range", why="it had no elements in any image", fix="leave it in float32"
             )
-        self._known[group] = threshold(whole, self.method, percentile=self.percentile)
+        methods = {self.chosen.get(name, self.method) for name in group}
+        self._known[group] = max(threshold(whole, method, percentile=self.percentile) for method in methods)
         return self._known[group]
 
     def span(self, names: Iterable[str] | str) -> tuple[float, float]:
@@ -88,6 +95,14 @@ class RangeTable:
         """
         found = [self._histogram(name) for name in ((names,) if isinstance(names, str) else names)]
         return min(one.low for one in found), max(one.high for one in found)
+
+    def with_method(self, method: str) -> RangeTable:
+        """Return the same values with one method for all tensors. Raises CalibrationError: the method is unknown."""
+        return replace(self, method=method, chosen={})
+
+    def with_chosen(self, chosen: Mapping[str, str]) -> RangeTable:
+        """Return the same values with these methods where they differ from the table's; earlier choices are dropped."""
+        return replace(self, chosen={name: method for name, method in chosen.items() if method != self.method})
 
     def with_warnings(self, *warnings: str) -> RangeTable:
         """Return the same table with further warnings, each only once."""
@@ -127,8 +142,9 @@ def save_table(table: RangeTable, path: str | Path) -> None:
     tensors = {}
     counts = {name: content.pop("counts") for name, content in stored.items()}
     for name, content in stored.items():
+        own = {"method": table.chosen[name]} if name in table.chosen else {}
         amax = short(table.amax(name)) if table.histograms[name].values else None
-        tensors[name] = {"amax": amax, **content}
+        tensors[name] = {"amax": amax, **own, **content}
     lines = [f"{_dump(key)}: {_dump(value)}" for key, value in head.items()]
     for key, rows in (("tensors", tensors), ("counts", counts)):
         inner = ",\n".join(f"  {_dump(name)}: {_dump(row)}" for name, row in rows.items())
@@ -201,6 +217,7 @@ def _table(content: Mapping[str, Any]) -> RangeTable:
         images=_as(int, content["images"]),
         method=content["method"],
         histograms=histograms,
+        chosen={name: entry["method"] for name, entry in tensors.items() if "method" in entry},
         warnings=tuple(_as(str, warning) for warning in _as(list, content["warnings"])),
         percentile=content["percentile"],
         available=None if content["available"] is None else _as(int, content["available"]),

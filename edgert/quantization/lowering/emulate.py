@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dla import fuses
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
+from edgert.graph.model import Array
 from edgert.graph.operators import SUMS, about, is_copy, non_negative, of_values
 from edgert.quantization.lowering.trt_form import Amax, DlaScales
 from edgert.quantization.lowering.weights import bias_factor, integer_weight, with_plain_bias
@@ -232,7 +233,9 @@ _AVERAGING = frozenset({"AveragePool", "Resize"})
 """On integers of one scale these give fractions, which are rounded as they are: exact halves stay exact halves."""
 
 
-def emulate_dla(graph: Graph, scheme: Scheme, amax: Amax, *, per_channel: bool = True) -> Graph:
+def emulate_dla(
+    graph: Graph, scheme: Scheme, amax: Amax, *, per_channel: bool = True, rounded: Mapping[str, Array] = {}
+) -> Graph:
     """Return the graph with every float32 tensor as a DLA would have it; what no DLA can run stays float32.
 
     INT8 nodes work on integers, held in float32: sums of products are exact up to 2**24. A fused activation or residual
@@ -248,13 +251,15 @@ def emulate_dla(graph: Graph, scheme: Scheme, amax: Amax, *, per_channel: bool =
         scheme: for target ``dla``; its kept units are the FP16 islands.
         amax: threshold of the tensors that share a scale.
         per_channel: one scale per output channel of a weight, else one per weight.
+        rounded: weight name → int8 values of its shape decided elsewhere, for the scales of
+            :func:`~edgert.quantization.lowering.weights.weight_scales`.
 
     Raises:
         ValueError: the scheme is for another target.
     """
     if scheme.target != "dla":
         raise ValueError(f"a scheme for a DLA is needed, this one is for {scheme.target!r}")
-    form = _Form(graph, scheme, amax, per_channel)
+    form = _Form(graph, scheme, amax, per_channel, rounded)
     for node in graph.nodes:
         form.add(node)
     return form.builder.finish()
@@ -263,9 +268,11 @@ def emulate_dla(graph: Graph, scheme: Scheme, amax: Amax, *, per_channel: bool =
 class _Form:
     """Emitter of node after node, each with the forms of its inputs that it reads."""
 
-    def __init__(self, graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool) -> None:
+    def __init__(
+        self, graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]
+    ) -> None:
         self.builder = Builder(graph)
-        self._graph, self._per_channel = graph, per_channel
+        self._graph, self._per_channel, self._rounded = graph, per_channel, rounded
         self._scales = DlaScales(graph, scheme, amax)
         self._mode = modes(graph, scheme)
         self._unrounded = unrounded(graph, scheme, self._mode)
@@ -350,7 +357,7 @@ class _Form:
         The bias is rounded to multiples of the input's scale times the weight's, as int32 would hold it. Int32
         overflows where weights are tiny beside their bias; this graph does not.
         """
-        weight = integer_weight(self._graph, node, self._per_channel)
+        weight = integer_weight(self._graph, node, self._per_channel, self._rounded)
         values = weight.values.astype(np.float32)
         inputs = [self._tensors.steps(node.inputs[0]), self.builder.store(values, f"{node.inputs[1]}_int8")]
         steps = np.asarray(self._scales[node.inputs[0]] * weight.scales, np.float32)

@@ -48,6 +48,7 @@ def lower(
     activation: Activation = "symmetric",
     per_channel: bool = True,
     aligned: bool = False,
+    rounded: Mapping[str, Array] = {},
     span: Span | None = None,
 ) -> Graph:
     """Return the graph with integer weights, and activations rounded where the scheme puts a point.
@@ -68,6 +69,8 @@ def lower(
         per_channel: one scale per output channel of a weight, else one per weight.
         aligned: adds channels of zeros where that lets ONNX Runtime use its fast kernels (see :func:`align`): the same
             numbers, but inner tensors are wider than in ``graph``.
+        rounded: weight name → int8 values of its shape decided elsewhere, for the scales of
+            :func:`~edgert.quantization.lowering.weights.weight_scales`.
         span: smallest and largest value of the tensors that share a scale.
 
     Raises:
@@ -84,10 +87,10 @@ def lower(
         if activation == "affine" and span is None:
             raise ValueError("affine storage needs the smallest and largest values: span")
         if aligned:
-            graph = align(graph)
+            graph, rounded = align(graph, rounded)
         stored = roundings(graph, scheme, amax, storage, activation, span)
-        return lower_ort(graph, absorb(graph, scheme, stored), stored, per_channel)
-    return lower_trt(graph, scheme, amax, per_channel)
+        return lower_ort(graph, absorb(graph, scheme, stored), stored, per_channel, rounded)
+    return lower_trt(graph, scheme, amax, per_channel, rounded)
 
 
 def with_biases(
@@ -97,6 +100,7 @@ def with_biases(
     scheme: Scheme,
     stored: Mapping[str, weights.Rounding],
     per_channel: bool,
+    rounded: Mapping[str, Array],
 ) -> Graph:
     """Return a lowered graph with other biases: only their nodes are written again.
 
@@ -108,8 +112,9 @@ def with_biases(
         stored: how each rounded tensor is stored where biases are integers (:func:`roundings`); empty for TensorRT's
             forms, whose biases are float.
         per_channel: as ``lowered`` was made with.
+        rounded: likewise.
     """
-    form = _Form(after, scheme, stored, per_channel, lowered)
+    form = _Form(after, scheme, stored, per_channel, rounded, lowered)
     changed = {new.name: (old, new) for old, new in zip(before.nodes, after.nodes, strict=True) if new is not old}
     for node in lowered.nodes:
         if node.name in changed:
@@ -189,12 +194,18 @@ def absorb(graph: Graph, scheme: Scheme, stored: Mapping[str, weights.Rounding])
     return replace(scheme, points=points, direct=frozenset(direct))
 
 
-def lower_ort(graph: Graph, scheme: Scheme, stored: Mapping[str, weights.Rounding], per_channel: bool) -> Graph:
+def lower_ort(
+    graph: Graph,
+    scheme: Scheme,
+    stored: Mapping[str, weights.Rounding],
+    per_channel: bool,
+    rounded: Mapping[str, Array],
+) -> Graph:
     """Lower for ONNX Runtime; ``stored`` has the rounding of each point.
 
     See :func:`edgert.quantization.lowering.lower.lower`.
     """
-    form = _Form(graph, scheme, stored, per_channel)
+    form = _Form(graph, scheme, stored, per_channel, rounded)
     for spec in graph.inputs:
         form.computed(spec.name, spec.name)
     for node in graph.nodes:
@@ -213,11 +224,12 @@ class _Form:
         scheme: Scheme,
         roundings: Mapping[str, weights.Rounding],
         per_channel: bool,
+        rounded: Mapping[str, Array],
         beside: Graph | None = None,
     ) -> None:
         self.builder = Builder(beside or graph)
         self._graph, self._scheme, self._roundings = graph, scheme, roundings
-        self._per_channel = per_channel
+        self._per_channel, self._rounded = per_channel, rounded
         self._labels = {name: group[0] for name, group in scheme.groups.items()}  # a scale is named after the first
         self._stored: dict[str, str] = {}
         self._read: dict[str, str] = {}
@@ -311,7 +323,7 @@ class _Form:
 
     def _weight(self, node: Node, step: float | None) -> weights.Weight:
         """Return the weight as integers; its scales are grown for an integer bias where the input's step is given."""
-        own = weights.integer_weight(self._graph, node, self._per_channel)
+        own = weights.integer_weight(self._graph, node, self._per_channel, self._rounded)
         if step is None or len(node.inputs) < 3:
             return own
         weight = self._graph.constants[node.inputs[1]]
@@ -346,10 +358,10 @@ class _Span:
     readers: tuple[Node, ...]
 
 
-def align(graph: Graph) -> Graph:
-    """Return the graph with channels of zeros added; the graph itself where there is nothing to add.
+def align(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[str, Array]]:
+    """Return the graph with channels of zeros added, and the rounded weights (name → values) widened to match.
 
-    Graph inputs and outputs stay; inner tensors and stored
+    Both are returned unchanged where there is nothing to add. Graph inputs and outputs stay; inner tensors and stored
     weights keep their names and get wider. A tensor is widened where only convolutions and operators that treat each
     channel alike make and read it.
     """
@@ -371,9 +383,13 @@ def align(graph: Graph) -> Graph:
             shape = specs[name].shape
             specs[name] = replace(specs[name], shape=(shape[0], span.channels + added, *shape[2:]))
     if not widened:
-        return graph
+        return graph, rounded
+    fitted = {}
+    for name, values in rounded.items():
+        shape = widened.get(name, values).shape
+        fitted[name] = np.pad(values, [(0, new - old) for old, new in zip(values.shape, shape, strict=True)])
     constants = {**graph.constants, **widened}
-    return replace(graph, nodes=tuple(nodes[n.name] for n in graph.nodes), constants=constants, specs=specs)
+    return replace(graph, nodes=tuple(nodes[n.name] for n in graph.nodes), constants=constants, specs=specs), fitted
 
 
 def _spans(graph: Graph) -> Iterator[_Span]:

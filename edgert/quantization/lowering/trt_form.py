@@ -20,6 +20,7 @@ from dla import Target as Dla
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, read
 from edgert.graph.draft import Builder
+from edgert.graph.model import Array
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.lowering.weights import LIMIT, Rounding, integer_weight, outputs_of, store_dequantized
 from edgert.quantization.scheme.scheme import scheme
@@ -29,7 +30,7 @@ from edgert.quantization.scheme.units import Scheme, calibrated, clip_behind, sh
 Amax = Callable[[tuple[str, ...]], float]
 
 
-def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool) -> Graph:
+def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]) -> Graph:
     """Lower for TensorRT: int8 with zero point 0 everywhere, weights as int8 behind a DQ, biases in float.
 
     See :func:`edgert.quantization.lowering.lower.lower`.
@@ -54,7 +55,7 @@ def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool) -> Gr
     for node in graph.nodes:
         inputs = [read.get((node.name, name), name) for name in node.inputs]
         if node.name in scheme.weighted:
-            found = integer_weight(graph, node, per_channel)
+            found = integer_weight(graph, node, per_channel, rounded)
             key = (node.inputs[1], found.axis)
             if key not in weights:
                 weights[key] = store_dequantized(builder, found.values, found.scales, found.axis, node.inputs[1])

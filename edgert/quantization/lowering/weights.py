@@ -265,18 +265,20 @@ def quantize_weight(weight: Array, scales: Scales, axis: int | None) -> Weight:
     return Weight(np.clip(steps, -LIMIT, LIMIT).astype(np.int8), scales, axis)
 
 
-def integer_weight(graph: Graph, node: Node, per_channel: bool) -> Weight:
+def integer_weight(graph: Graph, node: Node, per_channel: bool, rounded: Mapping[str, Array]) -> Weight:
     """Return a node's weight with scales of its own.
 
     Args:
         graph: the float graph.
         node: a node with a stored weight.
         per_channel: one scale per output channel, else one for all.
+        rounded: weight name → int8 values decided elsewhere, for these scales; others are the nearest.
     """
     weight = graph.constants[node.inputs[1]]
     axis = scale_axis(node, weight) if per_channel else None
     scales = weight_scales(weight, axis)
-    return quantize_weight(weight, scales, axis)
+    values = rounded.get(node.inputs[1])
+    return quantize_weight(weight, scales, axis) if values is None else Weight(values.astype(np.int8), scales, axis)
 
 
 def along_axis(scales: npt.NDArray[T], axis: int | None, rank: int) -> npt.NDArray[T]:

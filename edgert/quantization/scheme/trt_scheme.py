@@ -38,7 +38,12 @@ def fp16_exceptions(graph: Graph, scheme: units.Scheme) -> tuple[str, ...]:
     return tuple(node.name for node in graph.nodes if node.name in kept)
 
 
-def layer_precisions(nodes: Iterable[str]) -> str:
+def can_be_named(name: str) -> bool:
+    """Return whether a node or tensor can be named on trtexec's command line."""
+    return bool(name) and not any(mark in name for mark in _RESERVED)
+
+
+def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
     """Return the value of trtexec's ``--layerPrecisions``, ``"a:fp16,b:fp16"``.
 
     Use it with ``--precisionConstraints=obey`` and ``--int8 --fp16``. Names may have colons: trtexec splits at the last
@@ -49,13 +54,13 @@ def layer_precisions(nodes: Iterable[str]) -> str:
     """
     pairs = []
     for name in nodes:
-        if not name or any(mark in name for mark in _RESERVED):
+        if not can_be_named(name):
             raise CalibrationError(
                 f"node {name!r} cannot be named on trtexec's command line",
                 why="commas, single quotes and stars have a meaning there",
                 fix="rename it, or set layer.precision from Python",
             )
-        pairs.append(f"{name}:fp16")
+        pairs.append(f"{name}:{precision}")
     return ",".join(pairs)
 
 

@@ -228,6 +228,8 @@ _BUNDLE = (
     "inspect b.edgert",
     "run b.edgert --dry-run",
     "build b.edgert",
+    "export b.edgert --format trtexec -o out/t",
+    "export b.edgert --format triton -o out/r",
     "export b.edgert --format onnx -o out/o",
     "plan p.yaml --board orin-nx-16gb --mode 15W --profile b.edgert",
     "bench b.edgert --share out/s.json",

@@ -32,11 +32,11 @@ def program(tmp_path: Path) -> str:
 
 def test_what_is_asked_for_reaches_the_converter(tmp_path: Path, spy: Path, program: str) -> None:
     np.savez(tmp_path / "inputs.npz", image=np.full((1, 2), 7, np.float32))
-    options = ("--opset", "17", "--inputs", "inputs.npz")
+    options = ("--opset", "17", "--shape", "image=1x2", "--inputs", "inputs.npz", "--signature", "score")
     done = in_process("import", program, *options, "--python", str(spy), cwd=tmp_path)
     assert done.returncode == 1 and "broken" in done.stderr, done.stderr
     request = conversion_process.read_request(tmp_path / "asked")
-    assert request.opset == 17
+    assert (request.opset, request.shapes, request.signature) == (17, {"image": [1, 2]}, "score")
     feeds = conversion_process.read_arrays(tmp_path / "asked" / conversion_process.FEEDS)
     assert feeds["image"].tolist() == [[7, 7]]
     assert not (tmp_path / "m.onnx").exists()
@@ -60,6 +60,8 @@ def test_open_dimensions_of_a_function_are_named(tmp_path: Path, spy: Path) -> N
     ("options", "code", "says"),
     [
         (("--opset", "12"), 2, "--opset"),
+        (("--shape", "image"), 2, "write INPUT=1x3x320x320"),
+        (("--shape", "image=1x3xtwo"), 2, "write INPUT=1x3x320x320"),
         (("--dynamic", "batch,_"), 1, "write INPUT=batch,_,height,width"),
         (("--tolerance=-1",), 2, "--tolerance"),
         (("--inputs", "gone.npz"), 1, "cannot read inputs 'gone.npz'"),

@@ -45,6 +45,7 @@ def test_a_quick_bench_measures_the_same_figures(tmp_path: Path) -> None:
         (("p.json", "--units"), 2, "one at a time"),
         ((PARTS, "--run", "run.json"), 2, "it is for --share"),
         (("hello", "--units"), 1, "a profile is of one model"),
+        ((PARTS, "--peer", "onnxruntim"), 1, "onnxruntime"),
     ],
 )
 def test_a_bench_is_of_one_kind(tmp_path: Path, arguments: tuple[str, ...], code: int, says: str) -> None:

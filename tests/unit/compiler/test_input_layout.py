@@ -17,6 +17,7 @@ from edgert.compiler.engine_specs import InputLayout, input_layout
 from edgert.compiler.finish import Finished, compiled_engines, finish
 from edgert.compiler.model_steps import uniform_feeds
 from edgert.config import InputConfig, ModelConfig
+from edgert.exporter.trtexec import command, library_named
 from edgert.files import FileStore
 from edgert.graph import Graph, read
 from edgert.reporter import Progress
@@ -125,6 +126,13 @@ class TestFinished:
         assert calls[at + 1] == "ITensor[x].dtype = INT8" and at < calls.index("IBuilderConfig.set_flag(INT8)")
         assert not any(call.startswith("ITensor[y]") for call in calls) and done.engines == {"parts": "tensorrt-dla"}
         assert notes[0].startswith("input 'x' in DLA_HWC4 int8: convolution 'conv' on the DLA reads it")
+
+    @pytest.mark.parametrize("version", ["8.6.2", "10.3.0"])
+    def test_trtexec_is_told_the_same(self, tmp_path: Path, version: str) -> None:
+        on = bench()
+        self.done(tmp_path, on)
+        options = command(on.requests[0], library_named(version), "parts").options
+        assert "--inputIOFormats=int8:dla_hwc4" in options and not any("--outputIO" in one for one in options)
 
     def test_fp16(self, tmp_path: Path) -> None:
         on = bench()

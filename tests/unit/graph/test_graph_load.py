@@ -107,7 +107,7 @@ CHECKPOINT = b"PK\x03\x04" + bytes(30) + b"best/data.pkl\x80\x02}q\x00X\x05\x00\
         (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle", "torch.onnx.export"),
         (b"ftrt" + bytes(64), "TensorRT engine", "ONNX file"),
         (b"\x18\x00\x00\x00ORTM" + bytes(64), ".ort file", ".onnx file"),
-        (b"\x1c\x00\x00\x00TFL3" + bytes(64), "TensorFlow Lite", "tf2onnx.convert --tflite"),
+        (b"\x1c\x00\x00\x00TFL3" + bytes(64), "TensorFlow Lite", "edgert import"),
         (b"\x89HDF\r\n\x1a\n" + bytes(64), "HDF5", "tf2onnx"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "Git LFS pointer", "git lfs pull"),
         (b"\n<!DOCTYPE html>\n<html>", "web page", "raw"),

@@ -30,8 +30,15 @@ def archive(path: Path, *members: str) -> Path:
 
 
 def test_sources_are_told_by_their_form(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "saved_model.pb").touch()
+    (tmp_path / "m.bin").write_bytes(b"\x1c\0\0\0TFL3....")
     program = archive(tmp_path / "m.pt2", "archive_format", "models/model.json")
-    assert source_of(str(program)).kind == "program"
+    assert [source_of(str(one)).kind for one in (program, tmp_path / "saved", tmp_path / "m.bin")] == [
+        "program",
+        "savedmodel",
+        "tflite",
+    ]
     assert source_of("package.mine:make").kind == "function"
 
 
@@ -68,15 +75,12 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"there is no 'gone\.pt2'") as caught:
         source_of("gone.pt2")
     assert "module:function" in caught.value.fix
-    (tmp_path / "m.bin").write_bytes(b"\x1c\0\0\0TFL3....")
-    for path, what in ((tmp_path, "is a folder"), (tmp_path / "m.bin", "is a TFLite file")):
-        with pytest.raises(ModelError, match=what) as caught:
-            source_of(str(path))
-        assert "tf2onnx.convert" in caught.value.fix
+    with pytest.raises(ModelError, match="is no SavedModel"):
+        source_of(str(tmp_path))
 
 
 def test_requests_and_arrays_come_back(tmp_path: Path) -> None:
-    request = Request("function", "a:b", opset=17, dynamic={"x": ["n", None]})
+    request = Request("function", "a:b", opset=17, shapes={"x": [1, 2]}, dynamic={"x": ["n", None]})
     write_request(request, tmp_path)
     assert read_request(tmp_path) == request
     arrays = {"serving_default_x:0": np.arange(3), "b/ü": np.float32([[1]])}
@@ -136,7 +140,7 @@ def test_a_framework_that_is_not_there_is_told(tmp_path: Path) -> None:
     bare = interpreter(
         tmp_path,
         f"exec {sys.executable} -I -S -c \"import sys; sys.path.insert(0, '$PYTHONPATH')\n"
-        "from edgert.importer.torch_model import main\nfrom pathlib import Path\nsys.exit(main(Path('$3')))\"",
+        "from edgert.importer.converter import main\nfrom pathlib import Path\nsys.exit(main(Path('$3')))\"",
     )
     with pytest.raises((BuildError, DeviceError)) as caught:
         converted(Request("program", "m"), tmp_path, bare)

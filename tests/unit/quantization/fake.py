@@ -37,6 +37,7 @@ def scales_of(graph: Graph, node: Node, *, per_channel: bool = True) -> Array:
 def lower(
     graph: Graph,
     amax: Mapping[str, float],
+    rounded: Mapping[str, Array] | None = None,
     *,
     per_channel: bool = True,
 ) -> Graph:
@@ -47,7 +48,7 @@ def lower(
             nodes.append(node)
             continue
         scales = scales_of(graph, node, per_channel=per_channel)
-        steps = np.rint(stored[node.inputs[1]] / scales).clip(-127, 127)
+        steps = (rounded or {}).get(node.inputs[1], np.rint(stored[node.inputs[1]] / scales).clip(-127, 127))
         weight, scale, zero = names.new("weight"), names.new("scale"), names.new("zero")
         stored[weight] = (steps * scales).astype(np.float32)
         stored[scale], stored[zero] = np.float32(amax[node.inputs[0]] / 127), np.int8(0)

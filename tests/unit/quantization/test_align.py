@@ -37,7 +37,7 @@ def assert_same(model: Model, graph: Graph) -> None:
 
 def test_depthwise_channels_come_in_sixteens() -> None:
     model = bottleneck(58)
-    wide = align(graph_of(model))
+    wide, _ = align(graph_of(model), {})
     assert shapes(wide, "a.w", "a.b", "d.w", "d.b", "b.w", "b.b") == [
         (64, 4, 1, 1), (64,), (64, 1, 3, 3), (64,), (4, 64, 1, 1), (4,)]  # fmt: skip
     assert [one.attributes.get("group") for one in wide.nodes if one.name == "d"] == [64]
@@ -48,7 +48,7 @@ def test_depthwise_channels_come_in_sixteens() -> None:
 def test_dense_channels_come_in_fours() -> None:
     nodes = [conv("a", "x", "t"), node("MaxPool", ["t"], ["p"], name="pool", kernel_shape=[2, 2]), conv("b", "p", "y")]
     model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(a=(10, 4, 1, 1), b=(4, 10, 1, 1)))
-    wide = align(graph_of(model))
+    wide, _ = align(graph_of(model), {})
     assert shapes(wide, "a.w", "b.w") == [(12, 4, 1, 1), (4, 12, 1, 1)]
     assert_same(model, wide)
 
@@ -63,7 +63,7 @@ def test_a_gate_widens_with_what_it_gates() -> None:
         conv("b", "u", "y"),
     ]
     model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(a=(10, 4, 1, 1), e=(10, 10, 1, 1), b=(4, 10, 1, 1)))
-    wide = align(graph_of(model))
+    wide, _ = align(graph_of(model), {})
     assert shapes(wide, "e.w", "e.b") == [(12, 12, 1, 1), (12,)]
     assert_same(model, wide)
 
@@ -79,7 +79,7 @@ def test_a_gate_widens_with_what_it_gates() -> None:
 )
 def test_what_stays(model: Model) -> None:
     graph = graph_of(model)
-    wide = align(graph)
+    wide, _ = align(graph, {})
     assert {name: value.shape for name, value in wide.constants.items()} == {
         name: value.shape for name, value in graph.constants.items()
     }
@@ -100,7 +100,7 @@ def test_what_looks_at_channels_keeps_them(between: list[Any], extra: dict[str, 
     nodes = [conv("a", "x", "t"), *reversed(between), conv("b", "u", "y")]
     tensors = stored(**{"a": (10, 4, 1, 1), "b": (4, 10, 1, 1), **extra}) | {"k": np.ones((1, 10, 1, 1), np.float32)}
     model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, tensors)
-    wide = align(graph_of(model))
+    wide, _ = align(graph_of(model), {})
     assert wide.constants["a.w"].shape == (10, 4, 1, 1)
     assert_same(model, wide)
 
@@ -108,7 +108,7 @@ def test_what_looks_at_channels_keeps_them(between: list[Any], extra: dict[str, 
 def test_shared_weights_stay() -> None:
     nodes = [node("Conv", ["x", "w"], ["t"], name="a"), node("Conv", ["t", "w"], ["y"], name="b")]
     model = make(nodes, {"x": [1, 10, 5, 5]}, {"y": None}, {"w": stored(c=(10, 10, 1, 1))["c.w"]})
-    wide = align(graph_of(model))
+    wide, _ = align(graph_of(model), {})
     assert wide.constants["w"].shape == (10, 10, 1, 1)
 
 
@@ -116,7 +116,8 @@ def test_the_lowered_graph_computes_the_same() -> None:
     model = bottleneck(58)
     graph, feeds = graph_of(model), feeds_of(model)
     plan, amax = scheme(graph, "ort"), amax_of(model, feeds)
-    plain = lower(graph, plan, amax, storage="uint8")
-    wide = lower(graph, plan, amax, storage="uint8", aligned=True)
+    rounded = {"d.w": np.rint(graph.constants["d.w"] * 9).astype(np.int8)}
+    plain = lower(graph, plan, amax, storage="uint8", rounded=rounded)
+    wide = lower(graph, plan, amax, storage="uint8", rounded=rounded, aligned=True)
     assert wide.constants["d.w_quantized"].shape == (64, 1, 3, 3)
     np.testing.assert_allclose(run(wide, model, feeds)["y"], run(plain, model, feeds)["y"], atol=1e-5)

@@ -19,6 +19,7 @@ from edgert.graph import read, to_bytes
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.describe import accuracy_rows, describe, summary
+from edgert.quantization.describe_layers import EQUALIZATION
 from edgert.quantization.int8_model import QuantizationResult, quantize_section
 from edgert.quantization.recovery import MixedPrecision, Scan, Sensitivity
 from edgert.report.quantization_page import render
@@ -46,14 +47,14 @@ def section(file: Path, **quantize: object) -> ModelConfig:
 
 
 @cache
-def calibrated(file: Path) -> Calibrated:
+def calibrated(file: Path, equalize: bool) -> Calibrated:
     random = np.random.default_rng(5)
     images = [random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(IMAGES)]
-    return calibrate_section(section(file), images=open_images(images))
+    return calibrate_section(section(file, equalize=equalize), images=open_images(images))
 
 
 def outcome(config: ModelConfig, *, judged: bool = False) -> QuantizationResult:
-    return quantize_section(config, calibrated(config.onnx), judged=judged)
+    return quantize_section(config, calibrated(config.onnx, config.quantize.equalize), judged=judged)
 
 
 def test_layers_in_graph_order(file: Path) -> None:
@@ -124,6 +125,28 @@ def test_tensors_are_those_whose_range_is_needed(file: Path) -> None:
         assert {row.name, *row.shared} == set(group)
 
 
+def test_a_method_of_its_own_is_reported(file: Path) -> None:
+    made = outcome(section(file))
+    name = made.quantized.scheme.needed[0]
+    chosen = replace(made, table=made.table.with_chosen({name: "entropy"}))
+    report = describe(chosen, section(file))
+    row = next(row for row in report.tensors if row.name == name)
+    assert row.chosen == "entropy"
+    assert report.provenance.method == "auto: entropy, mse"
+
+
+def test_corrections_are_read_off_the_weights(file: Path) -> None:
+    config = section(file, equalize=True, adaround=["second"])
+    made = outcome(config)
+    report = describe(made, config)
+    by_kind = {one.kind: [c for c in report.corrections if c.kind == one.kind] for one in report.corrections}
+    assert {one.nodes for one in by_kind[EQUALIZATION]} >= {("first",), ("second",)}
+    assert by_kind[EQUALIZATION][0].effect.startswith("outputs divided by ")
+    (turned,) = by_kind["AdaRound"]
+    assert turned.nodes == ("second",) and 0 < float(turned.effect.split("%")[0]) < 50
+    assert {one.nodes[0] for one in by_kind["Bias correction"]} <= set(LAYERS)
+
+
 def test_no_corrections_where_none_were_made(file: Path) -> None:
     config = section(file, correct_bias=False)
     assert describe(outcome(config), config).corrections == ()
@@ -156,6 +179,7 @@ def test_provenance_sizes_and_settings(file: Path) -> None:
     assert {"edgert", "onnx", "onnxruntime", "numpy"} <= set(origin.versions) and "core" in origin.machine
     assert report.sizes_bytes == {"FP32": file.stat().st_size, "INT8": len(to_bytes(made.model))}
     assert report.settings["calibrate.limit"] == str(IMAGES) and report.settings["quantize.keep"] == "[third]"
+    assert "quantize.adaround" not in report.settings
     assert describe(made, config).provenance.source.endswith("photos")
     assert report.target == "ONNX Runtime"
 

@@ -188,6 +188,12 @@ class TestIntegers:
         assert one["x_int8"].min() == -128
         assert one["x_int8"].max() == 127
 
+    def test_weights_that_were_rounded_elsewhere(self) -> None:
+        plain = Emulated(residual())
+        other = plain.weight("c0")[0] - 1
+        one = Emulated(residual(), rounded={"c0.w": other.astype(np.int8)})
+        np.testing.assert_array_equal(one.low.constants["c0.w_int8"], other)
+
     def test_one_scale_for_a_whole_weight(self) -> None:
         one = Emulated(residual(), per_channel=False)
         weight = one.graph.constants["c0.w"]

@@ -204,6 +204,12 @@ class TestWeights:
         biases = [low.producers[low.producers[name].inputs[2]].inputs[0] for name in ("t", "u")]
         assert biases[0] != biases[1]
 
+    def test_decided_elsewhere(self) -> None:
+        model = residual()
+        values = np.full((4, 4, 1, 1), 7, np.int8)
+        low = lowered(model, rounded={"c1.w": values})
+        assert np.array_equal(low.constants["c1.w_quantized"], values)
+
     def test_too_fine_for_the_bias(self) -> None:
         model = residual()
         graph = graph_of(model)
@@ -212,6 +218,7 @@ class TestWeights:
             graph,
             scheme(graph, "ort"),
             amax_of(model, feeds_of(model)),
+            rounded={"c1.w": np.full((4, 4, 1, 1), 9, np.int8)},
         )
         bias = low.constants["c1.b_quantized"] * low.constants["c1.b_scale"].astype(float)
         np.testing.assert_allclose(bias, graph.constants["c1.b"], rtol=1e-4)

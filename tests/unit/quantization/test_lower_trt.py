@@ -102,3 +102,9 @@ def test_kept_units_read_and_store_floats() -> None:
     low = lowered(residual(), "gpu", "c1")
     assert low.producers["t1"].inputs == ("r0", "c1.w", "c1.b")
     assert low.producers["t2"].inputs[0] == "r1_dequantized"
+
+
+def test_rounding_decided_elsewhere() -> None:
+    values = np.full((4, 4, 1, 1), -3, np.int8)
+    low = lowered(residual(), "gpu", rounded={"c0.w": values})
+    assert np.array_equal(low.constants["c0.w_quantized"], values)

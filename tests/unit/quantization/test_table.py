@@ -52,6 +52,29 @@ def test_a_group_is_searched_on_all_its_values() -> None:
     assert both not in (ranges.amax("small"), ranges.amax("heavy"))
 
 
+def test_a_choice_stands_for_its_tensor_alone() -> None:
+    ranges = table().with_chosen({"heavy": "percentile", "small": "mse"})
+    assert ranges.chosen == {"heavy": "percentile"}
+    assert ranges.amax("heavy") == threshold(HEAVY, "percentile")
+    assert ranges.amax("small") == threshold(SMALL, "mse")
+    assert ranges.with_method("minmax").amax("heavy") == HEAVY.amax
+
+
+def test_a_group_of_different_choices_takes_the_widest() -> None:
+    both = Histogram.merged([SMALL, HEAVY])
+    found = {method: threshold(both, method) for method in ("mse", "percentile")}
+    assert len(set(found.values())) == 2
+    assert table().with_chosen({"heavy": "percentile"}).amax(["small", "heavy"]) == max(found.values())
+    agreed = table().with_chosen({"heavy": "percentile", "small": "percentile"})
+    assert agreed.amax(["small", "heavy"]) == found["percentile"]
+
+
+def test_the_percentile_is_the_tables() -> None:
+    ranges = table(percentile=90).with_method("percentile")
+    assert ranges.amax("small") == threshold(SMALL, "percentile", percentile=90)
+    assert ranges.with_method("percentile").percentile == 90
+
+
 def test_a_threshold_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
 
@@ -84,6 +107,8 @@ def test_an_unknown_tensor_is_refused_with_the_nearest() -> None:
         table().amax(["small", "smal"])
     with pytest.raises(CalibrationError, match="threshold without tensors"):
         table().amax([])
+    with pytest.raises(CalibrationError, match="'hevy' has no range"):
+        table().with_chosen({"hevy": "minmax"})
 
 
 def test_a_tensor_that_never_had_an_element_has_no_threshold(tmp_path: Path) -> None:
@@ -98,6 +123,8 @@ def test_a_tensor_that_never_had_an_element_has_no_threshold(tmp_path: Path) -> 
 def test_unknown_methods_are_refused() -> None:
     with pytest.raises(CalibrationError, match="unknown method"):
         table(method="guess")
+    with pytest.raises(CalibrationError, match="unknown method"):
+        table().with_chosen({"small": "guess"})
     with pytest.raises(CalibrationError, match="percentile"):
         table(percentile=0)
 
@@ -105,7 +132,7 @@ def test_unknown_methods_are_refused() -> None:
 def full() -> RangeTable:
     """A table with everything in it."""
     histograms = {**HISTOGRAMS, **{name: of(RNG.normal(0, 3, 100)) for name in ODD}}
-    changes = {"method": "entropy", "warnings": ("one", "zwei ü"), "available": 250}
+    changes = {"chosen": {"heavy": "entropy", ODD[4]: "minmax"}, "warnings": ("one", "zwei ü"), "available": 250}
     return table(histograms=histograms, percentile=99.9, **changes)
 
 
@@ -136,6 +163,7 @@ def test_a_person_can_read_it(tmp_path: Path) -> None:
     entry = json.loads(line.split(":", 1)[1].rstrip(","))
     assert np.float32(entry["amax"]) == threshold(HEAVY, "entropy")
     assert np.float32(entry["low"]) == HEAVY.low
+    assert entry["method"] == "entropy"
     assert entry["digest"] == HEAVY.digest
     assert '"images": 64,' in lines
     assert '"available": 250,' in lines

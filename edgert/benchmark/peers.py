@@ -1,0 +1,223 @@
+"""edgert's engine beside what people would use instead, in one run: in turns, on the same input and threads."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from edgert.backend import Tuning
+from edgert.backend.base import Array
+from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
+from edgert.board.host import core_count
+from edgert.bundle.bundle import is_bundle, open_bundle
+from edgert.compiler.model_steps import uniform_feeds
+from edgert.compiler.unpack import unpacked
+from edgert.config import EmbedTask, ModelConfig, load_pipeline
+from edgert.config.engine_choice import ReplicateConfig
+from edgert.errors import BuildError, ConfigError, DeviceError, nearest
+from edgert.graph import Model, load
+from edgert.quantization import run as follower
+from edgert.quantization.precision import in_precision, is_quantized
+from edgert.tuner.candidates import Tactic
+from edgert.tuner.rounds import Candidate
+from edgert.user_code import load_object
+
+# PyTorch running a module of the user's: what edgert's engine is compared with. The only door to the torch package.
+
+Run = Callable[[], Mapping[str, Array]]
+
+
+def module_run(spec: str, feeds: Mapping[str, Array], outputs: Sequence[str], threads: int) -> tuple[str, Run]:
+    """Return a run of a module in inference mode, neither compiled nor converted.
+
+    Args:
+        spec: ``module:function``, which takes nothing and returns an ``nn.Module``.
+        feeds: input → array, given in this order.
+        outputs: names for the module's results, in their order.
+        threads: of PyTorch.
+
+    Returns:
+        ``"torch 2.13.0"``, and a function that runs it once: output → array.
+
+    Raises:
+        DeviceError: PyTorch is not installed.
+        ConfigError: there is no such function, or it returns something else.
+        BuildError: the module cannot take the inputs.
+    """
+    try:
+        torch: Any = import_module("torch")
+    except ImportError as error:
+        raise DeviceError("PyTorch is not installed", why=str(error), fix="pip install torch") from error
+    torch.set_num_threads(threads)
+    network = _module(torch, spec)
+    tensors = [torch.from_numpy(array) for array in feeds.values()]
+
+    def run() -> Mapping[str, Array]:
+        with torch.inference_mode():
+            found = network(*tensors)  # a tensor, several, or several by name
+        several = list(found.values()) if isinstance(found, Mapping) else found
+        arrays = several if isinstance(several, (list, tuple)) else [several]
+        return {name: array.detach().numpy() for name, array in zip(outputs, arrays, strict=False)}
+
+    try:
+        run()
+    except (RuntimeError, TypeError, ValueError) as error:
+        takes = ", ".join(f"{name} {list(array.shape)} {array.dtype}" for name, array in feeds.items())
+        raise BuildError(
+            f"the module of {spec!r} cannot run",
+            why=str(error).strip().partition("\n")[0],
+            where="--torch",
+            fix=f"it is called with the model's inputs: {takes}",
+        ) from error
+    return f"torch {torch.__version__.partition('+')[0]}", run
+
+
+def _module(torch: Any, spec: str) -> Any:
+    make: Any = load_object(spec, "--torch", Path.cwd())
+    made = make()
+    if not isinstance(made, torch.nn.Module):
+        raise ConfigError(
+            f"{spec!r} returns a {type(made).__name__}",
+            why="only a torch.nn.Module can be run",
+            where="--torch",
+            fix="def load(): return Network().eval(), and --torch file:load",
+        )
+    return made.eval()
+
+
+PEERS = ("onnxruntime", "openvino", "torch")
+_RUN_MS, _FRAMES, _MOST_FRAMES = 20.0, 4, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One model on both sides.
+
+    Attributes:
+        name: of the model.
+        config: its section, as edgert runs it.
+        model: what edgert runs, in its precision.
+        plain: ONNX file that the peer runs: the model before edgert did anything to it, or what a bundle has of that.
+    """
+
+    name: str
+    config: ModelConfig
+    model: Model
+    plain: Path
+
+
+def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41) -> Iterator[Figure]:
+    """Yield how many times as fast edgert is, model by model.
+
+    Args:
+        target: an ONNX file, a pipeline or a bundle; a bundle that was tuned here runs as tuned.
+        peer: one of :data:`PEERS`.
+        torch: ``module:function`` that returns the module, for the peer of that name.
+        rounds: turns.
+
+    Raises:
+        ConfigError: no such peer; ``torch`` missing, without use, or for a pipeline of several models.
+        DeviceError: the peer is not installed.
+        EdgertError: the model or pipeline is wrong.
+    """
+    if peer not in PEERS:
+        raise ConfigError(f"no peer {peer!r}{nearest(peer, PEERS)}", where="--peer", fix=f"--peer {' or '.join(PEERS)}")
+    if (peer == "torch") != (torch is not None):
+        raise ConfigError(
+            "PyTorch runs no ONNX file" if torch is None else "--torch is for --peer torch",
+            where="--peer",
+            fix="--peer torch --torch module:function, which returns the nn.Module that the model was exported from",
+        )
+    with _subjects(target) as subjects:
+        if torch is not None and len(subjects) != 1:
+            raise ConfigError(
+                f"cannot tell which of {len(subjects)} models {torch!r} is",
+                why="a module is one model",
+                where="--torch",
+                fix="name an ONNX file, or a pipeline of one model",
+            )
+        for subject in subjects:
+            yield _race(subject, peer, torch, rounds)
+
+
+@contextmanager
+def _subjects(target: Path) -> Iterator[list[Subject]]:
+    """Yield the models of a target; a bundle's files exist inside the block only."""
+    if target.suffix == ".onnx":
+        config = ModelConfig(onnx=target, task=EmbedTask(embed="none"))
+        yield [Subject(target.stem, config, load(target), target)]
+    elif is_bundle(target):
+        with TemporaryDirectory(prefix="edgert-") as folder, open_bundle(target) as bundle, unpacked(target) as found:
+            plain = {name: entry.forms["float"] for name, entry in bundle.manifest.models.items()}
+            bundle.extract(Path(folder), plain.values())
+            models = found.file.config.models
+            yield [Subject(name, one, load(one.onnx), Path(folder) / plain[name]) for name, one in models.items()]
+    else:
+        file = load_pipeline(target)
+        directory = file.document.path.parent
+        yield [
+            Subject(name, one, in_precision(one, follower.Run(file.where("models", name), directory)), one.onnx)
+            for name, one in file.config.models.items()
+        ]
+
+
+def _race(subject: Subject, peer: str, torch: str | None, rounds: int) -> Figure:
+    feed = next(uniform_feeds(subject.model, subject.config, 1))
+    tactic = _tactic(subject.config, subject.model)
+    threads = tactic.replicas * tactic.threads
+    with Candidate(tactic, subject.model, subject.config, feed) as ours:
+        mine = ours.outputs()
+        if torch is not None:
+            title, run = module_run(torch, feed, list(mine), threads)
+        elif peer == "openvino":
+            from edgert.backend import openvino
+
+            title, run = openvino.reference_run(subject.plain, feed, threads)
+        else:
+            from edgert.backend.ort import cpu
+
+            title, run = cpu.reference_run(subject.plain, feed, threads)
+        frames = _FRAMES * min(_MOST_FRAMES, math.ceil(_RUN_MS / (_FRAMES * ours.frame_ms(_FRAMES))))
+
+        def theirs() -> float:
+            run()  # as for ours: meanwhile threads that spin for a while go to sleep
+            return wall_ms(lambda: [run() for _ in range(frames)]) / frames
+
+        own_ms, peer_ms = in_turn(rounds, lambda: ours.frame_ms(frames), theirs)
+        detail = {
+            "edgert": str(tactic),
+            "edgert_ms": statistics.median(own_ms),
+            "peer_ms": statistics.median(peer_ms),
+            "threads": threads,
+            "relative_error": _difference(run(), mine),
+        }
+    return Figure(
+        f"{subject.name}: edgert against {title}", median_ratio(peer_ms, own_ms), "×", None, "higher", rounds, detail
+    )
+
+
+def _tactic(config: ModelConfig, model: Model) -> Tactic:
+    """Return a section's tactic, one frame at a time by default: the peer has one loop as well."""
+    replicas = config.replicas or 1
+    threads = max(1, (config.threads or core_count()) // replicas)
+    pinned = isinstance(config.placement, ReplicateConfig)
+    backend = "ort" if config.backend == "auto" else config.backend
+    form = "ort" if is_quantized(model) else "float"
+    return Tactic(backend, form, replicas, threads, pinned, Tuning(**config.tuning.model_dump()))
+
+
+def _difference(wanted: Mapping[str, Array], made: Mapping[str, Array]) -> float | None:
+    """Return the RMS difference over the peer's RMS; None where outputs are not the same tensors."""
+    if any(name not in wanted or wanted[name].shape != array.shape for name, array in made.items()):
+        return None
+    pairs = [(wanted[name].astype(float).ravel(), array.astype(float).ravel()) for name, array in made.items()]
+    first, second = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    norm = float(np.linalg.norm(first))
+    return float(np.linalg.norm(first - second)) / norm if norm else None

@@ -1,0 +1,336 @@
+"""``build.sh``: the ``trtexec`` command lines that build the same engines as a board would.
+
+Options, and how they are read, are those of trtexec's source, release by release: ``samples/common/sampleOptions.cpp``
+and ``sampleEngines.cpp`` on the branches release/8.6, 10.3, 10.7, 10.13, 10.16 and 11.1 of
+https://github.com/NVIDIA/TensorRT.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+from edgert._version import __version__
+from edgert.backend.base import EngineOptions
+from edgert.backend.tensorrt import BuildRequest
+from edgert.backend.tensorrt.build_request import GPU, Format
+from edgert.backend.tensorrt.dialects import dialect_of
+from edgert.backend.tensorrt.library import Library, library_of, release_of
+from edgert.backend.tensorrt.trt_backend import static_request
+from edgert.compiler.build_target import model_of
+from edgert.compiler.engine_specs import engine_specs
+from edgert.compiler.model_forms import FLOAT
+from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
+from edgert.errors import BuildError
+from edgert.exporter.source import Item
+from edgert.graph import Model, TensorSpec, inputs, load, outputs
+from edgert.quantization.scheme.trt_scheme import can_be_named, layer_precisions
+
+LONGEST = 131_071
+"""Most bytes of one argument on Linux, MAX_ARG_STRLEN less its end: ``man 2 execve``."""
+_LAYOUTS = {"LINEAR": "chw"}
+"""Layouts whose names in trtexec are not TensorRT's in lower case."""
+_NEW_LAYOUTS = {"HWC16": 11}
+_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "int32": "int32"}
+_NEW_DTYPES = {"int64": "int64", "bool": "bool", "uint8": "uint8"}
+"""Types from 10 on."""
+_POOLS = {
+    "WORKSPACE": "workspace",
+    "DLA_MANAGED_SRAM": "dlaSRAM",
+    "DLA_LOCAL_DRAM": "dlaLocalDRAM",
+    "DLA_GLOBAL_DRAM": "dlaGlobalDRAM",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One build.
+
+    Attributes:
+        stem: what its files are called, before the dot.
+        options: what follows ``trtexec``, not quoted for any shell.
+        members: files that the options name → content.
+        limitations: what an edgert build does and trtexec has no option for; a line each.
+    """
+
+    stem: str
+    options: tuple[str, ...]
+    members: Mapping[str, bytes]
+    limitations: tuple[str, ...]
+
+
+def command(request: BuildRequest, library: Library, stem: str, known: Mapping[str, bytes] | None = None) -> Command:
+    """Return the command for one engine.
+
+    Args:
+        request: of the engine.
+        library: the TensorRT whose trtexec will read it; it need not be here.
+        stem: name of its files before the dot: ``parts/gpu`` makes ``parts/gpu.onnx`` and ``parts/gpu.plan``.
+        known: members of other commands, which are reused where equal.
+
+    Raises:
+        BuildError: that TensorRT cannot build the request, a name cannot be written, or an option is longer than Linux
+            takes.
+    """
+    dialect_of(library).check(request)
+    if request.compute:
+        raise request.refusal(f"{library.title} builds for its own GPU only", f"asked for {', '.join(request.compute)}")
+    job = _Job(request, model_of(request.model, Path(request.title)), release_of(library.version), stem, known or {})
+    options = tuple(job.options())
+    for option in options:
+        if len(option.encode()) > LONGEST:
+            name = option.partition("=")[0]
+            raise request.refusal(
+                f"{name} would have {len(option.encode())} bytes",
+                f"Linux lets one argument have {LONGEST}",
+                "place the model whole (placement: gpu or dla0), or build it with edgert",
+            )
+    return Command(stem, options, job.members, tuple(job.limitations))
+
+
+@dataclass
+class _Job:
+    """One command in the making."""
+
+    request: BuildRequest
+    model: Model
+    release: tuple[int, int]
+    stem: str
+    known: Mapping[str, bytes]
+    members: dict[str, bytes] = field(default_factory=dict)
+    limitations: list[str] = field(default_factory=list)
+
+    def options(self) -> Iterator[str]:
+        """Yield all options, in the order in which an edgert build sets them."""
+        ports = inputs(self.model), outputs(self.model)
+        yield f"--onnx={self._file('.onnx', self.request.model)}"
+        yield f"--saveEngine={self.stem}.plan"
+        yield "--skipInference"
+        yield "--profilingVerbosity=detailed"
+        yield f"--exportLayerInfo={self.stem}.layers.json"
+        if self.release[0] < 10 and self.request.version_compatible:
+            yield "--nativeInstanceNorm"  # from 10 on it becomes layers unless a plugin is asked for
+        if self.release[0] >= 11 and self.request.dla_core is not None:
+            yield from ("--adjustForDLA", *(["--reportCapabilityDLA"] if self.request.all_on_dla else []))
+        yield from self._formats(ports)
+        yield from self._shapes(ports[0])
+        yield from self._switches()
+        # one file for all engines beside each other: trtexec makes it where there is none, and adds to it
+        cache = f"{''.join(self.stem.rpartition('/')[:2])}timing.cache"
+        if self.request.timing_cache:
+            self.members[cache] = self.request.timing_cache
+        yield f"--timingCacheFile={cache}"
+        if self.release[0] < 11:
+            yield from self._precision()
+        yield from self._placement()
+
+    def _file(self, ending: str, content: bytes) -> str:
+        same = (name for name, other in self.known.items() if other == content)
+        name = next(same, f"{self.stem}{ending}")
+        self.members[name] = content
+        return name
+
+    def _formats(self, ports: tuple[Sequence[TensorSpec], Sequence[TensorSpec]]) -> Iterator[str]:
+        """Yield one format for each tensor, in the model's order; trtexec refuses incomplete lists."""
+        known = {spec.name for specs in ports for spec in specs}
+        for name in self.request.formats:
+            if name not in known:
+                raise self.request.refusal(f"no input or output {name!r}", "a format names it")
+        for option, specs in zip(("--inputIOFormats", "--outputIOFormats"), ports, strict=True):
+            if any(spec.name in self.request.formats for spec in specs):
+                yield f"{option}={','.join(self._format(spec) for spec in specs)}"
+
+    def _format(self, spec: TensorSpec) -> str:
+        form = self.request.formats.get(spec.name, Format("LINEAR"))
+        dtypes = _DTYPES | (_NEW_DTYPES if self.release[0] >= 10 else {})
+        dtype = form.dtype or spec.dtype
+        if dtype not in dtypes or self.release[0] < _NEW_LAYOUTS.get(form.layout, 0):
+            raise self.request.refusal(
+                f"trtexec of TensorRT {self.release[0]}.{self.release[1]} cannot make tensor {spec.name!r} "
+                f"{dtype} in {form.layout}",
+                "it has no option for it",
+                "leave its format out, or build it with edgert",
+            )
+        return f"{dtypes[dtype]}:{_LAYOUTS.get(form.layout, form.layout.lower())}"
+
+    def _shapes(self, specs: Sequence[TensorSpec]) -> Iterator[str]:
+        """Yield shapes of inputs with open dimensions only: trtexec refuses shapes for a static model."""
+        fixed = {spec.name for spec in specs if spec.is_static}
+        self._check_open([spec for spec in specs if spec.name not in fixed])
+        profiles = [
+            {name: span for name, span in profile.items() if name not in fixed} for profile in self.request.profiles
+        ]
+        profiles = [profile for profile in profiles if profile]
+        if len(profiles) > 1 and self.release[0] < 10:
+            self.limitations.append(
+                f"{len(profiles) - 1} of {len(profiles)} optimization profiles: trtexec has had --profile since 10.0"
+            )
+            profiles = profiles[:1]
+        for number, profile in enumerate(profiles):
+            if len(profiles) > 1:
+                yield f"--profile={number}"
+            for option, which in (("--minShapes", "least"), ("--optShapes", "usual"), ("--maxShapes", "most")):
+                shapes = {name: "x".join(map(str, getattr(span, which))) for name, span in profile.items()}
+                texts = (f"{self._quoted_name(name)}:{shape or 'scalar'}" for name, shape in shapes.items())
+                yield f"{option}={','.join(texts)}"
+
+    def _check_open(self, specs: Sequence[TensorSpec]) -> None:
+        """Raise BuildError for open dimensions without a shape: trtexec would take 1 for each, with a warning."""
+        for spec in specs:
+            if not self.request.profiles or any(spec.name not in profile for profile in self.request.profiles):
+                raise self.request.refusal(
+                    f"input {spec.name!r} has open dimensions: {spec}",
+                    "no profile gives shapes for it",
+                    "a pipeline with input: {shape: …}, or export the model with fixed sizes",
+                )
+
+    def _quoted_name(self, name: str) -> str:
+        if can_be_named(name):
+            return name
+        raise self.request.refusal(
+            f"input {name!r} cannot be named on trtexec's command line",
+            "commas, single quotes and stars have a meaning there",
+            "rename it in the model",
+        )
+
+    def _switches(self) -> Iterator[str]:
+        request = self.request
+        sizes = {name: f"{size_bytes / 2**20:.9f}" for name, size_bytes in request.pools.named()}  # in MiB, no exponent
+        if sizes:
+            pools = (f"{_POOLS[name]}:{text.rstrip('0').rstrip('.')}" for name, text in sizes.items())
+            yield f"--memPoolSize={','.join(pools)}"
+        if request.optimization_level is not None:
+            yield f"--builderOptimizationLevel={request.optimization_level}"
+        if request.version_compatible:
+            yield "--versionCompatible"
+        if request.sparse:
+            yield "--sparsity=enable"
+
+    def _precision(self) -> Iterator[str]:
+        """Yield precision as :class:`~edgert.backend.tensorrt.dialects.WeakDialect` sets it.
+
+        From 11 on the model has it.
+        """
+        request = self.request
+        if request.precision != "fp32" or request.dla_core is not None:
+            yield "--fp16"
+        if request.precision == "int8":
+            yield "--int8"
+        if request.calibration:
+            yield f"--calib={self._file('.cache', request.calibration.encode())}"
+        if not request.fp16_nodes:
+            return
+        named = self._namable(request.fp16_nodes, "in float16")
+        if named:
+            yield "--precisionConstraints=prefer"
+            yield f"--layerPrecisions={layer_precisions(named)}"
+        self.limitations.append(
+            "where a node becomes several layers, only the one that has its name stays in float16; edgert keeps all"
+        )
+
+    def _placement(self) -> Iterator[str]:
+        """Yield the placement: by default trtexec puts layers on the DLA, and edgert on the GPU."""
+        request = self.request
+        core = request.dla_core
+        if core is None:
+            return
+        yield f"--useDLACore={core}"
+        yield "--allowGPUFallback"
+        if self.release[0] < 11 and not request.fp16_nodes:
+            self.limitations.append(
+                "with --useDLACore trtexec sets PREFER_PRECISION_CONSTRAINTS by itself; edgert does so for "
+                "nodes that are preferred in float16 only"
+            )
+        if request.all_on_dla:
+            return
+        placed = [name for name in request.nodes if request.placement.get(name, GPU) != GPU]
+        named = self._namable(placed, "on the DLA")
+        pairs = ["*:GPU", *(layer_precisions([name], "DLA") for name in named)]  # a whole name goes before the star
+        yield f"--layerDeviceTypes={','.join(pairs)}"
+        self.limitations.append(
+            "where a node becomes several layers, only the one that has its name is put on the DLA; edgert puts all"
+        )
+
+    def _namable(self, names: Iterable[str], where: str) -> list[str]:
+        """Return the parser's names of nodes, without those that the command line cannot express."""
+        names_in_graph = {node.name for node in self.model.proto.graph.node}
+        # The parser calls a node without a name after its first output: edgert.backend.tensorrt.network.
+        called = [name if name in names_in_graph else f"node_of_{self.request.nodes[name][0]}" for name in names]
+        lost = [name for name in called if not can_be_named(name)]
+        self.limitations += [f"layer {name!r} {where}: trtexec would take its name apart" for name in lost]
+        return [name for name in called if can_be_named(name)]
+
+
+# The engines of a model, and ``build.sh`` with a command for each of them, quoted for any shell.
+
+
+def commands_of(item: Item, tensorrt: str) -> list[Command]:
+    """Return one command per engine that a board would build of a model, most frames first.
+
+    Args:
+        item: the model.
+        tensorrt: the release of trtexec.
+
+    Raises:
+        BuildError, CalibrationError, ModelError: that TensorRT, or its trtexec, cannot build the model.
+    """
+    library = library_named(tensorrt)
+    found: list[Command] = []
+    places: list[str] = []
+    if item.packed is None:
+        requests = [static_request(load(item.forms[FLOAT]), EngineOptions(), title=str(Path(item.where)))]
+    else:
+        engine = TENSORRT_DLA if item.uses_dla else TENSORRT
+        requests = [spec.request for spec in engine_specs(item.packed, engine, library)]
+    for request in requests:
+        place = GPU if request.dla_core is None else f"dla{request.dla_core}"
+        places.append(place)
+        number = places.count(place)
+        stem = f"{item.name}/{place}{f'-{number}' if number > 1 else ''}"
+        known = {name: content for one in found for name, content in one.members.items()}
+        found.append(command(request, library, stem, known))
+    return found
+
+
+def dispatch_shares(item: Item) -> tuple[str, ...]:
+    """Return how the dispatcher shares frames among several engines, which no build command expresses."""
+    if len(item.engines) < 2:
+        return ()
+    shares = ", ".join(f"{'+'.join(one['accelerators'])} {one['share']:.0%}" for one in item.engines)
+    return (f"frames are shared among its engines: {shares}",)
+
+
+def library_named(tensorrt: str) -> Library:
+    """Return a release that need not be here. Raises BuildError for one that edgert does not know."""
+    try:
+        return library_of(SimpleNamespace(__version__=tensorrt, __name__="tensorrt"))
+    except BuildError as error:
+        error.fix = "--format onnx, which its own trtexec reads"
+        raise
+
+
+_HEAD = """\
+#!/bin/sh
+# Builds {engines} with trtexec of TensorRT {tensorrt}. Written by edgert {version}.
+# Another release may read these options differently, or not at all.
+{limitations}set -eu
+cd "$(dirname "$0")"
+trtexec=${{TRTEXEC:-$(command -v trtexec || echo /usr/src/tensorrt/bin/trtexec)}}
+"""
+
+
+def script(commands: Sequence[Command], tensorrt: str, limitations: Sequence[str]) -> str:
+    """Return the script's text.
+
+    Args:
+        commands: one per engine.
+        tensorrt: the release they are for.
+        limitations: what no option expresses; a line each.
+    """
+    engines = "one engine" if len(commands) == 1 else f"{len(commands)} engines"
+    lines = [f"#   - {' '.join(line.split())}\n" for line in limitations]
+    comments = "".join(["#\n# Not expressed below, because trtexec has no option for it:\n", *lines] if lines else [])
+    head = _HEAD.format(engines=engines, tensorrt=tensorrt, version=__version__, limitations=comments)
+    options = [" \\\n  ".join(map(shlex.quote, command.options)) for command in commands]
+    return "\n".join([head, *(f'"$trtexec" \\\n  {text}\n' for text in options)])

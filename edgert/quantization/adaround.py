@@ -1,0 +1,197 @@
+"""AdaRound: rounding each weight up or down so that the layer's output, not the weight, is closest.
+
+Nagel et al. 2020, "Up or Down? Adaptive Rounding for Post-Training Quantization" (https://arxiv.org/abs/2004.10568).
+The error of a layer's output is Δw·E[x·xᵀ]·Δwᵀ per output channel (their section 3), so the second moments of the
+inputs are all that is needed of the images.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.backend.base import Array
+from edgert.errors import CalibrationError
+from edgert.graph import Graph, Model, Node
+from edgert.quantization.calibration.walk import Feeds, check_stop, walk
+from edgert.quantization.lowering import weights
+
+# Rounding a matrix so that its product with given inputs changes least: a relaxed descent, then a discrete one.
+#
+# The error of row d is d·G·dᵀ with d = rounded - wanted and G the second moments of the inputs. First the rounding
+# is relaxed to h in [0, 1] and driven to its ends by gradient descent, as in Nagel et al. 2020
+# (https://arxiv.org/abs/2004.10568), section 3. Then single roundings are flipped as long as that helps, which is
+# quick and finds what the relaxation left.
+
+_STRETCH = (-0.1, 1.1)  # where the sigmoid's ends are before it is cut off to 0..1; section 4 of the paper
+_WARM = 0.2  # part of the steps without pressure, as in the paper's experiments
+_BETA = (20.0, 2.0)  # exponent of the pressure at first and at last, likewise
+_ADAM = (0.9, 0.999, 1e-8)  # https://arxiv.org/abs/1412.6980
+_SWEEPS = 10  # a bound; it ends when nothing flips
+
+
+_RATE = 0.03  # size of a step of gradient descent
+_PRESSURE = 3.0  # weight of the term that drives relaxed roundings to 0 or 1, against an error of 1 per weight
+_PATCHES_PER_UNKNOWN = 8  # patches to measure, over all images, for each weight of an output channel
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Amount of optimization per layer.
+
+    Attributes:
+        steps: of gradient descent; 0 flips single roundings only.
+        least_patches: patches of the images to measure, however few weights there are.
+        damping: added to the diagonal of the second moments, in parts of its mean: for what patches leave open.
+    """
+
+    steps: int = 300
+    least_patches: int = 4096
+    damping: float = 0.01
+
+
+def solve(wanted: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
+    """Return integers for ``wanted`` (groups, rows, n), in steps, given second moments (groups, n, n) of the inputs.
+
+    No row has a larger error than rounding to the nearest integers gives.
+    """
+    nearest = np.clip(np.rint(wanted), -weights.LIMIT, weights.LIMIT)
+    low = np.clip(np.floor(wanted), -weights.LIMIT, weights.LIMIT - 1)
+    size = gram.shape[-1]
+    mean = np.einsum("gii->g", gram) / size
+    damped = gram + (effort.damping * mean)[:, None, None] * np.eye(size)
+    begun = low + _relax(wanted, low, damped, effort) if effort.steps else nearest
+    better = _flip(begun, low, wanted, damped)
+    worse = errors(better - wanted, gram) >= errors(nearest - wanted, gram)
+    return np.where(worse[..., None], nearest, better)
+
+
+def errors(difference: weights.F64, gram: weights.F64) -> weights.F64:
+    """Return the error d·G·dᵀ of each row: (groups, rows)."""
+    found: weights.F64 = np.einsum("grn,grn->gr", difference @ gram, difference)
+    return found
+
+
+def _relax(wanted: weights.F64, low: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
+    """Return 1 where to round up and 0 elsewhere; each row's error counts relative to that of rounding to nearest."""
+    before = errors(np.rint(wanted) - wanted, gram)
+    weight = np.divide(wanted.shape[2], before, where=before > 0, out=np.zeros_like(before))[..., None]
+    below, moments = (low - wanted).astype(np.float32), gram.astype(np.float32)
+    pull = (2 * weight).astype(np.float32)
+    start, stop = _STRETCH
+    part = (np.clip(-below, 0.01, 0.99) - start) / (stop - start)
+    state = np.log(part / (1 - part))
+    mean, square, rate = np.zeros_like(state), np.zeros_like(state), _RATE
+    keep, keep_square, tiny = _ADAM
+    for step in range(effort.steps):
+        bent = 1 / (1 + np.exp(-state))
+        open_ = bent * (stop - start) + start
+        up: weights.F32 = np.clip(open_, 0, 1).astype(np.float32, copy=False)
+        inside = (open_ > 0) & (open_ < 1)
+        slope = pull * ((below + up) @ moments) + _pressure(up, step, effort)
+        slope = np.where(inside, slope * (stop - start) * bent * (1 - bent), np.float32(0))
+        mean = keep * mean + (1 - keep) * slope
+        square = keep_square * square + (1 - keep_square) * slope * slope
+        size = np.sqrt(square / (1 - keep_square ** (step + 1))) + tiny
+        state -= np.asarray(rate / (1 - keep ** (step + 1)) * mean / size, np.float32)
+    return (state >= 0).astype(np.float64)
+
+
+def _pressure(up: weights.F32, step: int, effort: Effort) -> weights.F32:
+    """Return the slope of pressure · (1 - |2h - 1|**beta); beta falls along a cosine."""
+    rest = (step / effort.steps - _WARM) / (1 - _WARM)
+    if rest < 0:
+        return np.zeros_like(up)
+    first, last = _BETA
+    beta = last + (first - last) * 0.5 * (1 + np.cos(rest * np.pi))
+    side = 2 * up - 1
+    slope: weights.F32 = np.float32(-2 * _PRESSURE * beta) * np.sign(side) * np.abs(side) ** np.float32(beta - 1)
+    return slope
+
+
+def _flip(values: weights.F64, low: weights.F64, wanted: weights.F64, gram: weights.F64) -> weights.F64:
+    """Flip roundings one by one (coordinate descent) wherever that lowers the error of the row."""
+    values = values.copy()
+    pull = (values - wanted) @ gram
+    diagonal = np.einsum("gii->gi", gram)
+    for _ in range(_SWEEPS):
+        flipped = False
+        for column in range(values.shape[2]):
+            step = np.where(values[:, :, column] > low[:, :, column], -1.0, 1.0)
+            gain = 2 * step * pull[:, :, column] + diagonal[:, None, column]
+            step[gain >= 0] = 0
+            if step.any():
+                flipped = True
+                values[:, :, column] += step
+                pull += step[:, :, None] * gram[:, None, column, :]
+        if not flipped:
+            break
+    return values
+
+
+I8 = npt.NDArray[np.int8]
+
+
+def roundings(
+    graph: Graph,
+    lowered: Graph,
+    scales: Mapping[str, Array],
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    effort: Effort = Effort(),
+    stop: Event | None = None,
+) -> Mapping[str, I8]:
+    """Return weight → int8 values in [-127, 127] that lower the error of the layer's output.
+
+    :func:`~edgert.quantization.lowering.lower.lower` takes them in place of the nearest integers. Left out are weights
+    without scales, weights that two nodes share, and those of a ConvTranspose. Rounding to nearest is right for those.
+    The same arguments give the same values.
+
+    Args:
+        graph: the float graph.
+        lowered: the same graph quantized to nearest: what its weighted nodes read decides the rounding.
+        scales: weight name → its scales, of a shape that broadcasts to the weight's.
+        feeds: images.
+        like: the model that the graph was read from.
+        effort: work per layer.
+        stop: ends it when set, before the next weight.
+
+    Raises:
+        CalibrationError: there are no images; stopped.
+        BuildError: ONNX Runtime cannot run the quantized graph.
+    """
+    if not feeds:
+        raise CalibrationError("weights cannot be rounded by their effect without images", why="0 given")
+    there = {node.outputs[0]: node.inputs[0] for node in lowered.nodes if node.outputs}
+    readers: dict[str, list[Node]] = {}  # tensor of the quantized graph → the float graph's nodes that read it there
+    for node in weights.weighted(graph):
+        known = node.op in weights.SUPPORTED and node.outputs[0] in there and graph.is_private(node.inputs[1])
+        if known and node.inputs[1] in scales:
+            readers.setdefault(there[node.outputs[0]], []).append(node)
+    done: dict[str, I8] = {}
+    for nodes, values in zip(readers.values(), walk(lowered, list(readers), feeds, like, stop=stop), strict=True):
+        for node in nodes:
+            check_stop(stop)
+            done[node.inputs[1]] = _round(graph, node, scales[node.inputs[1]], values, effort)
+    return done
+
+
+def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], effort: Effort) -> I8:
+    kernel = weights.kernel_of(graph, node)
+    assert kernel is not None  # weighted() named it
+    moments, random = (
+        weights.Moments.empty(kernel),
+        np.random.default_rng(0),
+    )  # the same patches every time, of each image
+    unknowns = moments.first.shape[1]
+    each = max(effort.least_patches, _PATCHES_PER_UNKNOWN * unknowns) // len(values) + 1
+    for one in values:
+        moments.add(weights.patches(kernel, one, each, random))
+    steps = weights.canonical(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
+    wanted = (kernel.values / steps).reshape(*kernel.values.shape[:2], -1)
+    # centered: the mean error is left to bias correction, which follows
+    solved = solve(wanted, moments.gram(centered=True), effort)
+    return weights.arranged(solved.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)

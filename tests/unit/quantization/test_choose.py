@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.errors import CalibrationError
+from edgert.graph import Graph, Model, infer, read
+from edgert.quantization.calibration.ranges import RangeTable
+from edgert.quantization.calibration.threshold import METHODS
+from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration.walk import walk
+from edgert.quantization.quantizer import Choice, choices
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Scheme
+from tests.unit.graph.graphs import make, node, weights
+
+
+def net(gain: float = 1.0) -> Model:
+    """Channel 0 of "r" holds rare large values; ``gain`` is how much its reader makes of them."""
+    v = weights(4, 4, 1, 1, seed=2)
+    v[:, 0] = gain * np.array([1, -1, 1, -1], np.float32).reshape(4, 1, 1)
+    nodes = [node("Conv", ["x", "w"], ["a"], "first"), node("Relu", ["a"], ["r"], "act"),
+             node("Conv", ["r", "v"], ["y"], "last")]  # fmt: skip
+    return infer(
+        make(nodes, {"x": [1, 4, 32, 32]}, {"y": None}, {"w": np.eye(4, dtype=np.float32)[..., None, None], "v": v})
+    )
+
+
+def feeds(count: int) -> list[dict[str, Any]]:
+    found = []
+    for seed in range(count):
+        x = np.abs(weights(1, 4, 32, 32, seed=seed))
+        x[:, 0] = 0
+        x[:, 0, ::16, ::16] = 60
+        found.append({"x": x})
+    return found
+
+
+def problem(gain: float) -> tuple[Graph, Scheme, RangeTable, list[dict[str, Any]], Model]:
+    model, images = net(gain), feeds(3)
+    graph = read(model)
+    decided = scheme(graph, "ort")
+    histograms = {}
+    names = [name for name in ("x", "a", "r", "y") if name in decided.needed]
+    for name, values in zip(names, walk(graph, names, images, model), strict=True):
+        histograms[name] = Histogram()
+        for one in values:
+            histograms[name].add(one)
+    return graph, decided, RangeTable(model.digest, 3, "mse", histograms), images, model
+
+
+def found(gain: float) -> dict[str, Choice]:
+    return {name: one for one in choices(*problem(gain)) for name in one.tensors}
+
+
+def test_large_values_are_kept_where_the_reader_feels_them() -> None:
+    heard, deaf = found(1.0)["r"], found(0.0)["r"]
+    assert heard.thresholds[heard.method] > 40
+    assert deaf.thresholds[deaf.method] == min(deaf.thresholds.values())
+
+
+def test_the_choice_has_the_least_error() -> None:
+    for one in found(0.3).values():
+        if one.errors:
+            assert set(one.errors) == set(METHODS)
+            assert one.errors[one.method] == min(one.errors.values())
+
+
+def test_errors_are_those_of_the_rounded_input() -> None:
+    graph, decided, table, images, model = problem(1.0)
+    one = found(1.0)["r"]
+    v = graph.constants["v"][:, :, 0, 0].astype(np.float64)
+    scale = one.thresholds["minmax"] / 127
+    total = 0.0
+    for (values,) in zip(*walk(graph, ["r"], images, model), strict=True):
+        x = values.reshape(4, -1).astype(np.float64)
+        rounded = np.clip(np.rint(x / scale), -127, 127) * scale
+        total += np.square(v @ (rounded - x)).sum() / np.square(v @ x).sum()
+    assert one.errors["minmax"] == pytest.approx(total, rel=1e-3)
+    assert decided.groups and table.images == 3
+
+
+def test_every_tensor_with_a_scale_gets_a_method_and_those_nobody_weighs_the_default() -> None:
+    graph, decided, table, images, model = problem(1.0)
+    methods = {name: one.method for one in choices(graph, decided, table, images, model) for name in one.tensors}
+    assert set(methods) == set(decided.needed)
+    unread = [one for one in choices(graph, decided, table, images, model) if not one.errors]
+    assert all(one.method == "mse" for one in unread)
+    table.with_chosen(methods)
+
+
+def test_no_images_are_refused() -> None:
+    graph, decided, table, _, model = problem(1.0)
+    with pytest.raises(CalibrationError, match="without images"):
+        choices(graph, decided, table, [], model)
