@@ -16,6 +16,8 @@ TRACE_OBJECTS = 100_000
 WHOLE_NUMBER = 2**53
 STATE_BYTES = 1 << 20
 CONTROL_CLIENTS = 16
+TRACE_S = 60.0
+TRACE_BYTES = 1 << 25
 CONTROL_LINE_BYTES = 1 << 20
 CONTROL_LINE_S = 2.0
 PAGE_CONNECTIONS = 384
@@ -92,6 +94,8 @@ TABLE = (
     ("answer of a pipeline to `edgert top`", f"{STATE_BYTES >> 20} MiB", "it is held in memory"),
     ("request of `edgert ctl`", f"{CONTROL_LINE_BYTES >> 20} MiB", "it is held in memory"),
     ("time from connecting to the end of that request", f"{CONTROL_LINE_S:g} s", "slow clients would hold connections"),
+    ("window of `edgert ctl trace`", f"{TRACE_S:g} s", "what is recorded is held in memory"),
+    ("answer to it", f"{TRACE_BYTES >> 20} MiB", "it is held in memory; events beyond are counted as lost"),
     ("requests of `edgert ctl` that are read at a time", f"{CONTROL_CLIENTS}", "each holds a descriptor"),
     (
         "connections to the live page or `sink: webrtc`, and viewers beside them",

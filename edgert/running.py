@@ -29,6 +29,7 @@ from edgert.runtime.thread_loop import works_for
 from edgert.stages.sink.output_files import fixed_folder
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
+from edgert.tracing import ThreadEvents, Tracing
 
 if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; most pipelines have no budgets
     from edgert.assemble import Callback, Environment
@@ -79,6 +80,7 @@ class Running:
         started: whether its threads were started.
         changing: held while the pipeline is changed.
         swaps: model → its newest swap.
+        tracing: records what its threads do.
         written: the records of its document, not made to fit this machine; None: not known.
     """
 
@@ -117,6 +119,7 @@ class Running:
         self._has_taps, self.turn = False, threading.RLock()
         self.changing = threading.Lock()
         self.swaps: dict[str, ModelSwap] = {}
+        self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
         self.runner = Runner(self.assembly.graph, environment.clock, self.file.located)
         if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
             self.assembly.hooks.on_left = self.runner.stop_unless_read
@@ -366,10 +369,19 @@ class Running:
 
         return made
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.assembly.closed or self.runner.stopping or (self.started and not self.runner.running)
+
+    def recorded_beside(self) -> Sequence[ThreadEvents]:
+        """Return what its governor did so far, for a trace."""
+        return () if self._governing is None else self._governing.recorded()
+
     def changeable(self) -> None:
         """Raise StageError where the pipeline cannot be changed: it ends, is called, or one of its stages asks."""
         self.refuse_called("changed")
-        if self.assembly.closed or self.runner.stopping or (self.started and not self.runner.running):
+        if self.has_ended:
             raise StageError("a pipeline that has ended cannot be changed")
         if works_for(self.runner.stop_event):
             why, fix = "a change waits for the stages", "change it from another thread"

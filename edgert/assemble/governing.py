@@ -36,6 +36,7 @@ from edgert.runtime import Source, SourceRateLimiter
 from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
 from edgert.stages.infer import Choice
+from edgert.tracing import ThreadEvents
 
 _ASSUMED_HZ = 30.0  # rate of a camera, where the file leaves it open
 _RUNS, _TIMED_S = 3, 0.2
@@ -160,6 +161,17 @@ class Governing:
             return None
         now = self._watch.report()
         return now if self._past is None else now.after(self._past)
+
+    def recorded(self) -> Sequence[ThreadEvents]:
+        """Return the governor's actions so far, for a trace."""
+        if (report := self.report()) is None:
+            return ()
+        events = [
+            ("governor", at_ns, at_ns, f"{one.kind}: {one.setting}", "", -1, {"reason": one.reason})
+            for one in report.events
+            for at_ns in [self._began_ns + round(one.at_s * 1e9)]
+        ]
+        return (ThreadEvents("governor", 0, events),)
 
     def prepared(self, file: PipelineFile) -> Callable[[], None]:
         """Return a function that switches to the budgets of a pipeline. Call it when its sources exist.

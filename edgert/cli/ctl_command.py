@@ -13,14 +13,20 @@ import typer
 from edgert.cli import option, terminal
 from edgert.errors import EXIT_ERROR
 
+_VERBS = "show, set, pause, resume, add, remove, apply, swap, back, save and trace"
+VerbWord = Annotated[str, typer.Argument(metavar="VERB", help=f"One of {_VERBS}.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="Has the token of that page. Default: EDGERT_TOKEN."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Where trace writes to: .pftrace, .json or .html."),
+]
+
 
 def ctl(
-    verb: Annotated[
-        str,
-        typer.Argument(
-            metavar="VERB", help="One of show, set, pause, resume, add, remove, apply, swap, back and save."
-        ),
-    ],
+    verb: VerbWord,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[WORD]...", help="Its key and value, source, or stage and address.")
     ] = None,
@@ -31,17 +37,16 @@ def ctl(
     url: Annotated[
         str | None, typer.Option("--url", metavar="URL", help="Instead: the live page of a run anywhere.")
     ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="Has the token of that page. Default: EDGERT_TOKEN."),
-    ] = None,
+    token_file: TokenFile = None,
+    output: Output = None,
     json: option.Json = None,
 ) -> None:
     """Show and change a pipeline that runs on this machine, without a restart.
 
     Finds every edgert run of the same user. A change is made as a whole or refused, and then nothing has changed. Which
     keys are live is the last part of show. apply prints what another file would change, and makes that so with --plan.
-    save writes what differs to NAME.live.yaml, which is loaded after the file.
+    save writes what differs to NAME.live.yaml, which is loaded after the file. trace records what every thread does for
+    some seconds.
 
     Examples:
 
@@ -66,16 +71,26 @@ def ctl(
         edgert ctl back parts
 
         edgert ctl save
+
+        edgert ctl trace 10s -o late.pftrace
     """
     from edgert.control.client import find_socket, send_request, send_to_page
     from edgert.control.request import Request, text_at
+    from edgert.control.trace_window import write_answer
+    from edgert.timeline.trace_file import check_trace_path
 
     request = Request.of(verb, words or ()).with_texts()
+    if verb != "trace":
+        option.refuse({"--output": output}, "it goes with trace")
+    output = output or Path("trace.pftrace")
+    check_trace_path(output)  # before anybody waits for what cannot be written
     if url is None:
         result = send_request(find_socket(name), request)
     else:
         token = os.environ.get("EDGERT_TOKEN", "") if token_file is None else text_at(token_file).strip()
         result = send_to_page(url, request, token)
+    if verb == "trace":
+        write_answer(result, output)
     if json is not None:
         terminal.write_json(result, json)
     screen = terminal.console(json)
@@ -136,6 +151,10 @@ def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
             if keys
             else f"{removed}nothing differs from the pipeline's file"
         )
+    elif verb == "trace":
+        lost = f"; {result['lost']} more found no room" if result["lost"] else ""
+        yield f"{result['seconds']:g} s of {result['pipeline']}, {result['events']} events{lost}"
+        yield terminal.opened_by(Path(result["path"]))
     elif verb in ("pause", "resume"):
         yield f"{result['source']}: {result['state']}"
     else:

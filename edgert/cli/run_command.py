@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,6 +39,12 @@ Log = Annotated[
     str | None,
     typer.Option("--log", metavar="text|json", help="Write the log as lines of text, or as one JSON object per line."),
 ]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", help="Record what every thread does: .pftrace for Perfetto, .json, or .html, a page."
+    ),
+]
 Jobs = Annotated[
     int,
     typer.Option("--jobs", metavar="N", min=1, help="Videos of a videos: source to play at a time."),
@@ -59,6 +66,7 @@ def run(
     allow_power_control: PowerControl = False,
     log: Log = None,
     jobs: Jobs = 1,
+    trace: Trace = None,
     signers: option.Signers = None,
     dask: Annotated[str, option.dask("They play a videos: source, a file a task.")] = "",
 ) -> None:
@@ -81,11 +89,18 @@ def run(
 
         edgert run pipeline.yaml --as orin-nx-16gb --mode 15W
 
+        edgert run pipeline.yaml --duration 20 --trace run.pftrace
+
         edgert run pipeline.yaml --set "stages.camera.source=videos:clips/*.mp4" --jobs 2
     """
     from edgert.bundle.bundle import is_bundle
 
-    view = View(_way(log), json=json, duration_s=duration, plain=plain, quiet=quiet)
+    if trace is not None:
+        from edgert.timeline.trace_file import check_trace_path
+
+        check_trace_path(trace)  # before models are loaded
+        option.refuse({"--trace": dry_run}, "nothing is run")
+    view = View(_way(log), json=json, duration_s=duration, plain=plain, quiet=quiet, trace=trace)
     path, keys = pipeline_path(pipeline), overrides or ()
     if not is_bundle(path):
         option.refuse({"--signers": signers}, f"it is for bundles, and {path} is a pipeline file")
@@ -108,6 +123,7 @@ def run(
     elif dask:
         from edgert.cli.run_here import run_on_workers
 
+        option.refuse({"--trace": trace}, "it records one run; a videos: source has one for each file")
         option.refuse({"--jobs": jobs > 1}, "each Dask worker plays as many videos at a time as its --nthreads")
         option.refuse({"--allow-power-control": allow_power_control}, "it is for runs on this machine")
         run_on_workers(path, keys, view, strict=strict, dask=dask)

@@ -62,6 +62,7 @@ def run_here(
                 warn_of_settings_left(Path("/"))
             if videos:
                 option.refuse({"--duration": view.duration_s}, _VIDEOS_END)
+                option.refuse({"--trace": view.trace}, "each file has a run of its own: --set stages.NAME.source=FILE")
             environment = _environment(stack, file, bundle, power)
             if videos:
                 play_videos(file, environment, view, jobs=jobs, on_progress=bar, strict=strict)

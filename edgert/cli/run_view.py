@@ -10,7 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from edgert.cli.progress import stop_on_signal
-from edgert.cli.terminal import Column, Row, console, is_stdout, marked, table, write_json
+from edgert.cli.terminal import Column, Row, console, is_stdout, marked, opened_by, table, write_json
 from edgert.clock import REAL
 from edgert.errors import EdgertError
 from edgert.meters.over_current import listed
@@ -61,6 +61,7 @@ class View:
         duration_s: seconds after which the run is stopped; None: never.
         plain: whether lines are printed instead of a live table.
         quiet: whether no progress is shown.
+        trace: file of the time line; None: nothing is recorded.
     """
 
     how: log.Way = "terminal"
@@ -68,6 +69,7 @@ class View:
     duration_s: float | None = None
     plain: bool = False
     quiet: bool = False
+    trace: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,12 @@ def run_shown(
     began_s, to_stdout = time.time(), is_stdout(view.json)
     keep = None if view.json is None or to_stdout else write
     try:
-        with pipeline as running, stop_on_signal(running.stop, is_last=True), systemd_notified(running):
+        with ExitStack() as stack:
+            running = stack.enter_context(pipeline)
+            stack.enter_context(stop_on_signal(running.stop, is_last=True))
+            stack.enter_context(systemd_notified(running))
+            if view.trace is not None:
+                stack.enter_context(running.control.traced(view.trace))
             try:
                 show(running, view, label=label, clock=clock, keep=keep)
             finally:
@@ -126,6 +133,10 @@ def run_shown(
         raise failed
     if not to_stdout or view.how != "json":
         print_summary(running.file, summary, began_s, to_stderr=to_stdout)
+        if view.trace is not None and failed is None:
+            console(stderr=to_stdout, tables=False).print(
+                "[green]→[/]", marked(opened_by(view.trace), ""), soft_wrap=True
+            )
     return Ended(summary, failed)
 
 

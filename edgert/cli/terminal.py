@@ -187,6 +187,12 @@ def write_json(data: object, path: Path | None) -> None:
     replace_text(path, text)
 
 
+def opened_by(path: Path) -> str:
+    """Return the path of a trace, and what opens it."""
+    viewer = "a browser" if path.suffix == ".html" else "https://ui.perfetto.dev, which sends nothing of it anywhere"
+    return f"{path}: open it in {viewer}"
+
+
 def write_report(screen: Console, page: Callable[[], str], path: Path | None) -> None:
     """Write a page to a file atomically and name it on the screen; do nothing for None.
 

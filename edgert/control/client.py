@@ -105,7 +105,7 @@ def send_request(path: Path, request: Request) -> Any:
         with _connected(path, _CONNECTING_S) as own:
             if peer_of(own)[1] not in (os.geteuid(), 0) and os.geteuid() != 0:
                 raise DeviceError(f"{path} is another user's socket", fix="run this as the user of the run")
-            answer = json.loads(_exchanged(own, request, _ANSWER_S))
+            answer = json.loads(_exchanged(own, request, _ANSWER_S, _most_bytes(request)))
     except OSError as error:
         why = error.strerror or str(error) or "it took too long"
         raise DeviceError(f"{path} does not answer", why=why, fix="edgert top shows what runs") from error
@@ -133,7 +133,7 @@ def send_to_page(url: str, request: Request, token: str) -> Any:
     sent.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
         with urlopen(sent, timeout=_ANSWER_S) as answer:  # noqa: S310 - as above
-            text = answer.read(limits.STATE_BYTES)
+            text = answer.read(_most_bytes(request))
     except HTTPError as error:
         text = error.read(limits.STATE_BYTES)
         if error.code != HTTPStatus.BAD_REQUEST:
@@ -186,11 +186,16 @@ def _connected(path: Path, timeout_s: float) -> socket.socket:
     return own
 
 
-def _exchanged(own: socket.socket, request: Request, timeout_s: float) -> bytes:
+def _most_bytes(request: Request) -> int:
+    """Return how long an answer may be; a recording comes as text, a third longer."""
+    return limits.STATE_BYTES + (2 * limits.TRACE_BYTES if VERBS[request.verb].is_long else 0)
+
+
+def _exchanged(own: socket.socket, request: Request, timeout_s: float, most_bytes: int = limits.STATE_BYTES) -> bytes:
     """Return the line that answers a request."""
     own.settimeout(timeout_s)
     own.sendall(request.line())
     text = bytearray()
-    while not text.endswith(b"\n") and len(text) <= limits.STATE_BYTES and (more := own.recv(1 << 16)):
+    while not text.endswith(b"\n") and len(text) <= most_bytes and (more := own.recv(1 << 16)):
         text += more
     return bytes(text)

@@ -26,7 +26,7 @@ from typing import Any
 from edgert import limits
 from edgert.control.request import VERBS, Request, line_of, refusal, request_of
 from edgert.errors import DeviceError, EdgertError, StageError
-from edgert.runtime.worker import Worker
+from edgert.runtime.worker import PassingWorker, Worker
 
 Answer = Callable[[Request, str], dict[str, Any]]
 """Makes the answer to a request; the second argument says who asks."""
@@ -191,15 +191,25 @@ class ControlSocket:
             client.send(self._answered(request, client.who))
             return
         try:
-            if self._changes is None:
-                worker = Worker("edgert:changes")
-                worker.start()
-                self._changes = worker
-            client.waits_for = self._changes.submit(partial(self._answered, request, client.who))
+            client.waits_for = self._worker(request).submit(partial(self._answered, request, client.who))
         except RuntimeError as error:
             client.send(refusal(StageError("the request failed", why=str(error), fix="try again")))
             return
         client.waits_for.add_done_callback(lambda _: self._wake())
+
+    def _worker(self, request: Request) -> Worker:
+        """Return a thread for a request that takes a while: one for all changes, and one each for what changes nothing.
+
+        Raises:
+            RuntimeError: there can be no more threads.
+        """
+        if VERBS[request.verb].is_long:
+            return PassingWorker(f"edgert:{request.verb}")
+        if self._changes is None:
+            worker = Worker("edgert:changes")
+            worker.start()
+            self._changes = worker
+        return self._changes
 
     def _answered(self, request: Request, who: str) -> dict[str, Any]:
         try:

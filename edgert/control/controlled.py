@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +11,7 @@ from edgert.assemble import Assembly
 from edgert.clock import Clock
 from edgert.config import PipelineConfig, PipelineFile, SourceStage
 from edgert.errors import StageError, nearest
+from edgert.tracing import ThreadEvents, Tracing
 
 if TYPE_CHECKING:
     from edgert.swap.model_swap import ModelSwap
@@ -57,6 +58,20 @@ class Controlled(Protocol):
     @property
     def swaps(self) -> dict[str, ModelSwap]:
         """Model → its newest swap."""
+        ...
+
+    @property
+    def tracing(self) -> Tracing:
+        """Records what its threads do."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, or is about to."""
+        ...
+
+    def recorded_beside(self) -> Sequence[ThreadEvents]:
+        """Return what its governor did so far."""
         ...
 
     def state(self) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from edgert.config import SourceStage
 from edgert.config.flow import inputs_of
 from edgert.config.stages import STAGE_VERBS
-from edgert.control import changing, model_changes, source_changes
+from edgert.control import changing, model_changes, source_changes, trace_window
 from edgert.control.controlled import Controlled
 from edgert.control.live_keys import live_values
 from edgert.control.model_changes import KEEP_S, MIN_AGREEMENT, SHADOW
@@ -20,6 +21,7 @@ from edgert.control.request import VERBS, Request, line_of, refusal, request_of,
 from edgert.control.saving import save
 from edgert.control.source_changes import state_of
 from edgert.errors import EdgertError
+from edgert.timeline.trace_file import check_trace_path, write_trace
 
 _LOG = logging.getLogger(__name__)
 _HERE = "this program"
@@ -151,6 +153,33 @@ class Control:
         """
         return self._done(Request("save"), _HERE)
 
+    def trace(self, path: str | Path, seconds: float = 10.0) -> dict[str, Any]:
+        """Record what the pipeline does for so many seconds, or to its end, and write the time line of it.
+
+        Args:
+            path: of the file; ``.pftrace`` for https://ui.perfetto.dev, ``.json`` for Chrome, ``.html`` as a page.
+            seconds: at most 60.
+
+        Returns:
+            The file's ``path``, ``seconds``, the number of ``events``, and how many of them found no room: ``lost``.
+
+        Raises:
+            ConfigError: another ending, or another number of seconds.
+            StageError: another trace is being made.
+            ArtifactError: the file cannot be written.
+        """
+        check_trace_path(Path(path))
+        recorded = trace_window.recorded_for(self._run, trace_window.seconds_of(f"{seconds}s"))
+        write_trace(recorded, Path(path))
+        return {**trace_window.about(recorded), "path": str(path)}
+
+    def traced(self, path: str | Path) -> AbstractContextManager[None]:
+        """Record what the pipeline does while a ``with`` block runs, and write it as :meth:`trace` does.
+
+        Of each thread the newest 32,768 events are kept. Works with a pipeline that is called, too.
+        """
+        return trace_window.traced(self._run, Path(path))
+
     def answer(self, request: Request, who: str) -> dict[str, Any]:
         """Return the answer to a request: its result, or why it was refused.
 
@@ -174,21 +203,31 @@ class Control:
         """Make one operation, and log it."""
         values, verb = request.values(), VERBS[request.verb]
         operation = partial(_OPERATIONS[request.verb], self._run, *request.words, **values)
-        if verb.is_reading:
+        if verb.is_reading or verb.is_long:
             return operation()
         named = request.verb  # with no address of a source, which may hold a password
         if request.words and verb.words.split()[0] != "FILE":
             named += f" {request.words[0]}"
         named += "".join(f" --{name}={text}" for name, text in request.options.items())
         with self._run.changing:
+            began_ns = self._run.clock.now_ns()
             try:
                 self._run.changeable()
                 result = operation()
             except EdgertError as error:
                 _LOG.info("%s, by %s: refused: %s", named, who, error.what)
+                self._recorded(named, began_ns, who, f"refused: {error.what}")
                 raise
-        _LOG.info("%s, by %s: %s", named, who, "planned" if result.get("applied") is False else "done")
+        done = "planned" if result.get("applied") is False else "done"
+        _LOG.info("%s, by %s: %s", named, who, done)
+        self._recorded(named, began_ns, who, done)
         return result
+
+    def _recorded(self, named: str, began_ns: int, who: str, came: str) -> None:
+        """Note an operation in a trace that is under way."""
+        if (recorder := self._run.tracing.recorder) is not None:
+            about = {"by": who, "result": came}
+            recorder.ring().add(("operation", began_ns, recorder.now_ns(), named, "", -1, about))
 
 
 def _show(run: Controlled) -> dict[str, Any]:
@@ -223,5 +262,6 @@ _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "save": save,
     "swap": model_changes.swap,
     "back": model_changes.back,
+    "trace": trace_window.trace,
 }
 """Verb → what makes it: of the run, the words of a request, and the values of its options by name."""

@@ -22,11 +22,13 @@ class Verb:
             reads from a file; ``PATH`` names a file on the machine of the run.
         options: name without dashes → what makes a value of its text, and raises ValueError for a wrong one.
         is_reading: whether it changes nothing: it is answered while a change is under way, and is not logged.
+        is_long: whether it changes nothing, and takes long.
     """
 
     words: str = ""
     options: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
     is_reading: bool = False
+    is_long: bool = False
 
     @property
     def usage(self) -> str:
@@ -45,6 +47,7 @@ VERBS = {
     "save": Verb(),
     "swap": Verb("MODEL PATH", {"shadow": parse_whole, "min-agreement": parse_fraction, "keep": parse_seconds}),
     "back": Verb("MODEL"),
+    "trace": Verb("[SECONDS]", is_long=True),
 }
 
 

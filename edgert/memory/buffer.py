@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import DeviceError, ModelError, StageError
+from edgert.tracing import HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class Counter:
         with self._lock:
             self._copies += 1
             self._bytes_copied += nbytes
+        if (ring := HERE.ring) is not None:
+            ring.copied(nbytes)
 
     def allocated(self) -> None:
         """Count one buffer allocated from the operating system."""

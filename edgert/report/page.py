@@ -186,15 +186,34 @@ class Head:
     advice: Sequence[str] = ()
 
 
-def render(template: str, head: Head, page: object) -> str:
+def render(template: str, head: Head, page: object, more: str = "") -> str:
     """Return a whole HTML document; equal pages give equal text.
 
     Args:
         template: file of this package's ``templates``, which extends ``base.html.j2``.
         head: its ``head``.
         page: its ``page``.
+        more: name of a style and a script that no other page has.
     """
-    return environment().get_template(template).render(head=head, page=page)
+    found = environment().get_template(template)
+    return found.render(head=head, page=page, **(_looks((f"{more}.css",), (f"{more}.js",)) if more else {}))
+
+
+def script_data(json: str) -> Markup:
+    """Return JSON as it may stand in a ``script`` element, which none of its texts can end."""
+    return Markup(json.replace("<", "\\u003c"))  # noqa: S704  # ours
+
+
+@cache
+def _looks(styles: tuple[str, ...] = (), scripts: tuple[str, ...] = ()) -> dict[str, Markup]:
+    """Return style and script of all pages, with further files, and the policy that allows nothing else.
+
+    Even a mistake in escaping could not act.
+    """
+    each = ((*_STYLES, *styles), (*_SCRIPTS, *scripts))
+    style, script = ("".join((_FOLDER / name).read_text("utf-8") for name in names) for names in each)
+    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
+    return {"style": Markup(style), "script": Markup(script), "policy": Markup(policy)}  # noqa: S704  # ours
 
 
 @cache
@@ -211,10 +230,7 @@ def environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style, script = ("".join((_FOLDER / name).read_text("utf-8") for name in names) for names in (_STYLES, _SCRIPTS))
-    # this page's own style and script and nothing else: even a mistake in escaping could not act
-    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
-    made.globals |= {"style": Markup(style), "script": Markup(script), "policy": Markup(policy)}  # noqa: S704  # ours
+    made.globals |= _looks()
     made.filters |= {"name": name, "breakable": breakable, "percent": percent}
     shown = ("bare", "counted", "difference", "milliseconds", "score", "size", "times")
     made.filters |= {one: getattr(numbers, one) for one in shown}

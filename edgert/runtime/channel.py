@@ -19,6 +19,7 @@ from edgert.runtime.decisions import TaskJournal
 from edgert.runtime.frame import has_pixels
 from edgert.runtime.metrics import Losses
 from edgert.runtime.records import Result, without_pixels
+from edgert.tracing import TaskTrace
 
 
 class Channel(BoundedQueue[Result]):
@@ -65,12 +66,15 @@ class Channel(BoundedQueue[Result]):
         if self._abandoned:
             self.count += 1
             self.lose(result)
-        elif self.waits:
-            self.count += 1
-            self.items.append(result)
-            self._announce()
-        elif self.offer(result) == "added":
-            self._announce()
+        else:
+            if (trace := self._inlet.trace) is not None:
+                trace.put(result.frame, self.number)
+            if self.waits:
+                self.count += 1
+                self.items.append(result)
+                self._announce()
+            elif self.offer(result) == "added":
+                self._announce()
 
     def put_all(self, results: Sequence[Result]) -> None:
         """Take over several results as :meth:`put` does. A consumer in this thread gets them in one call."""
@@ -89,18 +93,21 @@ class Channel(BoundedQueue[Result]):
         Args:
             timeout_s: longest wait.
         """
-        items = self.items
+        items, trace, began_ns = self.items, self._inlet.trace, 0
         while self.waits and len(items) >= self.capacity and self.handler is None and not self._abandoned:
             self._is_awaited = True
             if len(items) < self.capacity:  # meanwhile; the consumer may have missed who waits
                 break
+            if trace is not None:
+                began_ns = began_ns or trace.now_ns()
             try:
                 self.room.get(timeout=timeout_s)
             except queue.Empty:
-                self._is_awaited = False
-                return len(items) < self.capacity
+                break
         self._is_awaited = False
-        return True
+        if trace is not None and began_ns:
+            trace.room(began_ns)
+        return not self.waits or len(items) < self.capacity or self.handler is not None or self._abandoned
 
     def bypass(self, is_so: bool) -> None:
         """Set whether a producer drops the oldest result instead of waiting for room, while the consumer hangs."""
@@ -140,6 +147,8 @@ class Channel(BoundedQueue[Result]):
         cause = "end" if self._abandoned else "queue"
         if self._inlet.journal is not None:
             self._inlet.journal.drop(result.frame, cause)
+        if (trace := self._inlet.trace) is not None:
+            trace.drop(result.frame, cause)
         key = result.frame.stream, cause
         self.losses[key] = self.losses.get(key, 0) + 1
         result.frame.lease.release()
@@ -171,6 +180,7 @@ class Inlet:
         is_kept_open: whether the consumer waits for a new edge while it has none.
         rooms: queues that wake producers for which there is room now.
         journal: records lost results; None: nothing is recorded.
+        trace: records when results come in, wait and are lost; None: nothing is recorded.
         is_slow_to_give_room: whether producers are woken only after the consumer has begun its work. A producer woken
             before takes Python's lock, and a GPU gets its next batch later.
     """
@@ -181,6 +191,7 @@ class Inlet:
         self.is_kept_open = self.is_slow_to_give_room = False
         self.rooms = list[queue.SimpleQueue[Any]]()
         self.journal: TaskJournal | None = None
+        self.trace: TaskTrace | None = None
         self.new_queue: Callable[[], queue.SimpleQueue[Any]] = queue.SimpleQueue
         self._open = set[int]()  # edges that have not ended
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()

@@ -25,6 +25,7 @@ from edgert.runtime.channel import Change, Channel
 from edgert.runtime.stage import Source, Stage
 from edgert.runtime.station import Station
 from edgert.runtime.task import Task
+from edgert.tracing import Recorder
 
 CHANGE_S, OPENING_S = 5.0, 120.0
 """How long a task may take to its next safe point, a call's end or a source's frame; and to open a stage there."""
@@ -57,15 +58,24 @@ class Graph:
 
     Attributes:
         tasks: the current tasks; replaced by a new tuple when one is added or removed.
+        recorder: records what all tasks do; None: nothing is recorded.
         mark_pixel_use: called after each change, to mark which tasks need pixels; see :func:`release_pixels`.
     """
 
     def __init__(self, tasks: Iterable[Task] = ()) -> None:
         self.tasks: tuple[Task, ...] = tuple(tasks)
         self.mark_pixel_use: Callable[[Sequence[Task]], object] = len
+        self.recorder: Recorder | None = None
         self._outside: tuple[Task, ...] = ()  # listeners that are not tasks of the pipeline
         self._running: Running | None = None
         self._turn = threading.RLock()  # one change at a time
+
+    def record(self, recorder: Recorder | None) -> None:
+        """Make all tasks record what they do, later ones as well; None: no more."""
+        with self._turn:
+            self.recorder = recorder
+            for task in self.tasks:
+                task.trace_in(recorder)
 
     def run_by(self, running: Running | None) -> None:
         """Set the threads that run the tasks; None: they have ended."""
@@ -89,6 +99,7 @@ class Graph:
         with self._turn:
             if any(other.name == task.name for other in self.tasks):
                 raise StageError(f"a task {task.name!r} is there already", fix="give the new one another name")
+            task.trace_in(self.recorder)
             self.tasks = (*self.tasks, task)
             self._outside = tuple(other for other in self._outside if other is not task)
             self._mark_changed()

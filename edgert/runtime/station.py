@@ -35,7 +35,7 @@ class Station:
         self.is_async = isinstance(task.stage, AsyncStage)
         self.join: Join[Result] | None = None
         self._is_end = not task.wiring.outlets  # temporary listeners connect later
-        self._journal = task.execution.journal
+        self._execution, self._journal = task.execution, task.execution.journal
         self._progress_ns = 0  # when a run was begun while there was none, or one was collected
 
     def open(self) -> None:
@@ -135,6 +135,8 @@ class Station:
         results = [Result(frame) for frame in frames]
         if self._journal is not None:
             self._journal.give(frames, made_ns)
+        if (trace := self._execution.trace) is not None:
+            trace.give(frames, made_ns, worked_ns)
         self._count(results, made_ns)
         self.hand_over(results)
         meter.results_out += len(frames)
@@ -188,11 +190,15 @@ class Station:
         if wait:
             self._wiring.inlet.give_room()
         meter, now = self._meter, self._clock.now_ns
+        ring = None if (trace := self._execution.trace) is None else trace.begin()
         started = now()
         self._status.since_ns = self._progress_ns if wait and self._progress_ns else started or 1
         try:
             out = self._recovery.stage.collect(wait)
             done = now()
+            if trace is not None and ring is not None:
+                trace.end_all(ring, "collect", started, done, [one.frame for one in out])
+                ring = None
             self._status.since_ns = 0
             meter.busy_ns += done - started
             if out:
@@ -205,6 +211,8 @@ class Station:
                 raise
         finally:
             self._status.since_ns = 0
+            if trace is not None and ring is not None:
+                trace.end_all(ring, "collect", started, now(), ())
 
     def finish(self) -> None:
         """Finish and pass on all results that an asynchronous stage holds."""
@@ -263,6 +271,7 @@ class Station:
     def _process(self, result: Result) -> None:
         task, wiring, now = self.task, self._wiring, self._clock.now_ns
         meter, status = self._meter, self._status
+        ring = None if (trace := self._execution.trace) is None else trace.begin()
         started, lease, has_pixels = now(), result.frame.lease, True
         status.since_ns = started or 1
         if self._journal is not None:
@@ -271,6 +280,8 @@ class Station:
             if task.execution.download is not None:
                 result = task.execution.download(result)
                 lease = result.frame.lease
+                if ring is not None:
+                    ring.part("copy to the host", started)
             out = self._recovery.stage.process(result)
             if wiring.releases_pixels and isinstance(out, Result):
                 out = without_pixels(out)
@@ -278,6 +289,9 @@ class Station:
                 lease, has_pixels = out.frame.lease, False
             done = now()
             status.since_ns = 0
+            if trace is not None and ring is not None:
+                trace.end(ring, "step", started, done, result.frame)
+                ring = None
             meter.busy_ns += done - started
             meter.results_in += 1
             if self._is_end:
@@ -291,6 +305,7 @@ class Station:
                 self.send(one)
             meter.wait_out_ns += now() - done
         except Exception as error:
+            self._trace_failure((result,), error)
             if not self.outlives(error):
                 _refuse((result,))
                 raise
@@ -299,10 +314,13 @@ class Station:
                 self.send(lost(result))
         finally:
             status.since_ns = 0
+            if trace is not None and ring is not None:
+                trace.end(ring, "step", started, now(), result.frame)
             lease.release()
 
     def _submit(self, results: Sequence[Result]) -> None:
         task, meter, now = self.task, self._meter, self._clock.now_ns
+        ring = None if (trace := self._execution.trace) is None else trace.begin()
         started, stage = now(), self._recovery.stage
         self._status.since_ns = started or 1
         onward = results
@@ -327,6 +345,8 @@ class Station:
             return
         finally:
             self._status.since_ns = 0
+            if trace is not None and ring is not None:
+                trace.end_all(ring, "submit", started, now(), [one.frame for one in results])
             for one in results:
                 one.frame.lease.release()
             for one in onward if onward is not results else ():
@@ -335,6 +355,8 @@ class Station:
             self._progress_ns = done
             if self._journal is not None:
                 self._journal.collect(len(out), done)
+            if trace is not None and ring is not None:
+                trace.collected(done, [one.frame for one in out])
             self._hand_on(out, done)
         if stage.in_flight >= stage.limit:
             self.collect(wait=True)
@@ -371,13 +393,15 @@ class Station:
         """Yield results of a stage that is a generator; each step of it counts as a call of the stage."""
         iterator = iter(out)
         while True:
-            self._status.since_ns = self._clock.now_ns()
+            self._status.since_ns = began_ns = self._clock.now_ns()
             try:
                 result = next(iterator)
             except StopIteration:
                 return
             finally:
                 self._status.since_ns = 0
+            if (trace := self._execution.trace) is not None:
+                trace.more("step", began_ns, self._clock.now_ns(), result.frame)
             yield result
             del result  # it would keep the frame's memory in use
 
@@ -385,6 +409,7 @@ class Station:
         """Give up ``results`` and those that an asynchronous stage holds; return whether the pipeline continues."""
         held = self._recovery.stage.give_up() if self.is_async else ()
         goes_on = self.outlives(error)
+        self._trace_failure((*results, *held), error)
         if goes_on:
             self._lose((*results, *held))
         else:
@@ -392,6 +417,12 @@ class Station:
         for one in held:
             one.frame.lease.release()
         return goes_on
+
+    def _trace_failure(self, results: Iterable[Result], error: Exception) -> None:
+        """Note on which results the stage failed, where that is recorded."""
+        if (trace := self._execution.trace) is not None:
+            what = error.what if isinstance(error, EdgertError) else f"{type(error).__name__}: {error}"
+            trace.fail({id(one.outputs): one.frame for one in results}.values(), what)
 
     def _lose(self, results: Iterable[Result]) -> None:
         """Count the results that the stage failed on, or that came while it was down, each once."""
@@ -407,8 +438,7 @@ class Station:
         meter = self._meter
         meter.unmatched += len(results)
         for result in results:
-            if self._journal is not None:
-                self._journal.drop(result.frame, "join")
+            self.task.drop(result.frame, "join")
             key = result.frame.stream, "join"
             meter.losses[key] = meter.losses.get(key, 0) + 1
             result.frame.lease.release()

@@ -9,10 +9,12 @@ from edgert.clock import Clock
 from edgert.policy import OnError, Reads, most_under_way
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.decisions import Journal, TaskJournal
+from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import Meter
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
+from edgert.tracing import Recorder, TaskTrace
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +65,7 @@ class Execution:
             unchanged.
         limiter: limits the frames of a source that a governor may throttle; None: no frames are held back.
         journal: records the task's decisions for a replay; None: nothing is recorded.
+        trace: records when things are done here; None: nothing is recorded. It comes and goes while the task runs.
     """
 
     carrier: Task | None = None
@@ -70,6 +73,7 @@ class Execution:
     download: Callable[[Result], Result] | None = None
     limiter: SourceRateLimiter | None = None
     journal: TaskJournal | None = None
+    trace: TaskTrace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,17 @@ class Task:
     def note_in(self, journal: Journal) -> None:
         """Record the decisions of this task in a journal. Call it before the start."""
         self.execution.journal = self.wiring.inlet.journal = TaskJournal(journal, self.name)
+
+    def trace_in(self, recorder: Recorder | None) -> None:
+        """Record what this task does from now on; None: no more. Any thread may call it."""
+        self.execution.trace = self.wiring.inlet.trace = None if recorder is None else TaskTrace(recorder, self.name)
+
+    def drop(self, frame: Frame, cause: str) -> None:
+        """Note that a frame is lost here, where that is recorded."""
+        if self.execution.journal is not None:
+            self.execution.journal.drop(frame, cause)
+        if (trace := self.execution.trace) is not None:
+            trace.drop(frame, cause)
 
     def under_way(self) -> int:
         """Return the most results of one stream that can be in flight between its source and this task."""

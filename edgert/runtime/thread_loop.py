@@ -184,8 +184,7 @@ class FrameTaking:
 
 def _throttled(task: Task, frame: Frame) -> None:
     """Release a frame that the limiter drops."""
-    if task.execution.journal is not None:
-        task.execution.journal.drop(frame, "throttle")
+    task.drop(frame, "throttle")
     frame.lease.release()
 
 

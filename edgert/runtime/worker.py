@@ -40,6 +40,19 @@ class Worker(threading.Thread):
         self._jobs.put(None)
 
 
+class PassingWorker(Worker):
+    """A worker that has begun, and ends with its first job. Raises RuntimeError where there can be no thread."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.start()
+
+    def submit(self, work: Callable[[], _T]) -> "Future[_T]":
+        future = super().submit(work)
+        self.stop()
+        return future
+
+
 class StepThread:
     """Thread that calls a function each period, or when it is woken; and a second one, once, at the end.
 

@@ -18,6 +18,7 @@ from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry, crop_boxes, upright
 from edgert.stages.decode.decoder import Decoder, of_one_image
 from edgert.stages.preprocess import Preprocessor
+from edgert.tracing import HERE
 
 
 class Inference(Protocol):
@@ -84,18 +85,30 @@ class HostInference:
         self._session.run(1)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        return self._preprocessor.into(row, frame)
+        if (ring := HERE.ring) is None:
+            return self._preprocessor.into(row, frame)
+        began_ns = ring.now_ns()
+        geometry = self._preprocessor.into(row, frame)
+        ring.part("preprocess", began_ns)
+        return geometry
 
     def interrupt(self) -> None:
         """End a run under way, from any thread, where its engine can."""
         getattr(self._session, "interrupt", bool)()
 
     def run(self, *geometries: Geometry) -> list[Record]:
+        ring = HERE.ring
+        began_ns = 0 if ring is None else ring.now_ns()
         outputs = self._session.run(len(geometries))
-        return [
+        if ring is not None:
+            began_ns = ring.part("engine", began_ns)
+        records = [
             self._decoder(of_one_image(outputs, self._batched, row), geometry)
             for row, geometry in enumerate(geometries)
         ]
+        if ring is not None:
+            ring.part("decode", began_ns)
+        return records
 
 
 class Infer(SimpleStage):

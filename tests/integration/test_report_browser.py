@@ -24,8 +24,11 @@ from edgert.planner import plan_page, simulation_page
 from edgert.planner.simulation import Simulation
 from edgert.planner.unit_section import MOST_BOXES
 from edgert.report import dla_page, quantization_page
+from edgert.timeline.timeline_page import page_of
+from edgert.timeline.timeline_spans import spans_of
 from tests.helpers.browser import Page, axe, browser
 from tests.helpers.quantization_report import full_report
+from tests.helpers.recorded_run import recording
 from tests.unit.graph.graphs import make, node, weights
 
 SIZES_PX = (390, 768, 1440)
@@ -43,7 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 # All of them.
 
 
-@pytest.fixture(params=["quantized", "planned", "simulated", "surveyed"])
+@pytest.fixture(params=["quantized", "planned", "simulated", "surveyed", "traced"])
 def path(request: pytest.FixtureRequest) -> Path:
     """Each of the pages, with names that would like to be scripts."""
     return request.getfixturevalue(request.param)
@@ -357,3 +360,70 @@ def test_every_node_is_there_without_scripts(page: Page, surveyed: Path) -> None
     page.call("Emulation.setScriptExecutionDisabled", value=False)
     assert shown(page) == NODES + 1
     assert page.evaluate("document.querySelector('.choices')") is None
+
+
+# A time line.
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("traced") / "run.html"
+    path.write_text(page_of(spans_of(recording(400, camera=HOSTILE))), encoding="utf-8")
+    return path
+
+
+def line_of(page: Page) -> npt.NDArray[np.uint8]:
+    """Return what the canvas of the time line shows."""
+    place = page.evaluate(
+        "(({top, height}) => [top, height])(document.querySelector('canvas').getBoundingClientRect())"
+    )
+    page.evaluate("new Promise(requestAnimationFrame)")
+    return pixels(page.image(round(place[0]), min(round(place[1]), 600)))
+
+
+def test_a_frame_is_chosen_zoomed_to_and_told_in_words(page: Page, traced: Path) -> None:
+    page.open(traced, 1440)
+    whole = line_of(page)
+    assert page.evaluate("document.querySelector('.zoom output').textContent") == "10 s shown"
+    page.evaluate("document.querySelector('[data-do=slowest]').click()")
+    near = line_of(page)
+    assert (whole != near).any()
+    head = page.evaluate("document.querySelector('.way h3').textContent")
+    assert head.startswith(HOSTILE) and " ms from capture to its end" in head
+    steps = page.evaluate("[...document.querySelectorAll('.way tbody tr')].map(row => row.cells[2].textContent)")
+    assert "waits in the queue before find" in steps and "find" in steps
+    number = page.evaluate("document.querySelector('.zoom input').value")
+    page.evaluate("document.querySelector('[data-do=after]').click()")
+    assert int(page.evaluate("document.querySelector('.zoom input').value")) == int(number) + 1
+    page.evaluate("document.querySelector('[data-do=lost]').click()")
+    assert "lost" in page.evaluate("document.querySelector('.way h3').textContent")
+    page.evaluate("document.querySelector('.lines').focus()")
+    for key in ("ArrowRight", "+", "Home"):
+        before = line_of(page)
+        page.press(key)
+        assert (line_of(page) != before).any(), key
+    assert page.evaluate("document.querySelector('.way').children.length") == 0
+    assert page.evaluate("window.hacked ?? null") is None
+    assert_quiet(page, traced)
+
+
+def test_a_click_on_a_bar_chooses_its_frame(page: Page, traced: Path) -> None:
+    page.open(traced, 1440)
+    page.evaluate("document.querySelector('[data-do=slowest]').click()")
+    before = page.evaluate("document.querySelector('.zoom input').value")
+    left, top, width = page.evaluate(
+        "(({left, top, width}) => [left, top, width])(document.querySelector('canvas').getBoundingClientRect())"
+    )
+    for part in range(1, 40):  # bars of the first row: frames on their lane
+        page.click(left + width * part / 40, top + 22 + 14 + 9)
+        if page.evaluate("document.querySelector('.zoom input').value") != before:
+            break
+    else:
+        pytest.fail("no bar was hit")
+
+
+def test_a_time_line_says_in_words_what_it_cannot_draw(page: Page, traced: Path) -> None:
+    page.open(traced, 1440, scripts=False)
+    assert page.evaluate("document.querySelector('.traced').hidden")
+    assert "does not run here" in page.evaluate("document.querySelector('.traced-off').textContent")
+    assert page.evaluate("document.querySelectorAll('#times tbody tr').length") > 2

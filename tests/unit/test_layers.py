@@ -14,12 +14,12 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     (
         "foundation",
         "_version errors frozen units clock kinds policy quantiles limits yaml_nodes installation files "
-        "text_files array_file zip_archive user_code reporter steps cluster",
+        "text_files array_file zip_archive user_code reporter steps cluster tracing",
     ),
     ("descriptions", "custom_op board config bundle meters"),
     ("models and memory", "graph memory budget"),
     ("engines", "backend runtime placement"),
-    ("stages and data", "recording stages report engine dataset evaluation wiring"),
+    ("stages and data", "recording stages report timeline engine dataset evaluation wiring"),
     (
         "pipelines",
         "quantization assemble swap control videos result_reader running pipeline ros_node single_model validation "
@@ -83,6 +83,7 @@ DOORS = {
     "rclpy": ("edgert/stages/ros2/rclpy_node.py",),
     "zenoh": ("edgert/stages/ros2/zenoh_session.py",),
     "supervision": ("edgert/runtime/supervision_form.py",),
+    "nvtx": ("edgert/tracing.py",),
     "sdl2": ("edgert/stages/sink/sdl_viewer.py",),
     "aiortc": ("edgert/stages/sink/stream/webrtc_sessions.py",),
     "torch": ("edgert/importer/torch_model.py",),
@@ -110,6 +111,7 @@ LAZY = {
     "aiortc",
     "paho",
     "supervision",
+    "nvtx",
     "nats",
     "confluent_kafka",
     "torch",

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from edgert import limits
 from edgert.runtime import health
 from edgert.runtime.json_form import plain
-from edgert.runtime.worker import Worker
+from edgert.runtime.worker import PassingWorker, Worker
 from edgert.stages.sink.client_limits import FairGroup, affordable
 from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
@@ -36,6 +36,7 @@ _SEND_BUFFER_BYTES = 1 << 18  # a few images
 _BOUNDARY, _JSON = b"edgert-image", "application/json"
 _OPEN_METRICS, _PROMETHEUS_TEXT = "application/openmetrics-text", "text/plain"
 _CONTROL = "/control"
+_TRACE = re.compile(rb'"verb"\s*:\s*"trace"')
 _HEALTH = {"/healthz": health.stuck, "/readyz": health.unready}
 
 
@@ -141,7 +142,9 @@ class LivePage:
         self._changes += 1
         try:
             work = partial(self._source.control, line_of_json, f"address {exchange.client.address}")
-            answer = await self._run(self._changer, work)
+            # a trace takes seconds, for which no change should wait
+            worker = PassingWorker("edgert:trace") if _TRACE.search(line_of_json) else self._changer
+            answer = await self._run(worker, work)
         finally:
             self._changes -= 1
         status = HTTPStatus.OK if answer.startswith(b'{"ok":true') else HTTPStatus.BAD_REQUEST

@@ -1,0 +1,50 @@
+"""The file of a recording, whose ending says how it is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from edgert.errors import ArtifactError, ConfigError, nearest
+from edgert.files import replace_bytes
+from edgert.timeline.chrome import chrome_bytes
+from edgert.timeline.perfetto import perfetto_bytes
+from edgert.timeline.timeline_spans import Spans, spans_of
+from edgert.tracing import Recorded
+
+
+def _page_bytes(spans: Spans) -> bytes:
+    from edgert.timeline.timeline_page import page_of  # Jinja2 only where it is wanted
+
+    return page_of(spans).encode()
+
+
+_FORMATS: dict[str, Callable[[Spans], bytes]] = {
+    ".pftrace": perfetto_bytes,
+    ".json": chrome_bytes,
+    ".html": _page_bytes,
+}
+ENDINGS = ", ".join(_FORMATS)
+
+
+def check_trace_path(path: Path) -> None:
+    """Raise an error before anything is recorded that could not be written.
+
+    Raises:
+        ConfigError: the ending is none of :data:`ENDINGS`.
+        ArtifactError: there is no such folder, or nothing may be written there.
+    """
+    if path.suffix not in _FORMATS:
+        what = f"{path.name!r} has no ending of a trace{nearest(path.suffix, _FORMATS)}"
+        raise ConfigError(what, why=f"the ending says how it is written: {ENDINGS}", fix="--trace run.pftrace")
+    folder = path.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        why = "nothing may be written there" if folder.is_dir() else "there is no such folder"
+        raise ArtifactError(f"cannot write {str(path)!r}", why=why, fix="name a folder that can be written")
+
+
+def write_trace(recorded: Recorded, path: Path) -> None:
+    """Write a recording as the ending of the path says, atomically. Raises ConfigError or ArtifactError."""
+    check_trace_path(path)
+    replace_bytes(path, _FORMATS[path.suffix](spans_of(recorded)))
