@@ -4,8 +4,8 @@ python tools/docs_site.py [FOLDER]        # or: make docs
 python -m http.server --directory build/site --bind 127.0.0.1
 
 The menu is docs/index.md. A notebook becomes a page of its text and code. Links to files outside docs/ lead to the
-repository. A dead link ends the build. The pages as plain text are in llms.txt (the list) and llms-full.txt (all of
-them).
+repository. A dead link ends the build. For language models (https://llmstxt.org) each page is also served as Markdown,
+``plan.html.md`` beside ``plan.html``; llms.txt lists these, and llms-full.txt has all of them in one file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ DOCS = ROOT / "docs"
 SOURCE = "https://github.com/edgert/edgert/blob/main"
 LINK = re.compile(r"(\]\()(\.\./[^)\s]+)(\))")
 NOTEBOOK = re.compile(r"(\]\([\w-]+)\.ipynb\)")
+PAGE_LINK = re.compile(r"(\]\([\w-]+)\.md([)#])")
 ENTRY = re.compile(r"^- \[(?P<title>[^]]+)\]\((?P<page>[^)]+)\): (?P<about>.+)$")
 READABLE = """
 [data-md-color-scheme=default] { --md-accent-fg-color: #3040b0; --md-typeset-a-color: #3040b0; }
@@ -59,6 +60,16 @@ def page_text(path: Path) -> str:
 
     text = notebook_text(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
     return NOTEBOOK.sub(r"\1.md)", LINK.sub(outside, text))
+
+
+def plain_page(path: Path) -> str:
+    """Return a page as Markdown whose links lead to other pages as Markdown, as the site serves them."""
+    return PAGE_LINK.sub(r"\1.html.md\2", page_text(path))
+
+
+def plain_name(page: str) -> str:
+    """Return under which name the site serves a page as Markdown: ``plan.md`` → ``plan.html.md``."""
+    return f"{Path(page).stem}.html.md"
 
 
 def notebook_text(path: Path) -> str:
@@ -115,7 +126,7 @@ def plain_list() -> str:
     lines = ["# edgert", "", "> Camera, ONNX model, output: one YAML file, on a Jetson or any other machine.", ""]
     for heading, entries in sections():
         lines += [f"## {heading}", ""]
-        lines += [f"- [{entry['title']}]({entry['page']}): {entry['about']}" for entry in entries]
+        lines += [f"- [{entry['title']}]({plain_name(entry['page'])}): {entry['about']}" for entry in entries]
         lines.append("")
     return "\n".join(lines)
 
@@ -131,9 +142,9 @@ def build(target: Path) -> None:
         (work / "zensical.toml").write_text(settings(), encoding="utf-8")
         subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=work, check=True)
         site, names = work / "site", [entry["page"] for _, entries in sections() for entry in entries]
-        pages = (page_text(DOCS / name) for name in ("index.md", *names))
-        (site / "llms.txt").write_text(plain_list(), encoding="utf-8")
-        (site / "llms-full.txt").write_text("\n\n".join(pages), encoding="utf-8")
+        pages = {plain_name(name): plain_page(DOCS / name) for name in ("index.md", *names)}
+        for name, text in (pages | {"llms.txt": plain_list(), "llms-full.txt": "\n\n".join(pages.values())}).items():
+            (site / name).write_text(text, encoding="utf-8")
         for page in site.glob("*.html"):
             page.write_text(page.read_text(encoding="utf-8").replace("<pre>", '<pre tabindex="0">'), encoding="utf-8")
         large = [page.name for page in site.glob("*.html") if page.stat().st_size > LARGEST_PAGE_BYTES]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.browser import axe, browser
-from tools.docs_site import ROOT, page_text, plain_list, sections
+from tools.docs_site import ROOT, page_text, plain_list, plain_name, sections
 
 PAGES = ("index.html", "pipeline-file.html", "python.html")
 MOST_BYTES = 300_000
@@ -46,7 +46,14 @@ def address(site: Path) -> Iterator[str]:
 
 def test_every_page_of_the_index_is_in_the_menu_and_in_the_plain_list() -> None:
     names = [entry["page"] for _, entries in sections() for entry in entries]
-    assert len(names) > 30 and all(f"]({name}):" in plain_list() for name in names)
+    assert len(names) > 30 and all(f"]({plain_name(name)}):" in plain_list() for name in names)
+
+
+def test_every_link_for_language_models_is_a_file_of_the_site(site: Path) -> None:
+    for text in (site / name for name in ("llms.txt", "llms-full.txt", "index.html.md", "count-in-zones.html.md")):
+        linked = re.findall(r"\]\(([\w.-]+)(?:#[\w-]+)?\)", text.read_text(encoding="utf-8"))
+        assert linked and [name for name in linked if not (site / name).is_file()] == [], text.name
+        assert [name for name in linked if name.endswith(".md") and not name.endswith(".html.md")] == []
 
 
 def test_links_out_of_the_docs_lead_to_the_repository() -> None:
