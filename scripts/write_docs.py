@@ -22,9 +22,10 @@ from pydantic_core import PydanticUndefined
 import dla.table
 from dla.limit import LIMITS, PAGES as SOURCE_PAGES
 from edgert import errors
-from edgert.board.record import boards
+from edgert.board.record import boards, find_board
 from edgert.cli import app, explain_command, models_command
 from edgert.cli.boards_command import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
+from edgert.cli.terminal import NONE
 from edgert.config import engine_choice, model_section, pipeline_file, stages as stage
 from edgert.config.fields import Kinded, section_of
 from edgert.graph.dla_rewrites import REWRITES
@@ -60,7 +61,7 @@ def cli_page() -> str:
     common = [row for row, count in counts.items() if count >= _COMMON and row.startswith("| `-")]
     every = [row for one in group.params if one.name in ("debug", "no_code") and (row := option_row(one))]
     parts = ["# The command line", "", "Written by `scripts/write_docs.py` from `edgert --help`.", ""]
-    parts += ["```sh", "edgert --help", "```", "", "## Options of many verbs", ""]
+    parts += ["```sh", "edgert --help", "```", "", "## Options of several verbs", ""]
     parts += ["| option | meaning |", "|---|---|", *every, *common, "", "## Exit codes", ""]
     parts += ["| code | meaning |", "|---|---|", *(f"| {code} | {what} |" for code, what in EXIT_CODES.items()), ""]
     for name, command in shown.items():
@@ -72,7 +73,7 @@ def cli_page() -> str:
     return "\n".join([*parts, "## Completion", "", *COMPLETION])
 
 
-_COMMON = 3  # verbs that have an option with the same meaning, so that the page has it once
+_COMMON = 2  # verbs that have an option with the same meaning, so that the page has it once
 EXIT_CODES = {
     0: "success",
     1: "an error, which edgert explains",
@@ -371,15 +372,18 @@ def boards_page() -> str:
         "By name, as `nvpmodel -p` lists them. \\* is the one at boot. `edgert boards NAME` adds TOPS.",
         "",
     ]
+    headings = [heading for heading in mode_headings(find_board("orin-nx-16gb")) if "TOPS" not in heading]
+    owners: dict[tuple[str, ...], list[str]] = {}
+    notes: dict[str, list[str]] = {}
     for board in boards():
-        headings = mode_headings(board)
-        shown = [number for number, heading in enumerate(headings) if "TOPS" not in heading]  # they follow from clocks
-        modes = [[mode_row(board, mode)[number] for number in shown] for mode in board.modes]
-        notes = [line.replace("* ", "\\* ", 1) for line in remarks(board) if line != BOOTS]
-        found = [*table([headings[number] for number in shown], modes)]
-        found += [line for remark in notes for line in (remark, "")]
-        parts += [f"### {board.name}", "", *folded(found, f"{len(modes)} power modes")]
-    return "\n".join(parts)
+        for mode in board.modes:
+            cells = dict(zip(mode_headings(board), mode_row(board, mode), strict=True))  # TOPS follow from clocks
+            owners.setdefault(tuple(cells.get(heading, NONE) for heading in headings), []).append(board.name)
+        for line in remarks(board):
+            notes.setdefault(line, []).append(board.name)
+    modes = [(", ".join(names), *cells) for cells, names in owners.items()]
+    said = [f"- {', '.join(names)}: {line}" for line, names in notes.items() if line != BOOTS]
+    return "\n".join([*parts, *folded(table(("boards", *headings), modes), "all power modes"), *said])
 
 
 BOOTS = "* boots into this one."  # which the page says once
@@ -469,8 +473,8 @@ def dla_tables() -> dict[str, list[str]]:
     ]
     return {
         "rewrites": table(
-            ("rewrite", "what it does", "because"),
-            [(f"`{one.name}`", one.does, one.because) for one in REWRITES.values()],
+            ("rewrite", "what it does"),
+            [(f"`{one.name}`", one.does) for one in REWRITES.values()],
         ),
         "limits": table(("rule", "range", "source"), limits),
         "rules": table(("rule", "layers", "what it says", "source"), rules),
