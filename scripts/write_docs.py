@@ -157,7 +157,7 @@ stages:
 - `--set stages.camera.fps=15` overrides any key. `edgert schema` prints a JSON Schema, which editors use.
 - Other packages can add sources, tasks, trackers, stages and sinks: [extending](extending.md).
 
-Tables that are folded hold keys for experts.
+Defaults are in brackets. Tables that are folded hold keys for experts.
 """
 BASIC = frozenset(
     {
@@ -275,7 +275,7 @@ def keys(section: type[BaseModel], leave_out: Container[str] = (), only: Contain
     return [*_HEAD, *first, "", *folded([*_HEAD, *more, ""], "more keys")]
 
 
-_HEAD = ("| key | values (default) | meaning |", "|---|---|---|")
+_HEAD = ("| key | values | meaning |", "|---|---|---|")
 _EMPTY = len(_HEAD) + 1
 
 

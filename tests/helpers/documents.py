@@ -37,6 +37,11 @@ class Piece:
         return self.place
 
 
+def words(text: str) -> int:
+    """Return how many words a page has; what draws its tables is none."""
+    return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+
 def blocks(*languages: str) -> list[Piece]:
     """Return the fenced blocks in one of these languages."""
     return [piece for language, piece in fenced() if language in languages]

@@ -49,8 +49,8 @@ def bag_of_a_robot(folder: Path) -> Iterator[dict[str, str]]:
 
 
 READY = (
-    "{{{{ (lookup('ansible.builtin.file', playbook_dir ~ '/roles/edgert/defaults/main.yaml') | from_yaml).edgert_releases"
-    " | combine({{'host': {{'ready': 'http://127.0.0.1:{port}/readyz'}}}}, recursive=True) }}}}"
+    "{{{{ (lookup('ansible.builtin.file', playbook_dir ~ '/roles/edgert/defaults/main.yaml') | from_yaml)"
+    ".edgert_releases | combine({{'host': {{'ready': 'http://127.0.0.1:{port}/readyz'}}}}, recursive=True) }}}}"
 )
 """The exported releases, with the port of one of several boards of this machine."""
 
@@ -81,6 +81,9 @@ def three_boards(folder: Path) -> Iterator[dict[str, str]]:
     (folder / "rollout/inventory.yaml").write_text(inventory)
     for board in boards:
         board.set_up()
+        program = board.folder / "bin" / "edgert"  # boards have addresses of their own, these have ports
+        port = f"sys.argv += ['--set', 'stages.page.port={board.page_port}'] * (sys.argv[1] == 'run')"
+        program.write_text(program.read_text().replace("\nmain()", f"\n{port}\nmain()"))
     try:
         with clone(folder), SshServers(boards, login.with_suffix(".pub")):
             yield {

@@ -1,4 +1,4 @@
-"""Every recipe of docs/how-to.md is short, and runs: on the shipped model and a drawn video in the place of the reader's."""
+"""Every recipe of docs/how-to.md is short, and runs: on the shipped model and a drawn video instead of the reader's."""
 
 from __future__ import annotations
 

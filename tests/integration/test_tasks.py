@@ -25,9 +25,9 @@ of this dataset are specified as follows."""
 
 
 def ocr(folder: Path, image: np.ndarray) -> list[str]:
-    """The file of docs/tasks.md on one image: the lines from top to bottom."""
+    """The recipe of docs/how-to.md on one image: the lines from top to bottom."""
     (text,) = [
-        piece.text for piece in blocks("yaml") if piece.place.startswith("docs/tasks.md") and "ctc" in piece.text
+        piece.text for piece in blocks("yaml") if piece.place.startswith("docs/how-to.md") and "ctc" in piece.text
     ]
     assert len(text.strip().splitlines()) <= 15
     text = text.replace("onnx: det.onnx", f"onnx: {data('models', 'ppocr_mobile_v2_det_ch.onnx')}")

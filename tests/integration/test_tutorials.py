@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.helpers.command import ROOT
+from tests.helpers.documents import words
 from tests.helpers.tutorial import plain, run, steps
 from tests.helpers.tutorial_settings import SETTINGS
 
@@ -27,7 +28,7 @@ def test_every_tutorial_is_run() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_tutorial_is_short_and_says_what_one_will_have(name: str) -> None:
     page = text(name)
-    assert len(page.split()) <= MOST_WORDS
+    assert words(page) <= MOST_WORDS
     assert "At the end you will have" in page or name == "first-detector"
     assert all(step.file or step.shown.strip() for step in steps(page) if step.at[1])
 

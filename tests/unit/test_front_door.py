@@ -10,6 +10,7 @@ import typer
 
 from edgert.cli import app
 from tests.helpers.command import ROOT
+from tests.helpers.documents import words
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
@@ -31,8 +32,7 @@ def rows(text: str, heading: str) -> Iterator[dict[str, str]]:
 
 
 def test_the_readme_is_read_in_five_minutes() -> None:
-    words = [word for word in README.split() if re.search(r"\w", word)]  # the rest draws tables
-    assert len(words) <= 700
+    assert words(README) <= 700
     assert README.count("![") == 2
     (yaml,) = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)
     assert len(yaml.splitlines()) <= 12
