@@ -391,6 +391,10 @@ class Running:
         """Note that the pipeline runs as this file has it now; ``written`` are its records before they fit here."""
         self.file, self.written = file, written
         self.sources = self._api_sources()
+        self.note(file)
+
+    def note(self, file: PipelineFile) -> None:
+        """Note in a recording that the stages which were replaced since are those of this file."""
         if (journal := self.assembly.journal) is not None:
             journal.add("file", "", "", -1, self.clock.now_ns(), written_pipeline(file))
 

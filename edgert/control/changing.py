@@ -91,11 +91,13 @@ def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change])
             done.append(step)
             step[0]()
     except BaseException:
+        run.note(after)  # what worked for a moment is replayed so, and then what takes its place again
         for _, undo in reversed(done[:-1]):
             try:
                 undo()
             except EdgertError as error:
                 _LOG.error("a change could not be taken back: %s", error)
+        run.note(before)
         raise
     run.changed(after, file.config)
 
@@ -121,8 +123,7 @@ def _steps(run: Controlled, before: PipelineFile, after: PipelineFile, changes: 
         new = cast("Stage", assembly.make(after, name))
         steps.append((partial(_replace, run, after, name, new), partial(_replace, run, before, name, None)))
     for name in {one.place[1]: None for one in changes if one.place[2:] == ("task",)}:
-        made = _readings(run, after, name)
-        steps.append((partial(_all, made), partial(_read_as, run, before, name)))
+        steps += zip(_readings(run, after, name), _readings(run, before, name), strict=True)
     for one in changes:
         if one.effect == "live" and one.place[0] == "stages" and one.field in ("every", "fps"):
             values = (getattr(file.config.stages[one.place[1]], one.field) for file in (after, before))
@@ -154,20 +155,10 @@ def _replace(run: Controlled, file: PipelineFile, name: str, stage: Stage | None
         task.policy = replace(task.policy, remake=partial(cast("Callable[..., Stage]", make), file, name))
 
 
-def _read_as(run: Controlled, file: PipelineFile, name: str) -> None:
-    """Change how a model is read to what a file has."""
-    _all(_readings(run, file, name))
-
-
 def _readings(run: Controlled, file: PipelineFile, name: str) -> list[Callable[[], object]]:
     """Return what has a model be read as a file has it, each in the thread that reads it."""
     change, task = run.assembly.graph.at_safe_point, file.config.models[name].task
     return [partial(change, one, another(task)) for one, another in run.assembly.readers(file, name)]
-
-
-def _all(made: Sequence[Callable[[], object]]) -> None:
-    for one in made:
-        one()
 
 
 def _assign(run: Controlled, name: str, key: str, value: Any) -> None:

@@ -90,6 +90,10 @@ class Controlled(Protocol):
         """
         ...
 
+    def note(self, file: PipelineFile) -> None:
+        """Note in a recording that the stages which were replaced since are those of this file."""
+        ...
+
     def changed(self, file: PipelineFile, written: PipelineConfig | None = None) -> None:
         """Note that the pipeline runs as this file has it now; ``written`` are its records before they fit here."""
         ...

@@ -58,15 +58,13 @@ def annotation_topic(stream: str) -> Topic:
     return Topic(f"/{stream}/annotations", "foxglove.ImageAnnotations", _schema("ImageAnnotations.json"))
 
 
-def topic_named(name: str) -> Topic:
-    """Return the topic of a recording with that name. Raises ValueError for a name that no recording has."""
+def topic_named(name: str) -> Topic | None:
+    """Return the topic of a recording with that name; None for a name that no recording has."""
     stream, _, kind = name[1:].rpartition("/")
     made = {"video": video_topic, "image": image_topic, "annotations": annotation_topic}
     if name in _OWN:
         return own_topic(name)
-    if not stream or kind not in made:
-        raise ValueError(f"unknown topic {name!r}")
-    return made[kind](stream)
+    return made[kind](stream) if stream and kind in made else None
 
 
 def _stamp(time_ns: int) -> tuple[int, int]:

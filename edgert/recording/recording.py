@@ -186,7 +186,8 @@ def join_parts(paths: Sequence[Path], library: str) -> Iterator[bytes]:
     yield writer.begin()
     for path in filter(Path.exists, paths):
         for message in read_messages(path, Damage()):
-            topic = messages.topic_named(message.topic)
+            if (topic := messages.topic_named(message.topic)) is None:  # damage that no checksum shows
+                continue
             if topic.is_cdr:
                 if message.sequence <= last.get(topic.name, -1):  # each part repeats a group of packets
                     continue

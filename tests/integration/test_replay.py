@@ -22,10 +22,13 @@ from edgert.recording.recording import open_recording
 from edgert.replayer.replayed import Options, replay, shortest_window, window_of
 from edgert.runtime.records import Detections
 from edgert.stages.decode.record_check import CheckedRecords
+from edgert.stages.zones.rules import EventsStage
+from tests.helpers.clips import write_clip
 from tests.helpers.command import edgert
 from tests.helpers.recordings import (
     MODEL,
     STAGES,
+    conveyor,
     conveyor_units,
     messages_of,
     record_belts,
@@ -267,6 +270,45 @@ def test_a_swapped_model_ends_the_comparison(belts: Path, tmp_path: Path) -> Non
     made = replay(changed)
     assert made.different == 0
     assert 0 < made.same < FRAMES
+
+
+def test_a_change_that_was_undone_is_replayed_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other zones are there until the second stage of the change fails to open; a later change is another file."""
+    write_clip(tmp_path / "belt.mp4", conveyor(1, 60), size=(320, 240))
+    stages: dict[str, Any] = {
+        "cam": {"source": str(tmp_path / "belt.mp4"), "realtime": True},
+        "find": {"infer": "parts", "from": "cam"},
+        **{name: STAGES[name] for name in ("track", "areas", "alarm")},
+        "rec": {"sink": "mcap", "path": str(tmp_path / "run.mcap"), "from": "alarm"},
+    }
+    with Pipeline({"models": {"parts": MODEL}, "stages": stages}) as pipeline:
+        pipeline.start()
+
+        def done() -> int:
+            return pipeline.summary().stages["areas"].results_out
+
+        def fails(stage: EventsStage) -> None:
+            before = done()
+            wait_until(lambda: done() > before, 10)
+            raise StageError("no room")
+
+        wait_until(lambda: done() > 3)
+        monkeypatch.setattr(EventsStage, "open", fails)
+        wanted = json.loads(json.dumps(stages))
+        wanted["areas"]["zones"]["left"][1] = wanted["areas"]["zones"]["left"][2] = [0.9, 0.5]
+        wanted["areas"]["zones"]["left"].pop(2)
+        wanted["alarm"]["rules"]["many"]["count"] = 2
+        data = {"models": {"parts": MODEL}, "stages": wanted}
+        with pytest.raises(StageError, match="no room"):
+            pipeline.control.apply(data, pipeline.control.apply(data)["plan"])
+        monkeypatch.undo()
+        pipeline.control.set("models.parts.task.score", 0.5)
+        pipeline.wait()
+    made = replay(tmp_path / "run.mcap", EXACT)
+    assert (made.different, made.first, made.notes) == (0, None, ())
+    kinds = [row[1] for one in messages_of(tmp_path / "run.mcap", messages.DECISIONS)
+             for row in json.loads(bytes(one.data))["entries"] if row[1] in ("replace", "file")]  # fmt: skip
+    assert kinds[:4] == ["replace", "file", "replace", "file"]
 
 
 def test_two_recorders_of_one_run_are_refused(tmp_path: Path) -> None:

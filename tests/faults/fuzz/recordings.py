@@ -9,6 +9,8 @@ from random import Random
 
 from edgert.errors import EdgertError
 from edgert.recording.mcap_file import MAGIC
+from edgert.recording.mcap_messages import RUN
+from edgert.recording.recording import join_parts
 from edgert.replayer.replayed import replay
 from tests.faults.fuzz import mutate
 from tests.helpers.recordings import record_tiny, rewritten
@@ -19,8 +21,15 @@ _CRC_AT = 24
 
 
 def recordings() -> tuple[bytes, ...]:
-    """Return the bytes of a recording."""
-    return (record_tiny(Path.cwd()).read_bytes(),)
+    """Return the bytes of a recording, and of one that begins in the middle of its run."""
+    whole = record_tiny(Path.cwd())
+    middle = rewritten(whole, Path("middle.mcap"), {RUN: _as_third_part})
+    return whole.read_bytes(), middle.read_bytes()
+
+
+def _as_third_part(payload: bytes) -> bytes:
+    head = json.loads(payload)
+    return json.dumps({**head, "part": 2, "settings": {task: [1, 0, 0] for task in head["tasks"]}}).encode()
 
 
 def mutated_recording(rng: Random, data: bytes) -> bytes:
@@ -57,10 +66,12 @@ def _inside(rng: Random, data: bytes) -> bytes:
 
 
 def tried_recording(content: bytes) -> bool:
-    """Replay a recording; return whether all of it was taken."""
+    """Join a recording to a file as one part of it, and replay it; return whether all of it was taken."""
     path = Path("fuzzed.mcap")
     path.write_bytes(content)
     try:
+        for _ in join_parts([path], "edgert of a test"):
+            pass
         made = replay(path)
     except EdgertError as error:
         if len(str(error)) > 20_000:

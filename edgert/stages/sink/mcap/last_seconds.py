@@ -145,8 +145,12 @@ class LastSeconds:
 
     def _join(self, what: _Joined) -> Iterator[None]:
         """Write parts as one file, a chunk each time; remove those that were left. Raises StageError."""
-        if what.is_left and not any(map(has_frames, what.paths)):
-            return _remove(what.paths)
+        try:
+            if what.is_left and not any(map(has_frames, what.paths)):
+                return _remove(what.paths)
+        except ArtifactError as error:  # the ring removes them as it removes its own
+            log.warning("%s: what a run before left is not kept: %s", self._where, error)
+            return None
         file, is_whole = self._files.begin(""), False
         try:
             for data in join_parts(what.paths, f"edgert {__version__}"):
@@ -171,12 +175,9 @@ def _left_in(ring: Files) -> Iterator[Sequence[Path]]:
     runs: dict[str, list[tuple[int, Path]]] = {}
     for path in written_by(ring.pattern, ()):
         if not _has_writer(path):
-            try:
+            with suppress(ArtifactError):  # it was killed before the first chunk; the ring removes the file
                 head = head_of(path)
-            except ArtifactError:  # it was killed before the first chunk
-                _remove([path])
-                continue
-            runs.setdefault(head["run"], []).append((head["part"], path))
+                runs.setdefault(head["run"], []).append((head["part"], path))
     for parts in runs.values():
         yield tuple(path for _, path in sorted(parts))
 
