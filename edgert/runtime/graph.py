@@ -22,7 +22,7 @@ from typing import Protocol
 from edgert.errors import StageError
 from edgert.policy import Drop
 from edgert.runtime.channel import Change, Channel
-from edgert.runtime.stage import Source, Stage
+from edgert.runtime.stage import Showing, Source, Stage
 from edgert.runtime.station import Station
 from edgert.runtime.task import Task
 from edgert.tracing import Recorder
@@ -226,6 +226,7 @@ class Graph:
                 task.stage = stage
             else:
                 self._apply(task, lambda: station.replace(stage), OPENING_S)
+            self._no_longer_show(task)
 
     def at_safe_point(self, task: Task, change: Callable[[], object]) -> None:
         """Run a change of a task's stage in its thread, between two results. Raises as :meth:`replace` does."""
@@ -292,6 +293,12 @@ class Graph:
     def _forget(self, task: Task) -> None:
         self.tasks = tuple(other for other in self.tasks if other is not task)
         self._mark_changed()
+        self._no_longer_show(task)
+
+    def _no_longer_show(self, task: Task) -> None:
+        for other in self.tasks:
+            if isinstance(other.stage, Showing):
+                other.stage.forget(task.name)
 
     def _mark_changed(self) -> None:
         self.mark_pixel_use((*self.tasks, *self._outside))

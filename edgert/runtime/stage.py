@@ -106,6 +106,15 @@ class Stage(Protocol):
 
 
 @runtime_checkable
+class Showing(Stage, Protocol):
+    """A stage that goes on showing the newest results after :meth:`process`."""
+
+    def forget(self, name: str) -> None:
+        """Show no longer what a source or stage of this name made: it was removed or replaced. From any thread."""
+        ...
+
+
+@runtime_checkable
 class AsyncStage(Stage, Protocol):
     """A stage that returns results later than it takes them: runs on a GPU, or frames that wait for a batch.
 

@@ -10,7 +10,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 from socket import SO_SNDBUF, SOL_SOCKET
 from typing import Any
+from urllib.request import urlopen
 
+import numpy as np
 import pytest
 
 import edgert
@@ -19,6 +21,7 @@ from edgert.control.client import send_to_page
 from edgert.control.request import Request
 from edgert.errors import ConfigError, DeviceError, StageError
 from tests.helpers.command import in_process
+from tests.helpers.recordings import LEFT, MODEL
 from tests.helpers.waiting import wait_until
 
 TOKEN = "a-token-of-a-page-1234"
@@ -107,6 +110,36 @@ def test_a_page_without_a_token_takes_no_changes(tmp_path: Path) -> None:
         assert posted(address(pipeline), b'{"verb": "show"}')[0] == 403
         with pytest.raises(DeviceError, match="takes no changes"):
             send_to_page(address(pipeline), Request("show"), TOKEN)
+
+
+def test_the_page_forgets_what_was_replaced_and_removed() -> None:
+    """No new frame comes that would take the place of what is shown."""
+    stages: dict[str, Any] = {
+        "cam": {"source": "api"},
+        "yard": {"source": "api"},
+        "find": {"infer": "parts", "from": ["cam", "yard"]},
+        "areas": {"stage": "zones", "from": "find", "zones": LEFT},
+        "page": {"sink": "http", "from": "areas", "port": 0},
+    }
+    with edgert.Pipeline({"models": {"parts": MODEL}, "stages": stages}) as pipeline:
+        pipeline.start()
+        url = address(pipeline)
+
+        def shown(stream: str) -> Any:
+            return json.loads(urlopen(f"{url}/stats.json?stream={stream}").read())
+
+        for stream in ("cam", "yard"):
+            pipeline.submit(np.zeros((48, 64, 3), np.uint8), stage=stream)
+        wait_until(lambda: sorted(shown("cam")["streams"]) == ["cam", "yard"])
+        wait_until(lambda: [one["name"] for one in shown("cam")["latest"]["places"]] == ["left"])
+        stages["areas"]["zones"] = {"right": [[0.5, 0], [1, 0], [1, 1]]}
+        wanted = {"models": {"parts": MODEL}, "stages": stages}
+        pipeline.control.apply(wanted, pipeline.control.apply(wanted)["plan"])
+        wait_until(lambda: not shown("cam")["latest"]["places"])
+        pipeline.submit(np.zeros((48, 64, 3), np.uint8), stage="cam")
+        wait_until(lambda: [one["name"] for one in shown("cam")["latest"]["places"]] == ["right"])
+        pipeline.control.remove("yard")
+        wait_until(lambda: sorted(shown("cam")["streams"]) == ["cam"])
 
 
 def test_many_at_once_are_answered_one_after_the_other_or_asked_to_wait(belt: Pipeline) -> None:

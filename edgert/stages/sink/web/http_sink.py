@@ -94,6 +94,10 @@ class HttpSink:
         if self._events is not None:
             self._events.add(result)
 
+    def forget(self, name: str) -> None:
+        """Show no longer a camera that was removed, or what a stage made before it was replaced."""
+        self._images.forget(name)
+
     def close(self) -> None:
         """End all connections and threads, within a second."""
         self._images.close()

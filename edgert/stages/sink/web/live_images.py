@@ -14,7 +14,7 @@ from edgert import limits
 from edgert.errors import StageError
 from edgert.runtime.frame import full_frame
 from edgert.runtime.json_form import plain
-from edgert.runtime.records import Classification, Detections, Result, for_show
+from edgert.runtime.records import Classification, Detections, Result, for_show, without_outputs
 from edgert.stages.draw import Images, Overlay, current_outputs
 from edgert.stages.zones.areas import Zones
 
@@ -75,6 +75,18 @@ class LiveImages:
             before.result.frame.lease.release()
         if self._closed:  # in the meantime
             self.close()
+
+    def forget(self, name: str) -> None:
+        """Remove a camera, or the records of a stage from each camera's newest result."""
+        with self._lock:
+            gone = self._cameras.pop(name, None)
+            self._newest = next(iter(self._cameras), "") if self._newest == name else self._newest
+            for camera in self._cameras.values():
+                if name in camera.result.outputs:
+                    self._number += 1
+                    camera.result, camera.number = without_outputs(camera.result, (name,)), self._number
+        if gone is not None:
+            gone.result.frame.lease.release()
 
     def close(self) -> None:
         """Release all frames."""
