@@ -28,7 +28,7 @@ from edgert.runtime.records import Detections
 from edgert.stages.decode.record_check import CheckedRecords
 from edgert.stages.sink.output_file import OutputFile
 from tests.helpers.clips import write_clip
-from tests.helpers.recordings import LEFT, MODEL, conveyor, messages_of
+from tests.helpers.recordings import LEFT, MODEL, conveyor, messages_of, record_tiny, rewritten
 from tests.helpers.waiting import wait_until
 
 EXACT = Options(must_be_exact=True)
@@ -233,6 +233,23 @@ def test_a_full_disk_shortens_the_ring_and_ends_nothing(
     assert any(removed) and not kept(tmp_path)
     assert 1 < len(ring_of(tmp_path)) <= 4
     assert replay(open_recording(ring_of(tmp_path)), EXACT).different == 0
+
+
+def test_what_is_no_part_of_a_run_hinders_no_start(
+    belt: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut may leave an empty file, or one of zeros; a disk may lose what is inside."""
+    ring = tmp_path / "box-ring"
+    ring.mkdir()
+    whole = record_tiny(tmp_path / "..")
+    (ring / "2026-01-31-221010.mcap").write_bytes(b"")
+    (ring / "2026-01-31-221010-2.mcap").write_bytes(bytes(4096))
+    rewritten(whole, ring / "2026-01-31-221010-3.mcap", {messages.DECISIONS: lambda data: b"{"})
+    with Pipeline(pipeline(belt, tmp_path, 8, "1s")) as run:
+        run.run()
+    assert "what a run before left is not kept: a message on /edgert/decisions is damaged" in caplog.text
+    (path,) = kept(tmp_path)
+    assert replay(path, EXACT).different == 0
 
 
 @pytest.mark.parametrize(
