@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,31 @@ def test_a_swapped_model_ends_the_comparison(belts: Path, tmp_path: Path) -> Non
     made = replay(changed)
     assert made.different == 0
     assert 0 < made.same < FRAMES
+
+
+def test_a_clock_that_is_set_back_while_it_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events have the time of day. Order and length of the recording are by a clock that nobody sets."""
+    own = time.time_ns
+    write_clip(tmp_path / "belt.mp4", conveyor(1, 75), size=(320, 240))
+    stages: dict[str, Any] = {
+        "cam": {"source": str(tmp_path / "belt.mp4"), "realtime": True},
+        "find": {"infer": "parts", "from": "cam"},
+        **{name: STAGES[name] for name in ("track", "areas", "alarm")},
+        "rec": {"sink": "mcap", "path": str(tmp_path / "run.mcap"), "from": "alarm"},
+    }
+    with Pipeline({"models": {"parts": MODEL}, "stages": stages}) as pipeline:
+        pipeline.start()
+        wait_until(lambda: pipeline.summary().stages["rec"].results_in > 20)
+        monkeypatch.setattr(time, "time_ns", lambda: own() - 3600 * 10**9)
+        pipeline.wait()
+    monkeypatch.undo()
+    times = [one["time_ns"] for one in results_of(tmp_path / "run.mcap")]
+    assert sum(after < before for before, after in pairwise(times)) == 1
+    assert times[0] - times[-1] > 3590 * 10**9
+    made = replay(tmp_path / "run.mcap", EXACT)
+    assert (made.different, made.missing, made.first, made.notes) == (0, 0, None, ())
+    recording = open_recording([tmp_path / "run.mcap"])
+    assert 2 < (recording.span_ns[1] - recording.span_ns[0]) / 1e9 < 10
 
 
 def test_a_change_that_was_undone_is_replayed_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,98 @@
+"""Replays of models on a GPU: refused bit for bit, compared within a stated part, and what is beyond it is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert import Pipeline
+from edgert.assemble import Environment
+from edgert.backend.ort import cuda
+from edgert.errors import StageError
+from edgert.installation import demo_images
+from edgert.replayer import replayed
+from edgert.replayer.replayed import Options, replay
+from edgert.runtime.records import Detections
+from edgert.stages.decode.record_check import CheckedRecords
+from tests.helpers.gpu import gpu_or_skip
+from tests.helpers.gpu_pipeline import HEIGHT, WIDTH, CalledRig, Engines
+from tests.helpers.recordings import MODEL, STAGES
+
+EXACT, WITHIN = Options(must_be_exact=True), Options(must_be_exact=True, within=0.01)
+"""``--expect``, and ``--expect --within 0.01``: the part that docs/replay.md states for GPUs."""
+FRAMES = 24
+
+
+def refused(path: Path, model: str) -> None:
+    with pytest.raises(StageError, match=f"--expect cannot compare bits of model '{model}'") as raised:
+        replay(path, EXACT)
+    assert "may round in another way" in raised.value.why
+    assert "--within 0.01" in raised.value.fix
+
+
+@pytest.mark.parametrize("batch", [{}, {"batch": {"max": 4, "wait": "5ms"}}])
+def test_runs_and_batches_of_a_gpu_are_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: dict[str, Any]
+) -> None:
+    """The GPU's double numbers its runs: each frame's number is right only if the same frames ran together."""
+    monkeypatch.chdir(tmp_path)
+    rig = CalledRig(tmp_path, monkeypatch, "  rec: {sink: mcap, from: find, path: run.mcap}\n")
+    text = rig.path.read_text()
+    rig.path.write_text(text.replace("from: cam}", f"from: cam, {str(batch)[1:-1]}}}".replace("'", ""), 1))
+    with rig.pipeline() as pipeline:
+        pipeline.start()
+        for index in range(FRAMES):
+            pipeline.submit(np.full((HEIGHT, WIDTH, 3), index, np.uint8))
+        pipeline.finish()
+        pipeline.wait()
+    monkeypatch.setattr(replayed, "Environment", partial(Environment, engines=Engines(rig.device)))
+    refused(tmp_path / "run.mcap", "parts")
+    made = replay(tmp_path / "run.mcap", WITHIN)
+    assert (made.different, made.missing, made.first) == (0, 0, None)
+    assert made.same == FRAMES
+    assert not any("another size" in note for note in made.notes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [{}, {"batch": {"max": 4, "wait": "5ms"}}])
+@pytest.mark.parametrize("engine", ["tensorrt", "onnxruntime-cuda"])
+def test_a_run_on_a_gpu_is_replayed_within_a_hundredth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, batch: dict[str, Any]
+) -> None:
+    gpu_or_skip().close()
+    missing = cuda.why_not() if engine == "onnxruntime-cuda" else ""
+    if engine == "tensorrt" and not (find_spec("tensorrt") or find_spec("tensorrt_rtx_bindings")):
+        missing = "TensorRT is not installed"
+    if missing:
+        pytest.skip(missing)
+    path = tmp_path / "run.mcap"
+    stages: dict[str, Any] = {
+        f"cam{seed}": {"source": demo_images(), "size": "320x240", "seed": seed, "limit": FRAMES, "realtime": False}
+        for seed in range(2)
+    }
+    stages["find"] = {"infer": "parts", "from": list(stages), **batch}
+    stages |= {name: STAGES[name] for name in ("track", "areas", "alarm")}
+    stages["rec"] = {"sink": "mcap", "path": str(path), "from": "alarm"}
+    model = {key: value for key, value in MODEL.items() if key != "threads"}
+    with Pipeline({"engines": [engine], "models": {"parts": model}, "stages": stages}) as pipeline:
+        pipeline.run()
+    refused(path, "parts")
+    made = replay(path, WITHIN)
+    assert (made.different, made.missing, made.first) == (0, 0, None)
+    assert made.same == 2 * FRAMES
+
+    own = CheckedRecords.__call__
+
+    def moved(checked: CheckedRecords, *arguments: Any) -> Any:
+        record: Detections = own(checked, *arguments)
+        return replace(record, scores=record.scores * np.float32(0.95))
+
+    monkeypatch.setattr(CheckedRecords, "__call__", moved)
+    first = replay(path, WITHIN).first
+    assert first is not None and first.stage == "find" and "score" in first.where
