@@ -58,17 +58,17 @@ def cli_page() -> str:
     shown = {name: command for name, command in group.commands.items() if not command.hidden}
     rows = {name: [row for one in command.params if (row := option_row(one))] for name, command in shown.items()}
     counts = Counter(row for own in rows.values() for row in own)
-    common = [row for row, count in counts.items() if count >= _COMMON and row.startswith("| `-")]
+    common = [row for row, count in counts.items() if count >= _COMMON and row.startswith("- `-")]
     every = [row for one in group.params if one.name in ("debug", "no_code") and (row := option_row(one))]
     parts = ["# The command line", "", "Written by `scripts/write_docs.py` from `edgert --help`.", ""]
     parts += ["```sh", "edgert --help", "```", "", "## Options of several verbs", ""]
-    parts += ["| option | meaning |", "|---|---|", *every, *common, "", "## Exit codes", ""]
+    parts += [*every, *common, "", "## Exit codes", ""]
     parts += ["| code | meaning |", "|---|---|", *(f"| {code} | {what} |" for code, what in EXIT_CODES.items()), ""]
     for name, command in shown.items():
         own = [row for row in rows[name] if row not in common]
         also = [f"`{options[0]}`" for row in rows[name] if row in common and (options := re.findall(r"--[\w-]+", row))]
         parts += [f"## edgert {name}", "", *help_text(command), ""]
-        parts += ["| argument | meaning |", "|---|---|", *own, ""] if own else []
+        parts += [*own, ""] if own else []
         parts += [f"Also: {', '.join(also)}.", ""] if also else []
     return "\n".join([*parts, "## Completion", "", *COMPLETION])
 
@@ -100,14 +100,14 @@ def help_text(command: Any) -> list[str]:
 
 
 def option_row(parameter: Any) -> str:
-    """One argument as a table row; nothing for ``--help`` and what is hidden."""
+    """Return one argument as an item of a list; empty for ``--help`` and what is hidden."""
     if "--help" in parameter.opts or parameter.hidden:
         return ""
     metavar = parameter.metavar or ""
     is_option = parameter.opts[0].startswith("-")
     names = ", ".join(sorted(parameter.opts, key=len)) if is_option else metavar or parameter.name
     shown = f"{' / '.join((names, *parameter.secondary_opts))} {metavar}".strip() if is_option else names
-    return f"| `{shown}` | {escaped(parameter.help or '')}{shown_default(parameter)} |"
+    return f"- `{shown}`: {' '.join((parameter.help or '').split())}{shown_default(parameter)}"
 
 
 def shown_default(parameter: Any) -> str:
