@@ -58,7 +58,9 @@ def cli_page() -> str:
     shown = {name: command for name, command in group.commands.items() if not command.hidden}
     rows = {name: [row for one in command.params if (row := option_row(one))] for name, command in shown.items()}
     counts = Counter(row for own in rows.values() for row in own)
-    common = [row for row, count in counts.items() if count >= _COMMON and row.startswith("- `-")]
+    often = [row for row, count in counts.items() if count >= _COMMON and row.startswith("- `-")]
+    named = Counter(row.split("`")[1].split()[0] for row in often)
+    common = [row for row in often if named[row.split("`")[1].split()[0]] == 1]
     every = [row for one in group.params if one.name in ("debug", "no_code") and (row := option_row(one))]
     parts = ["# The command line", "", "Written by `scripts/write_docs.py` from `edgert --help`.", ""]
     parts += ["```sh", "edgert --help", "```", "", "## Options of several verbs", ""]
@@ -157,7 +159,7 @@ stages:
 - `--set stages.camera.fps=15` overrides any key. `edgert schema` prints a JSON Schema, which editors use.
 - Other packages can add sources, tasks, trackers, stages and sinks: [extending](extending.md).
 
-Defaults are in brackets. Tables that are folded hold keys for experts.
+Brackets hold the values that a key takes, then its default. Folded lists hold keys for experts.
 """
 BASIC = frozenset(
     {
@@ -221,7 +223,7 @@ def titled(title: str, section: type[BaseModel], leave_out: Container[str] = ())
     """Return a section's docstring behind a title, and the table of its keys."""
     about = inspect.cleandoc(section.__doc__ or "").replace("``", "`")
     table = keys(section, leave_out)
-    return [": ".join(filter(None, (title, about))), "", *(table if len(table) > _EMPTY else [])]
+    return [": ".join(filter(None, (title, about))), "", *(table if any(table) else [])]
 
 
 def folded(lines: Iterable[str], title: str = "keys") -> list[str]:
@@ -258,7 +260,7 @@ def verb(section: type[BaseModel], verbs: tuple[str, ...]) -> str:
 
 
 def keys(section: type[BaseModel], leave_out: Container[str] = (), only: Container[str] | None = None) -> list[str]:
-    """Return a table of a section's keys; a long one has those for experts folded below."""
+    """Return a list of a section's keys: values, default, meaning; a long one has those for experts folded below."""
     properties = section.model_json_schema(by_alias=True)["properties"]
     rows: list[tuple[bool, str]] = []
     for name, field in section.model_fields.items():
@@ -266,23 +268,19 @@ def keys(section: type[BaseModel], leave_out: Container[str] = (), only: Contain
             continue
         key = field.alias or name
         shown = "" if field.is_required() else plain(field.default, properties[key])
-        taken = " ".join(filter(None, (values(properties[key]), shown and f"({shown})")))
-        row = f"| `{key}` | {taken} | {escaped(field.description or '')} |"
+        taken = "; ".join(filter(None, (values(properties[key]), shown)))
+        row = f"- `{key}` ({taken}): {' '.join((field.description or '').split())}"
         rows.append((name in BASIC or field.is_required(), row))
     first, more = ([row for is_first, row in rows if is_first is wanted] for wanted in (True, False))
     if len(rows) <= _SHORT or not first or not more:
-        return [*_HEAD, *(row for _, row in rows), ""]
-    return [*_HEAD, *first, "", *folded([*_HEAD, *more, ""], "more keys")]
-
-
-_HEAD = ("| key | values | meaning |", "|---|---|---|")
-_EMPTY = len(_HEAD) + 1
+        return [*(row for _, row in rows), ""]
+    return [*first, "", *folded([*more, ""], "more keys")]
 
 
 def values(schema: dict[str, Any]) -> str:
     """Return what a key takes, in few words."""
     if "enum" in schema:
-        return ", ".join(str(one) for one in schema["enum"] if one is not None)
+        return f"`{', '.join(str(one) for one in schema['enum'] if one is not None)}`"
     if "const" in schema:
         return "off" if schema["const"] is False else str(schema["const"])
     options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
@@ -295,7 +293,7 @@ def values(schema: dict[str, Any]) -> str:
     if schema.get("type") == "object":
         return "mapping"
     example = schema.get("examples", [""])[0]
-    kind = {"integer": "whole number", "boolean": "true, false", "string": schema.get("format", "text")}
+    kind = {"integer": "whole number", "boolean": "`true, false`", "string": schema.get("format", "text")}
     return f"like `{example}`" if example else kind.get(schema.get("type", ""), schema.get("type", ""))
 
 

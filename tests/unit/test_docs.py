@@ -24,12 +24,14 @@ from edgert.config import json_schema
 from edgert.config.pipeline_file import load_pipeline
 from tests.helpers.brokers import certificate
 from tests.helpers.command import ROOT
-from tests.helpers.documents import FENCE, PAGES, Piece, blocks, commands, fenced, shell_lines
+from tests.helpers.documents import FENCE, PAGES, Piece, blocks, commands, fenced, shell_lines, words
+from tools.docs_site import notebook_text
 
 GROUP: Any = typer.main.get_command(app)
 USAGE: Any = typer.BadParameter.__base__  # Click's UsageError, whichever Click this Typer has
 OURS = ("edgert", "dla")
 SCHEMA = json_schema()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def misread(command: Piece) -> str:
@@ -272,6 +274,42 @@ def test_every_link_leads_somewhere(page: Any) -> None:
         target = (page.parent / path) if path else page
         assert target.exists(), path
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), f"{path}#{anchor}"
+
+
+MOST_WORDS, MOST_WORDS_OF_A_PAGE = 60_000, 600
+LOOKED_UP = frozenset(
+    {
+        *("architecture.md", "benchmarks.md", "boards.md", "cli.md", "costs.md", "dla.md", "extending.md", "index.md"),
+        *("metrics.md", "models.md", "pipeline-file.md", "python.md"),
+    }
+)
+"""Pages in which people look something up; the others are read."""
+
+
+def test_the_pages_can_be_read() -> None:
+    """All of them as ``wc -w`` counts, which takes the bars of tables for words; a page by its words alone."""
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.ipynb")]
+    texts = {page.name: notebook_text(page) if page.suffix == ".ipynb" else page.read_text("utf-8") for page in pages}
+    assert sum(len(text.split()) for text in texts.values()) <= MOST_WORDS
+    long = {name: words(text) for name, text in texts.items() if words(text) > MOST_WORDS_OF_A_PAGE}
+    assert {name: count for name, count in long.items() if name not in LOOKED_UP} == {}
+    assert {*long} == LOOKED_UP, "leave out those that are short"
+
+
+def test_the_glossary_is_in_order_and_its_words_are_used() -> None:
+    terms = re.findall(r"^- \*\*(.+?)\*\*: .+\.$", (ROOT / "docs/glossary.md").read_text("utf-8"), re.MULTILINE)
+    assert len(terms) > 45 and terms == sorted(terms, key=str.casefold)
+    others = "".join(page.read_text("utf-8") for page in PAGES if page.name != "glossary.md").casefold()
+    assert [term for term in terms for word in term.casefold().split(", ") if word not in others] == []
+
+
+@pytest.mark.parametrize("drawing", sorted((ROOT / "docs").glob("*.svg")), ids=lambda path: path.name)
+def test_a_drawing_is_shown_and_has_a_title_and_dark_colors(drawing: Path) -> None:
+    text = drawing.read_text(encoding="utf-8")
+    assert any(f"]({drawing.name})" in page.read_text("utf-8") or drawing.name in README for page in PAGES)
+    assert drawing.name in README or {"<title", "prefers-color-scheme"} <= set(
+        re.findall("<title|prefers-color-scheme", text)
+    )
 
 
 def test_every_page_is_in_the_index_once() -> None:

@@ -42,7 +42,7 @@ def test_every_alert_has_a_test_and_a_line_in_the_docs() -> None:
     (group,) = yaml.safe_load(RULES.read_text())["groups"]
     names = {rule["alert"] for rule in group["rules"]}
     tested = set(re.findall(r"alertname: (\w+)", RULES.with_name("alerts.test.yaml").read_text()))
-    told = set(re.findall(r"^\| `(Edgert\w+)`", (ROOT / "docs" / "service.md").read_text(), re.MULTILINE))
+    told = set(re.findall(r"^\| `(Edgert\w+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE))
     assert names == tested == told and len(names) == len(group["rules"])
 
 
