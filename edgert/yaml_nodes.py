@@ -18,6 +18,8 @@ def compose(text: str) -> yaml.Node | None:
         yaml.MarkedYAMLError: it is not YAML, or nested too deeply.
     """
     depth = 0
+    if _is_far_too_deep(text):
+        raise yaml.MarkedYAMLError(problem=TOO_DEEP)
     # LibYAML makes nodes recursively and would overflow the C stack; it makes events one by one.
     for event in _events(text):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -36,7 +38,20 @@ def _events(text: str) -> Iterator[Any]:
         raise
 
 
+def _is_far_too_deep(text: str) -> bool:
+    """Return whether brackets are so deep that even the first event would take seconds: LibYAML reads ahead for it."""
+    depth = 0
+    if text.count("{") + text.count("[") > _FAR:
+        for found in _BRACKET.finditer(text):
+            depth += 1 if found[0] in "{[" else -1
+            if depth > _FAR:
+                return True
+    return False
+
+
 TOO_DEEP = f"nested too deeply: {limits.YAML_LEVELS} levels are the most"
+_FAR = 10_000
+_BRACKET = re.compile(r"[][{}]")
 
 
 # What people write that is not YAML, and how it would be.
