@@ -5,7 +5,7 @@
 The bar is a device-to-device copy that reads and writes as many bytes as the kernel must: 32-byte sectors of the planes
 that hold a pixel it samples, and the whole tensor. Everything runs as a CUDA graph over eight sets of frames in turn,
 more than any cache holds, timed by events. Beside it, on the same frames: torch operations, as people write them and
-with planes scaled first, both recorded as graphs of their own; OpenCV on the host; edgert's own CPU path.
+with planes scaled first, both recorded as graphs of their own.
 Needs a GPU, PyCUDA and PyTorch; says so and passes where they are missing.
 """
 
@@ -15,11 +15,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -32,7 +30,6 @@ from edgert.memory.cuda import CudaDevice, DeviceView, Stream, open_device
 from edgert.runtime import Frame
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.preprocess import Preprocessor
 from tests.bench.report import main
 from tests.helpers.gpu_reference import fill, preprocess
 from tests.helpers.gpu_scale import taps
@@ -215,34 +212,6 @@ def torch_us(device: CudaDevice, surfaces: Surfaces, config: InputConfig, planes
     return taken
 
 
-def host_us(work: Callable[[], object]) -> list[float]:
-    """Wall-clock microseconds per batch."""
-    taken = []
-    for _ in range(10):
-        started = time.perf_counter_ns()
-        for _ in range(BATCH):
-            work()
-        taken.append((time.perf_counter_ns() - started) / 1e3)
-    return taken
-
-
-def opencv(frame: Frame, config: InputConfig) -> Callable[[], Any]:
-    """What people write: convert, resize, pad, normalize."""
-    is_box = config.resize == "letterbox"
-    rows = SIDE * HEIGHT // WIDTH if is_box else SIDE
-    top = (SIDE - rows) // 2
-
-    def work() -> Any:
-        rgb = cv2.cvtColorTwoPlane(frame.planes[0], frame.planes[1], cv2.COLOR_YUV2RGB_NV12)
-        small = cv2.resize(rgb, (SIDE, rows))
-        if is_box:
-            small = cv2.copyMakeBorder(small, top, SIDE - rows - top, 0, 0, cv2.BORDER_CONSTANT, value=[config.pad] * 3)
-        normal = (small.astype(np.float32) - np.float32(config.mean)) / np.float32(config.std)
-        return np.ascontiguousarray(normal.transpose(2, 0, 1)).astype(np.float16)
-
-    return work
-
-
 def measure() -> Iterator[Figure]:
     """One figure per way of resizing, and the table beside it."""
     try:
@@ -253,24 +222,6 @@ def measure() -> Iterator[Figure]:
     with device:
         stream, surfaces = device.stream(), Surfaces(device)
         yield from _linear(device, stream, surfaces)
-        yield from _other(device, stream, surfaces)
-
-
-def _other(device: CudaDevice, stream: Stream, surfaces: Surfaces) -> Iterable[Figure]:
-    """Area, which needs every pixel, and cubic: beside a copy of the whole frames, and beside the CPU path."""
-    wanted, frame = target("nchw", "float16", BATCH, SIDE, SIDE), surfaces.host()
-    copy = statistics.median(copy_us(device, stream, BATCH * WIDTH * HEIGHT * 3 // 2 + wanted.nbytes))
-    for resize, how in product(RESIZES, ("area", "cubic")):
-        config = CONFIG.model_copy(update={"resize": resize, "interpolation": how})
-        found = ours(device, stream, surfaces, config, wanted)
-        cpu = Preprocessor(config, np.empty((1, 3, SIDE, SIDE), np.float16))
-        table = {
-            "copy_of_whole_frames_us": copy,
-            "edgert_cpu_us": statistics.median(host_us(lambda cpu=cpu: cpu.into(0, frame))),  # type: ignore[misc]
-            "equal_to_reference": int(found["equal"]),
-            "spilled_bytes": found["spilled_bytes"],
-        }
-        yield Figure(f"{resize}, {how}", statistics.median(found["us"]), "µs", None, "lower", ROUNDS, table)
 
 
 def _linear(device: CudaDevice, stream: Stream, surfaces: Surfaces) -> Iterable[Figure]:
@@ -282,8 +233,6 @@ def _linear(device: CudaDevice, stream: Stream, surfaces: Surfaces) -> Iterable[
         copies, found = copy_us(device, stream, nbytes), ours(device, stream, surfaces, config, wanted)
         taken, copy = statistics.median(found["us"]), statistics.median(copies)
         whole = statistics.median(copy_us(device, stream, BATCH * WIDTH * HEIGHT * 3 // 2 + wanted.nbytes))
-        cpu = Preprocessor(config, np.empty((1, 3, SIDE, SIDE), np.float16))
-        frame = surfaces.host()
         table = {
             "kernel_us": taken,
             "copy_us": copy,
@@ -291,8 +240,6 @@ def _linear(device: CudaDevice, stream: Stream, surfaces: Surfaces) -> Iterable[
             "bytes": float(nbytes),
             "torch_as_written_us": statistics.median(torch_us(device, surfaces, config, False)),
             "torch_planes_first_us": statistics.median(torch_us(device, surfaces, config, True)),
-            "opencv_us": statistics.median(host_us(opencv(frame, config))),
-            "edgert_cpu_us": statistics.median(host_us(lambda cpu=cpu, frame=frame: cpu.into(0, frame))),  # type: ignore[misc]
             "host_us": found["host_us"],
             "registers": found["registers"],
             "spilled_bytes": found["spilled_bytes"],

@@ -4,15 +4,12 @@
 
 The GPU is a stand-in that does nothing, at once, and the records of frames are ready: what is left is the host's own
 work. Frames are 1080p NV12, in pinned memory or on the GPU; one at a time and eight; of a source that gives them as
-fast as they are taken, or of a program that submits lent buffers, of one frame or eight, and has a callback. One camera
-of 30 frames per second shows what threads cost that sleep in between. What the calls of a real CUDA driver cost comes
-on top, so these are counted beside it. Needs no GPU.
+fast as they are taken, or of a program that submits lent buffers, of one frame or eight, and has a callback. What the
+calls of a real CUDA driver cost comes on top, so these are counted beside it. Needs no GPU.
 """
 
 from __future__ import annotations
 
-import ctypes
-import resource
 import statistics
 import sys
 import threading
@@ -55,7 +52,6 @@ from tests.helpers.gpu_inference import Session
 
 ROUNDS, COUNT, SIDE = 5, 8000, 224
 BARS_US = {1: 120.0, 8: 60.0}
-RATE_HZ, FILMED = 30.0, 120
 BATCH_S = 0.0006
 """ResNet-50's on an H100."""
 _READY = Embedding(cast("Any", None))
@@ -86,11 +82,9 @@ class _Idle:
 
 
 class IdleGpu(CudaDouble):
-    """A GPU without work. ``calls``: of its driver, since the start; ``is_busy``: so it seems to whoever makes batches;
-    ``short_call``: what a copy up is instead, with or without Python's lock."""
+    """A GPU without work. ``calls``: of its driver so far; ``is_busy``: so it seems where batches are made."""
 
     calls, is_busy, detached = 0, False, False
-    short_call = staticmethod(ctypes.PyDLL(None).getppid)
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +117,6 @@ class IdleGpu(CudaDouble):
 
     def memcpy_htod_async(self, *_: object) -> None:
         self.calls += 1
-        self.short_call()
 
 
 class _Passing(_Idle):
@@ -185,7 +178,7 @@ class Marks:
 
     def __init__(self, gpu: IdleGpu, count: int) -> None:
         self._gpu, self._frames = gpu, count
-        self._count, self._first, self._last = 0, (0, 0, 0), (0, 0, 0)
+        self._count, self._first, self._last = 0, (0, 0), (0, 0)
 
     def take(self, result: Result) -> None:
         """Counts a result."""
@@ -201,13 +194,8 @@ class Marks:
         frames = self._frames - self._frames // 10
         return (self._last[0] - self._first[0]) / frames / 1e3, (self._last[1] - self._first[1]) / frames
 
-    @property
-    def sleeps(self) -> float:
-        """How often, for each frame, a thread slept, until it was woken."""
-        return (self._last[2] - self._first[2]) / (self._frames - self._frames // 10)
-
-    def _now(self) -> tuple[int, int, int]:
-        return time.process_time_ns(), self._gpu.calls, resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    def _now(self) -> tuple[int, int]:
+        return time.process_time_ns(), self._gpu.calls
 
 
 class ReadyReader:
@@ -229,8 +217,8 @@ class ReadyReader:
         """Owns nothing."""
 
 
-def inference_of(device: CudaDevice, rows: int, beside: bool = True) -> GpuInference:
-    """An inference slot whose graphs are recorded and take no time; ``beside``: engine and decoding are two."""
+def inference_of(device: CudaDevice, rows: int) -> GpuInference:
+    """An inference slot whose graphs, of engine and of decoding, are recorded and take no time."""
     gpu = cast("IdleGpu", device.driver)
     device.capture = lambda stream, enqueue: gpu.launch  # type: ignore[assignment, method-assign, return-value]
     kernels = Kernels(device, compiler=cast("Callable[[], Any]", lambda: SimpleNamespace(compile=lambda *_: b"")))
@@ -238,8 +226,8 @@ def inference_of(device: CudaDevice, rows: int, beside: bool = True) -> GpuInfer
     sessions = [Session(device, rows) for _ in range(SLOTS)]
     for session in sessions:
         session.enqueue = lambda rows=None: None  # type: ignore[method-assign, assignment]
-    reading = device.stream() if beside else None
-    slots = [InferenceSlot(one, GpuPreprocessor(config, target, 256, kernels), ReadyReader(), reading or one.stream)
+    reading = device.stream()
+    slots = [InferenceSlot(one, GpuPreprocessor(config, target, 256, kernels), ReadyReader(), reading)
              for one in sessions]  # fmt: skip
     return Feeding(slots, Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1)))
 
@@ -255,22 +243,18 @@ class Feeding(GpuInference):
 
 class Film:
     """A source of 1080p NV12 frames that were written into pinned memory, or are on the GPU already, as those of a
-    camera or a decoder; it does nothing else. With a rate, it is a camera."""
+    camera or a decoder; it does nothing else."""
 
-    name = "cam"
+    name, live = "cam", False
 
-    def __init__(self, device: CudaDevice, count: int, on_gpu: bool = False, rate_hz: float | None = None) -> None:
-        self.live, self._rate_hz = rate_hz is not None, rate_hz
+    def __init__(self, device: CudaDevice, count: int, on_gpu: bool = False) -> None:
         self._count, self._pool = count, SharedPool(device, WIDTH * HEIGHT * 3 // 2, BUFFERS, device.counter)
         self._loans = Loans(device, device.counter, lambda key: None) if on_gpu else None
         self._device, self._stream = device, device.stream()
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """See :class:`~edgert.runtime.Source`."""
-        started = time.monotonic()
         for index in range(self._count):
-            if self._rate_hz is not None:
-                time.sleep(max(started + index / self._rate_hz - time.monotonic(), 0))
             planes, lease = self._filmed(index)
             yield Frame("cam", index, time.monotonic_ns(), index, WIDTH, HEIGHT, "nv12", planes, lease)
 
@@ -299,14 +283,6 @@ def piped(device: CudaDevice, rows: int, on_gpu: bool) -> tuple[float, float]:
     with running(device, rows, Film(device, COUNT, on_gpu), marks, "nothing") as runner:
         runner.wait()
     return marks.per_frame
-
-
-def filmed(device: CudaDevice) -> Marks:
-    """The same of one camera, with threads that sleep between two frames."""
-    marks = Marks(cast("IdleGpu", device.driver), FILMED)
-    with running(device, 1, Film(device, FILMED, rate_hz=RATE_HZ), marks) as runner:
-        runner.wait()
-    return marks
 
 
 def submitted(device: CudaDevice, rows: int, batch: int | None = None) -> tuple[float, float]:
@@ -353,13 +329,13 @@ def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
 
 def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuInference, list[Task]]:
     """A source before a model on the GPU, and its nodes."""
-    inference, names = inference_of(device, rows, beside=not work.live), frozenset({"cam"})
-    inference.is_patient = work.live  # as where a pipeline is assembled
+    inference, names = inference_of(device, rows), frozenset({"cam"})
+    inference.is_patient = False  # as where a pipeline is assembled
     batcher = Batcher[Result](rows, wait=5e6, fills=True) if rows > 1 else None
     first = GpuInfer("find", [inference], batcher=batcher)
     source = Task("cam", work, execution=Execution(reads="nothing"))
     chain = branch_tasks("find", [Branch((first,), reads="anywhere")], names, 1)
-    connect(source, chain[0], names, 1 if work.live else max(FILE_QUEUE, 2 * rows), "oldest" if work.live else "never")
+    connect(source, chain[0], names, max(FILE_QUEUE, 2 * rows), "never")
     return inference, [source, *chain]
 
 
@@ -383,7 +359,7 @@ def running(
 
 
 def measure() -> Iterator[Figure]:
-    """Frames of the host and of the GPU, one at a time and eight; and when threads take turns more often."""
+    """Frames of the host and of the GPU, one at a time and eight."""
     device = CudaDevice(IdleGpu(), 0, Counter())
     for on_gpu in (False, True):
         for rows, bar in BARS_US.items():
@@ -415,23 +391,6 @@ def measure() -> Iterator[Figure]:
         under_way = statistics.median(count for each in gpus for count in each.waiting)
         busy = statistics.median(each.busy for each in gpus)
         yield Figure(name, busy, "", None, "higher", ROUNDS, {"under_way_when_launched": under_way})
-    one = filmed(device)
-    name = f"one camera of {RATE_HZ:g} frames/s: processor time per frame"
-    detail = {"driver_calls": one.per_frame[1], "sleeps": one.sleeps}
-    yield Figure(name, one.per_frame[0], "µs", None, "lower", FILMED, detail)
-    gpu = cast("IdleGpu", device.driver)
-    gpu.short_call = ctypes.CDLL(None).getppid  # type: ignore[assignment]
-    for rows in BARS_US:
-        spent = statistics.median(piped(device, rows, False)[0] for _ in range(ROUNDS))
-        name = f"pinned frames, batch {rows}, with copies that let go of Python's lock"
-        yield Figure(name, spent, "µs", None, "lower", ROUNDS)
-    gpu.short_call = IdleGpu.short_call
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(usual / 10)
-    sooner = statistics.median(piped(device, 1, False)[0] for _ in range(ROUNDS))
-    sys.setswitchinterval(usual)
-    name = f"the first of these with a switch interval of {usual * 100:g} ms instead of {usual * 1000:g}"
-    yield Figure(name, sooner, "µs", None, "lower", ROUNDS)
 
 
 if __name__ == "__main__":

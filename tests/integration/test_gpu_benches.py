@@ -42,6 +42,7 @@ def test_a_frame_takes_few_calls_of_the_driver_and_a_batch_no_more(
     assert spent_us > 0 and 1 < calls <= most  # of batches that a busy machine ends early, somewhat more
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("run", [partial(bench_host.piped, on_gpu=False), bench_host.submitted])
 def test_a_gpu_has_the_next_batches_while_it_works_on_one(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     monkeypatch.setattr(bench_host, "COUNT", 480)
