@@ -14,7 +14,7 @@ nightly:
 	scripts/nightly
 
 bench:
-	scripts/bench
+	scripts/bench $(if $(BEFORE),--before $(BEFORE))
 
 sanitize:
 	scripts/sanitize

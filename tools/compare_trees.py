@@ -1,7 +1,7 @@
 """Runs benchmarks of two trees in turns and prints how much quicker or slower this one is.
 
-    python tools/compare_trees.py ../before                       every benchmark that both trees have
-    python tools/compare_trees.py ../before runtime track -n 5    two of them, five rounds
+    make bench BEFORE=../before                                every benchmark that both trees have, but the soak
+    scripts/bench --before ../before runtime track -n 5        two of them, five rounds
 
 The machine's speed drifts, so the trees take turns and ratios are taken within a round: above 1 is better than before.
 Exits 1 when the median of a time or rate is under 0.97. Figures are matched by name, or by their place in a benchmark
@@ -109,7 +109,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-n", type=int, default=3, help="rounds [3]")
     given = parser.parse_args(arguments)
     before = given.before.resolve()
-    names = given.bench or sorted(path.stem.removeprefix("bench_") for path in (HERE / BENCHES).glob("bench_*.py"))
+    every = sorted(path.stem.removeprefix("bench_") for path in (HERE / BENCHES).glob("bench_*.py"))
+    names = given.bench or [name for name in every if name != "soak"]  # which takes hours
     known = [name for name in names if (before / BENCHES / f"bench_{name}.py").exists()]
     verdicts = [compare(before, HERE, name, given.n) for name in known]  # all of them, also behind a slower one
     return int(not all(verdicts))
