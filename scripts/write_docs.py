@@ -23,7 +23,7 @@ import dla.table
 from dla.limit import LIMITS, PAGES as SOURCE_PAGES
 from edgert import errors
 from edgert.board.record import boards, find_board
-from edgert.cli import app, explain_command, models_command
+from edgert.cli import app, boards_command, file_commands
 from edgert.cli.boards_command import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
 from edgert.cli.terminal import NONE
 from edgert.config import engine_choice, model_section, pipeline_file, stages as stage
@@ -432,10 +432,10 @@ def costs_page() -> str:
 
 def models_page() -> str:
     """What `edgert models` shows of every family, and each model that was measured."""
-    rows = [(*models_command.row(one)[:2], one.family.export and f"`{one.family.export}`") for one in models()]
+    rows = [(*boards_command.family_row(one)[:2], one.family.export and f"`{one.family.export}`") for one in models()]
     pairs = sorted(((name, each) for name, some in measured().items() for each in some), key=lambda one: one[1].model)
     return with_tables("models.md", {
-        "families": table((*models_command.HEADINGS[:2], "export with its own tools"), rows),
+        "families": table((*boards_command.FAMILY_HEADINGS[:2], "export with its own tools"), rows),
         "measured": table(MEASURED_MODEL, [measured_row(*pair) for pair in pairs]),
         "labels": [", ".join(f"`{name}`" for name in labels_names()), ""],
     })  # fmt: skip
@@ -493,7 +493,8 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 def errors_page() -> str:
     """Return the page of the codes of errors."""
     lines = ["# Errors by code", "", *ERRORS.strip().splitlines(), "", "| code | about |", "|---|---|"]
-    lines += [f"| {code} | {explain_command.title(text)} |" for code, text in explain_command.pages().items()]
+    pages = file_commands.explanations()
+    lines += [f"| {code} | {file_commands.explanation_title(text)} |" for code, text in pages.items()]
     kinds = sorted(errors.EdgertError.__subclasses__(), key=lambda kind: kind.code)
     lines += ["", "## Codes of classes", "", "| code | class | about |", "|---|---|---|"]
     lines += [f"| {one.code} | `{one.__name__}` | {inspect.getdoc(one)} |" for one in kinds if one.code != "E000"]

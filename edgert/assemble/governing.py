@@ -19,9 +19,8 @@ from edgert.assemble.run_settings import (
 from edgert.backend import Engine
 from edgert.board import detect
 from edgert.board.host import core_count
-from edgert.budget.checks import check_meter, check_settings
 from edgert.budget.loop import GovernorReport, Loop
-from edgert.budget.rules import Action, Budget, Rules, Setting, Stop, Switch, Tolerances
+from edgert.budget.rules import Action, Budget, Rules, Setting, Stop, Switch, Tolerances, check_meter, check_settings
 from edgert.budget.watch import ALLOWED_TOLERANCES, CORES, CPU_TOLERANCES, VARIANT_TOLERANCES, Observer, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage

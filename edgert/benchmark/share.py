@@ -22,7 +22,7 @@ from edgert.meters.clocks import gpu_gauges
 from edgert.planner.planned_model import PlannedModel, planned_models
 from edgert.quantiles import AT
 from edgert.simulator.board_stages import board_stages
-from edgert.simulator.recorded import read_stage_times
+from edgert.simulator.sources import read_stage_times
 
 _CPU_CAPS = "sys/devices/system/cpu/cpu*/cpufreq/scaling_max_freq"
 

@@ -54,7 +54,7 @@ class Governor:
         rules: budget, settings and patience.
 
     Raises:
-        ValueError: there are no settings; see :func:`edgert.budget.checks.check_settings`.
+        ValueError: there are no settings; see :func:`edgert.budget.rules.check_settings`.
     """
 
     def __init__(self, rules: Rules) -> None:

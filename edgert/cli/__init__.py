@@ -17,17 +17,15 @@ import typer
 
 from edgert import errors, user_code
 from edgert.cli.bench_command import bench
-from edgert.cli.boards_command import boards
+from edgert.cli.boards_command import boards, models
 from edgert.cli.build_command import build, job
 from edgert.cli.ctl_command import ctl
 from edgert.cli.exchange_commands import export, import_model
-from edgert.cli.explain_command import explain
-from edgert.cli.file_commands import check, new, schema, validate
+from edgert.cli.file_commands import check, explain, new, schema, validate
 from edgert.cli.gallery_command import gallery
 from edgert.cli.inspect_command import inspect
 from edgert.cli.int8_commands import calibrate, evaluate, quantize
 from edgert.cli.machine_commands import doctor, top
-from edgert.cli.models_command import models
 from edgert.cli.option import Verb
 from edgert.cli.plan_command import plan
 from edgert.cli.progress import Interrupted

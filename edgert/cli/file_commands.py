@@ -9,10 +9,12 @@ import typer
 
 from edgert.cli import option, terminal
 from edgert.cli.progress import counting_bar, waiting
+from edgert.errors import ConfigError, nearest
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
     from edgert.wiring.check_report import CheckReport
+
 
 _SHOWN = 8
 """Rows of ``edgert check`` without ``--all``."""
@@ -211,3 +213,47 @@ def new(
     hint = f"edgert check {output} --images photo.jpg" if not images else f"edgert run {output}"
     hint = f"pytest {written[2]}, and fill in {written[1]}" if made.stub else hint
     console.print(f"next: {hint}", markup=False)
+
+
+# ``edgert explain``: the page about an error, by its code.
+
+PAGES = Path(__file__).resolve().parents[1] / "explanations.md"
+
+
+def explain(
+    code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="Code of an error, such as E103.")] = None,
+) -> None:
+    """Explain an error: what it means, what causes it, and what to do.
+
+    Without a code, list all that have a page. An error that has one ends with the line "more: edgert explain CODE".
+
+    Examples:
+
+        edgert explain
+
+        edgert explain E103
+    """
+    found, screen = explanations(), terminal.console()
+    if code is None:
+        for one, text in found.items():
+            screen.print(f"{one}  {explanation_title(text)}", markup=False, highlight=False, soft_wrap=True)
+        return
+    wanted = code.upper()
+    if wanted not in found:
+        fix = "edgert explain lists the codes that have a page"
+        raise ConfigError(f"no page about {code!r}{nearest(wanted, found)}", fix=fix)
+    from rich.markdown import Markdown
+
+    screen.print(Markdown(found[wanted]) if screen.is_terminal else found[wanted], markup=False, soft_wrap=True)
+
+
+def explanations() -> dict[str, str]:
+    """Return code → page about it, in Markdown."""
+    parts = PAGES.read_text(encoding="utf-8").split("\n## ")
+    texts = [part.removeprefix("## ").strip() for part in parts]
+    return {text.partition(":")[0]: f"## {text}" for text in texts}
+
+
+def explanation_title(page: str) -> str:
+    """Return what a page is about, in a few words."""
+    return page.partition("\n")[0].partition(": ")[2]

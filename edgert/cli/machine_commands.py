@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.foreign_figures import is_number, number, part, plain_number, shares, size, text
+from edgert.cli.fleet_view import is_number, number, part, plain_number, shares, size, text
 from edgert.cli.progress import stop_on_signal, waiting
 from edgert.errors import EXIT_ERROR, DeviceError
 from edgert.units import format_bytes, format_ms

@@ -17,7 +17,7 @@ from edgert import limits
 from edgert.errors import CONTROL, ModelError, cause, nearest
 from edgert.graph import model as messages
 from edgert.graph.model import Model
-from edgert.graph.size_inputs import add_batch, bind_sizes
+from edgert.graph.static_shape import add_batch, bind_sizes
 from edgert.installation import CHECKPOINTS, export_first
 from edgert.units import whole_number
 
@@ -361,7 +361,7 @@ def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
 
     Args:
         path: the file.
-        bound: whether to change its inputs to what a pipeline feeds; see :mod:`edgert.graph.size_inputs`.
+        bound: whether to change its inputs to what a pipeline feeds; see :mod:`edgert.graph.static_shape`.
 
     Raises:
         ModelError: the file is missing, unreadable, empty, cut short, damaged or not ONNX. It has no graph or outputs.

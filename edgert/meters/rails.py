@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from edgert.board.host import read_text
-from edgert.meters import over_current, reading
+from edgert.meters import reading
+from edgert.meters.clocks import OverCurrent, difference, listed
 
 LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("VIN",),  # Thor: INA238
@@ -222,7 +223,7 @@ class Thermal:
         brakes = [folder / "cur_state" for folder in folders if _BRAKE.search(read_text(folder / "type"))]
         self._brakes = [reading.file_gauge(path, root, "", low=float("-inf")) for path in brakes]
         self._alarms = alarms(root)
-        self._over_current = over_current.OverCurrent(root)
+        self._over_current = OverCurrent(root)
         self._events = self._over_current.since_boot()
 
     def read(self) -> Mapping[str, reading.Reading]:
@@ -244,10 +245,10 @@ class Thermal:
         """Return events since boot, and those since the sample before together with the alarms of this moment."""
         before, self._events = self._events, self._over_current.since_boot() or self._events
         source, total = self._over_current.source, self._events
-        new, now = over_current.difference(total, before), 0.0 if alarms is None else alarms.value or 0.0
-        since = f"events since the sample before: {over_current.listed(new) or 'none'}"
+        new, now = difference(total, before), 0.0 if alarms is None else alarms.value or 0.0
+        since = f"events since the sample before: {listed(new) or 'none'}"
         remark = f"{now:g} over-current alarms now; {since}" if alarms is not None else since
-        boot = over_current.listed(total)
+        boot = listed(total)
         return {
             THROTTLE_CURRENT: reading.measured(now + sum(new.values()), "", source, remark),
             EVENTS: reading.measured(float(sum(total.values())), "", source, f"since boot: {boot}" if boot else ""),

@@ -12,9 +12,8 @@ from edgert.board import HOST, detect
 from edgert.board.host import core_accelerators
 from edgert.board.record import Board, find_board
 from edgert.board.sections import Mode
-from edgert.budget.checks import check_settings
 from edgert.budget.control import PowerControl
-from edgert.budget.rules import Budget, Rules, Setting
+from edgert.budget.rules import Budget, Rules, Setting, check_settings
 from edgert.config import InferStage, PipelineFile, PipelineSource, load_pipeline
 from edgert.config.flow import fallbacks, streams_of
 from edgert.errors import BudgetError, ConfigError, PlacementError
@@ -32,7 +31,7 @@ from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as
 from edgert.simulator.board_stages import OBJECTS, board_stages
 from edgert.simulator.design import check_demands, demands, levels_of, source_rates
 from edgert.simulator.pipeline_design import Scene, Slots, design_of
-from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
+from edgert.simulator.sources import StageTimes, read_stage_times, read_trace
 from edgert.stages.source.delivered import as_delivered
 
 # What a governor may do to the board's clocks, predicted by a plan: lower caps of the GPU, lower power modes.

@@ -67,7 +67,7 @@ Target = Literal["ort", "gpu"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Conversion of a model for a target; see :func:`edgert.quantization.precision.in_precision`."""
+    """Conversion of a model for a target; see :func:`edgert.quantization.conversion.in_precision`."""
 
     run: Run
     target: Target

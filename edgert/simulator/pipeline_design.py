@@ -12,7 +12,7 @@ from edgert.errors import ConfigError, nearest
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import ASSUMED_HZ, Design, Edge, Node, Source, Task
 from edgert.simulator.hardware import ANY_CORE
-from edgert.simulator.recorded import StageTimes, Trace
+from edgert.simulator.sources import StageTimes, Trace
 from edgert.stages.source.kinds import is_live, kind_of
 
 Steps = tuple[Step, ...]

@@ -34,7 +34,7 @@ from edgert.errors import DeviceError
 from edgert.runtime.records import Result
 from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.stream.broadcast import Wanted
-from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
+from edgert.stages.sink.stream.whep import WebrtcSink
 from edgert.stages.sink.web.http_server import Access
 from tests.bench.report import main
 from tests.helpers import clock_in_frames as clock

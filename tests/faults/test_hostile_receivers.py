@@ -17,7 +17,7 @@ from edgert.config import SinkStage
 from edgert.config.stages import SourceStage
 from edgert.memory import Counter
 from edgert.stages.context import Context
-from edgert.stages.sink.send import exchange, nats, sender, server
+from edgert.stages.sink.send import nats, sender, server, webhook
 from edgert.stages.sink.send.sender import Sender
 from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.spool import Message, Spool
@@ -38,8 +38,8 @@ def publisher(port: int, scheme: str = "http") -> WebhookPublisher:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "EXCHANGE_S", 1.0)
-    monkeypatch.setattr(exchange, "BODY_S", 0.3)
+    monkeypatch.setattr(webhook, "EXCHANGE_S", 1.0)
+    monkeypatch.setattr(webhook, "BODY_S", 0.3)
     monkeypatch.setattr("edgert.stages.sink.send.webhook.BODY_S", 0.3)
 
 

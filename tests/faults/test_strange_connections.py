@@ -50,7 +50,7 @@ def opened(own: tuple[Path, Path]) -> Iterator[Opened]:
         else:
             pytest.importorskip("aiortc", reason="aiortc (extra 'webrtc') is not installed")
             from edgert.stages.sink.stream.broadcast import Wanted
-            from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
+            from edgert.stages.sink.stream.whep import WebrtcSink
 
             choice = Choice("stages.out", "h264", "cpu", live=True)
             sinks.append(WebrtcSink("out", ("127.0.0.1", 0), access, choice, Wanted(640, None, 1_000_000, 5.0)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgert.graph import Graph, Names, Node
 from edgert.graph.ir import free_name
-from edgert.graph.operator_types import cast_node, dtypes
+from edgert.graph.type_inference import cast_node, dtypes
 
 
 def rounded(graph: Graph) -> Graph:

@@ -26,7 +26,7 @@ from edgert.errors import EdgertError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.records import Result
-from edgert.stages.sink import encoder_choice, gst_encoder, nvmm_pool
+from edgert.stages.sink import encoder_choice, gst_encoder
 from edgert.stages.sink.encoder_choice import NOT_ON_THIS_JETSON, HardwareEncoders
 from edgert.stages.sink.video import VideoSink
 from edgert.stages.source import gst
@@ -108,7 +108,7 @@ def run(path: Path, frames: int = 60, width: int = 160, height: int = 120, encod
     caps = f"video/x-raw,format=I420,width={width},height={height},framerate=30/1"
     bridge = f'appsink name=taken sync=false async=false appsrc name=given format=time caps="{caps}" ! {STAND_IN}'
     cast("Any", encoder_choice).here = lambda codec, ordinal=0: JETSON_6
-    cast("Any", gst_encoder).NvmmPool = partial(nvmm_pool.NvmmPool, calls=partial(Calls, gpu))
+    cast("Any", gst_encoder).NvmmPool = partial(gst_encoder.NvmmPool, calls=partial(Calls, gpu))
 
     class Watched(gst.Pipeline):
         def __init__(self, text: str, *arguments: Any, **settings: Any) -> None:

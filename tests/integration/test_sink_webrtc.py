@@ -29,7 +29,7 @@ from edgert.stages.sink import encoders
 from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.stream import whep
 from edgert.stages.sink.stream.broadcast import Wanted
-from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
+from edgert.stages.sink.stream.whep import WebrtcSink
 from edgert.stages.sink.web import http_sink
 from edgert.stages.sink.web.http_server import Access
 from edgert.stages.sink.web.http_sink import HttpSink

@@ -29,8 +29,7 @@ from edgert.runtime.stage import Source
 from edgert.stages.source import live
 from edgert.stages.source.gst_decoder import DecoderRefusedError
 from edgert.stages.source.kinds import source_for
-from edgert.stages.source.rtsp import Stream
-from edgert.stages.source.rtsp_login import why_refused
+from edgert.stages.source.rtsp import Stream, why_refused
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.counter import read_counter
 from tests.helpers.gst_decoder import instead_of_a_jetsons

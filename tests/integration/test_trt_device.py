@@ -17,8 +17,8 @@ from onnx.reference import ReferenceEvaluator
 
 from edgert.backend.tensorrt import BuildRequest, BuildResult, Pools, Span, TrtEngine, build, request_of
 from edgert.backend.tensorrt.builder import compile_engine
+from edgert.backend.tensorrt.engine_cache import CacheEntry
 from edgert.backend.tensorrt.engine_layers import accelerators, engine_facts, layer_times
-from edgert.backend.tensorrt.kernel_cache import CacheEntry
 from edgert.backend.tensorrt.library import Library, load
 from edgert.board.devices import cuda_driver
 from edgert.compiler.engine_checks import verify

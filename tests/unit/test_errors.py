@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from edgert import errors
 from edgert.cli import app
-from edgert.cli.explain_command import pages, title
+from edgert.cli.file_commands import explanation_title, explanations
 from edgert.errors import BuildError, ConfigError, EdgertError, cause, error_of, nearest
 
 
@@ -97,7 +97,7 @@ def test_every_code_has_one_page_and_belongs_to_its_class() -> None:
     package = Path(errors.__file__).parent
     texts = {file: file.read_text() for file in package.rglob("*.py")}
     used = {code for text in texts.values() for code in re.findall(r'"(E[1-9]\d[1-9])"', text)}
-    assert sorted(used) == list(pages())
+    assert sorted(used) == list(explanations())
     kinds = {one.code[:2]: one.__name__ for one in EdgertError.__subclasses__() if one.code != "E000"}
     assert len(kinds) == 9
     for file, text in texts.items():
@@ -116,5 +116,7 @@ def test_explain_prints_a_page_or_names_the_codes(capsys: pytest.CaptureFixture[
     runner = CliRunner()
     assert "${NAME:-value}" in runner.invoke(app, ["explain", "e103"]).output
     listed = runner.invoke(app, ["explain"]).output.splitlines()
-    assert [line.split()[0] for line in listed] == list(pages()) and all(title(text) for text in pages().values())
+    assert [line.split()[0] for line in listed] == list(explanations()) and all(
+        explanation_title(text) for text in explanations().values()
+    )
     assert "did you mean 'E103'" in str(runner.invoke(app, ["explain", "E1033"]).exception)

@@ -16,12 +16,11 @@ from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions,
 from edgert.backend.tensorrt import engine_cache
 from edgert.backend.tensorrt.build_process import BuildResult, Progress, build
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
-from edgert.backend.tensorrt.kernel_cache import CacheEntry
+from edgert.backend.tensorrt.engine_cache import CacheEntry
 from edgert.backend.tensorrt.library import Library, Wanted, load, unsupported
-from edgert.backend.tensorrt.open_plan import UnopenedError
 from edgert.backend.tensorrt.retry import build_retrying
 from edgert.backend.tensorrt.sessions import Queue
-from edgert.backend.tensorrt.trt_engine import TrtEngine
+from edgert.backend.tensorrt.trt_engine import TrtEngine, UnopenedError
 from edgert.board import Machine, detect
 from edgert.board.devices import cuda_driver
 from edgert.errors import ArtifactError, BuildError, DeviceError

@@ -4,8 +4,18 @@
 differ. :func:`cut_head` cuts off the part that no rewrite can help.
 """
 
-from edgert.graph.dla_rewrites.apply import Cut, Proof, cut_head, fit_model, prove, ready, static_batch
-from edgert.graph.dla_rewrites.rewrites import REWRITES, fit, without
+from edgert.graph.dla_rewrites.apply import (
+    REWRITES,
+    Cut,
+    Proof,
+    cut_head,
+    fit,
+    fit_model,
+    prove,
+    ready,
+    static_batch,
+    without,
+)
 
 __all__ = [
     "REWRITES",

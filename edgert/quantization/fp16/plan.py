@@ -7,8 +7,8 @@ import numpy as np
 
 from edgert.errors import ModelError, nearest
 from edgert.graph import Graph, Node
-from edgert.graph.operator_types import dtypes
 from edgert.graph.operators import ARITHMETIC, about, is_copy, of_kind
+from edgert.graph.type_inference import dtypes
 from edgert.quantization.fp16.rules import EXACT_INTEGERS, Array, Facts, Measured, Ports, magnitudes, ports, reason
 
 # The end of a detector, where it computes positions: a float16 step can be a pixel there, and unequal scores equal.

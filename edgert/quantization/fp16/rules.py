@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph import Graph, Node
-from edgert.graph.operator_types import Signature, signature
 from edgert.graph.operators import (
     MEANS,
     QDQ,
@@ -27,6 +26,7 @@ from edgert.graph.operators import (
     is_square,
     non_negative,
 )
+from edgert.graph.type_inference import Signature, signature
 from edgert.quantization.scheme.units import CLIPS
 
 HEADROOM = 4.0
@@ -153,7 +153,7 @@ def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
     Args:
         graph: the graph of the node.
         node: the node.
-        types: tensor → element type, :func:`edgert.graph.operator_types.dtypes`.
+        types: tensor → element type, :func:`edgert.graph.type_inference.dtypes`.
     """
     found = signature(node.op, graph.opset, node.domain)
     takes = [at for at, name in enumerate(node.inputs) if types.get(name) == "float32"]

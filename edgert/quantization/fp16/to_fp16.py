@@ -11,7 +11,7 @@ import numpy.typing as npt
 from edgert.board.host import core_count
 from edgert.graph import Graph, Names, Node, TensorSpec
 from edgert.graph.ir import free_name
-from edgert.graph.operator_types import cast_node
+from edgert.graph.type_inference import cast_node
 from edgert.quantization.fp16.plan import Plan, makes_float32, plan
 from edgert.quantization.fp16.rules import LARGEST, SCALE_ERROR, Array, Measured, as_fp16
 from edgert.quantization.lowering.weights import F64, arranged, kernel_of

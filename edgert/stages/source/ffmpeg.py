@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
-from edgert.stages.source.frame_times import BestTimes, TimestampJoiner, usual_rate
+from edgert.stages.source.frame_times import BestTimes, SenderClock, TimestampJoiner, usual_rate
 from edgert.stages.source.live import FinalError, LoginError, redact
 from edgert.stages.source.planes import media_ns, to_image
-from edgert.stages.source.sender_clock import SenderClock
 from edgert.stages.source.timeline import Image
 
 if TYPE_CHECKING:

@@ -137,7 +137,7 @@ def tried_answer(content: bytes) -> bool:
         answering = threading.Thread(target=serve, daemon=True)
         answering.start()
         publisher = WebhookPublisher(Server(f"http://127.0.0.1:{listener.getsockname()[1]}/"), "tiny", {}, "")
-        exchange = "edgert.stages.sink.send.exchange"
+        exchange = "edgert.stages.sink.send.webhook"
         try:
             with patch(f"{exchange}.EXCHANGE_S", _HURRY_S), patch(f"{exchange}.BODY_S", _HURRY_S):
                 publisher.connect()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgert.backend.ort import Function, byte_weights
+from edgert.backend.ort import Function, cpu
 from edgert.backend.ort.cpu import SPECKS, prepared
 from edgert.graph import Model, clean, read, to_bytes
 from tests.helpers import models
@@ -29,17 +29,17 @@ def weighted(zero_point: bool) -> Model:
 def test_zero_points_are_written_out_where_bytes_saturate(zero_point: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = weighted(zero_point)
     before = to_bytes(model)
-    monkeypatch.setattr(byte_weights, "saturates_bytes", lambda: True)
-    assert (byte_weights.content(model) == before) is zero_point
+    monkeypatch.setattr(cpu, "saturates_bytes", lambda: True)
+    assert (cpu.content(model) == before) is zero_point
     assert to_bytes(model) == before, "the model itself stays as it is"
     found = Function(model)({"x": np.float32([[1, 1, 1]])})["y"]
     assert found.tolist() == [[-0.5, 2.0]]
 
 
 def test_elsewhere_models_are_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_weights, "saturates_bytes", lambda: False)
+    monkeypatch.setattr(cpu, "saturates_bytes", lambda: False)
     model = weighted(False)
-    assert byte_weights.content(model) == to_bytes(model)
+    assert cpu.content(model) == to_bytes(model)
 
 
 LEAST = float(np.sqrt(np.finfo(np.float32).tiny))

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.budget.checks import check_meter, check_settings
 from edgert.budget.governor import Governor
-from edgert.budget.rules import Budget, Rules, Setting
+from edgert.budget.rules import Budget, Rules, Setting, check_meter, check_settings
 from edgert.errors import BudgetError
 from edgert.meters import measured, modeled, unavailable
 

@@ -12,7 +12,7 @@ from onnx import helper
 from edgert.errors import ModelError
 from edgert.graph import Graph, TensorSpec, inputs, outputs, read
 from edgert.graph.model import element_type
-from edgert.graph.operator_types import cast_node, dtypes, signature
+from edgert.graph.type_inference import cast_node, dtypes, signature
 from tests.unit.graph.graphs import make, node, value, weights
 
 RELU = [node("Relu", ["x"], ["y"])]

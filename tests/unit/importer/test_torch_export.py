@@ -14,8 +14,8 @@ import pytest
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.importer.conversion import source_of
 from edgert.importer.conversion_process import Request
-from edgert.importer.named_model import named_model
 from edgert.importer.torch_export import Call, detections, export, other_inputs, output_names
+from edgert.importer.torch_model import named_model
 
 
 class OnnxExporterError(RuntimeError):

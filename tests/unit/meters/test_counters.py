@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from edgert.meters.all import Meters
+from edgert.meters.all import Meters, Nvml, find_nvml
 from edgert.meters.energy import Rapl
-from edgert.meters.nvml import Nvml, find_nvml
 from edgert.meters.usage import CpuLoad
 from tests.helpers.sysfs import plant, write
 from tests.helpers.virtual_clock import VirtualClock

@@ -27,7 +27,7 @@ from edgert.simulator.board_platform import static_graph
 from edgert.simulator.board_stages import board_stages
 from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
-from edgert.simulator.recorded import StageTimes
+from edgert.simulator.sources import StageTimes
 from edgert.simulator.spans import Second, Span, lanes
 from tests.helpers.models import make
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from edgert.errors import ModelError
 from edgert.graph import Model, infer, read, write
-from edgert.graph.operator_types import dtypes
+from edgert.graph.type_inference import dtypes
 from edgert.quantization.fp16.to_fp16 import to_fp16
 from tests.helpers.fp16_emulation import rounded
 from tests.unit.graph.graphs import make, node, value, weights

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import helper
 
 from edgert.graph import Model, read
-from edgert.graph.operator_types import dtypes
+from edgert.graph.type_inference import dtypes
 from edgert.quantization.fp16.to_fp16 import to_fp16
 from tests.unit.graph.graphs import make, node, value, weights
 from tests.unit.quantization.fp16_nets import X, assert_near, half, kept, ops, stored_types

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import ConfigError
-from edgert.simulator.recorded import read_stage_times, read_trace
+from edgert.simulator.sources import read_stage_times, read_trace
 
 
 def written(folder: Path, *lines: str) -> Path:

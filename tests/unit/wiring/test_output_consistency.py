@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgert.runtime import OutputImage, Text
-from edgert.wiring.output_consistency import image_parts, same_image_made, same_text, text_parts
+from edgert.wiring.evidence import image_parts, same_image_made, same_text, text_parts
 
 PHOTO = cv2.resize(np.random.default_rng(0).integers(0, 256, (9, 12, 3), np.uint8), (160, 120))
 

@@ -117,7 +117,7 @@ class Webrtc(Streams):
         if find_spec("aiortc") is None:
             what = "sink 'webrtc' needs the package aiortc"
             raise ConfigError(what, where=f"stages.{name}", fix=installation.command("webrtc"), code="E107")
-        from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
+        from edgert.stages.sink.stream.whep import WebrtcSink
         from edgert.stages.sink.web.http_server import Access
 
         access = Access(self.token, self.tls.context() if self.tls is not None else None)

@@ -13,8 +13,8 @@ from edgert.backend.tensorrt.build_process import CompileError
 from edgert.backend.tensorrt.build_request import Format, request_of
 from edgert.backend.tensorrt.engine_cache import changes, key_of, read_built_engine, read_record
 from edgert.backend.tensorrt.log import classify
-from edgert.backend.tensorrt.open_plan import UnopenedError
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request
+from edgert.backend.tensorrt.trt_engine import UnopenedError
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from tests.helpers import models
 from tests.helpers.trt_bench import HERE, ORIN, Bench, MemoryStore

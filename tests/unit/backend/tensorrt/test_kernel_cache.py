@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from edgert.backend import EngineOptions
-from edgert.backend.tensorrt.kernel_cache import CacheEntry
+from edgert.backend.tensorrt.engine_cache import CacheEntry
 from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.open_plan import UnopenedError
-from edgert.backend.tensorrt.trt_engine import TrtEngine
+from edgert.backend.tensorrt.trt_engine import TrtEngine, UnopenedError
 from edgert.errors import ArtifactError, DeviceError
 from tests.helpers import models
 from tests.helpers.trt_api import RTX
@@ -217,7 +216,7 @@ class TestUnsupportedCapability:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bench = self.bench("rtx-1.7")
-        monkeypatch.setattr("edgert.backend.tensorrt.kernel_cache.KernelCache.context", lambda self: None)
+        monkeypatch.setattr("edgert.backend.tensorrt.engine_cache.KernelCache.context", lambda self: None)
         with pytest.raises(DeviceError, match="refuses this GPU") as caught:
             bench.backend.compile(models.conv(), EngineOptions())
         assert "it made no execution context" in caught.value.why

@@ -17,9 +17,8 @@ from edgert.backend.base import Shapes
 from edgert.backend.tensorrt import BuildRequest, BuildResult, Span
 from edgert.backend.tensorrt.execution_context import Context
 from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.open_plan import OpenPlan
 from edgert.backend.tensorrt.trt_backend import parts_of, plan_sizes
-from edgert.backend.tensorrt.trt_engine import TrtEngine
+from edgert.backend.tensorrt.trt_engine import OpenPlan, TrtEngine
 from edgert.errors import BuildError, DeviceError
 from edgert.graph import from_bytes, inputs
 from edgert.memory.cuda import Stream

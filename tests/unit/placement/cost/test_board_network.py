@@ -10,14 +10,14 @@ from edgert.board.record import board, boards, find_board
 from edgert.board.sections import Precision
 from edgert.errors import ConfigError
 from edgert.installation import data_folder, shipped
-from edgert.placement.cost import cpu_stages
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients, load
-from edgert.placement.cost.cpu_stages import NVDEC, NVENC, cpu_costs
 from edgert.placement.cost.power import power
 from edgert.placement.cost.work import units
 from edgert.placement.problem import Network
+from edgert.simulator import board_stages
 from edgert.simulator.board_platform import contention_of
+from edgert.simulator.board_stages import NVDEC, NVENC, cpu_costs
 from tools.networks.builder import Builder
 from tools.networks.table import build
 
@@ -214,7 +214,7 @@ def test_a_damaged_file_names_the_place(
     text = (data_folder("configs") / "costs" / "cpu.yaml").read_text(encoding="utf-8")
     (tmp_path / "costs").mkdir()
     (tmp_path / "costs" / "cpu.yaml").write_text(text.replace(old, new), encoding="utf-8")
-    monkeypatch.setattr(cpu_stages, "data_folder", lambda _: tmp_path)
+    monkeypatch.setattr(board_stages, "data_folder", lambda _: tmp_path)
     with pytest.raises(ConfigError, match=f"costs of stages at {key}") as caught:
         cpu_costs.__wrapped__()
     assert "cpu.yaml" in caught.value.where

@@ -14,8 +14,7 @@ import pytest
 
 from edgert.clock import REAL
 from edgert.runtime import Result
-from edgert.stages.sink.send import snapshot
-from edgert.stages.sink.send.messages import Choice, Writer, schema
+from edgert.stages.sink.send.messages import Choice, Snapshots, Writer, schema
 from edgert.stages.zones.areas import Area, ZonesStage
 from edgert.stages.zones.rules import EventsStage, Rule
 from edgert.testing import sample
@@ -109,7 +108,7 @@ def test_the_object_of_an_event_goes_along_and_no_image_when_it_ends() -> None:
 @pytest.mark.parametrize("box", [(-50.0, -50.0, -20.0, -20.0), (5.0, 5.0, 5.0, 5.0), (-10.0, -10.0, 500.0, 500.0)])
 def test_a_box_that_is_not_within_the_frame(box: tuple[float, float, float, float]) -> None:
     result = sample(0)
-    made = snapshot.Snapshots("crop").of(result, box)
+    made = Snapshots("crop").of(result, box)
     assert image_of({"image": made}).shape[:2] == (result.frame.height, result.frame.width)
 
 

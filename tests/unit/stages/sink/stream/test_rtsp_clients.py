@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgert import limits
-from edgert.stages.sink.stream.rtsp_clients import RtspClients
+from edgert.stages.sink.stream.rtsp_server import RtspClients
 
 
 class Client:
@@ -65,7 +65,7 @@ def test_a_group_holds_so_many_and_the_oldest_is_closed_first(clients: RtspClien
 
 def test_a_client_that_plays_nothing_for_long_is_closed(clients: RtspClients, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
-    monkeypatch.setattr("edgert.stages.sink.stream.rtsp_clients.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("edgert.stages.sink.stream.rtsp_server.time.monotonic", lambda: now_s[0])
     asking, playing = connected(clients), connected(clients)
     playing.does("play")
     now_s[0] += limits.RTSP_IDLE_S - 1
