@@ -125,7 +125,10 @@ def test_a_failure_and_a_crash_leave_a_file(belt: Path, tmp_path: Path, caplog: 
         "def check(result):\n    if result.frame.index in (30, 32, 70):\n        raise ValueError('strange')\n"
     )
     strange = {"python": "own_code:check", "from": "cam"}
-    for on_error, causes in ("log", ["failure of stage 'own'", "the run ended"]), ("stop", ["the run ended"]):
+    for on_error, causes in (
+        ("log", ["a failure of stage 'own'", "the end of the run"]),
+        ("stop", ["the end of the run"]),
+    ):
         folder = tmp_path / on_error
         own = {**strange, "on_error": on_error}
         data = pipeline(belt, folder, 75, {"last": "1s", "after": "500ms"}, own=own, box={"from": ["alarm", "own"]})
@@ -135,8 +138,8 @@ def test_a_failure_and_a_crash_leave_a_file(belt: Path, tmp_path: Path, caplog: 
         expected = pytest.raises(StageError, match="strange") if is_crash else nullcontext()
         with expected, Pipeline(tmp_path / "p.yaml") as run:
             run.run()
-        said = [one.getMessage() for one in caplog.records if "what happened is kept" in one.getMessage()]
-        assert [line.partition(" (")[2].rstrip(")") for line in said] == causes
+        said = [one.getMessage() for one in caplog.records if "has the seconds around" in one.getMessage()]
+        assert [line.partition(" around ")[2] for line in said] == causes
         for path in kept(folder):
             assert replay(path, EXACT).different == 0
 
@@ -183,7 +186,7 @@ def test_sigterm_leaves_a_file(belt: Path, tmp_path: Path) -> None:
     run = started(tmp_path, pipeline(belt, tmp_path, 900, "1s"))
     run.send_signal(signal.SIGTERM)
     _, said = run.communicate(timeout=30)
-    assert "(the run ended)" in said
+    assert "around the end of the run" in said
     (path,) = kept(tmp_path)
     assert 0.5 < seconds_of(path) < 2.2
     assert replay(path, EXACT).different == 0
@@ -204,8 +207,11 @@ def test_kill_leaves_the_ring_and_the_next_run_makes_a_file_of_it(
     caplog.set_level(logging.INFO, logger="edgert.sink")
     with Pipeline(pipeline(belt, tmp_path, 8, "1s")) as again:
         again.run()
-    lines = [one.getMessage() for one in caplog.records if "what happened is kept" in one.getMessage()]
-    assert [line.partition(" (")[2] for line in lines] == ["the run before ended without notice)", "the run ended)"]
+    lines = [one.getMessage() for one in caplog.records if "has the seconds around" in one.getMessage()]
+    assert [line.partition(" around ")[2] for line in lines] == [
+        "the end of the run before, which came without notice",
+        "the end of the run",
+    ]
     first = next(path for path in kept(tmp_path) if str(path) in lines[0])
     assert open_recording([first]).span_ns == recording.span_ns
     assert replay(first, EXACT).different == 0
@@ -247,7 +253,7 @@ def test_what_is_no_part_of_a_run_hinders_no_start(
     rewritten(whole, ring / "2026-01-31-221010-3.mcap", {messages.DECISIONS: lambda data: b"{"})
     with Pipeline(pipeline(belt, tmp_path, 8, "1s")) as run:
         run.run()
-    assert "what a run before left is not kept: a message on /edgert/decisions is damaged" in caplog.text
+    assert "the last seconds of a run before are lost: a message on /edgert/decisions is damaged" in caplog.text
     (path,) = kept(tmp_path)
     assert replay(path, EXACT).different == 0
 

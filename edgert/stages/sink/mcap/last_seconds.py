@@ -1,4 +1,4 @@
-"""The last seconds of a run: a ring of files on the disk, and one whole file of them when something happened."""
+"""The last seconds of a run: a ring of files on the disk, and one file of them when something happened."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ class LastSeconds:
         self.ring.check()
         self._parts, self._cause = {}, ""
         for paths in _left_in(self.ring):
-            self._waiting.append(_Joined(paths, "the run before ended without notice", is_left=True))
+            self._waiting.append(_Joined(paths, "the end of the run before, which came without notice", is_left=True))
 
     def take_event(self, rule: str) -> None:
         """Keep the seconds around the beginning of an event, if its rule is one of those."""
         if not self._rules or rule in self._rules:
-            self._keep(f"event of rule {rule!r}")
+            self._keep(f"an event of rule {rule!r}")
 
     def take_failure(self, task: str) -> None:
         """Keep the seconds around a failure of a stage, unless it has been failing."""
         now_s, before_s = time.monotonic(), self._failing.get(task, -_AGAIN_S)
         self._failing[task] = now_s
         if now_s - before_s >= _AGAIN_S:
-            self._keep(f"failure of stage {task!r}")
+            self._keep(f"a failure of stage {task!r}")
 
     def _keep(self, cause: str) -> None:
         now_s = time.monotonic()
@@ -120,7 +120,7 @@ class LastSeconds:
         Args:
             has_frames: whether anything was recorded.
         """
-        self._keep("the run ended")
+        self._keep("the end of the run")
         if has_frames and self._parts:
             self._finish()
         try:
@@ -149,23 +149,23 @@ class LastSeconds:
             if what.is_left and not any(map(has_frames, what.paths)):
                 return _remove(what.paths)
         except ArtifactError as error:  # the ring removes them as it removes its own
-            log.warning("%s: what a run before left is not kept: %s", self._where, error)
+            log.warning("%s: the last seconds of a run before are lost: %s", self._where, error)
             return None
-        file, is_whole = self._files.begin(""), False
+        file, is_complete = self._files.begin(""), False
         try:
             for data in join_parts(what.paths, f"edgert {__version__}"):
                 file.write(data, self._files.make_room)
                 yield
             sync_file(file.path)
-            is_whole = True
+            is_complete = True
         except OSError as error:
             kept = f"its parts stay in {self.ring.pattern.parent}"
             raise cannot_write(file.path, error, self._where, kept) from error
         finally:
-            if not is_whole:
+            if not is_complete:
                 file.cut(0)
             self._files.finish(file, may_be_empty=False)
-        log.info("%s: what happened is kept in %s (%s)", self._where, file.path, what.cause)
+        log.info("%s: %s has the seconds around %s", self._where, file.path, what.cause)
         if what.is_left:
             _remove(what.paths)
 
