@@ -32,16 +32,20 @@ class Recorded:
         self.told.append("launched")
 
 
-def test_graphs_are_recorded_at_the_start_and_follow_the_kernel_that_reads_the_frames(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graphs: list[Recorded] = []
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
+    """What is recorded, in order."""
+    found: list[Recorded] = []
 
     def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
-        graphs.append(Recorded(stream, enqueue))
-        return graphs[-1]
+        found.append(Recorded(stream, enqueue))
+        return found[-1]
 
     monkeypatch.setattr(CudaDevice, "capture", capture)
+    return found
+
+
+def test_graphs_are_recorded_at_the_start_and_follow_the_kernel_that_reads_the_frames(graphs: list[Recorded]) -> None:
     rig = Rig(rows=2)
     rig.inference.warm_up()
     assert len(graphs) == 2 * 2 * SLOTS and [session.sizes for session in rig.sessions] == [[2, 2, 1, 1]] * SLOTS
@@ -58,14 +62,7 @@ def test_graphs_are_recorded_at_the_start_and_follow_the_kernel_that_reads_the_f
     rig.close()
 
 
-def test_what_becomes_faster_is_recorded_again_at_its_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Recorded] = []
-
-    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
-        graphs.append(Recorded(stream, enqueue))
-        return graphs[-1]
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
+def test_what_becomes_faster_is_recorded_again_at_its_next_turn(graphs: list[Recorded]) -> None:
     rig = Rig(rows=2)
     rig.inference.warm_up()
     for session in rig.sessions:
@@ -82,14 +79,7 @@ def test_what_becomes_faster_is_recorded_again_at_its_next_turn(monkeypatch: pyt
     rig.close()
 
 
-def test_what_becomes_faster_waits_for_its_recording_while_others_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Recorded] = []
-
-    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
-        graphs.append(Recorded(stream, enqueue))
-        return graphs[-1]
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
+def test_what_becomes_faster_waits_for_its_recording_while_others_record(graphs: list[Recorded]) -> None:
     rig, held, done = Rig(), threading.Event(), threading.Event()
     rig.inference.warm_up()
     before = len(graphs)
@@ -130,14 +120,7 @@ class Refine:
         self.is_closed = True
 
 
-def test_batches_that_are_not_full_are_prepared_while_full_ones_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Recorded] = []
-
-    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
-        graphs.append(Recorded(stream, enqueue))
-        return graphs[-1]
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
+def test_batches_that_are_not_full_are_prepared_while_full_ones_run(graphs: list[Recorded]) -> None:
     rig, refine = Rig(rows=4), Refine()
     rig.inference._refine = cast("Any", refine)
     rig.inference.warm_up()
@@ -164,8 +147,8 @@ def test_batches_that_are_not_full_are_prepared_while_full_ones_run(monkeypatch:
     assert refine.is_closed
 
 
-def test_what_can_be_recorded_at_any_time_is_so_at_the_next_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: Recorded(stream, enqueue))
+@pytest.mark.usefixtures("graphs")
+def test_what_can_be_recorded_at_any_time_is_so_at_the_next_turns() -> None:
     rig = Rig(rows=4)
     for session in rig.sessions:
         session.renewed.update((1, 2))
@@ -187,14 +170,7 @@ def test_without_graphs_nothing_is_prepared_while_others_run() -> None:
     rig.close()
 
 
-def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Recorded] = []
-
-    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
-        graphs.append(Recorded(stream, enqueue))
-        return graphs[-1]
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
+def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(graphs: list[Recorded]) -> None:
     rig = Rig(beside=False)
     rig.inference.warm_up()
     assert len(graphs) == SLOTS
@@ -209,8 +185,8 @@ def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(monkeypatch: py
     rig.close()
 
 
-def test_images_of_several_formats_are_several_launches_before_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: Recorded(stream, enqueue))
+@pytest.mark.usefixtures("graphs")
+def test_images_of_several_formats_are_several_launches_before_one_graph() -> None:
     rig = Rig(rows=2)
     rig.inference.warm_up()
     launches = len(rig.gpu.launches)
@@ -296,7 +272,6 @@ def test_frames_are_free_once_they_were_read_and_before_the_engine_has_run(monke
 def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_works_on_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: Recorded(stream, enqueue))
     rig = Rig(feeds_beside=True)
     rig.inference.warm_up()
     feeding, engines, back = rig.inference._uploader.stream, rig.sessions[0].stream, list[int]()
