@@ -25,6 +25,7 @@ from tests.helpers import models
 from tests.helpers.command import ROOT, edgert as edgert_command, start
 from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.gpu_pipeline import HEIGHT, WIDTH, CalledRig
+from tests.helpers.perfetto_trace import read
 from tests.helpers.waiting import wait_until
 
 ASSETS = ROOT / "pipelines" / "assets"
@@ -279,3 +280,24 @@ def test_a_source_that_is_added_takes_images_that_are_on_the_gpu(
     del results, brought
     gc.collect()  # the tensors' doubles
     assert rig.device.live_bytes == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_a_trace_has_the_times_of_the_gpu(tmp_path: Path, engine: str, is_batched: bool) -> None:
+    gpu_or_skip()
+    with edgert.Pipeline(pipeline_of(engine, is_batched, cam={"source": "api"})) as pipeline:
+        results = pipeline.results("find", timeout=120)
+        pipeline.submit(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+        next(results)
+        with pipeline.control.traced(tmp_path / "run.pftrace"):
+            for _ in range(FEW):
+                pipeline.submit(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+            assert len(list(islice(results, FEW))) == FEW
+    found = read((tmp_path / "run.pftrace").read_bytes())
+    gpu, runs = found.of("gpu"), found.of("run")
+    assert gpu and {one.track for one in gpu} == {"net on the GPU"}
+    assert all(0 < one.end_ns - one.begin_ns < 10**9 for one in gpu)
+    begun = min(one.begin_ns for one in found.of("source"))
+    assert all(begun <= one.begin_ns and one.end_ns <= max(run.end_ns for run in runs) for one in gpu)

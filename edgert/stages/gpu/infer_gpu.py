@@ -20,8 +20,9 @@ from edgert.runtime import Frame, Record
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold
 from edgert.stages.gpu.upload import Uploader, is_shared
-from edgert.stages.gpu.waiting import WaitMode, waits
+from edgert.stages.gpu.waiting import RunTimer, WaitMode, waits
 from edgert.stages.infer import PendingRecords
+from edgert.tracing import HERE
 
 log = logging.getLogger("edgert.gpu")
 
@@ -115,6 +116,8 @@ class InferenceSlot:
         Sizes in the session's ``renewed`` are recorded when the slot is used next, one each time.
         """
         self.no_graph = "" if session.recordable else "runs of this engine cannot be recorded"
+        self.timer: RunTimer | None = None  # made for the first trace
+        self.name = "model"
 
     @property
     def idle(self) -> bool:
@@ -209,11 +212,16 @@ class InferenceSlot:
 
     def _run(self, rows: int, mode: WaitMode) -> None:
         graphs = self._graphs.get(rows)
+        if (ring := HERE.ring) is not None:
+            self.timer = self.timer or RunTimer(self.session.device, self.session.stream)
+            self.timer.begin(ring, rows)
         if graphs is None:
             self.session.enqueue(rows)
         else:
             graphs[0]()
         self._decode(rows, graphs)
+        if ring is not None and self.timer is not None:
+            self.timer.end(self._reading)
         self._done, self._done_rows = self._waits[mode], rows
         self._done.event.record(self._reading)
 
@@ -221,6 +229,8 @@ class InferenceSlot:
         """Wait for the GPU, and return the records. Raises DeviceError when the work failed."""
         self._done.wait(self._done_rows)
         self._fed.note_passed()
+        if self.timer is not None:
+            self.timer.add(self.name)
         records = self._reader.read(geometries)
         return records if self._check is None else list(map(self._check, records, geometries))
 
@@ -368,6 +378,8 @@ class GpuInference:
         if self._is_warm:
             return
         self._is_warm = True
+        for slot in self._slots:
+            slot.name = self.model or slot.name
         gc.collect()  # once, and not for each graph: freeing GPU memory would disturb a recording
         sizes, refine = self._slots[0].sizes, self._refine
         # Size by size, as an engine may plan anew when the size changes; full batches first, as the engine was opened.

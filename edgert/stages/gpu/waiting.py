@@ -11,8 +11,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal
+from weakref import WeakKeyDictionary
 
-from edgert.memory.cuda import CudaDevice, Event
+from edgert.memory.cuda import CudaDevice, Event, Stream
+from edgert.tracing import HERE, Ring
 
 WaitMode = Literal["poll", "block"]
 _LEAST_NS = 20_000
@@ -113,3 +115,50 @@ class PollingWait(Waiting):
 def waits(device: CudaDevice) -> dict[WaitMode, Waiting]:
     """Return both ways to wait, each with a separate event."""
     return {"poll": PollingWait(device.event()), "block": BlockingWait(Event(device, patient=True))}
+
+
+# Times of runs for a trace, by CUDA's own events.
+
+_ENDS_NS: WeakKeyDictionary[Stream, int] = WeakKeyDictionary()
+"""Stream → end of its newest run: runs of a stream follow each other."""
+
+
+class RunTimer:
+    """Two events around the runs of one slot.
+
+    How long a run took is what CUDA measured. When it was is known by the host: not before it was launched, nor before
+    the run ahead of it had ended, and not after it was seen to be done.
+
+    Args:
+        device: of the slot.
+        stream: that the runs begin on.
+    """
+
+    def __init__(self, device: CudaDevice, stream: Stream) -> None:
+        self._began, self._ended = Event(device, timed=True), Event(device, timed=True)
+        self._stream, self._launched_ns, self._rows = stream, 0, 0
+
+    def begin(self, ring: Ring, rows: int) -> None:
+        """Note that a run is launched next. Raises DeviceError."""
+        self._began.record(self._stream)
+        self._launched_ns, self._rows = ring.now_ns(), rows
+
+    def end(self, reading: Stream) -> None:
+        """Note that all of it is launched, up to a stream's present work. Raises DeviceError."""
+        self._ended.record(reading)
+
+    def add(self, name: str) -> None:
+        """Add the run, which has ended, to the current thread's ring; nothing where none is noted. Raises DeviceError.
+
+        Args:
+            name: of the model.
+        """
+        launched_ns, self._launched_ns = self._launched_ns, 0
+        ring = HERE.ring
+        if not launched_ns or ring is None:
+            return
+        lasted_ns = round(self._ended.since_ms(self._began) * 1e6)
+        begin_ns = max(launched_ns, _ENDS_NS.get(self._stream, 0))
+        begin_ns = max(min(begin_ns, ring.now_ns() - lasted_ns), launched_ns)
+        _ENDS_NS[self._stream] = begin_ns + lasted_ns
+        ring.add(("gpu", begin_ns, begin_ns + lasted_ns, name, "", -1, self._rows))
