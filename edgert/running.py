@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; 
     from edgert.control.control_socket import ControlSocket
     from edgert.control.operations import Control
     from edgert.swap.model_swap import ModelSwap
+    from edgert.timeline.telemetry import Telemetry
 
 _LOG = logging.getLogger(__name__)
 _TAP_QUEUE = 4
@@ -127,6 +128,7 @@ class Running:
         self.history = History(lambda: graph.tasks, environment.clock, began)
         self._governing = self._budget_governing()
         self._socket: ControlSocket | None = None
+        self._telemetry = self._exporting()
         self.written: PipelineConfig | None = None
         self.started = False
         self._started_s: float | None = None
@@ -426,6 +428,21 @@ class Running:
         if self.calling is None:
             self.history.start()
         self._socket = self._listening()
+        if self._telemetry is not None:
+            self._telemetry.start()
+
+    def _exporting(self) -> Telemetry | None:
+        """Return what exports spans, where the file or the environment asks for it. Raises ConfigError."""
+        url = self.file.config.telemetry
+        if url is None and not any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
+            return None
+        from edgert.timeline.telemetry import telemetry_of
+
+        try:
+            return telemetry_of(url, self.tracing, self.file.config.name)
+        except EdgertError as error:
+            self.assembly.close()
+            raise self.file.located(error, "telemetry")  # noqa: B904 - the same error, with its place
 
     def _listening(self) -> ControlSocket | None:
         """Return an open socket for ``edgert ctl`` and ``top``; without one the pipeline runs, and that is logged."""
@@ -451,3 +468,5 @@ class Running:
         own, self._socket = self._socket, None
         if own is not None:
             own.close()
+        if self._telemetry is not None:
+            self._telemetry.close()

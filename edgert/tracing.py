@@ -26,6 +26,8 @@ named stage: the number of the edge; ``room``, a thread waited until there was r
 the cause; ``fail``: the error; ``part``, some work within a step; ``copy``: bytes; ``gpu``: number of images;
 ``operation``: by whom, and what came of it; ``governor``: why."""
 
+AnyFrame = Any
+"""A :class:`edgert.runtime.Frame`; this module is below it."""
 SIZE = 1 << 15
 """Events that a ring keeps: about five megabytes, and four minutes of a stage at 30 frames a second."""
 _MOST_RINGS = 256
@@ -85,30 +87,14 @@ class _Here(threading.local):
 HERE = _Here()
 
 
-class Marks(Protocol):
-    """Ranges that a profiler shows, such as those of NVTX."""
+class Sampler(Protocol):
+    """Chooser of frames whose way is exported, and taker of errors. Any thread may call it."""
 
-    def push(self, name: str) -> object:
-        """Begin a range in the current thread."""
+    def give(self, frame: Any, now_ns: int) -> object:
+        """Choose a frame of a source, or not."""
 
-    def pop(self) -> object:
-        """End the newest range of the current thread."""
-
-
-class AnyFrame(Protocol):
-    """A frame as far as it is recorded."""
-
-    @property
-    def stream(self) -> str:
-        """Its source."""
-
-    @property
-    def index(self) -> int:
-        """Its number there."""
-
-    @property
-    def timestamp_ns(self) -> int:
-        """When it was captured."""
+    def fail(self, frame: Any, task: str, error: str, now_ns: int) -> object:
+        """Take an error of a task, on a frame or on none."""
 
 
 class Recorder:
@@ -121,11 +107,13 @@ class Recorder:
     Attributes:
         rings: of every thread that has added an event.
         lost: events of threads that got no ring, as there were too many.
+        sampler: gets each frame of a source, and each error; None: nobody wants them.
     """
 
-    def __init__(self, now_ns: Callable[[], int], marks: Marks | None = None) -> None:
+    def __init__(self, now_ns: Callable[[], int], marks: _NvtxMarks | None = None) -> None:
         self.now_ns, self.marks, self.lost = now_ns, marks, 0
         self.rings: list[Ring] = []
+        self.sampler: Sampler | None = None
         self._own = _Here()
         self._last = Ring(now_ns)  # of the threads that get none: nobody reads it
 
@@ -139,10 +127,6 @@ class Recorder:
             ring = self._own.ring = Ring(self.now_ns)
             self.rings.append(ring)
         return ring
-
-    def counts(self) -> dict[int, int]:
-        """Return how many events each ring has got, by the ring's identity: where a window begins."""
-        return {id(ring): ring.count for ring in self.rings}
 
 
 class TaskTrace:
@@ -192,8 +176,10 @@ class TaskTrace:
 
     def give(self, frames: Iterable[AnyFrame], made_ns: int, worked_ns: int) -> None:
         """Note frames of a source, and the work that they took together."""
-        ring = self._recorder.ring()
+        ring, sampler = self._recorder.ring(), self._recorder.sampler
         for frame in frames:
+            if sampler is not None:
+                sampler.give(frame, made_ns)
             own = frame.stream, frame.index, frame.timestamp_ns
             ring.add(("give", made_ns - worked_ns, made_ns, self._task, *own))
             worked_ns = 0
@@ -214,9 +200,14 @@ class TaskTrace:
 
     def fail(self, frames: Iterable[AnyFrame], error: str) -> None:
         """Note frames that the task failed on."""
-        now_ns, ring = self.now_ns(), self._recorder.ring()
-        for frame in frames:
+        now_ns, ring, sampler, failed = self.now_ns(), self._recorder.ring(), self._recorder.sampler, [*frames]
+        for frame in failed:
             ring.add(("fail", now_ns, now_ns, self._task, frame.stream, frame.index, error))
+        if sampler is not None:
+            for frame in failed:
+                sampler.fail(frame, self._task, error, now_ns)
+            if not failed:
+                sampler.fail(None, self._task, error, now_ns)
 
 
 # What was recorded, as plain data: what is written to files, sent to clients, and drawn.
@@ -271,7 +262,8 @@ class Window:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._before, self._lost, self._began_ns = recorder.counts(), recorder.lost, recorder.now_ns()
+        self._before = {id(ring): ring.count for ring in recorder.rings}
+        self._lost, self._began_ns = recorder.lost, recorder.now_ns()
 
     def end(self, pipeline: str, label: str = "", more: Iterable[ThreadEvents] = ()) -> Recorded:
         """Return what has come.
@@ -367,7 +359,7 @@ class _NvtxMarks:
         self._domain.pop_range()
 
 
-def profiler_marks() -> Marks | None:
+def profiler_marks() -> _NvtxMarks | None:
     """Return the ranges of NVTX where its package is installed and not turned off by NVTX_DISABLE."""
     if find_spec("nvtx") is None:
         return None

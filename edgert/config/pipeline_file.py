@@ -202,6 +202,11 @@ class PipelineConfig(Section):
     watchdog: fields.Watchdog = Field(
         default=10.0, description="report a stage that is in one call for longer; off: never ([troubles](troubles.md))"
     )
+    telemetry: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/]+(/\S*)?$",
+        description="collector of OpenTelemetry, as http://HOST:4318 ([time lines](trace.md#opentelemetry))",
+    )
     ops: tuple[FilePath, ...] = Field(
         default=(), description="Python files that register operators ([custom operators](operators.md))"
     )

@@ -76,11 +76,15 @@ class Delivery:
         trace: W3C trace id of the camera's frame, 32 hexadecimal digits; the same on all machines.
         about: plain data about the frame, such as the object that it was cropped around.
         receipt: acknowledges the frame to the sender once all work on it is done.
+        parent: span id of the sender, 16 hexadecimal digits; empty where it is not known.
+        is_sampled: whether the sender exports the frame's spans.
     """
 
     trace: str
     about: Mapping[str, Any]
     receipt: Receipt
+    parent: str = ""
+    is_sampled: bool = False
 
 
 @made_quickly

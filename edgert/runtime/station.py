@@ -305,7 +305,7 @@ class Station:
                 self.send(one)
             meter.wait_out_ns += now() - done
         except Exception as error:
-            self._trace_failure((result,), error)
+            self.trace_failure((result,), error)
             if not self.outlives(error):
                 _refuse((result,))
                 raise
@@ -409,7 +409,7 @@ class Station:
         """Give up ``results`` and those that an asynchronous stage holds; return whether the pipeline continues."""
         held = self._recovery.stage.give_up() if self.is_async else ()
         goes_on = self.outlives(error)
-        self._trace_failure((*results, *held), error)
+        self.trace_failure((*results, *held), error)
         if goes_on:
             self._lose((*results, *held))
         else:
@@ -418,7 +418,7 @@ class Station:
             one.frame.lease.release()
         return goes_on
 
-    def _trace_failure(self, results: Iterable[Result], error: Exception) -> None:
+    def trace_failure(self, results: Iterable[Result], error: Exception) -> None:
         """Note on which results the stage failed, where that is recorded."""
         if (trace := self._execution.trace) is not None:
             what = error.what if isinstance(error, EdgertError) else f"{type(error).__name__}: {error}"

@@ -107,6 +107,7 @@ class ThreadLoop(threading.Thread):
         try:
             self._give_frames()
         except Exception as error:
+            self._works[0].station.trace_failure((), error)
             if not self._works[0].station.outlives(error):
                 raise
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from edgert.report.numbers import counted, milliseconds
 from edgert.report.page import Badge, Cell, Column, Figure, Head, Part, Table, render, script_data
 from edgert.timeline.perfetto import title_of
 from edgert.timeline.stream_times import StreamTime, stream_times
-from edgert.timeline.timeline_spans import Spans, Track
+from edgert.timeline.timeline_spans import Spans
 
 _MOST_SPANS = 60_000
 """Spans of a page: about three megabytes, and no more than a phone draws at once."""
@@ -113,7 +113,7 @@ def _data(spans: Spans) -> dict[str, Any]:
     began_ns, from_ns = recorded.began_ns, _from_ns(spans)
     names, categories, streams = dict[str, int](), dict[str, int](), dict[str, int]()
     tracks = []
-    for track in _ordered(spans):
+    for track in sorted(spans.tracks, key=lambda one: _KINDS.index(one.kind)):
         drawn = [
             [
                 round((span.begin_ns - began_ns) / 1e3, 1),
@@ -139,8 +139,3 @@ def _from_ns(spans: Spans) -> int:
     begins = sorted((span.begin_ns for track in spans.tracks for span in track.spans), reverse=True)
     first = begins[-1] if begins else spans.recorded.began_ns
     return min(first, spans.recorded.began_ns) if len(begins) <= _MOST_SPANS else begins[_MOST_SPANS]
-
-
-def _ordered(spans: Spans) -> Iterator[Track]:
-    for kind in _KINDS:
-        yield from (track for track in spans.tracks if track.kind == kind)

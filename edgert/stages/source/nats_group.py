@@ -101,12 +101,14 @@ class Camera:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message: whose it is, its trace, and where it is acknowledged."""
+    """A message: whose it is, its place in a trace, and where it is acknowledged."""
 
     camera: Camera
     body: bytes
     trace: str
     reply: str
+    parent: str = ""
+    is_sampled: bool = False
 
 
 class Group:
@@ -276,9 +278,9 @@ class Group:
             return
         if not message.reply or self.arrived.qsize() > 2 * limits.SENT_CAMERAS:
             return
-        trace = trace_in(headers.get("traceparent", ""))
+        trace, parent, is_sampled = trace_in(headers.get("traceparent", ""))
         if not trace:  # raises for what JetStream did not send: then nothing of it is kept
             place = f"{self._stream}/{message.metadata.sequence.stream}"
             trace = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
         camera.pin, camera.working = headers.get("Nats-Pin-Id", camera.pin), message.reply
-        self.arrived.put(Arrived(camera, message.data, trace, message.reply))
+        self.arrived.put(Arrived(camera, message.data, trace, message.reply, parent, is_sampled))

@@ -181,7 +181,7 @@ class NatsSource:
         return Frame(
             arrived.camera.name, image.index, self._clock.now_ns(), image.media_ns, width, height, "bgr", (pixels,),
             receipt.cover(lend(pixels, self._counter)), sender_ns=image.sender_ns,
-            delivery=Delivery(arrived.trace, image.about, receipt),
+            delivery=Delivery(arrived.trace, image.about, receipt, arrived.parent, arrived.is_sampled),
         )  # fmt: skip
 
     def _done(self, arrived: Arrived, group: Group, is_refused: bool) -> None:

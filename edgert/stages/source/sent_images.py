@@ -16,7 +16,7 @@ from edgert.runtime.frame import U8
 
 _TEXT = 200
 """Longest text that is taken over from a message."""
-_TRACE = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _WORDS, _NUMBERS = ("label",), ("row", "class", "score", "id")
 
 
@@ -70,10 +70,12 @@ def images_in(body: bytes) -> list[SentImage]:
     ]
 
 
-def trace_in(traceparent: str) -> str:
-    """Return the trace id of a W3C ``traceparent``; empty for anything else."""
+def trace_in(traceparent: str) -> tuple[str, str, bool]:
+    """Return trace id and span id of a W3C ``traceparent``, and whether its spans are exported; or empty ones."""
     found = _TRACE.fullmatch(traceparent)
-    return found[1] if found and found[1].strip("0") else ""
+    if found is None or not found[1].strip("0") or not found[2].strip("0"):
+        return "", "", False
+    return found[1], found[2], bool(int(found[3], 16) & 1)
 
 
 def decoded(jpeg: bytes) -> U8:

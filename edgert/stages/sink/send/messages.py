@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -15,6 +14,7 @@ from edgert.clock import Clock
 from edgert.runtime import Frame, json_form
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Detections, Result, without_outputs
+from edgert.runtime.trace_ids import trace_of
 from edgert.stages.draw import Images
 from edgert.stages.zones.rules import Events
 
@@ -93,8 +93,6 @@ def _cut(image: U8, box: Box, part: float = _MARGIN) -> U8:
 
 VERSION = 1
 Send = Literal["results", "events", "changes", "crops"]
-_RUN = os.urandom(16)
-"""Of this process: frames of two runs have different traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +197,6 @@ def _traced(frame: Frame, about: dict[str, Any]) -> bytes:
     """Return the end of a message about a frame, with its trace in front."""
     about.pop("trace", None)
     return b'"trace":"%s",' % trace_of(frame).encode() + json_form.encoded(about)[1:]
-
-
-def trace_of(frame: Frame) -> str:
-    """Return the W3C trace id of a frame, by which messages of all machines about it are found."""
-    if frame.delivery is not None:
-        return frame.delivery.trace
-    about = f"{frame.stream}/{frame.index}".encode()
-    return hashlib.blake2b(about, digest_size=16, key=_RUN).hexdigest()
 
 
 def _objects(found: Detections) -> frozenset[tuple[int, int]]:

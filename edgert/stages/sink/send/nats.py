@@ -6,13 +6,13 @@ With JetStream every message is acknowledged, and a double is dropped there by i
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from typing import Any, TypeVar
 
+from edgert.runtime.trace_ids import traceparent_of
 from edgert.stages.sink.send.sender import RefusedError
 from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, filled
 from edgert.stages.sink.send.spool import Message
@@ -142,8 +142,7 @@ def headers_of(message: Message) -> Mapping[str, str]:
     """Return the headers of a message: the id by which doubles are dropped, and its place in a trace (W3C)."""
     headers = {"Nats-Msg-Id": message.id}
     if trace := _TRACE.search(message.body):
-        span = hashlib.blake2b(message.id.encode(), digest_size=8).hexdigest()
-        headers["traceparent"] = f"00-{trace[1].decode()}-{span}-01"
+        headers["traceparent"] = traceparent_of(trace[1].decode())
     return headers
 
 

@@ -114,17 +114,19 @@ def test_a_damaged_jpeg_is_an_image_or_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "trace"),
+    ("text", "found"),
     [
-        (f"00-{'ab' * 16}-{'cd' * 8}-01", "ab" * 16),
-        (f"00-{'0' * 32}-{'cd' * 8}-01", ""),
-        (f"00-{'AB' * 16}-{'cd' * 8}-01", ""),
-        ("", ""),
-        ('00-"-x', ""),
+        (f"00-{'ab' * 16}-{'cd' * 8}-01", ("ab" * 16, "cd" * 8, True)),
+        (f"00-{'ab' * 16}-{'cd' * 8}-02", ("ab" * 16, "cd" * 8, False)),
+        (f"00-{'ab' * 16}-{'0' * 16}-01", ("", "", False)),
+        (f"00-{'0' * 32}-{'cd' * 8}-01", ("", "", False)),
+        (f"00-{'AB' * 16}-{'cd' * 8}-01", ("", "", False)),
+        ("", ("", "", False)),
+        ('00-"-x', ("", "", False)),
     ],
 )
-def test_a_trace(text: str, trace: str) -> None:
-    assert trace_in(text) == trace
+def test_a_trace(text: str, found: tuple[str, str, bool]) -> None:
+    assert trace_in(text) == found
 
 
 # Who has which camera.

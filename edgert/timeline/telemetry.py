@@ -1,0 +1,306 @@
+"""OpenTelemetry: the way of one frame a second as a tree of spans, and every error, sent to a collector by OTLP.
+
+A thread looks at the recorder's rings once a second. It takes what belongs to the frame that was sampled the second
+before, so that its work is done by then. On the way of a frame nothing is added but the choice of that frame.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from edgert import installation
+from edgert.errors import ConfigError
+from edgert.runtime.frame import Frame
+from edgert.runtime.trace_ids import SAMPLED, span_of, trace_of
+from edgert.runtime.worker import PassingWorker
+from edgert.timeline.timeline_spans import Span, Track, spans_of
+from edgert.tracing import Event, Recorded, Recorder, Ring, ThreadEvents, Tracing
+
+_LOG = logging.getLogger(__name__)
+_EVERY_NS = 1_000_000_000
+_REPEAT_NS = 1_000_000_000
+"""An error that a stage repeats, as while it is down, is sent once in this time."""
+_MOST_ERRORS = 256
+_CLOSE_S = 1.0
+_MISSING = "the packages of OpenTelemetry are not installed"
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_OFF = {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A frame whose spans are exported.
+
+    Attributes:
+        trace: its trace id.
+        parent: span of the machine that sent it; empty for none.
+    """
+
+    stream: str
+    index: int
+    trace: str
+    parent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of a stage or source.
+
+    Attributes:
+        trace, parent: of the frame; empty where it is about none.
+    """
+
+    at_ns: int
+    task: str
+    stream: str
+    index: int
+    trace: str
+    parent: str
+    error: str
+
+
+class Sampler:
+    """Chooser of one frame a second; called by threads of sources. A machine that sent a frame decides for it.
+
+    Attributes:
+        chosen: frames since they were taken last.
+        failures: errors since then.
+    """
+
+    def __init__(self) -> None:
+        self.chosen, self.failures = deque[Sampled](maxlen=8), deque[Failure](maxlen=_MOST_ERRORS)
+        self._next_ns = 0
+        self._failed_ns: dict[tuple[str, str], int] = {}
+
+    def give(self, frame: Frame, now_ns: int) -> None:
+        """Choose a frame of a source, or not."""
+        is_sent = frame.delivery is not None and frame.delivery.is_sampled
+        if now_ns < self._next_ns and not is_sent:
+            return
+        self._next_ns = now_ns + _EVERY_NS
+        trace = trace_of(frame)
+        SAMPLED.append(trace)
+        parent = "" if frame.delivery is None else frame.delivery.parent
+        self.chosen.append(Sampled(frame.stream, frame.index, trace, parent))
+
+    def fail(self, frame: Frame | None, task: str, error: str, now_ns: int) -> None:
+        """Note an error, unless it is a repeated one."""
+        if now_ns - self._failed_ns.get((task, error), -_REPEAT_NS) < _REPEAT_NS:
+            return
+        if len(self._failed_ns) > _MOST_ERRORS:
+            self._failed_ns.clear()
+        self._failed_ns[task, error] = now_ns
+        if frame is None:
+            self.failures.append(Failure(now_ns, task, "", -1, "", "", error))
+            return
+        parent = "" if frame.delivery is None else frame.delivery.parent
+        self.failures.append(Failure(now_ns, task, frame.stream, frame.index, trace_of(frame), parent, error))
+
+
+class Telemetry:
+    """Export of spans of a pipeline, from :meth:`start` to :meth:`close`.
+
+    Args:
+        tracing: of the pipeline.
+        pipeline: its name.
+        processor: takes finished spans, as those of the SDK do.
+        resource: of all spans.
+    """
+
+    def __init__(self, tracing: Tracing, pipeline: str, processor: Any, resource: Any) -> None:
+        self._tracing, self._pipeline, self._processor, self._resource = tracing, pipeline, processor, resource
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._counts: dict[int, int] = {}
+        self._before: list[tuple[Ring, list[Event]]] = []
+        self._chosen: list[Sampled] = []
+        self._roots = deque[str](maxlen=_MOST_ERRORS)
+        self.sampler = Sampler()
+
+    def start(self) -> None:
+        """Begin to record and to export."""
+        recorder = self._tracing.begin()
+        recorder.sampler = self.sampler
+        self._thread = threading.Thread(target=self._run, args=(recorder,), name="edgert:telemetry", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Export what is left, for a second at most, and end. Twice is once."""
+        self._over.set()
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        thread.join(2 * _CLOSE_S)
+        done = PassingWorker("edgert:telemetry ends").submit(self._processor.shutdown)
+        with suppress(NotInTime):
+            done.result(_CLOSE_S)
+        self._tracing.end()
+
+    def _run(self, recorder: Recorder) -> None:
+        while not self._over.wait(_EVERY_NS / 1e9):
+            self.look(recorder)
+        self.look(recorder)
+        self.look(recorder)  # those that were chosen last
+
+    def look(self, recorder: Recorder) -> None:
+        """Export the frames that were chosen before the last look, and all errors since then."""
+        day_ns = time.time_ns() - recorder.now_ns()
+        now = list[tuple[Ring, list[Event]]]()
+        for ring in recorder.rings[:]:
+            self._counts[id(ring)], events = ring.since(self._counts.get(id(ring), 0))
+            now.append((ring, events))
+        for frame in self._chosen:
+            for span in self._tree(frame, [*self._before, *now], day_ns):
+                self._processor.on_end(span)
+        self._before, self._chosen = now, _taken(self.sampler.chosen)
+        for failure in _taken(self.sampler.failures):
+            self._processor.on_end(self._failed(failure, day_ns))
+
+    def _tree(self, frame: Sampled, seen: Iterable[tuple[Ring, list[Event]]], day_ns: int) -> Iterator[Any]:
+        """Yield the span of a frame's way, and below it those of its waits, steps and their parts."""
+        threads: dict[str, list[Event]] = {}
+        for ring, events in seen:
+            if found := [*_about(frame, events)]:
+                threads.setdefault(ring.thread, []).extend(found)
+        each = [ThreadEvents(name, number, events) for number, (name, events) in enumerate(threads.items(), 1)]
+        tracks = spans_of(Recorded(self._pipeline, 0, 0, 0, 0, each)).tracks
+        spans = [(track, span) for track in tracks for span in track.spans if track.kind in ("thread", "queue", "run")]
+        if not spans:
+            return
+        ways = [span for track in tracks if track.kind == "frame" for span in track.spans]
+        begin_ns = min(span.begin_ns for span in ways) if ways else min(span.begin_ns for _, span in spans)
+        end_ns = max(max(span.end_ns for _, span in spans), begin_ns)
+        root = (
+            span_of(frame.trace) if frame.trace not in self._roots else _new_id()
+        )  # crops of one image have one trace
+        self._roots.append(frame.trace)
+        about = {"edgert.stream": frame.stream, "edgert.frame": frame.index, "edgert.pipeline": self._pipeline}
+        yield self._span(frame.trace, root, frame.parent, frame.stream, (begin_ns, end_ns), day_ns, about)
+        for track in tracks:
+            around = list[tuple[int, str]]()
+            for span in track.spans if track.kind in ("thread", "queue", "run") else ():
+                while around and around[-1][0] <= span.begin_ns:
+                    around.pop()
+                own, times = _new_id(), (span.begin_ns, span.end_ns)
+                parent, more = (around[-1][1] if around else root), {"edgert.thread": track.name, **dict(span.about)}
+                yield self._span(frame.trace, own, parent, _named(track, span), times, day_ns, more)
+                around.append((span.end_ns, own))
+
+    def _failed(self, failure: Failure, day_ns: int) -> Any:
+        """Return the span of an error."""
+        about: dict[str, Any] = {"edgert.pipeline": self._pipeline, "edgert.stage": failure.task}
+        if failure.trace:
+            about |= {"edgert.stream": failure.stream, "edgert.frame": failure.index}
+        trace = failure.trace or f"{random.getrandbits(128) or 1:032x}"
+        is_exported = failure.trace in SAMPLED
+        parent = span_of(trace) if is_exported else failure.parent
+        times = failure.at_ns, failure.at_ns
+        return self._span(trace, _new_id(), parent, failure.task, times, day_ns, about, failure.error)
+
+    def _span(
+        self,
+        trace: str,
+        own: str,
+        parent: str,
+        name: str,
+        times: tuple[int, int],
+        day_ns: int,
+        about: dict[str, Any],
+        error: str = "",
+    ) -> Any:
+        """Return a finished span of the SDK."""
+        from opentelemetry.sdk.trace import Event as SpanEvent, ReadableSpan
+        from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+
+        sampled, number = TraceFlags(TraceFlags.SAMPLED), int(trace, 16)
+        above = SpanContext(number, int(parent, 16), is_remote=False, trace_flags=sampled) if parent else None
+        exception = {"exception.message": error, "exception.type": "edgert"}
+        return ReadableSpan(
+            name,
+            SpanContext(number, int(own, 16), is_remote=False, trace_flags=sampled),
+            above,
+            self._resource,
+            about,
+            (SpanEvent("exception", exception, times[1] + day_ns),) if error else (),
+            status=Status(StatusCode.ERROR, error) if error else Status(),
+            start_time=times[0] + day_ns,
+            end_time=times[1] + day_ns,
+        )
+
+
+def _about(frame: Sampled, events: Sequence[Event]) -> Iterator[Event]:
+    """Yield the events of a frame, with the parts of its steps."""
+    key = frame.stream, frame.index
+    parts = list[Event]()
+    for event in events:
+        kind = event[0]
+        if kind in ("part", "copy"):
+            parts.append(event)
+        elif kind in ("submit", "collect"):
+            parts.clear()
+            if key in event[6]:
+                yield (*event[:4], *key, [key])
+        else:
+            if event[4:6] == key:
+                if kind in ("step", "give"):
+                    yield from (part for part in parts if part[1] >= event[1])
+                yield event
+            if kind in ("step", "give"):
+                parts.clear()
+
+
+def _named(track: Track, span: Span) -> str:
+    if track.kind == "queue":
+        return f"lost before {track.name}" if span.category == "drop" else f"wait for {track.name}"
+    return f"{track.name}: run" if track.kind == "run" else span.name
+
+
+def _taken(each: deque[Any]) -> list[Any]:
+    return [each.popleft() for _ in range(len(each))]
+
+
+def _new_id() -> str:
+    return f"{random.getrandbits(64) or 1:016x}"
+
+
+def telemetry_of(url: str | None, tracing: Tracing, pipeline: str) -> Telemetry | None:
+    """Return what exports spans as the pipeline file or the environment asks for it; None where neither does.
+
+    Args:
+        url: ``telemetry:`` of the file; else OTEL_EXPORTER_OTLP_ENDPOINT and its like hold.
+        tracing: of the pipeline.
+        pipeline: its name.
+
+    Raises:
+        ConfigError: the file asks for it, and the packages are not installed.
+    """
+    if any(os.environ.get(name, "").lower() == value for name, value in _OFF.items()):
+        return None
+    if url is None and not any(os.environ.get(name) for name in _ENDPOINTS):
+        return None
+    if url is not None and "@" in url:
+        fix = "export OTEL_EXPORTER_OTLP_HEADERS=authorization=..."
+        raise ConfigError("telemetry: an address has no password", why="logs show it", where="telemetry", fix=fix)
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        fix = installation.command("otel")
+        if url is not None:
+            raise ConfigError(f"telemetry: {_MISSING}", why=str(error), where="telemetry", fix=fix) from error
+        _LOG.warning("%s is set, but %s: %s", _ENDPOINTS[1], _MISSING, fix)
+        return None
+    exporter = OTLPSpanExporter() if url is None else OTLPSpanExporter(f"{url.rstrip('/')}/v1/traces")
+    names = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": pipeline}
+    return Telemetry(tracing, pipeline, BatchSpanProcessor(exporter), Resource.create(names))
