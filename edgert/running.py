@@ -29,7 +29,7 @@ from edgert.runtime.thread_loop import works_for
 from edgert.stages.sink.output_files import fixed_folder
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
-from edgert.tracing import ThreadEvents, Tracing
+from edgert.tracing import Tracing
 
 if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; most pipelines have no budgets
     from edgert.assemble import Callback, Environment
@@ -120,7 +120,8 @@ class Running:
         self._has_taps, self.turn = False, threading.RLock()
         self.changing = threading.Lock()
         self.swaps: dict[str, ModelSwap] = {}
-        self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
+        now_ns, record = environment.clock.now_ns, self.assembly.graph.record
+        self.tracing = Tracing(record, now_ns, lambda: self._governing.recorded() if self._governing else ())
         self.runner = Runner(self.assembly.graph, environment.clock, self.file.located)
         if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
             self.assembly.hooks.on_left = self.runner.stop_unless_read
@@ -375,10 +376,6 @@ class Running:
     def has_ended(self) -> bool:
         """Whether it has ended, or is about to."""
         return self.assembly.closed or self.runner.stopping or (self.started and not self.runner.running)
-
-    def recorded_beside(self) -> Sequence[ThreadEvents]:
-        """Return what its governor did so far, for a trace."""
-        return () if self._governing is None else self._governing.recorded()
 
     def changeable(self) -> None:
         """Raise StageError where the pipeline cannot be changed: it ends, is called, or one of its stages asks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +11,7 @@ from edgert.assemble import Assembly
 from edgert.clock import Clock
 from edgert.config import PipelineConfig, PipelineFile, SourceStage
 from edgert.errors import StageError, nearest
-from edgert.tracing import ThreadEvents, Tracing
+from edgert.tracing import Tracing
 
 if TYPE_CHECKING:
     from edgert.swap.model_swap import ModelSwap
@@ -68,10 +68,6 @@ class Controlled(Protocol):
     @property
     def has_ended(self) -> bool:
         """Whether it has ended, or is about to."""
-        ...
-
-    def recorded_beside(self) -> Sequence[ThreadEvents]:
-        """Return what its governor did so far."""
         ...
 
     def state(self) -> Mapping[str, Any]:

@@ -56,7 +56,7 @@ def traced(run: Controlled, path: Path) -> Iterator[None]:
 
 
 def _ended(run: Controlled, window: Window) -> Recorded:
-    return window.end(run.file.config.name, run.label, run.recorded_beside())
+    return window.end(run.file.config.name, run.label, run.tracing.beside())
 
 
 def seconds_of(text: str) -> float:

@@ -18,14 +18,12 @@ class Share:
     """What one place takes of a stream's frames.
 
     Attributes:
-        stream: the source.
         place: for people, such as ``waits before find``.
         is_wait: whether nothing is done meanwhile.
         frames: that were there.
         median_ms, p99_ms: of the frames that were there.
     """
 
-    stream: str
     place: str
     is_wait: bool
     frames: int
@@ -63,7 +61,7 @@ def stream_times(spans: Spans) -> list[StreamTime]:
     for stream in sorted({stream for stream, _ in spans.frames}):
         mine = [ns for number, ns in whole.items() if spans.frames[number - 1][0] == stream]
         shares = [
-            Share(stream, place, is_wait, len(each), *_figures([*each.values()]))
+            Share(place, is_wait, len(each), *_figures([*each.values()]))
             for (one, place, is_wait), each in taken.items()
             if one == stream
         ]

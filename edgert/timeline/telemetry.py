@@ -38,35 +38,30 @@ _OFF = {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """A frame whose spans are exported.
+class Noted:
+    """A frame whose spans are exported, or an error.
 
     Attributes:
-        trace: its trace id.
-        parent: span of the machine that sent it; empty for none.
+        trace, parent: trace id, and span of the machine that sent the frame; empty where there is none.
+        stream, index: of the frame; "" and -1 of an error that is about none.
+        task, error, at_ns: of an error: whose, what, and when.
     """
 
-    stream: str
-    index: int
-    trace: str
-    parent: str
+    trace: str = ""
+    parent: str = ""
+    stream: str = ""
+    index: int = -1
+    task: str = ""
+    error: str = ""
+    at_ns: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An error of a stage or source.
-
-    Attributes:
-        trace, parent: of the frame; empty where it is about none.
-    """
-
-    at_ns: int
-    task: str
-    stream: str
-    index: int
-    trace: str
-    parent: str
-    error: str
+    @classmethod
+    def of(cls, frame: Frame | None, *more: Any) -> Noted:
+        """Return a frame, with its error where there is one."""
+        if frame is None:
+            return cls("", "", "", -1, *more)
+        parent = "" if frame.delivery is None else frame.delivery.parent
+        return cls(trace_of(frame), parent, frame.stream, frame.index, *more)
 
 
 class Sampler:
@@ -78,7 +73,7 @@ class Sampler:
     """
 
     def __init__(self) -> None:
-        self.chosen, self.failures = deque[Sampled](maxlen=8), deque[Failure](maxlen=_MOST_ERRORS)
+        self.chosen, self.failures = deque[Noted](maxlen=8), deque[Noted](maxlen=_MOST_ERRORS)
         self._next_ns = 0
         self._failed_ns: dict[tuple[str, str], int] = {}
 
@@ -88,10 +83,9 @@ class Sampler:
         if now_ns < self._next_ns and not is_sent:
             return
         self._next_ns = now_ns + _EVERY_NS
-        trace = trace_of(frame)
-        SAMPLED.append(trace)
-        parent = "" if frame.delivery is None else frame.delivery.parent
-        self.chosen.append(Sampled(frame.stream, frame.index, trace, parent))
+        chosen = Noted.of(frame)
+        SAMPLED.append(chosen.trace)
+        self.chosen.append(chosen)
 
     def fail(self, frame: Frame | None, task: str, error: str, now_ns: int) -> None:
         """Note an error, unless it is a repeated one."""
@@ -100,11 +94,7 @@ class Sampler:
         if len(self._failed_ns) > _MOST_ERRORS:
             self._failed_ns.clear()
         self._failed_ns[task, error] = now_ns
-        if frame is None:
-            self.failures.append(Failure(now_ns, task, "", -1, "", "", error))
-            return
-        parent = "" if frame.delivery is None else frame.delivery.parent
-        self.failures.append(Failure(now_ns, task, frame.stream, frame.index, trace_of(frame), parent, error))
+        self.failures.append(Noted.of(frame, task, error, now_ns))
 
 
 class Telemetry:
@@ -123,7 +113,7 @@ class Telemetry:
         self._thread: threading.Thread | None = None
         self._counts: dict[int, int] = {}
         self._before: list[tuple[Ring, list[Event]]] = []
-        self._chosen: list[Sampled] = []
+        self._chosen: list[Noted] = []
         self._roots = deque[str](maxlen=_MOST_ERRORS)
         self.sampler = Sampler()
 
@@ -166,7 +156,7 @@ class Telemetry:
         for failure in _taken(self.sampler.failures):
             self._processor.on_end(self._failed(failure, day_ns))
 
-    def _tree(self, frame: Sampled, seen: Iterable[tuple[Ring, list[Event]]], day_ns: int) -> Iterator[Any]:
+    def _tree(self, frame: Noted, seen: Iterable[tuple[Ring, list[Event]]], day_ns: int) -> Iterator[Any]:
         """Yield the span of a frame's way, and below it those of its waits, steps and their parts."""
         threads: dict[str, list[Event]] = {}
         for ring, events in seen:
@@ -196,7 +186,7 @@ class Telemetry:
                 yield self._span(frame.trace, own, parent, _named(track, span), times, day_ns, more)
                 around.append((span.end_ns, own))
 
-    def _failed(self, failure: Failure, day_ns: int) -> Any:
+    def _failed(self, failure: Noted, day_ns: int) -> Any:
         """Return the span of an error."""
         about: dict[str, Any] = {"edgert.pipeline": self._pipeline, "edgert.stage": failure.task}
         if failure.trace:
@@ -238,7 +228,7 @@ class Telemetry:
         )
 
 
-def _about(frame: Sampled, events: Sequence[Event]) -> Iterator[Event]:
+def _about(frame: Noted, events: Sequence[Event]) -> Iterator[Event]:
     """Yield the events of a frame, with the parts of its steps."""
     key = frame.stream, frame.index
     parts = list[Event]()

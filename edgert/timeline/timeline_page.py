@@ -8,9 +8,9 @@ from typing import Any
 
 from edgert.report.numbers import counted, milliseconds
 from edgert.report.page import Badge, Cell, Column, Figure, Head, Part, Table, render, script_data
-from edgert.timeline.perfetto import title_of
 from edgert.timeline.stream_times import StreamTime, stream_times
 from edgert.timeline.timeline_spans import Spans
+from edgert.timeline.trace_formats import title_of
 
 _MOST_SPANS = 60_000
 """Spans of a page: about three megabytes, and no more than a phone draws at once."""

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from edgert.errors import ArtifactError, ConfigError, nearest
 from edgert.files import replace_bytes
-from edgert.timeline.chrome import chrome_bytes
-from edgert.timeline.perfetto import perfetto_bytes
 from edgert.timeline.timeline_spans import Spans, spans_of
+from edgert.timeline.trace_formats import chrome_bytes, perfetto_bytes
 from edgert.tracing import Recorded
 
 

@@ -42,15 +42,10 @@ def read(content: bytes) -> Read:
     trace = schema.Trace()
     trace.ParseFromString(content)
     event_kinds = schema.TrackEvent
-    found, texts = Read(), {"names": {}, "categories": {}, "keys": {}, "values": {}}
+    found = Read()
     stacks: dict[int, list[Slice]] = defaultdict(list)
     last_ns = 0
     for packet in trace.packet:
-        data = packet.interned_data
-        texts["names"].update((one.iid, one.name) for one in data.event_names)
-        texts["categories"].update((one.iid, one.name) for one in data.event_categories)
-        texts["keys"].update((one.iid, one.name) for one in data.debug_annotation_names)
-        texts["values"].update((one.iid, one.str.decode()) for one in data.debug_annotation_string_values)
         if packet.HasField("track_descriptor"):
             own = packet.track_descriptor
             found.tracks[own.uuid] = own.name or own.thread.thread_name or own.process.process_name
@@ -65,14 +60,8 @@ def read(content: bytes) -> Read:
         if event.type == event_kinds.TYPE_SLICE_END:
             stacks[event.track_uuid].pop().end_ns = at_ns
             continue
-        about = {
-            texts["keys"].get(one.name_iid, one.name): texts["values"].get(one.string_value_iid)
-            or one.string_value
-            or one.int_value
-            for one in event.debug_annotations
-        }
-        name = texts["names"].get(event.name_iid) or event.name
-        made = Slice(track, name, texts["categories"][event.category_iids[0]], at_ns, [*event.flow_ids], about)
+        about = {one.name: one.string_value or one.int_value for one in event.debug_annotations}
+        made = Slice(track, event.name, event.categories[0], at_ns, [*event.flow_ids], about)
         if event.type == event_kinds.TYPE_INSTANT:
             found.moments.append(made)
         else:

@@ -166,3 +166,20 @@ def test_the_command_takes_the_token_from_the_environment_or_a_file(belt: Pipeli
             send_to_page(wrong, Request("show"), token)
     with pytest.raises(DeviceError, match="does not answer"):
         send_to_page("http://127.0.0.1:1", Request("show"), TOKEN)
+
+
+def test_a_window_of_the_run_comes_through_the_page_and_no_change_waits_for_it(
+    belt: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = address(belt)
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(send_to_page, url, Request("trace", ("1s",)), TOKEN)
+        wait_until(lambda: belt._running.tracing.recorder is not None)
+        with pytest.raises(StageError, match="a trace is under way"):
+            send_to_page(url, Request("trace", ("1s",)), TOKEN)
+        assert send_to_page(url, Request("pause", ("cam",)), TOKEN)["state"] == "paused" and not sent.done()
+        assert sent.result(20)["events"]
+    monkeypatch.setenv("EDGERT_TOKEN", TOKEN)
+    done = in_process("ctl", "trace", "200ms", "-o", "run.json", "--url", url, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run.json").read_text())["traceEvents"]

@@ -14,11 +14,10 @@ from hypothesis import given, strategies as st
 from edgert import limits
 from edgert.errors import ArtifactError, ConfigError, DeviceError, EdgertError
 from edgert.timeline import packed as packing
-from edgert.timeline.chrome import chrome_bytes
 from edgert.timeline.packed import packed, unpacked
-from edgert.timeline.perfetto import perfetto_bytes
 from edgert.timeline.timeline_spans import spans_of
 from edgert.timeline.trace_file import check_trace_path, write_trace
+from edgert.timeline.trace_formats import chrome_bytes, perfetto_bytes
 from edgert.tracing import Recorded
 from tests.helpers.perfetto_trace import read
 from tests.helpers.recorded_run import recording

@@ -1,4 +1,4 @@
-"""Spans as a trace of Perfetto: https://ui.perfetto.dev opens the file, and nothing of it leaves the machine.
+"""Spans as a trace of Perfetto, which https://ui.perfetto.dev opens, and as Chrome's JSON, which many viewers read.
 
 The format is Protocol Buffers (https://protobuf.dev/programming-guides/encoding). Of ``perfetto_trace.proto`` a few
 messages are used: their fields are written here, by number, without the package that has all of them. Each packet has
@@ -7,15 +7,17 @@ its length in front: of a file that is cut off, all before the cut can be read.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
 
 from edgert.timeline.timeline_spans import Category, Span, Spans, Track
 
 _SEQUENCE, _PROCESS = 1, 1  # of all packets; the uuid of the process's track, others follow
 _MONOTONIC, _REALTIME = 3, 1  # BuiltinClock
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # TrackEvent.Type
-_STREAM, _FRAME = 1, 2  # interned names of the annotations that most events have
 _FLOWS: tuple[Category, ...] = ("source", "stage")
 _TITLES = {"queue": "queue before {}", "run": "{}: runs under way", "gpu": "{} on the GPU", "frame": "frames of {}"}
 
@@ -32,7 +34,7 @@ def title_of(track: Track) -> str:
 
 def _packets(spans: Spans) -> Iterator[bytes]:
     recorded = spans.recorded
-    began_ns, words = recorded.began_ns, _Interned()
+    began_ns = recorded.began_ns
     clocks = ((_MONOTONIC, began_ns), (_REALTIME, began_ns + recorded.day_ns))
     snapshot = b"".join(_length(1, _number(1, clock) + _number(2, at_ns)) for clock, at_ns in clocks)
     yield _length(6, snapshot + _number(2, _MONOTONIC)) + _number(10, _SEQUENCE)
@@ -49,7 +51,7 @@ def _packets(spans: Spans) -> Iterator[bytes]:
             described.append(head + _length(4, thread))
         else:
             described.append(head + _text(2, title_of(track)))
-        events += _events(track, uuid, spans, words)
+        events += _events(track, uuid, spans)
         if track.counts:
             uuid += 1
             counter = _length(8, _number(3, 2))  # UNIT_COUNT
@@ -57,7 +59,7 @@ def _packets(spans: Spans) -> Iterator[bytes]:
             place = _number(9, _COUNTER) + _number(11, uuid)
             events += ((at_ns, _length(11, place + _number(30, count))) for at_ns, count in track.counts)
     defaults = _length(59, _number(58, _MONOTONIC))
-    yield _number(10, _SEQUENCE) + _number(13, 1) + _number(87, 1) + defaults + _length(12, words.message())
+    yield _number(10, _SEQUENCE) + _number(13, 1) + _number(87, 1) + defaults
     for track_descriptor in described:
         yield _length(60, track_descriptor) + _number(10, _SEQUENCE)
     events.sort(key=lambda one: one[0])  # those of one track and time stay in their order
@@ -66,7 +68,7 @@ def _packets(spans: Spans) -> Iterator[bytes]:
         yield _number(8, at_ns) + tail + event
 
 
-def _events(track: Track, uuid: int, spans: Spans, words: _Interned) -> Iterator[tuple[int, bytes]]:
+def _events(track: Track, uuid: int, spans: Spans) -> Iterator[tuple[int, bytes]]:
     """Yield time and TrackEvent of a track's spans: each begin has its end, and those within come before it."""
     around, place = list[int](), _number(11, uuid)
     end = _length(11, _number(9, _END) + place)
@@ -75,69 +77,25 @@ def _events(track: Track, uuid: int, spans: Spans, words: _Interned) -> Iterator
             yield around.pop(), end
         is_moment = span.end_ns <= span.begin_ns and track.kind in ("thread", "note")
         kind = _INSTANT if is_moment else _BEGIN
-        yield span.begin_ns, _length(11, _number(9, kind) + place + _described(span, track, spans, words))
+        yield span.begin_ns, _length(11, _number(9, kind) + place + _described(span, track, spans))
         if not is_moment:
             around.append(span.end_ns)
     while around:
         yield around.pop(), end
 
 
-def _described(span: Span, track: Track, spans: Spans, words: _Interned) -> bytes:
+def _described(span: Span, track: Track, spans: Spans) -> bytes:
     """Return category, name, flows and annotations of a span."""
-    parts = [words.category(span.category)]
-    is_common = track.kind in ("thread", "gpu") and span.category not in ("drop", "fail")
-    parts.append(_number(10, words.name(span.name)) if is_common else _text(23, span.name))
+    parts, about = [_text(22, span.category), _text(23, span.name)], span.about
     if span.category in _FLOWS:
         parts += (b"\xf9\x02" + struct.pack("<Q", frame) for frame in span.frames)  # fixed64 number 47
     if span.frames and track.kind != "thread":
         stream, index = spans.frames[span.frames[0] - 1]
-        parts += (words.stream(stream), words.frame(index))
-    for key, value in span.about:
-        if key == "stream":
-            parts.append(words.stream(str(value)))
-        elif key == "frame":
-            parts.append(words.frame(int(value)))
-        else:
-            said = _number(4, value) if isinstance(value, int) else _text(6, value)
-            parts.append(_length(4, _text(10, key) + said))
+        about = (("stream", stream), ("frame", index), *about)
+    for key, value in about:
+        said = _number(4, value) if isinstance(value, int) else _text(6, value)
+        parts.append(_length(4, _text(10, key) + said))
     return b"".join(parts)
-
-
-class _Interned:
-    """Texts that most events have, each written once."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, int] = {}
-        self._streams: dict[str, int] = {}
-        self._categories: dict[str, int] = {}
-
-    def name(self, name: str) -> int:
-        """Return the number of an event's name."""
-        return self._names.setdefault(name, len(self._names) + 1)
-
-    def category(self, category: str) -> bytes:
-        """Return the field of a category."""
-        return _number(3, self._categories.setdefault(category, len(self._categories) + 1))
-
-    def stream(self, stream: str) -> bytes:
-        """Return the annotation of a stream."""
-        number = self._streams.setdefault(stream, len(self._streams) + 1)
-        return _length(4, _number(1, _STREAM) + _number(17, number))
-
-    @staticmethod
-    def frame(index: int) -> bytes:
-        """Return the annotation of a frame's number."""
-        return _length(4, _number(1, _FRAME) + _number(4, index))
-
-    def message(self) -> bytes:
-        """Return the InternedData of all."""
-        annotations = {"stream": _STREAM, "frame": _FRAME}
-        each = ((1, self._categories), (2, self._names), (3, annotations), (29, self._streams))
-        return b"".join(
-            _length(field, _number(1, number) + _text(2, text))
-            for field, texts in each
-            for text, number in texts.items()
-        )
 
 
 # Fields of Protocol Buffers.
@@ -166,5 +124,60 @@ def _length(field: int, content: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(content)) + content
 
 
+@lru_cache(1 << 12)
 def _text(field: int, text: str) -> bytes:
     return _length(field, text.encode("utf-8", "replace"))
+
+
+# The JSON of Chrome's tracing.
+
+_FIRST_LANE = 1 << 24
+"""Numbers of rows that are no threads begin above those that the kernel gives to threads."""
+
+
+def chrome_bytes(spans: Spans) -> bytes:
+    """Return the whole file, an event a line."""
+    recorded = spans.recorded
+    about = {"pipeline": recorded.pipeline, "lost_events": recorded.lost, "label": recorded.label}
+    head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
+    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in _chrome_events(spans))
+    return f'{head[:-1]}, "traceEvents": [\n{lines}\n]}}\n'.encode()
+
+
+def _chrome_events(spans: Spans) -> Iterator[dict[str, Any]]:
+    process = spans.recorded.process
+    yield _named("process_name", process, 0, f"edgert {spans.recorded.pipeline}")
+    seen = set[int]()  # frames whose flow has begun
+    steps = list[tuple[Span, int]]()
+    for number, track in enumerate(spans.tracks):
+        row = track.thread_id or _FIRST_LANE + number
+        yield _named("thread_name", process, row, title_of(track))
+        for span in track.spans:
+            yield _chrome_span(span, track, process, row, spans)
+            if span.category in ("source", "stage"):
+                steps.append((span, row))
+        for at_ns, count in track.counts:
+            name = f"waiting for {track.name}"
+            yield {"ph": "C", "ts": at_ns / 1e3, "pid": process, "name": name, "args": {"results": count}}
+    for span, row in sorted(steps, key=lambda one: one[0].begin_ns):
+        for frame in span.frames:
+            kind = "t" if frame in seen else "s"
+            seen.add(frame)
+            at = {"ts": span.begin_ns / 1e3, "pid": process, "tid": row}
+            yield {"ph": kind, **at, "id": frame, "name": "frame", "cat": "frame", "bp": "e"}
+
+
+def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": process, "tid": row, "args": {"name": name}}
+
+
+def _chrome_span(span: Span, track: Track, process: int, row: int, spans: Spans) -> dict[str, Any]:
+    """Return a span, or a moment, as an event."""
+    args = dict(span.about)
+    if span.frames:
+        stream, index = spans.frames[span.frames[0] - 1]
+        args = {"stream": stream, "frame": index, **args}
+    is_moment = span.end_ns <= span.begin_ns and track.kind in ("thread", "note")
+    how = {"ph": "i", "s": "t"} if is_moment else {"ph": "X", "dur": (span.end_ns - span.begin_ns) / 1e3}
+    about = {"name": span.name, "cat": span.category, "args": args}
+    return {**how, "ts": span.begin_ns / 1e3, "pid": process, "tid": row, **about}
