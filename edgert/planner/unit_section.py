@@ -218,7 +218,10 @@ def _engine(model: ModelRow, engine: EngineRow, name: str, is_whole: bool) -> En
     whole = _units(network, engine, rows) if is_large and is_whole else None
     few = few if len(rows) > 1 else ""
     share_text = plan_text.share_text(engine)
-    return EngineView(name, share_text, engine.accelerators, few, main, whole, remark, _table(model.name, listed))
+    blocks = _grouped(rows) if is_large else ()
+    return EngineView(
+        name, share_text, engine.accelerators, few, main, whole, remark, _table(model.name, listed, blocks)
+    )
 
 
 def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:
@@ -301,12 +304,14 @@ def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[diagram.Line]:
         yield diagram.Line(edge.producer, consumer, detail, source != target)
 
 
-def _table(model: str, rows: Sequence[UnitRow]) -> Table:
+def _table(model: str, rows: Sequence[UnitRow], blocks: Sequence[Block]) -> Table:
+    """Return a table of units; with blocks, each unit's own, by which it can be sorted."""
     most = max((row.part for row in rows), default=1.0) or 1.0
     lengths = [Cell("", row.part / most, look="strong" if row.part > most / 2 else "") for row in rows]
     columns = (
         Column("Nr.", [row.number for row in rows], "minor number"),
         Column("Unit", [row.name for row in rows], "name"),
+        *([Column("Block", _blocks_of(rows, blocks), "minor name")] if blocks else []),
         Column("On", [row.on for row in rows]),
         Column("ms", [Cell(significant(row.time_ms), row.time_ms) for row in rows], "number"),
         Column("of the time", [Cell(share(row.part), row.part) for row in rows], "number"),
@@ -315,6 +320,11 @@ def _table(model: str, rows: Sequence[UnitRow]) -> Table:
         Column("Elsewhere", [_elsewhere(row.others_ms.items()) for row in rows], "minor"),
     )
     return Table(f"Units of {model}", columns, head=1, sortable=True)
+
+
+def _blocks_of(rows: Sequence[UnitRow], blocks: Sequence[Block]) -> list[Cell]:
+    owners = [(number, block) for number, block in enumerate(blocks) for _ in range(block.first, block.end)]
+    return [Cell(block.label, number) for number, block in (owners[row.number - 1] for row in rows)]
 
 
 def _elsewhere(times_ms: Iterable[tuple[str, float]]) -> str:

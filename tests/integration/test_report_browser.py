@@ -200,13 +200,34 @@ def test_buttons_zoom_and_a_name_is_found(page: Page, planned: Path) -> None:
     before = page.evaluate(height)
     page.evaluate("document.querySelector('.zoom button').click()")
     assert page.evaluate(height) > before * 1.3
-    page.evaluate("[...document.querySelector('.zoom').querySelectorAll('button')].at(-1).click()")
+    page.evaluate("document.querySelector('.zoom button[aria-label=\"fit all of it\"]').click()")
     assert page.evaluate(height) <= page.evaluate("document.querySelector('.viewport').clientHeight")
     page.evaluate(
         "(() => { const input = document.querySelector('.zoom input'); input.value = 'BLOCK.77/part.2';"
         "input.dispatchEvent(new Event('input')); })()"
     )
     assert page.evaluate("document.querySelectorAll('.network .found').length") == 1
+    assert page.errors == []
+
+
+def test_a_button_goes_from_transition_to_transition(page: Page, planned: Path) -> None:
+    page.open(planned, 1200)
+    press = "[...document.querySelectorAll('.zoom button')].find(one => one.textContent == 'next transition').click()"
+    count = page.evaluate("document.querySelector('svg.network').querySelectorAll('.crosses').length")
+    seen = """(one => { const a = one.getBoundingClientRect(), b = one.closest('.viewport').getBoundingClientRect();
+      return a.top >= b.top - 1 && a.bottom <= b.bottom + 1; })(document.querySelector('.here'))"""
+    found = set()
+    for number in range(count):
+        page.evaluate(press)
+        assert page.evaluate("document.querySelectorAll('.here').length") == 1
+        text = page.evaluate("document.querySelector('.zoom output').textContent")
+        assert text.startswith(f"{number + 1} of {count}: ") and " to " in text
+        found.add(page.evaluate("document.querySelector('.here path').getAttribute('d')"))
+    assert len(found) == count
+    page.evaluate(press)
+    assert page.evaluate("document.querySelector('.zoom output').textContent").startswith("1 of ") and page.evaluate(
+        seen
+    )
     assert page.errors == []
 
 
@@ -238,6 +259,8 @@ def test_a_block_leads_to_its_units_and_the_table_is_searched_and_sorted(page: P
     first = "document.querySelector('.searchable tbody tr').cells[0].textContent"
     page.evaluate("document.querySelector('.searchable thead button').click()")
     assert page.evaluate(first) == "1"
+    assert page.evaluate("document.querySelector('.searchable tbody tr').cells[2].textContent")
+    assert "Block" in page.evaluate("document.querySelector('.searchable thead').textContent")
     assert page.errors == []
 
 

@@ -53,6 +53,20 @@ for (const viewport of document.querySelectorAll(".viewport")) {
     mark((unit) => wanted !== "" && unit.dataset.name.includes(wanted));
   });
   if (units.length) bar.append(input);
+  const crossings = [...svg.querySelectorAll(".crosses")], place = document.createElement("output");
+  let last = -1;
+  const next = () => {
+    if (last < 0) crossings.sort((one, other) => one.getBBox().y - other.getBBox().y);
+    crossings[last]?.classList.remove("here");
+    last = (last + 1) % crossings.length;
+    const here = crossings[last], box = here.getBBox();
+    here.classList.add("here");
+    if (scale < 0.6) zoom(1); // at which names are read
+    viewport.scrollTo((box.x + box.width / 2) * scale - viewport.clientWidth / 2, (box.y + box.height / 2) * scale - viewport.clientHeight / 2);
+    place.textContent = `${last + 1} of ${crossings.length}: ${here.querySelector("title").textContent.replaceAll("\n", ", ")}`;
+  };
+  if (crossings.length) button("next transition", "next transition", next);
+  if (crossings.length) bar.append(place);
   const all = document.getElementById(viewport.closest("figure").dataset.whole);
   for (const block of svg.querySelectorAll(".block")) {
     if (!all) break;
