@@ -94,7 +94,7 @@ def bench(
     from edgert.benchmark.suite import bench as measure
     from edgert.meters.clocks import OverCurrent, listed
 
-    console = terminal.console(stderr=True, tables=False)
+    console = terminal.console(stderr=True)
     if share is not None or target.endswith(".json"):
         option.refuse({"--units": units, "--peer": peer is not None, "--torch": torch is not None}, "one at a time")
         _shared(console, Path(target), share, run)

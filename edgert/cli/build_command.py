@@ -133,7 +133,7 @@ def build(
             built = build_pipeline(file, path, **target, folder=folder, tune=tune, on_progress=on_progress)
             show = _built(built, tune, write)
     if not terminal.is_stdout(json):
-        show(terminal.console(tables=False))
+        show(terminal.console())
 
 
 # Each writes the result as JSON, and returns what prints it.

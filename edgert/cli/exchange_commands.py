@@ -113,7 +113,7 @@ def import_model(
             size=_size_of(size),
         )
     terminal.write_json(_plain(made), json)
-    console = terminal.console(json, tables=False)
+    console = terminal.console(json)
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
     console.print(f"{made.nodes} nodes, opset {made.opset}, by {versions}", markup=False)
     if made.exporter:
@@ -271,7 +271,7 @@ def _export_fleet(sources: Sequence[str], format: str, output: Path, json: Path 
 def _show_export(files: Sequence[Path], notes: Sequence[str], heading: str, json: Path | None) -> None:
     """Print the written files, and notes below a heading."""
     terminal.write_json({"files": list(map(str, files)), "limitations": list(notes)}, json)
-    console = terminal.console(json, tables=False)
+    console = terminal.console(json)
     for path in files:
         console.print("[green]→[/]", str(path), soft_wrap=True)
     if notes:

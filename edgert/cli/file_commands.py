@@ -128,7 +128,7 @@ def _new_package(name: str, model: Path | None) -> None:
 
     if model is not None:
         raise typer.BadParameter(f"a package is written first; then: edgert new {model} -o {name}/config/{name}.yaml")
-    console = terminal.console(tables=False)
+    console = terminal.console()
     for path in write_package(name, Path()):
         console.print("[green]→[/]", terminal.marked(str(path), ""))
     console.print(f"next: colcon build, source install/setup.bash, ros2 launch {name} {name}.launch.py", markup=False)
@@ -202,7 +202,7 @@ def new(
         raise typer.BadParameter("give MODEL.onnx, or --ros2 NAME. For example: edgert new parts.onnx")
     from edgert.wiring.starter import new as write_starter
 
-    console = terminal.console(tables=False)
+    console = terminal.console()
     with counting_bar(console, rate_of="") as bar:
         made = write_starter(model, output, images=images or (), source=source, own=own, force=force, on_progress=bar)
     written = made.files

@@ -50,7 +50,7 @@ def calibrate(
     """
     from edgert.quantization.to_files import CalibrateOptions, calibrate as measure
 
-    console = terminal.console(stderr=True, tables=False)
+    console = terminal.console(stderr=True)
     options = CalibrateOptions(method, limit, workers, dask)
     with counting_bar(console) as bar, stop_on_signal(bar.stop.set):
         ranges = measure(
@@ -121,7 +121,7 @@ def quantize(
     """
     from edgert.quantization.to_files import QuantizeOptions, quantize as quantize_model
 
-    console = terminal.console(stderr=True, tables=False)
+    console = terminal.console(stderr=True)
     options = QuantizeOptions(
         ranges=ranges,
         task=task,

@@ -92,7 +92,7 @@ def doctor(json: option.Json = None) -> None:
     for one in findings:
         fix = terminal.marked(f"\n→ {one.fix}" if one.fix else "", "cyan")
         shown.add_row(_MARKS[one.state], terminal.marked(one.name, "bold"), terminal.marked(one.detail, "") + fix)
-    screen = terminal.console(json, tables=False)
+    screen = terminal.console(json)
     screen.print(shown)
     if broken:
         screen.print(f"\n[red]edgert cannot run here:[/] {', '.join(broken)}")

@@ -117,7 +117,7 @@ def _planned(screen: terminal.Console, file: PipelineFile, how: tuple[Any, ...])
     """Return the plan of a pipeline; print each of several boards when it is done."""
     from edgert.planner import plan_text, planning
 
-    log, done = terminal.console(stderr=True, tables=False), list["BoardPlan"]()
+    log, done = terminal.console(stderr=True), list["BoardPlan"]()
 
     def on_board(found: BoardPlan, total: int) -> None:
         done.append(found)

@@ -139,7 +139,7 @@ def planning_bar() -> Iterator[OnProgress]:
         TimeRemainingColumn,
     )
 
-    console = screen(stderr=True, tables=False)
+    console = screen(stderr=True)
     text = TextColumn("planning {task.description}")
     times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
     columns = (SpinnerColumn(), text, BarColumn(bar_width=20), *times)
@@ -170,7 +170,7 @@ def waiting(text: str) -> Iterator[None]:
     def show() -> None:
         if ended.wait(_SILENT_S):
             return
-        console = screen(stderr=True, tables=False)
+        console = screen(stderr=True)
         with suppress(OSError):  # the terminal is gone
             if not console.is_terminal:
                 console.print(f"{text} ...", soft_wrap=True, markup=False)
@@ -190,7 +190,7 @@ def waiting(text: str) -> Iterator[None]:
 @contextmanager
 def first_time_bar() -> Iterator[OnProgress]:
     """Yield a function that moves a bar on standard error; it first explains why the start takes so long."""
-    console = screen(stderr=True, tables=False)
+    console = screen(stderr=True)
     explained = False
     with counting_bar(console) as bar:
 
@@ -215,7 +215,7 @@ def build_progress() -> Iterator[Reporter]:
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, SpinnerColumn, TaskID, TextColumn
 
-    console, lock, tasks = screen(stderr=True, tables=False), threading.Lock(), dict[tuple[str, str], TaskID]()
+    console, lock, tasks = screen(stderr=True), threading.Lock(), dict[tuple[str, str], TaskID]()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 

@@ -197,7 +197,7 @@ def print_emulated(report: Mapping[str, Any]) -> None:
 
     It has watts, heat and memory of the board, how they compare with the budgets, and how much slower this machine was.
     """
-    screen, figures, degrees = console(stderr=True, tables=False), report["figures"], report["temperature_c"]
+    screen, figures, degrees = console(stderr=True), report["figures"], report["temperature_c"]
     watts, energy_mj = figures["power_w"], figures["energy_mj_per_frame"]
     power = "" if watts is None or energy_mj is None else f": {watts:.1f} W, {energy_mj / 1e3:.3g} J a frame"
     heat = ": power unknown" if degrees is None else f", {degrees:.0f} °C"

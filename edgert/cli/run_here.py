@@ -69,7 +69,7 @@ def play_videos(
     from edgert.config import SourceStage
     from edgert.video_runs import VideoRuns
 
-    screen, stages = console(stderr=True, tables=False), file.config.stages
+    screen, stages = console(stderr=True), file.config.stages
     sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
     runs = VideoRuns(file, environment, jobs=jobs, dask=dask, on_progress=on_progress, strict=strict)
     log.begin(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)

@@ -23,7 +23,7 @@ from edgert.cli.terminal import Column, Row, console, is_stdout, marked, opened_
 from edgert.clock import REAL
 from edgert.errors import EdgertError
 from edgert.meters.clocks import listed
-from edgert.units import format_bytes
+from edgert.units import format_bytes, format_ms
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -134,7 +134,7 @@ def run_shown(
     if not to_stdout or view.how != "json":
         print_summary(running.file, summary, began_s, to_stderr=to_stdout)
         if view.trace is not None and failed is None:
-            console(stderr=to_stdout, tables=False).print(
+            console(stderr=to_stdout).print(
                 "[green]→[/]", marked(opened_by(view.trace), ""), soft_wrap=True
             )
     return Ended(summary, failed)
@@ -174,7 +174,7 @@ def show(
     from edgert.cli import log  # --help starts without logging
     from edgert.config import SourceStage
 
-    screen, stages = console(stderr=True, tables=False), pipeline.file.config.stages
+    screen, stages = console(stderr=True), pipeline.file.config.stages
     sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
     log.begin(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
     pipeline.start()
@@ -245,7 +245,7 @@ def _line(summary: Summary, label: str) -> str:
     down = [name for name, stage in summary.stages.items() if stage.source and stage.source.up is False]
     return (
         f"{label}{'  ' if label else ''}{summary.seconds:7.1f} s  {summary.frames_out} frames  {recent.fps:.1f} fps  "
-        f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {sum(recent.dropped.values())}/min"
+        f"latency p50 {format_ms(latency.p50)} p99 {format_ms(latency.p99)}  dropped {sum(recent.dropped.values())}/min"
         + (f"  down: {', '.join(down)}" if down else "")
     )
 
@@ -275,12 +275,13 @@ def stage_table(summary: Summary, width: int, title: str = "") -> Table:
 
 def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to_stderr: bool = False) -> None:
     """Print the whole summary, and the files that were written since ``began_s``, by the clock of the files."""
-    screen = console(stderr=to_stderr, tables=False)
+    screen = console(stderr=to_stderr)
     latency = summary.latency_ms
     screen.print(stage_table(summary, screen.width))
     screen.print(
         f"[bold]{summary.frames_out}[/] of {summary.frames_in} frames in {summary.seconds:.1f} s: "
-        f"[bold]{summary.fps:.1f} fps[/], latency p50 {latency.p50:.1f} p95 {latency.p95:.1f} p99 {latency.p99:.1f} ms"
+        f"[bold]{summary.fps:.1f} fps[/], latency "
+        + " ".join(f"{name} {format_ms(getattr(latency, name))}" for name in ("p50", "p95", "p99"))
     )
     screen.print(
         f"{summary.copies_per_frame:.2f} host copies ({format_bytes(summary.bytes_copied_per_frame)}) per frame, "
@@ -398,7 +399,7 @@ def _broken_promises(file: PipelineFile, summary: Summary) -> Iterator[str]:
     """Yield budgets that the measurements over the whole run exceed."""
     budgets, used, p99 = file.config.budgets, summary.budgets.get("used"), summary.latency_ms.p99
     if budgets.latency is not None and p99 > budgets.latency * 1e3:
-        yield f"over budget: latency p99 {p99:.1f} ms, promised {budgets.latency * 1e3:.0f} ms"
+        yield f"over budget: latency p99 {format_ms(p99)}, promised {format_ms(budgets.latency * 1e3)}"
     if used is not None and (used["mean"] or 0.0) > used["limit"]:
         name = "power" if used["unit"] == "W" else "CPU time"
         yield f"over budget: {name} {used['mean']:.3g} {used['unit']}, promised {used['limit']:g}"

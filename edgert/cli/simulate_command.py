@@ -9,6 +9,7 @@ import typer
 
 from edgert.cli import option, terminal
 from edgert.cli.progress import on_first_call, planning_bar
+from edgert.units import format_ms
 
 if TYPE_CHECKING:
     from edgert.planner.simulation import Simulation
@@ -88,7 +89,7 @@ def show_simulation(console: terminal.Console, simulation: Simulation) -> None:
     latency = played.latency_ms
     console.print(
         f"{played.frames_out} of {played.frames_in} frames, {played.dropped} dropped, "
-        f"latency p50 {latency.p50:.1f} p95 {latency.p95:.1f} p99 {latency.p99:.1f} ms"
+        f"latency p50 {format_ms(latency.p50)} p95 {format_ms(latency.p95)} p99 {format_ms(latency.p99)}"
     )
     lost = [f"{name} {one.dropped}" for name, one in played.stages.items() if one.dropped]
     if lost:

@@ -31,7 +31,7 @@ UNKNOWN = "?"
 """Sign for an unknown value."""
 VERDICTS = {"kept": "green", "close": "yellow", "unknown": "dim", "missed": "red"}
 """Rich styles of budget verdicts."""
-_WIDTH = 140  # of what no terminal shows
+_WIDTH = 1000  # of pipes and files, whose lines are neither folded nor cut
 _GAP = 2  # blank columns between two columns
 _LEAST = 30  # of a column whose text wraps, if it has as much
 
@@ -61,13 +61,12 @@ class Row:
     style: str = ""
 
 
-def console(json: Path | None = None, *, stderr: bool = False, tables: bool = True) -> Console:
-    """Return the console of a verb: as wide as the terminal, and wide for tables where there is none.
+def console(json: Path | None = None, *, stderr: bool = False) -> Console:
+    """Return the console of a verb: as wide as the terminal, and without a limit where there is none.
 
     Args:
         json: where its JSON goes; the text goes to standard error where that is standard output.
         stderr: prints to standard error in any case.
-        tables: whether tables are printed, which need width.
     """
     from rich.console import Console
 
@@ -79,13 +78,15 @@ def console(json: Path | None = None, *, stderr: bool = False, tables: bool = Tr
     made = Safe(stderr=stderr or is_stdout(json), highlight=False)
     if made.stderr:  # the reader of the log may go away: rich would end the thread that logs, as by sys.exit
         made.on_broken_pipe = partial(setattr, made, "quiet", True)  # type: ignore[method-assign]
-    if tables and not made.is_terminal:
-        made.width = max(made.width, _WIDTH)
+    if not made.is_terminal:
+        made.width = _WIDTH
     return made
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], *, width: int, title: str = "", caption: str = "") -> Table:
     """Return a table of at most ``width`` characters; columns left out for that are named below it.
+
+    Where the rest is still too wide, each row becomes a list with a line for each column: no digit is cut off.
 
     Args:
         columns: of the table.
@@ -98,11 +99,19 @@ def table(columns: Sequence[Column], rows: Iterable[Row], *, width: int, title: 
 
     lines = list(rows)
     shown = _shown(columns, lines, width)
+    is_list = shown is None
+    shown = list(range(len(columns))) if shown is None else shown
     left_out = ", ".join(one.heading for number, one in enumerate(columns) if number not in shown)
     below = "; ".join(filter(None, (caption, left_out and f"in a wider terminal: {left_out}")))
     made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     made.title, made.title_justify, made.title_style = _text(title) if title else None, "left", "bold"
     made.caption, made.caption_justify, made.caption_style = _text(below) if below else None, "left", "dim"
+    if is_list:
+        made.show_header = False
+        made.add_column(overflow="fold")
+        for line in lines:
+            made.add_row(_listed(columns, line), style=line.style)
+        return made
     for column in (columns[number] for number in shown):
         made.add_column(
             _text(column.heading),
@@ -113,6 +122,16 @@ def table(columns: Sequence[Column], rows: Iterable[Row], *, width: int, title: 
     for line in lines:
         made.add_row(*(_text(line.cells[number]) for number in shown), style=line.style)
     return made
+
+
+def _listed(columns: Sequence[Column], row: Row) -> Text:
+    """Return a row as a heading, its first cell, and a line for each other cell that is not empty."""
+    from rich.text import Text
+
+    first, *rest = map(_text, row.cells)
+    named = zip(columns[1:], rest, strict=True)
+    lines = [Text.assemble(f"  {column.heading} ", cell) for column, cell in named if cell.plain.strip()]
+    return Text("\n").join([Text.assemble((first.plain, "bold")), *lines])
 
 
 def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
@@ -141,14 +160,14 @@ def _text(cell: str | Text) -> Text:
     return Text(printable(cell)) if isinstance(cell, str) else cell
 
 
-def _shown(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
-    """Return numbers of the columns that fit."""
+def _shown(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int] | None:
+    """Return numbers of the columns that fit; None where those that must stay do not."""
     widths = [_width(column, [row.cells[number] for row in rows]) for number, column in enumerate(columns)]
     shown = list(range(len(columns)))
     while sum(widths[number] + _GAP for number in shown) - _GAP > width:
         last = max(shown, key=lambda number: (columns[number].rank, number))
         if columns[last].rank == 0:
-            break
+            return None
         shown.remove(last)
     return shown
 

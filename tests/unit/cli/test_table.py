@@ -39,7 +39,7 @@ def test_all_columns_where_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("width", "heads", "left_out"),
     [(80, ["name", "fps", "memory", "SoC", "why"], ""), (70, ["name", "fps", "memory", "why"], "SoC"),
-     (60, ["name", "fps", "why"], "memory, SoC"), (30, ["name", "fps", "why"], "memory, SoC")],
+     (60, ["name", "fps", "why"], "memory, SoC"), (50, ["name", "fps", "why"], "memory, SoC")],
 )  # fmt: skip
 def test_the_highest_rank_goes_first_and_is_named(width: int, heads: list[str], left_out: str) -> None:
     found = lines(width)
@@ -59,5 +59,23 @@ def test_facts_take_brackets_as_they_are() -> None:
     assert [line.rstrip() for line in out.getvalue().splitlines()] == ["input x [1, 3]", "note  late"]
 
 
-def test_no_terminal_is_wide() -> None:
-    assert console().width >= 140 and console(stderr=True).stderr
+@pytest.mark.parametrize("width", [1, 9, 20, 31, 40, 49])
+def test_where_nothing_more_can_go_each_row_is_a_list_with_every_digit(width: int) -> None:
+    found = lines(width)
+    assert all(len(line) <= width for line in found)
+    text = "".join("".join(found).split())
+    assert all("".join(str(cell).split()) in text for row in ROWS for cell in row.cells)
+    if width > 30:
+        assert "  fps 30.5" in found and "  memory 229.5 MiB" in found
+
+
+def test_a_pipe_gets_lines_that_are_neither_folded_nor_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = io.StringIO()
+    screen = console()
+    screen.file = out
+    screen.print(table(COLUMNS, ROWS, width=screen.width))
+    screen.print("word " * 100)
+    heads, first, second, words = out.getvalue().splitlines()
+    assert "SoC" in heads and "229.5 MiB" in first and "slow" in second and len(words) >= 499
+    assert "\x1b" not in out.getvalue() and console(stderr=True).stderr
