@@ -7,70 +7,22 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from edgert import limits
 from edgert.cli import terminal
-from edgert.cli.terminal import UNKNOWN
+from edgert.cli.top_view import HISTORY, History, Look, Row, is_number, number, part, shares, style_of, text
 from edgert.control.client import STRANGE
 from edgert.errors import cause
 from edgert.runtime.health import unready
-from edgert.units import format_bytes, format_ms
+from edgert.units import format_ms
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-
-# Figures that another process reports, shown: each may be missing, or anything.
-
-_MOST = 2**63
-"""Largest number that is accepted: Python's integers have no limit, and its floats have one."""
-_FOUR_DIGITS, _LEAST = 1e4, 1e-4
-
-
-def part(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return the mapping under a key; an empty one where there is none."""
-    found = of.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number that can be shown."""
-    return isinstance(value, (int, float)) and -_MOST <= value <= _MOST
-
-
-def number(value: object, form: str | Callable[[float], str]) -> str:
-    """Return a number in a format, or as a function writes it; ``?`` for anything else."""
-    if not is_number(value):
-        return UNKNOWN
-    return form.format(value) if isinstance(form, str) else form(value)
-
-
-def plain_number(value: float) -> str:
-    """Return four digits, and of large numbers all of them: never an exponent."""
-    return f"{value:,.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:.4g}" if abs(value) >= _LEAST else "0"
-
-
-def size(value: object) -> str:
-    """Return a number of bytes; ``?`` for anything else."""
-    return format_bytes(value) if isinstance(value, int) and is_number(value) else UNKNOWN
-
-
-def text(value: object) -> str:
-    """Return the text without control characters, which would steer the terminal."""
-    return "".join(filter(str.isprintable, value)) if isinstance(value, str) else ""
-
-
-def shares(share: Mapping[str, Any]) -> Iterator[str]:
-    """Yield frames a second, dropped results, and median and 99th percentile of latency, of the last minute."""
-    latency, dropped = part(share, "latency_ms"), part(share, "dropped").values()
-    yield number(share.get("fps"), plain_number)
-    yield number(sum(filter(is_number, dropped)), "{:.0f}") if share else UNKNOWN
-    yield from (number(latency.get(place), format_ms) for place in ("p50", "p99"))
-
 
 _ANSWER_S = 3.0
 """Longest time that a board may take for its answer, or for each part of it on a thin line."""
@@ -85,9 +37,6 @@ _BOARDS = (
     terminal.Column("cameras", is_number=True),
     terminal.Column("state", wraps=True),
 )
-
-Row = dict[str, Any]
-"""A board as plain data: ``at``, its address, and ``stats`` as its page gives them; or its ``trouble``."""
 
 
 class Board(threading.Thread):
@@ -176,8 +125,8 @@ def worst_first(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=place)
 
 
-def board_table(rows: Sequence[Row], width: int) -> RenderableType:
-    """Return a table with a line for each board, in the given order."""
+def board_table(rows: Sequence[Row], width: int, history: History | None = None, chosen: str = "") -> RenderableType:
+    """Return a table with a line for each board, in the given order; see :func:`.top_view.pipeline_table`."""
     shown, counts = [], [0] * len(_STYLES)
     for row in rows:
         badness, state = judged(row)
@@ -185,12 +134,14 @@ def board_table(rows: Sequence[Row], width: int) -> RenderableType:
         stats = row.get("stats") or {}
         fps, dropped, _, p99 = shares(part(stats, "recent")) if stats else ("",) * 4
         address = text(row["at"]).removeprefix("http://")
-        cells = (address, text(stats.get("name")), fps, dropped, p99, _cameras(stats) if stats else "", state)
-        shown.append(terminal.Row(cells, _STYLES[badness]))
+        cells = [address, text(stats.get("name")), fps, dropped, p99, _cameras(stats) if stats else "", state]
+        cells += [] if history is None else [history.of(row)]
+        shown.append(terminal.Row(cells, style_of(_STYLES[badness], row, chosen)))
     words = ("silent", "failing", "strained", "well")
     counted = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True) if count)
+    columns = _BOARDS if history is None else (*_BOARDS, HISTORY)
     return terminal.table(
-        _BOARDS, shown, width=width, title=f"{len(rows)} board{'s' if len(rows) > 1 else ''}: {counted}; last minute"
+        columns, shown, width=width, title=f"{len(rows)} board{'s' if len(rows) > 1 else ''}: {counted}; last minute"
     )
 
 
@@ -204,22 +155,25 @@ def _cameras(stats: Mapping[str, Any]) -> str:
 def watch(
     urls: Sequence[str],
     every_s: float,
+    *,
     stopped: threading.Event,
+    wait: Callable[[float], bool],
     write: Callable[[object], None],
     width: int,
-    *,
     once: bool,
-) -> Iterator[tuple[RenderableType, bool]]:
-    """Yield the table of all boards repeatedly, and whether each has answered; each look is also a line of JSON.
+) -> Iterator[Look]:
+    """Yield looks at all boards; each is also a line of JSON.
 
     Args:
         urls: of live pages.
         every_s: from one look to the next.
         stopped: ends it.
+        wait: waits so many seconds for the next look, and returns whether it is over.
         write: gets the look as plain data.
         width: of the terminal.
         once: whether one look is enough.
     """
+    history = None if once else History()
     boards = [Board(url, every_s, stopped) for url in dict.fromkeys(urls)]
     for board in boards:
         board.start()
@@ -228,7 +182,9 @@ def watch(
         board.has_answered.wait(max(0.0, until_s - time.monotonic()))
     while not stopped.is_set():
         rows = worst_first([board.row() for board in boards])
+        if history is not None:
+            history.add(rows)
         write({"time": time.time(), "boards": rows})
-        yield board_table(rows, width), all("stats" in row for row in rows)
-        if once or stopped.wait(every_s):
+        yield Look(rows, partial(board_table, rows, width, history), all("stats" in row for row in rows))
+        if once or wait(every_s):
             return

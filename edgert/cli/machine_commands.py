@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.fleet_view import is_number, number, part, plain_number, shares, size, text
 from edgert.cli.progress import stop_on_signal, waiting
+from edgert.cli.top_view import (
+    History,
+    Look,
+    Panel,
+    Row,
+    camera_table,
+    is_number,
+    keyboard,
+    pipeline_table,
+    plain_number,
+)
 from edgert.errors import EXIT_ERROR, DeviceError
-from edgert.units import format_bytes, format_ms
+from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
 
     from edgert.control.client import RunningPipeline
     from edgert.meters import Reading
@@ -44,29 +52,6 @@ _READINGS = (
     terminal.Column("kind", rank=1),
     terminal.Column("source", wraps=True),
 )
-_CAMERAS = (
-    terminal.Column("camera", wraps=True),
-    terminal.Column("fps", is_number=True),
-    terminal.Column("dropped", is_number=True),
-    terminal.Column("p50", is_number=True, rank=2),
-    terminal.Column("p99", is_number=True),
-    terminal.Column("state", wraps=True),
-)
-_PIPELINES = (
-    terminal.Column("pipeline", wraps=True),
-    terminal.Column("fps", is_number=True),
-    terminal.Column("frames", is_number=True, rank=3),
-    terminal.Column("dropped", is_number=True),
-    terminal.Column("p50", is_number=True, rank=2),
-    terminal.Column("p99", is_number=True),
-    terminal.Column("peak memory", is_number=True, rank=1),
-    terminal.Column("budgets", wraps=True),
-    terminal.Column("process"),
-)
-
-Row = dict[str, Any]
-"""A pipeline as plain data: ``at`` (``process 123``) and its state, with ``stats`` as a live page gives them and
-``fps_now``, since the look before; or its ``trouble``."""
 
 
 def doctor(json: option.Json = None) -> None:
@@ -132,7 +117,8 @@ def top(
     reason. Then come those that are not ready, and those over a budget. If pages require a token, put that into
     EDGERT_TOKEN.
 
-    Ends with Ctrl-C. --json writes one line for every sample. Exit code 1 where --once gets no answer from an address.
+    On a terminal the arrow keys choose a line, Enter shows its stages, space holds the screen, and q or Ctrl-C ends.
+    --json writes one line for every sample. Exit code 1 where --once gets no answer from an address.
 
     Examples:
 
@@ -161,38 +147,49 @@ def top(
     with ExitStack() as stack:
         stack.enter_context(stop_on_signal(stopped.set))
         write = stack.enter_context(terminal.json_lines(json))
-        show: Callable[[RenderableType], object] = screen.print
+        draw: Callable[[RenderableType], object] = screen.print
+        read = None
         if terminal.is_stdout(json):
-            show = bool  # the lines of JSON are all there is
+            draw = bool  # the lines of JSON are all there is
         elif screen.is_terminal and not once:
             live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=True))
-            show = partial(live.update, refresh=True)
-        for seen, each_answered in looks(stopped=stopped, write=write, width=screen.width, once=once):
-            have_answered = each_answered
-            show(seen)
+            draw, read = partial(live.update, refresh=True), stack.enter_context(keyboard())
+        panel = Panel(draw, read, stopped, screen.width)
+        for look in looks(stopped=stopped, wait=panel.wait, write=write, width=screen.width, once=once):
+            have_answered = look.have_answered
+            panel.show(look)
     if once and not have_answered:
         raise typer.Exit(EXIT_ERROR)
 
 
 def _machine(
-    root: Path, every_s: float, *, stopped: threading.Event, write: Callable[[object], None], width: int, once: bool
-) -> Iterator[tuple[RenderableType, bool]]:
-    """Yield the view of this machine repeatedly, with True; each sample is also a line of JSON."""
-    from rich.console import Group
+    root: Path,
+    every_s: float,
+    *,
+    stopped: threading.Event,
+    wait: Callable[[float], bool],
+    write: Callable[[object], None],
+    width: int,
+    once: bool,
+) -> Iterator[Look]:
+    """Yield looks at this machine, one after each ``wait``; each sample is also a line of JSON."""
+    from functools import partial
 
     from edgert.meters.all import Meters
     from edgert.meters.energy import Energy
 
-    meters, energy, pipelines = Meters(root), Energy(), Pipelines(root)
+    meters, energy, pipelines, history = Meters(root), Energy(), Pipelines(root), None if once else History()
     pipelines.look()
     stopped.wait(_LEAST_S if once else every_s)  # rates need a beginning and an end
     while not stopped.is_set():
         sample = meters.sample()
         energy.add(sample.at_ns, sample.power)
         rows = pipelines.look()
+        if history is not None:
+            history.add(rows)
         write({**sample.to_json(), "time": time.time(), "energy": _plain(energy), "pipelines": rows})
-        yield Group(*view(sample, energy, rows, width)), True
-        if once or stopped.wait(every_s):
+        yield Look(rows, partial(view, sample, energy, rows, width, history))
+        if once or wait(every_s):
             return
 
 
@@ -249,13 +246,15 @@ def _row(at: str, state: Mapping[str, Any] | str) -> Row:
     return {"at": at, **{key: state[key] for key in ("name", "file", "label", "stats") if key in state}}
 
 
-def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -> Iterator[RenderableType]:
-    """Yield pipelines, then the machine, then a line with what cannot be read."""
-    yield pipeline_table(pipelines, width)
-    yield ""
-    if cameras := list(_cameras(pipelines)):
-        yield terminal.table(_CAMERAS, cameras, width=width, title="cameras, last minute")
-        yield ""
+def view(
+    sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int, history: History | None, chosen: str = ""
+) -> RenderableType:
+    """Return pipelines, then the machine, then a line with what cannot be read."""
+    from rich.console import Group
+
+    cameras = camera_table(pipelines, width)
+    tables: list[RenderableType] = [pipeline_table(pipelines, width, history, chosen), ""]
+    tables += [cameras, ""] if cameras else []
     readings = list(_ordered(sample))
     title = f"power mode {sample.mode}" if sample.mode else "this machine"
     if (recent := energy.recent_w(10.0)) is not None:
@@ -266,10 +265,10 @@ def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -
         for name, reading in readings
         if reading.is_known
     ]
-    yield terminal.table(_READINGS, rows, width=width, title=title)
+    tables.append(terminal.table(_READINGS, rows, width=width, title=title))
     if missing := ", ".join(name for name, reading in readings if not reading.is_known):
-        yield terminal.marked(f"unavailable: {missing}; --json has the reasons", "dim")
-    yield from (terminal.marked(note, "") for note in sample.notes)
+        tables.append(terminal.marked(f"unavailable: {missing}; --json has the reasons", "dim"))
+    return Group(*tables, *(terminal.marked(note, "") for note in sample.notes))
 
 
 def _ordered(sample: Sample) -> Iterator[tuple[str, Reading]]:
@@ -295,64 +294,3 @@ def describe(reading: Reading) -> str:
         form, scale = _UNITS[reading.unit]
         return form.format(reading.value * scale)
     return f"{plain_number(reading.value)} {reading.unit}".rstrip()
-
-
-def pipeline_table(rows: Sequence[Row], width: int) -> Table | Text:
-    """Return a table of each pipeline's rates and budgets, or why they are not known; a line without pipelines."""
-    if not rows:
-        return terminal.marked("no pipelines of this user are running", "bold")
-    shown = []
-    for row in rows:
-        name = " ".join(filter(None, (text(row.get("label")), text(row.get("name")))))
-        last = row.get("trouble") or ", ".join(_promises(row))
-        cells = [text(cell) for cell in (name or row["at"], *_figures(row), last, row["at"])]
-        shown.append(terminal.Row(cells, "yellow" if "trouble" in row else ""))
-    return terminal.table(_PIPELINES, shown, width=width, title="pipelines, last minute")
-
-
-def _cameras(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
-    """Yield a row for each source that can go down and come back."""
-    for row in pipelines:
-        stats = part(row, "stats")
-        for name, stage in part(stats, "stages").items():
-            source = part(stage, "source") if isinstance(stage, dict) else {}
-            if not isinstance(up := source.get("up"), bool):
-                continue
-            streams = part(part(stats, "recent"), "streams")
-            share = part(streams, name) or ({"fps": 0} if streams else {})
-            reason = text(source.get("reason"))
-            state = (
-                f"{'up' if up else 'down'} for {number(source.get('state_s'), '{:.0f}')} s{reason and f': {reason}'}"
-            )
-            cells = (f"{text(row.get('name'))} {text(name)}".strip(), *shares(share), state)
-            yield terminal.Row(cells, "" if up else "yellow")
-
-
-def _figures(row: Row) -> Iterator[str]:
-    """Yield a pipeline's figures, in the order of the columns; another program wrote them, so they may be anything."""
-    if "trouble" in row:
-        yield from ("",) * 6
-        return
-    stats, now = row["stats"], row.get("fps_now")
-    yield number(stats.get("fps") if now is None else now, plain_number)
-    yield number(stats.get("frames_out"), plain_number)
-    _, *last_minute = shares(part(stats, "recent"))
-    yield from last_minute
-    yield size(stats.get("peak_rss_bytes"))
-
-
-def _promises(row: Row) -> Iterator[str]:
-    """Yield what the governor does, and each budget with the part of it that is used."""
-    stats = row["stats"]
-    budgets, promised = part(stats, "budgets"), part(stats, "promised")
-    if governor := part(budgets, "governor"):
-        yield text(governor.get("setting"))
-        yield f"{number(budgets.get('throttled'), '{:.0f}')} throttled"
-    if used := part(budgets, "used"):
-        taken, limit = number(used.get("mean"), "{:.3g}"), number(used.get("limit"), "{:g}")
-        yield f"{taken} of {limit} {text(used.get('unit'))}"
-    if is_number(limit_s := promised.get("latency")):
-        latency = part(part(stats, "recent"), "latency_ms")
-        yield f"p99 {number(latency.get('p99'), format_ms)} of {format_ms(1e3 * float(limit_s))}"
-    if "memory" in promised:
-        yield f"{size(stats.get('peak_rss_bytes'))} of {size(promised['memory'])}"

@@ -134,9 +134,7 @@ def run_shown(
     if not to_stdout or view.how != "json":
         print_summary(running.file, summary, began_s, to_stderr=to_stdout)
         if view.trace is not None and failed is None:
-            console(stderr=to_stdout).print(
-                "[green]→[/]", marked(opened_by(view.trace), ""), soft_wrap=True
-            )
+            console(stderr=to_stdout).print("[green]→[/]", marked(opened_by(view.trace), ""), soft_wrap=True)
     return Ended(summary, failed)
 
 

@@ -4,6 +4,9 @@ import io
 import itertools
 import json
 import os
+import sys
+import termios
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from edgert.cli.machine_commands import Pipelines, describe, pipeline_table, top
+from edgert.cli.machine_commands import Pipelines, describe, top
+from edgert.cli.top_view import History, Look, Panel, keyboard, pipeline_table, sparkline
 from edgert.meters.reading import measured
 from tests.helpers.shown_run import shown_run
 from tests.helpers.sysfs import plant
@@ -157,3 +161,76 @@ def test_at_80_columns_long_latencies_are_seconds_and_the_process_is_named() -> 
 def test_readings_have_their_units_and_no_exponents() -> None:
     values = {("cores", 0.01984): "0.02 cores", ("", 1_234_567.0): "1,234,567", ("J", 0.00000012): "0 J"}
     assert [describe(measured(value, unit, "")) for unit, value in values] == list(values.values())
+
+
+def test_history_is_a_block_for_each_sample_and_forgets_what_is_gone() -> None:
+    assert sparkline((0.0, 15.0, None, 30.0)) == "▁▅ █" and sparkline(()) == "" and sparkline((0.0, 0.0)) == "▁▁"
+    history = History()
+    rows = [{"at": "a", "stats": {"recent": {"fps": 10}}}, {"at": "b", "trouble": "away"}]
+    history.add(rows)
+    assert history.of(rows[0]) == "", "one sample is no history"
+    history.add([{**rows[0], "fps_now": 20.0}, rows[1]])
+    assert (history.of(rows[0]), history.of(rows[1])) == ("▅█", "  ")
+    history.add([{"at": "a", "stats": {"fps": "many"}}])
+    assert (history.of(rows[0]), history.of(rows[1])) == ("▅█ ", "")
+
+
+TWO = [
+    {"at": "process 1", "name": "dock", "stats": {**STATS, "stages": {"find": {"busy_percent": 71.0}}}},
+    {"at": "process 2", "name": "gate", "stats": {"stages": {"find": {"failing": "no\x1b memory"}}}},
+]
+
+
+def pressed(*keys: str) -> tuple[list[str], bool]:
+    """Every screen after these keys, and whether the program is over then."""
+    console, screens, stopped = Console(width=100, file=io.StringIO()), list[str](), threading.Event()
+
+    def draw(shown: object) -> None:
+        with console.capture() as taken:
+            console.print(shown)
+        screens.append(taken.get())
+
+    rest = iter(keys)
+    panel = Panel(draw, lambda seconds: next(rest, ""), stopped, 100)
+    panel.show(Look(TWO, lambda chosen: f"chosen: {chosen}"))
+    is_over = panel.wait(0.05)
+    return screens, is_over
+
+
+@pytest.mark.parametrize(("keys", "chosen"), [
+    ((), ""), (("down",), "process 1"), (("down", "down"), "process 2"), (("down",) * 3, "process 1"),
+    (("up",), "process 2"), (("down", "up"), "process 2"), (("down", "close"), ""),
+])  # fmt: skip
+def test_arrows_choose_a_line(keys: tuple[str, ...], chosen: str) -> None:
+    screens, is_over = pressed(*keys)
+    assert f"chosen: {chosen}\n" in screens[-1] and not is_over and "q quit" in screens[0]
+
+
+def test_enter_shows_the_stages_of_a_line_and_escape_all_lines() -> None:
+    screens, _ = pressed("open", "down", "close")
+    assert "dock · process 1" in screens[1] and "find" in screens[1] and "71 %" in screens[1]
+    assert "gate · process 2" in screens[2] and "down: no memory" in screens[2]
+    assert "chosen: process 2" in screens[3]
+
+
+def test_space_holds_the_screen_and_q_ends() -> None:
+    screens, is_over = pressed("pause", "quit")
+    assert is_over and "paused: space goes on" in screens[1]
+
+
+def test_keys_of_a_terminal_have_meanings_and_it_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer, inner = os.openpty()
+    before = termios.tcgetattr(inner)
+    monkeypatch.setattr(sys, "stdin", os.fdopen(inner, "r"))
+    monkeypatch.setattr(os, "tcgetpgrp", lambda fd: os.getpgrp())
+    with keyboard() as read:
+        assert read is not None and read(0.0) == ""
+        for typed, meaning in ((b"\x1b[A", "up"), (b"\x1bOB", "down"), (b"\r", "open"), (b"\x1b", "close"), (b"x", "")):
+            os.write(outer, typed)
+            assert read(5.0) == meaning
+    assert termios.tcgetattr(inner) == before
+    monkeypatch.setattr(os, "tcgetpgrp", lambda fd: -1)
+    with keyboard() as read:
+        assert read is None, "in the background"
+    os.close(outer)
+    sys.stdin.close()
