@@ -351,7 +351,9 @@ def surveyed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shown(page: Page) -> int:
-    count = page.evaluate("[...document.querySelectorAll('.nodes tbody tr')].filter((row) => !row.hidden).length")
+    count = page.evaluate(
+        "[...document.querySelectorAll('.nodes tbody tr')].filter(row => row.checkVisibility()).length"
+    )
     assert isinstance(count, int)
     return count
 
@@ -360,8 +362,9 @@ def choose(page: Page, verdict: str) -> None:
     page.evaluate(f"document.querySelector('.choices input[value={verdict}]').click()")
 
 
-def test_filters(page: Page, surveyed: Path) -> None:
-    page.open(surveyed, 1200)
+@pytest.mark.parametrize("width_px", [390, 1200])
+def test_filters(page: Page, surveyed: Path, width_px: int) -> None:
+    page.open(surveyed, width_px)
     assert shown(page) == 167  # at first those that are refused
     choose(page, "yes")
     assert shown(page) == 167 + 168  # 167 of Relu, and the Conv

@@ -285,6 +285,17 @@ def test_every_camera_has_a_stream_and_a_snapshot_of_its_own(sink: HttpSink) -> 
     assert list(state["streams"]) == ["back", "front"] and state["events"] == 0
 
 
+@pytest.mark.parametrize(
+    ("asked", "width_px"),
+    [("", 1280), ("&tile=360", 640), ("&tile=1200", 1280), ("&tile=x", 1280), ("&tile=999999", 1280)],
+)
+def test_a_phone_gets_an_image_whose_letters_it_can_show(sink: HttpSink, asked: str, width_px: int) -> None:
+    sink.process(result_of(frame_of(1280, 720), {"find": detections((1, 1, 90, 90))}))
+    viewer = Viewer(sink, f"/stream.mjpg?stream=camera{asked}")
+    assert viewer.image().shape[1] == width_px
+    viewer.close()
+
+
 def test_the_wall_brings_every_camera_by_one_connection(sink: HttpSink) -> None:
     shades = {f"camera_{number}": 20 * number + 10 for number in range(9)}
     for stream, shade in shades.items():

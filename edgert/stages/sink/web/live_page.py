@@ -23,7 +23,7 @@ from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
 from edgert.stages.sink.web.event_log import EventLog
 from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
 from edgert.stages.sink.web.http_server import Access, Whep
-from edgert.stages.sink.web.live_images import TILES_PX, LiveImages
+from edgert.stages.sink.web.live_images import LARGE_PX, TILES_PX, LiveImages
 
 _T = TypeVar("_T")
 _SHARED_S = 0.2  # for so long an answer is given to everybody who asks
@@ -32,6 +32,7 @@ _TICK_S = 1 / 60
 _IMAGE_HZ, _TILES_HZ = 30.0, 80.0
 """The most that a viewer is sent each second: images of one camera, and tiles of all cameras together."""
 _TILE_PX = 380  # on the screen, where the viewer does not name a width
+_PHONE_PX = 660
 _SEND_BUFFER_BYTES = 1 << 18  # a few images
 _BOUNDARY, _JSON = b"edgert-image", "application/json"
 _OPEN_METRICS, _PROMETHEUS_TEXT = "application/openmetrics-text", "text/plain"
@@ -187,13 +188,17 @@ class LivePage:
         mixed = f"multipart/x-mixed-replace; boundary={_BOUNDARY.decode()}"
         await exchange.begin(HTTPStatus.OK, "application/x-edgert-wall" if is_wall else mixed)
         if request.method == "GET":
-            asked = request.query
-            await (self._send_wall(exchange, asked) if is_wall else self._send_images(exchange, asked.get("stream")))
+            await (self._send_wall if is_wall else self._send_images)(exchange, request.query)
         return None
 
-    async def _send_images(self, exchange: Exchange, stream: str | None) -> None:
-        """Send the images of one camera; of the first that has any where none is named."""
-        images = self._source.images
+    async def _send_images(self, exchange: Exchange, asked: Mapping[str, str]) -> None:
+        """Send the images of one camera; of the first that has any where none is named.
+
+        On a phone, which shows them ``tile`` pixels wide, they are those of a tile: others have letters too small.
+        """
+        images, stream = self._source.images, asked.get("stream")
+        shown_px = _pixels(asked, LARGE_PX)
+        tile_px = _tile(shown_px) if shown_px <= _PHONE_PX else 0
 
         def wanted(numbers: Mapping[str, int]) -> list[str]:
             nonlocal stream
@@ -202,7 +207,7 @@ class LivePage:
 
         await exchange.write(b"--" + _BOUNDARY + b"\r\n")
         # The boundary follows at once: browsers show an image when they have seen its end.
-        async for _, _, image in self._new_images(wanted, lambda _: _IMAGE_HZ):
+        async for _, _, image in self._new_images(wanted, lambda _: _IMAGE_HZ, lambda _: tile_px):
             head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(image)
             await exchange.write(b"".join((head, image, b"\r\n--", _BOUNDARY, b"\r\n")))
 
@@ -211,12 +216,10 @@ class LivePage:
 
         Their labels are read where they are shown ``tile`` pixels wide, and the camera ``large`` twice as wide.
         """
-        text = asked.get("tile", "")
-        wanted_px = int(text) if re.fullmatch(r"\d{1,5}", text, re.ASCII) else _TILE_PX
+        shown_px = _pixels(asked, _TILE_PX)
 
         def tile_px(name: str) -> int:
-            shown_px = wanted_px * (2 if name == asked.get("large") else 1)
-            return min(TILES_PX, key=lambda one: abs(one - shown_px))
+            return _tile(shown_px * (2 if name == asked.get("large") else 1))
 
         def rate_hz(count: int) -> float:
             return min(_TILES_HZ / max(count, 1), _IMAGE_HZ)
@@ -253,6 +256,17 @@ class LivePage:
                     yield found
                 sent_s = now
             await asyncio.sleep(_TICK_S)
+
+
+def _pixels(asked: Mapping[str, str], default_px: int) -> int:
+    """Return the width on the screen that a viewer names."""
+    text = asked.get("tile", "")
+    return int(text) if re.fullmatch(r"\d{1,5}", text, re.ASCII) else default_px
+
+
+def _tile(shown_px: int) -> int:
+    """Return the width of :data:`TILES_PX` that is nearest."""
+    return min(TILES_PX, key=lambda one: abs(one - shown_px))
 
 
 @lru_cache(maxsize=1)

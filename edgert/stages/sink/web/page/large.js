@@ -13,7 +13,7 @@ function showLarge(name) {
   video.classList.toggle("plays", plays);  // never hidden: some browsers play only what is to be seen
   image.hidden = plays;
   if (!name || plays) image.removeAttribute("src");
-  else if (!image.getAttribute("src")) image.src = `/stream.mjpg?stream=${encodeURIComponent(name)}&${Date.now()}`;
+  else if (!image.getAttribute("src")) image.src = `/stream.mjpg?stream=${encodeURIComponent(name)}&tile=${at("view").clientWidth}&${Date.now()}`;
 }
 
 function startVideo(name) {

@@ -210,6 +210,7 @@ at("back").addEventListener("click", () => enlarge(""));
 addEventListener("hashchange", () => arrange(true));
 addEventListener("resize", () => {
   layOut();
+  image.removeAttribute("src");  // asked for anew, with letters for this width
   look();
 });
 document.addEventListener("visibilitychange", look);
