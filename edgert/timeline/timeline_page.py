@@ -77,6 +77,7 @@ def _headline(slowest: StreamTime) -> str:
 def _shares(one: StreamTime, is_folded: bool) -> Table:
     """Return a row for each place that a stream's frames are in."""
     rows, longest = one.shares, max((share.median_ms for share in one.shares), default=0.0) or 1.0
+    lengths = [Cell("", share.median_ms / longest, look="" if share.is_wait else "strong") for share in rows]
     words = f"{one.stream}: {milliseconds(one.median_ms)}, p99 {milliseconds(one.p99_ms)}"
     return Table(
         f"Where the time of frames of {one.stream} goes",
@@ -85,12 +86,11 @@ def _shares(one: StreamTime, is_folded: bool) -> Table:
             Column("median", [Cell(milliseconds(share.median_ms), share.median_ms) for share in rows], "number"),
             Column("p99", [Cell(milliseconds(share.p99_ms), share.p99_ms) for share in rows], "number"),
             Column("frames", [Cell(f"{share.frames:,}", share.frames) for share in rows], "minor number"),
-            Column("", [Cell("", share.median_ms / longest, look="" if share.is_wait else "strong") for share in rows],
-                   "minor length"),
+            Column("share", lengths, "minor length"),
         ),
         heading="" if is_folded else words,
         folded=words if is_folded else "",
-    )  # fmt: skip
+    )
 
 
 def _losses(times: Sequence[StreamTime]) -> Table:
