@@ -243,22 +243,24 @@ def _signature(container: _Container) -> bytes:
     return container.read(SIGNATURE) if size_bytes else b""
 
 
-def sign_bundle(path: Path, key: Path) -> Signer:
+def sign_bundle(path: Path, key: Path, signers: Path | None = None) -> Signer:
     """Sign a bundle in place, atomically; a signature that it has is replaced.
 
     Args:
         path: of its file or folder.
         key: a private key of ssh-keygen; or a public one, whose private key ``ssh-agent`` has.
+        signers: the file of those who may sign; None: anyone may.
 
     Raises:
-        ArtifactError: the bundle is damaged or cannot be written, or ssh-keygen cannot sign with the key.
+        ArtifactError: the bundle is damaged or cannot be written; or ssh-keygen cannot sign with the key, or it is none
+            of the signers'. The bundle is as it was.
     """
     with open_bundle(path) as bundle:
         manifest, members = bundle.manifest, {name: bundle.read(name) for name in bundle.manifest.members}
         signature = sign(manifest.to_bytes(), key)
+        signer = verify(manifest.to_bytes(), signature, signers, str(path))
         if signature != bundle.signature:
             save_bundle(path, manifest, members, folder=path.is_dir(), signature=signature)
-        signer = verify(manifest.to_bytes(), signature, None, str(path))
     assert signer is not None, "it was just signed"
     return signer
 

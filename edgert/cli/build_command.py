@@ -97,6 +97,7 @@ def build(
         edgert build dock.edgert --sign ~/.ssh/id_ed25519
     """
     from edgert.bundle.bundle import is_bundle
+    from edgert.bundle.signature import signers_here
     from edgert.config import load_pipeline
 
     source = pipeline_path(pipeline)
@@ -110,23 +111,26 @@ def build(
         option.refuse(given, f"{source} is a bundle, for which that is settled")
     else:
         why = f"it is for bundles and --remote, where engines are compiled, and {source} is a pipeline file"
-        option.refuse({"--strict": strict and remote is None, "--signers": signers}, why)
+        option.refuse({"--strict": strict, "--signers": signers} if remote is None else {}, why)
         file = load_pipeline(source, overrides or ())
     if file is None and sign is not None and output is None and remote is None:
-        terminal.write_json({"bundle": str(source), **_signed(source, sign)}, json)
+        terminal.write_json({"bundle": str(source), **_signed(source, sign, signers)}, json)
         return
     path = output or (option.bundle_of(file) if file else source)
     target: dict[str, Any] = {"board": board, "mode": mode, "tensorrt": trt}
     with _events(json) as (on_progress, write_line), stop_on_signal(on_progress.stop.set):
-        write = _signing(write_line, path, sign)
+        write = _signing(write_line, path, sign, signers)
         if remote is not None:
             from edgert.remote.remote_build import build_remote
 
             how: dict[str, Any] = {**target, "program": remote_edgert, "strict": strict}
+            how |= {"key": sign, "signers": signers_here(signers)}
             there = build_remote(file or source, path, remote, **how, on_progress=on_progress)
             show = _compiled_there(there, remote, write)
         elif file is None:
-            show = _compiled_here(source, output, signers, write, strict=strict, folder=folder, on_progress=on_progress)
+            show = _compiled_here(
+                source, output, signers_here(signers), write, strict=strict, folder=folder, on_progress=on_progress
+            )
         else:
             from edgert.compiler.build_pipeline import build as build_pipeline
 
@@ -148,10 +152,9 @@ def _compiled_there(made: RemoteBuilt, remote: str, write: _Write) -> _Show:
 
 
 def _compiled_here(source: Path, output: Path | None, signers: Path | None, write: _Write, **how: Any) -> _Show:
-    from edgert.bundle.signature import signers_here
     from edgert.compiler.finish import finish
 
-    made = finish(source, output, signers=signers_here(signers), **how)
+    made = finish(source, output, signers=signers, **how)
     skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in made.skipped]
     write({**_outcome(made), "target": made.target, **_engines(made), "skipped": skipped})
     return partial(_show_compiled, made, "here")
@@ -165,7 +168,7 @@ def _built(made: Built, is_tuned: bool, write: _Write) -> _Show:
     return partial(_show_built, made, tuned)
 
 
-def _signing(write: Callable[[object], None], path: Path, key: Path | None) -> _Write:
+def _signing(write: Callable[[object], None], path: Path, key: Path | None, signers: Path | None) -> _Write:
     """Return a writer of a build's result that signs the bundle before, where a key is given.
 
     Raises:
@@ -173,14 +176,14 @@ def _signing(write: Callable[[object], None], path: Path, key: Path | None) -> _
     """
     if key is not None and not key.is_file():
         raise typer.BadParameter(f"there is no file {str(key)!r}", param_hint="--sign")
-    return write if key is None else lambda result: write({**result, **_signed(path, key)})
+    return write if key is None else lambda result: write({**result, **_signed(path, key, signers)})
 
 
-def _signed(path: Path, key: Path) -> dict[str, object]:
+def _signed(path: Path, key: Path, signers: Path | None) -> dict[str, object]:
     """Sign a bundle, say so, and return it for the JSON."""
     from edgert.bundle.bundle import sign_bundle
 
-    signer = sign_bundle(path, key)
+    signer = sign_bundle(path, key, signers)
     typer.echo(f"{path} is signed by {signer}", err=True)
     return {"signed_by": signer.key}
 

@@ -1,5 +1,6 @@
 """A pipeline or bundle, built here as far as any machine can, and compiled on its board."""
 
+import shutil
 import tempfile
 import time
 import uuid
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.bundle.bundle import open_bundle
+from edgert.bundle.bundle import open_bundle, sign_bundle
 from edgert.compiler.build_pipeline import Built, build
 from edgert.compiler.build_target import engines_of
 from edgert.compiler.finish import Waiting
@@ -46,6 +47,8 @@ def build_remote(
     mode: str | None = None,
     tensorrt: str | None = None,
     strict: bool = False,
+    key: Path | None = None,
+    signers: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> RemoteBuilt:
     """Build a bundle with the engines of a board that ssh reaches.
@@ -62,13 +65,16 @@ def build_remote(
         mode: of the target; by default that of the connected board.
         tensorrt: likewise.
         strict: as for :func:`edgert.compiler.finish.finish`, there.
+        key: signs what is sent, and what is written with the engines that came back; see :func:`sign_bundle`.
+        signers: the file of those who may sign, for a source that is a bundle, and for ``key``; None: anyone may.
         on_progress: called for everything that happens here and there; what it raises ends the build here and there.
 
     Raises:
         LinkError: the board cannot be reached, refuses the login, or does not come back.
         ConfigError: the target is not the connected board.
         DeviceError: edgert or TensorRT is not there, or another version.
-        ArtifactError: a disk is full, or a transfer damaged.
+        ArtifactError: a disk is full, or a transfer damaged; a signature is missing or wrong; or the board sent more
+            than engines.
         EdgertError: as :func:`edgert.compiler.build`, here or there.
     """
     began = time.perf_counter()
@@ -83,6 +89,12 @@ def build_remote(
             remote.check(found, target.name, engines, target.tensorrt)
             mode, tensorrt = target.mode or None, target.tensorrt or None
             build(source, bundle, board=target.requested, mode=mode, tensorrt=tensorrt, on_progress=report)
+        else:
+            with open_bundle(source) as given:
+                if key is None or given.signature:
+                    given.signer(signers)
+        if key is not None:
+            bundle = _signed_copy(bundle, Path(name) / "signed.edgert", key, signers)
         with open_bundle(bundle) as made:
             known = made.manifest
             if not isinstance(source, PipelineFile):
@@ -91,9 +103,18 @@ def build_remote(
             addition = Path(name) / "addition.zip"
             result = remote.compile(link, bundle, addition)
             manifest, written = add(made, addition, output)
+            if key is not None:
+                sign_bundle(output, key, signers)
     size_bytes, seconds = output.stat().st_size, time.perf_counter() - began
     waiting = {model: Waiting(**one) for model, one in result.get("waiting", {}).items()}
     return RemoteBuilt(output, manifest, written, size_bytes, seconds, found, result.get("engines", {}), waiting)
+
+
+def _signed_copy(bundle: Path, copy: Path, key: Path, signers: Path | None) -> Path:
+    """Return a copy of a bundle with a signature of our own, which a board with allowed signers asks for."""
+    shutil.copyfile(bundle, copy)
+    sign_bundle(copy, key, signers)
+    return copy
 
 
 @dataclass(frozen=True)

@@ -182,11 +182,13 @@ def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
     """Write the bundle with the additions; return its manifest, and whether it had to be written.
 
     Raises:
-        ArtifactError: the addition is damaged, or belongs to another bundle; or the bundle cannot be written.
+        ArtifactError: the addition is damaged, belongs to another bundle, or has more than the engines of one board; or
+            the bundle cannot be written.
     """
     with ZipContainer(addition) as archive:
         manifest = parse_manifest(archive.read(NAME), str(addition))
         members = {name: archive.read(name) for name in archive.sizes if name != NAME}
+    _check_engines_only(before.manifest, manifest)
     for name, member in manifest.members.items():
         if name in members:
             check_content(name, members[name], member, str(addition))
@@ -194,11 +196,24 @@ def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
             members[name] = before.read(name)
         else:
             raise ArtifactError(
-                "the board's answer belongs to another bundle",
-                why=f"member {name!r} is not in {before.path}, or is another there",
+                "the board's answer is not complete",
+                why=f"member {name!r} is neither in it nor in {before.path}",
                 fix="build again",
             )
-    return manifest, save_bundle(output, manifest, members)
+    signature = before.signature if manifest == before.manifest else b""
+    return manifest, save_bundle(output, manifest, members, signature=signature)
+
+
+def _check_engines_only(sent: Manifest, back: Manifest) -> None:
+    """Raise ArtifactError where a board changed anything but its own engines: who signs the result signs all of it."""
+    targets = [one for one in {**sent.compiled, **back.compiled} if sent.compiled.get(one) != back.compiled.get(one)]
+    engines = {path for one in targets if one in sent.compiled for path in sent.compiled[one].members}
+    changed = sorted(name for name in sent.members.keys() - engines if sent.members[name] != back.members.get(name))
+    others = back.model_copy(update={"compiled": sent.compiled, "members": sent.members})
+    if len(targets) > 1 or changed or others != sent:
+        what = f"member {changed[0]!r}" if changed else "the manifest" if others != sent else "engines of other boards"
+        why = f"it changed {what}; a board adds its own engines alone"
+        raise ArtifactError("the board's answer is refused", why=why, fix="find out who answers there, and build again")
 
 
 # The end of a job: the file to fetch, or its error.

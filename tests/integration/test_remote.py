@@ -19,6 +19,7 @@ from edgert.remote.link import LinkError
 from edgert.remote.remote_build import build_remote
 from edgert.reporter import Progress
 from edgert.steps import Stopped
+from tests.helpers import signing
 from tests.helpers.board_program import ENGINE
 from tests.helpers.bundles import MEMBERS
 from tests.helpers.command import edgert
@@ -68,6 +69,27 @@ def test_a_pipeline_is_built_here_and_finished_there(there: Board, tmp_path: Pat
     assert [event["step"] for event in events if event["state"] == "done"][-1] == "fetch"
     with open_bundle(tmp_path / "small.edgert") as made:
         assert made.manifest.engines == ["onnxruntime"]
+
+
+def test_what_is_sent_and_what_comes_back_is_signed_here(there: Board, bundle: Path, tmp_path: Path) -> None:
+    own, output = signing.key(tmp_path), tmp_path / "out.edgert"
+    allowed = signing.signers(tmp_path, own)
+    how = {"program": there.program, "signers": allowed}
+    for key, words in ((None, "it is not signed"), (signing.key(tmp_path, "other"), "which is none of")):
+        with pytest.raises(ArtifactError, match=words):
+            build_remote(bundle, output, "board", key=key, **how)
+        assert not output.exists() and not [*there.cache.rglob("*.edgert")], "nothing was sent"
+    build_remote(bundle, output, "board", key=own, **how)
+    with open_bundle(output) as made, open_bundle(bundle) as source:
+        signer = made.signer(allowed)
+        assert signer is not None and signer.identity == "alice@example.com" and ENGINE in made.manifest.members
+        assert not source.signature, "the source is as it was"
+    sent = next(path for path in there.cache.rglob("*") if path.is_file() and path.read_bytes()[:2] == b"PK")
+    with open_bundle(sent) as there_is:
+        assert there_is.signer(allowed) == signer
+    build_remote(output, tmp_path / "again.edgert", "board", **how)  # it is signed, and nothing new comes back
+    with open_bundle(tmp_path / "again.edgert") as again:
+        assert again.signer(allowed) == signer
 
 
 def test_strict_is_the_boards_to_be(there: Board, bundle: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from edgert.bundle.bundle import open_bundle, save_bundle
+from edgert.bundle.manifest import CompiledEntry
 from edgert.errors import ArtifactError, BuildError
 from edgert.remote.link import LinkError, link_error
 from edgert.remote.remote_job import Retry, add, is_abandoned, pack_addition, result_of
@@ -146,10 +147,30 @@ def test_what_belongs_to_another_bundle_is_refused(tmp_path: Path) -> None:
     save_bundle(tmp_path / "other.edgert", manifest_of(other), other)
     with (
         open_bundle(tmp_path / "other.edgert") as old,
-        pytest.raises(ArtifactError, match="the board's answer belongs to another bundle") as caught,
+        pytest.raises(ArtifactError, match="the board's answer is refused") as caught,
     ):
         add(old, tmp_path / "new.zip", tmp_path / "c.edgert")
     assert "'pipeline.yaml'" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"members": {**MEMBERS, "models/parts/model.onnx": b"another model"}}, "member 'models/parts/model.onnx'"),
+        ({"sinks": {"out": "jsonl"}}, "the manifest"),
+        ({"compiled": {name: CompiledEntry(facts={}, engines={}) for name in ("a", "b")}}, "engines of other boards"),
+    ],
+)
+def test_a_board_that_changes_more_than_its_engines_is_refused(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    before, output = bundle(tmp_path / "a.edgert"), tmp_path / "c.edgert"
+    members = changes.pop("members", MEMBERS)
+    save_bundle(tmp_path / "b.edgert", manifest_of(members, **changes), members)
+    pack_addition(before, tmp_path / "b.edgert", tmp_path / "new.zip")
+    with open_bundle(before) as old, pytest.raises(ArtifactError, match="the board's answer is refused") as caught:
+        add(old, tmp_path / "new.zip", output)
+    assert why in caught.value.why and not output.exists()
 
 
 def test_a_damaged_addition_is_refused(tmp_path: Path) -> None:
