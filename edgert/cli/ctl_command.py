@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,8 @@ import typer
 from edgert.cli import option, terminal
 from edgert.errors import EXIT_ERROR
 
-_VERBS = "show, set, pause, resume, add, remove, apply, swap, back, save and trace"
-VerbWord = Annotated[str, typer.Argument(metavar="VERB", help=f"One of {_VERBS}.")]
+_VERBS = "show (default), set, pause, resume, add, remove, apply, swap, back, save and trace"
+VerbWord = Annotated[str, typer.Argument(metavar="[VERB]", help=f"One of {_VERBS}.")]
 TokenFile = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help="Has the token of that page. Default: EDGERT_TOKEN."),
@@ -26,7 +27,7 @@ Output = Annotated[
 
 
 def ctl(
-    verb: VerbWord,
+    verb: VerbWord = "show",
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[WORD]...", help="Its key and value, source, or stage and address.")
     ] = None,
@@ -111,10 +112,21 @@ def _shown(result: Mapping[str, Any]) -> Iterator[str]:
     for name, row in result["stages"].items():
         yield f"  {name}: {row['kind']} from {', '.join(row['from'])}{_rates(row)}"
     for name, row in result["swaps"].items():
-        yield f"  {name}: {row['text']}"
+        yield f"  model {name}: {row['text']}"
     yield "live keys"
     for key, value in result["live"].items():
-        yield f"  {key}={value}"
+        yield f"  {shlex.quote(f'{key}={_text(value)}')}"
+
+
+def _text(value: Any) -> str:
+    """Return a value as ``set`` takes it; nothing for none."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _change(one: Mapping[str, Any], now: str) -> str:
+    return " -> ".join(_text(value) or "none" for value in (one["was"], one[now]))
 
 
 def _rates(row: Mapping[str, Any]) -> str:
@@ -125,7 +137,7 @@ def _rates(row: Mapping[str, Any]) -> str:
 def _planned(result: Mapping[str, Any], command: str) -> Iterator[str]:
     """Yield what a new file changes, and how to have it made: ``command`` with the plan."""
     for one in result["changes"]:
-        values = f": {one['was']} -> {one['now']}" if "was" in one else f": {one['why']}" if "why" in one else ""
+        values = f": {_change(one, 'now')}" if "was" in one else f": {one['why']}" if "why" in one else ""
         yield f"{one['effect']}  {one['key']}{values}"
     if not result["changes"]:
         yield "nothing differs"
@@ -140,9 +152,11 @@ def _planned(result: Mapping[str, Any], command: str) -> Iterator[str]:
 def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
     """Yield what an operation did."""
     if verb in ("swap", "back"):
-        yield f"{result['model']}: {result['text']}"
+        yield f"model {result['model']}: {result['text']}"
+        if verb == "swap":
+            yield "edgert ctl show says how far it is"
     elif verb == "set":
-        yield f"{result['key']}: {result['was']} -> {result['is']}"
+        yield f"{result['key']}: {_change(result, 'is')}"
     elif verb == "save":
         keys = result["keys"]
         removed = f"removed {result['path']}: " if result["removed"] else ""

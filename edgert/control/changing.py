@@ -27,6 +27,9 @@ _MOVES = ("adds", "removes", "opens the source again")
 def set_key(run: Controlled, text: str) -> dict[str, Any]:
     """Change a live key; see :meth:`Control.set`."""
     key, before = text.partition("=")[0].strip(), live_values(run)
+    if "=" not in text:
+        now = f"; it is {before[key]!r} now" if key in before else ""
+        raise ConfigError(f"set takes KEY=VALUE, not {text!r}", fix=f"edgert ctl set {key or 'KEY'}=VALUE{now}")
     try:
         file = changed_pipeline(run.file, data_of(run), [text])
     except ConfigError:
@@ -200,5 +203,7 @@ def _not_live(key: str, changes: Sequence[Change], live: dict[str, Any]) -> Stag
         if effect != "needs a restart":
             why = f"that {effect}" if "source" in effect else "the stage would be opened again"
             fix = "edgert ctl apply FILE does that"
-    what = f"{key} cannot change while the pipeline runs"
-    return StageError(what, why=why, fix=f"{fix}; live here: {', '.join(live) or 'nothing'}")
+    what, section = f"{key} cannot change while the pipeline runs", ".".join(key.split(".")[:2])
+    near = [one for one in live if one.startswith(f"{section}.")]
+    live_here = f"live in {section}: {', '.join(near)}" if near else "edgert ctl show lists the live keys"
+    return StageError(what, why=why, fix=f"{fix}; {live_here}")

@@ -83,9 +83,12 @@ def find_socket(name: str | None) -> Path:
         return runs[name]
     if not runs:
         why = f"none of user {os.geteuid()} has a socket in {' or '.join(map(str, socket_folders()))}"
-        raise StageError("no pipeline is running", why=why, fix="edgert run PIPELINE, or --name PATH")
+        services = sorted(folder.name for folder in SERVICES.glob("*")) if os.geteuid() else []
+        fix = f"sudo edgert ctl asks services: {', '.join(services)}" if services else "edgert run PIPELINE"
+        raise StageError("no pipeline is running", why=why, fix=f"{fix}; or --name PATH")
     what = f"{len(runs)} pipelines are running" if name is None else f"no pipeline {name!r} is running"
-    raise StageError(what + nearest(name or "", runs), fix=f"--name with one of {', '.join(runs)}")
+    fix = f"edgert ctl --name {next(iter(runs))} show; running: {', '.join(runs)}"
+    raise StageError(what + nearest(name or "", runs), fix=fix)
 
 
 def send_request(path: Path, request: Request) -> Any:

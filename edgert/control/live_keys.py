@@ -8,9 +8,12 @@ from typing import Any
 
 from edgert.assemble import Assembly
 from edgert.config import PipelineConfig, Section
+from edgert.config.pipeline_file import BudgetConfig
 from edgert.control.controlled import Controlled
 from edgert.errors import ConfigError, nearest
 
+_UNITS = {"power": "W", "latency": "s", "memory": "B"}
+"""Budgets that a file writes with a unit."""
 Place = tuple[str, ...]
 """Path of a section: ``("models", "parts", "task")``, ``("stages", "find")``, ``("budgets",)``; empty: the file."""
 
@@ -25,9 +28,16 @@ def sections(config: PipelineConfig) -> Iterator[tuple[Place, Section]]:
 
 
 def value_of(section: Section, key: str) -> Any:
-    """Return the value of a key as plain data."""
+    """Return the value of a key as plain data, in a form that a file may have."""
     dumped = partial(section.model_dump, mode="json", include={key}, by_alias=True)
-    return next(iter((dumped(exclude_unset=True) or dumped()).values()))
+    value = next(iter((dumped(exclude_unset=True) or dumped()).values()))
+    unit = _UNITS.get(key, "") if isinstance(section, BudgetConfig) else ""
+    if value is None or not unit:
+        return value
+    if unit != "B":
+        return f"{value:g}{unit}"
+    power = next(power for power in (3, 2, 1, 0) if value % 1024**power == 0)
+    return f"{value // 1024**power}{('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def live_values(run: Controlled) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def save(run: Controlled) -> dict[str, Any]:
 def _least(run: Controlled, data: Mapping[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
     """Return an overlay without the keys that were set back to their default."""
     wanted = changed_pipeline(run.file, merged(data, overlay)).config
-    for loc in keys_of(overlay, data):
+    for loc in keys_of(overlay, overlay):
         less = without(overlay, loc)
         try:
             if changed_pipeline(run.file, merged(data, less)).config == wanted:

@@ -241,11 +241,11 @@ def test_a_run_without_budgets_is_given_some_and_they_go_again() -> None:
 
     seen = Seen()
     with edgert.Pipeline(pipeline_of("a", "b"), callbacks={"both": seen}) as pipeline:
-        assert pipeline.control.set("budgets.latency", "2s")["is"] == 2.0
+        assert pipeline.control.set("budgets.latency", "2s")["is"] == "2s"
         assert governors() == 0 and pipeline.summary().budgets["governor"]
         pipeline.start()
         assert governors() == 1
-        assert pipeline.control.set("budgets.latency", "") == {"key": "budgets.latency", "was": 2.0, "is": None}
+        assert pipeline.control.set("budgets.latency", "") == {"key": "budgets.latency", "was": "2s", "is": None}
         assert governors() == 0 and pipeline.summary().budgets == {}
     with edgert.Pipeline(pipeline_of("a", "b"), callbacks={"both": seen}) as pipeline:
         pipeline.start()

@@ -158,7 +158,7 @@ def test_the_command_takes_the_token_from_the_environment_or_a_file(belt: Pipeli
     changed = in_process(
         "ctl", "set", "stages.draw.draw=[stats]", "--url", url, "--token-file", str(file), cwd=tmp_path
     )
-    assert changed.stdout == "stages.draw.draw: ['boxes'] -> ['stats']\n", changed.stderr
+    assert changed.stdout == 'stages.draw.draw: ["boxes"] -> ["stats"]\n', changed.stderr
     refused = in_process("ctl", "show", "--url", url, cwd=tmp_path, env={"EDGERT_TOKEN": "wrong-token-12345"})
     assert refused.returncode == 1 and "takes no changes" in refused.stderr
     for wrong, token in ((url, ""), ("board:8080", TOKEN)):

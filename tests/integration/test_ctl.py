@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,8 +52,16 @@ def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    assert "belt: running" in ctl("show") and "stages.draw.draw=['boxes']" in ctl("--name", "belt", "show")
-    assert ctl("set", "stages.draw.draw=[stats]") == "stages.draw.draw: ['boxes'] -> ['stats']\n"
+    assert "belt: running" in ctl() and "'stages.draw.draw=[\"boxes\"]'" in ctl("--name", "belt", "show")
+    assert ctl("set", "stages.draw.draw=[stats]") == 'stages.draw.draw: ["boxes"] -> ["stats"]\n'
+    assert ctl("set", "budgets.latency=1500ms") == "budgets.latency: none -> 1.5s\n"
+    assert ctl("set", "budgets.memory=1.5GiB") == "budgets.memory: none -> 1536MiB\n"
+    keys = [shlex.split(line)[0] for line in ctl("show").partition("live keys\n")[2].splitlines()]
+    assert "budgets.latency=1.5s" in keys and "budgets.memory=1536MiB" in keys
+    for key in keys:  # each line can be typed as it is
+        was, _, now = ctl("set", key).removesuffix("\n").partition(": ")[2].partition(" -> ")
+        assert was == now, key
+    assert ctl("set", "budgets.latency=") == "budgets.latency: 1.5s -> none\n" and ctl("set", "budgets.memory=")
     assert ctl("pause", "belt") == "belt: paused\n" and ctl("resume", "belt") == "belt: running\n"
     assert ctl("add", "yard", "synthetic:noise") == "yard added to draw\n"
     shown = json.loads(ctl("show", "--json", "-"))
@@ -66,7 +75,7 @@ def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
     by_name = ctl("apply", "belt.yaml", "--name", "belt").splitlines()[-1]
     assert "edgert ctl apply belt.yaml --name=belt --plan " in by_name  # as it is typed where several run
     assert "adds  stages.belt" in plan and "removes  stages.yard" in plan
-    assert "restarts the stage  stages.draw.draw: ['stats'] -> ['boxes']" in plan
+    assert 'restarts the stage  stages.draw.draw: ["stats"] -> ["boxes"]' in plan
     words = plan[-1].partition("edgert ctl ")[2].split()
     assert ctl(*words).endswith("applied\n") and ctl("apply", "belt.yaml") == "nothing differs\n"
     (folder / "other.yaml").write_text(TEXT.replace("from: belt}", "from: belt, queue: 9}"))
@@ -80,6 +89,10 @@ def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
         (("remove", "belt"), "'belt' is the last source"),
         (("pause", "blt"), "did you mean 'belt'"),
         (("set", "stages.draw.width=3"), "expected 16 or more"),
+        (("set", "stages.draw.width"), "edgert ctl set stages.draw.width=VALUE"),
+        (("set", "width"), "set takes KEY=VALUE, not 'width'"),
+        (("set", "stages.draw.queue=3"), "live in stages.draw: stages.draw.draw, stages.draw.width"),
+        (("set", "watchdog=3s"), "edgert ctl show lists the live keys"),
         (("move", "yard"), "'move' is no verb of edgert ctl"),
         (("show", "--name", "blt"), "no pipeline 'blt' is running; did you mean 'belt'"),
     ):

@@ -99,12 +99,27 @@ def test_nothing_is_left_when_the_run_ends(folder: Path) -> None:
         find_socket(None)
 
 
+def test_who_may_not_see_services_is_shown_how_to_ask_them(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StageError, match="no pipeline is running") as caught:
+        find_socket(None)
+    assert caught.value.fix == "edgert run PIPELINE; or --name PATH"
+    (tmp_path / "services" / "dock").mkdir(parents=True)
+    monkeypatch.setattr(client, "socket_folders", lambda: (folder,))
+    monkeypatch.setattr("os.geteuid", lambda: 4242)
+    with pytest.raises(StageError, match="no pipeline is running") as caught:
+        find_socket(None)
+    assert caught.value.fix == "sudo edgert ctl asks services: dock; or --name PATH"
+
+
 def test_runs_of_one_name_have_sockets_of_their_own_and_a_killed_one_is_replaced(path: Path, folder: Path) -> None:
     with listening("belt", echo) as second, listening("belt", echo) as third:
         assert len({path, second, third}) == 3
         assert send_request(second, SHOW) and send_request(path, SHOW)
-        with pytest.raises(StageError, match="3 pipelines are running"):
+        with pytest.raises(StageError, match="3 pipelines are running") as caught:
             find_socket(None)
+        assert caught.value.fix.startswith("edgert ctl --name belt-") and third.stem in caught.value.fix
         with pytest.raises(StageError, match="did you mean 'belt'"):
             find_socket("blt")
     left = folder / "gate.sock"
