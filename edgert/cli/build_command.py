@@ -21,6 +21,7 @@ from edgert.units import format_bytes
 if TYPE_CHECKING:
     from edgert.compiler.build_pipeline import Built
     from edgert.compiler.finish import Finished, Waiting
+    from edgert.config import PipelineFile
     from edgert.remote.remote_build import RemoteBuilt
     from edgert.reporter import Progress
     from edgert.tuner.trials import Tuned
@@ -121,16 +122,11 @@ def build(
     with _events(json) as (on_progress, write_line), stop_on_signal(on_progress.stop.set):
         write = _signing(write_line, path, sign, signers)
         if remote is not None:
-            from edgert.remote.remote_build import build_remote
-
-            how: dict[str, Any] = {**target, "program": remote_edgert, "strict": strict}
-            how |= {"key": sign, "signers": signers_here(signers)}
-            there = build_remote(file or source, path, remote, **how, on_progress=on_progress)
-            show = _compiled_there(there, remote, write)
+            how = {**target, "program": remote_edgert, "strict": strict, "key": sign, "signers": signers_here(signers)}
+            show = _compiled_there(file or source, path, remote, write, **how, on_progress=on_progress)
         elif file is None:
-            show = _compiled_here(
-                source, output, signers_here(signers), write, strict=strict, folder=folder, on_progress=on_progress
-            )
+            how = {"signers": signers_here(signers), "strict": strict, "folder": folder}
+            show = _compiled_here(source, output, write, **how, on_progress=on_progress)
         else:
             from edgert.compiler.build_pipeline import build as build_pipeline
 
@@ -146,15 +142,18 @@ _Write: TypeAlias = "Callable[[Mapping[str, object]], None]"
 _Show: TypeAlias = "Callable[[terminal.Console], None]"
 
 
-def _compiled_there(made: RemoteBuilt, remote: str, write: _Write) -> _Show:
+def _compiled_there(source: PipelineFile | Path, path: Path, remote: str, write: _Write, **how: Any) -> _Show:
+    from edgert.remote.remote_build import build_remote
+
+    made = build_remote(source, path, remote, **how)
     write({**_outcome(made), "board": made.remote_board.name, **_engines(made)})
     return partial(_show_compiled, made, f"on {remote}")
 
 
-def _compiled_here(source: Path, output: Path | None, signers: Path | None, write: _Write, **how: Any) -> _Show:
+def _compiled_here(source: Path, output: Path | None, write: _Write, **how: Any) -> _Show:
     from edgert.compiler.finish import finish
 
-    made = finish(source, output, signers=signers, **how)
+    made = finish(source, output, **how)
     skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in made.skipped]
     write({**_outcome(made), "target": made.target, **_engines(made), "skipped": skipped})
     return partial(_show_compiled, made, "here")

@@ -21,9 +21,11 @@ from edgert.control.client import send_request
 from edgert.control.live_keys import live_values
 from edgert.control.request import Request
 from edgert.errors import ConfigError, EdgertError, StageError
+from edgert.swap import candidate
+from edgert.swap.model_swap import ModelSwap
 from edgert.validation import validate
 from tests.helpers.command import ROOT
-from tests.helpers.growth import Holds
+from tests.helpers.growth import Holds, use_one_heap
 from tests.helpers.waiting import wait_until
 
 ASSETS = ROOT / "pipelines" / "assets"
@@ -116,21 +118,28 @@ def state_of(pipeline: Pipeline) -> object:
 
 
 class Operations:
-    """Random operations on the sources of CHANGED, and on the stages of all."""
+    """Random operations on the sources of CHANGED, on the stages of all, and now and then on the model.
 
-    def __init__(self, pipeline: Pipeline, seed: int) -> None:
+    Args:
+        swaps: share of operations on the model.
+        copy: of the model, which it is swapped for.
+    """
+
+    def __init__(self, pipeline: Pipeline, seed: int, swaps: float, copy: Path) -> None:
         self.pipeline, self.control, self.random = pipeline, pipeline.control, random.Random(seed)
-        self.refused = 0
+        self.swaps, self.copy = swaps, copy
+        self.refused = self.swapped = self.gone_back = 0
 
     def step(self, _: int) -> None:
         """Do one; where it is refused, nothing has changed."""
-        pick, name = self.random.choice, self.random.choice(CHANGED)
+        name, usual = self.random.choice(CHANGED), [self.set, self.pause, self.add, self.remove, self.apply, self.wrong]
+        rare = [self.swap, self.swap, self.back]
         before = state_of(self.pipeline)
         try:
-            pick([self.set, self.set, self.pause, self.add, self.remove, self.apply, self.wrong])(name)
+            self.random.choice(rare if self.random.random() < self.swaps else [self.set, *usual])(name)
         except EdgertError:
             self.refused += 1
-            assert state_of(self.pipeline) == before
+            assert state_of(self.pipeline) == before, [str(one.state) for one in self.pipeline._running.swaps.values()]
 
     def set(self, name: str) -> None:
         key, values = self.random.choice(
@@ -168,41 +177,73 @@ class Operations:
             plan = plan[::-1]
         self.control.apply(wanted, plan)
 
+    def swap(self, name: str) -> None:
+        """Swap the model, and wait until the new one works; how long the old one is kept after that differs."""
+        path, swaps = self.random.choice([MODEL["onnx"], self.copy]), self.pipeline._running.swaps
+        self.control.swap("parts", path, shadow=0, keep=self.random.choice([0, 0.2, 5]))
+        wait_until(lambda: swaps["parts"].state.phase not in ("loading", "shadow"), 30)
+        self.swapped += 1
+
+    def back(self, name: str) -> None:
+        self.control.back("parts")
+        self.gone_back += 1
+
     def wrong(self, name: str) -> None:
         self.control.set(
             self.random.choice(["stages.find.from", "stages.x.every", "models.parts.input.std", name]), "[1]"
         )
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
-def test_random_operations_lose_no_frame_of_other_streams_and_leave_nothing(count: int) -> None:
-    seen = Counted()
+@pytest.mark.parametrize(
+    ("count", "swaps"),
+    [(300, 0.0), pytest.param(10_000, 0.01, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+)
+def test_random_operations_lose_no_frame_of_other_streams_and_leave_nothing(
+    count: int, swaps: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidate, "tried", lambda *_: 0)  # in a process of its own, which takes seconds
+    monkeypatch.setattr(ModelSwap, "_allowed_s", 60.0)  # beside other work it is slow at times, and would go back
+    if swaps:
+        use_one_heap()
+    seen, copy = Counted(), tmp_path / "same.onnx"
+    copy.write_bytes((ASSETS / "parts.onnx").read_bytes())
     with edgert.Pipeline(pipeline_of(*STILL, *CHANGED), callbacks={"both": seen}) as pipeline:
         pipeline.start()
-        operations = Operations(pipeline, seed=count)
+        operations = Operations(pipeline, count, swaps, copy)
 
         def all_there() -> None:
-            """Add and resume what was removed and paused, and wait until its threads run."""
+            """Add and resume what was removed and paused, and wait until one model is left."""
+            assert all(swap.wait(30) for swap in pipeline._running.swaps.values())
             there = pipeline.control.show()["sources"]
             for name in CHANGED:
                 if name not in there:
                     pipeline.control.add(name, "api")
                 pipeline.control.resume(name)
 
+        def held() -> Holds:
+            """The least that is held of some readings: of models that come and go, 10 MB more or less is in pieces."""
+            readings = []
+            for _ in range(8 if swaps else 1):
+                all_there()
+                if swaps:
+                    operations.swap("")
+                    all_there()
+                readings.append(Holds.trimmed())
+            return min(readings, key=lambda one: one.rss_bytes)
+
         with Submitters(pipeline, (*STILL, *CHANGED)) as submitters:
             for number in range(count // 5):
                 operations.step(number)
-            all_there()
-            before = Holds.now()
+            before = held()
             for number in range(count):
                 operations.step(number)
             all_there()
             wait_until(lambda: Holds.now().more_than(before) <= 0)
-            after = Holds.now()
-        assert operations.refused > count // 10
+            after = held()
+        assert operations.refused > count // 10 and min(operations.swapped, operations.gone_back) >= count * swaps / 10
         wait_until(lambda: all(seen.counts[name] == submitters.counts[name] for name in STILL))
         assert not seen.gaps and min(submitters.counts[name] for name in STILL) > count // 100
-        assert after.rss_bytes - before.rss_bytes <= 5e6
+        assert after.rss_bytes - before.rss_bytes <= 5e6, (before, after)
         for name in CHANGED:  # what is there at the end works
             number = seen.counts[name]
             pipeline.submit(FRAME, stage=name, timeout=5.0)
@@ -259,7 +300,7 @@ def test_a_live_key_of_a_fallback_model_is_set() -> None:
         ("models.parts.input.std", 1, StageError, "the model would be loaded again: this needs a restart"),
         ("stages.find.queue", 3, StageError, "the model would be loaded again: this needs a restart"),
         ("stages.track.match", 0.5, StageError, "the stage would be opened again"),
-        ("budgets.latency", "0s", ConfigError, "cannot use"),
+        ("budgets.latency", "-1s", ConfigError, "cannot use"),
         ("name", "belt", StageError, "it holds for the whole run: this needs a restart"),
         ("stages.find.every", "[", ConfigError, "YAML"),
         ("stages.find.every", "${HOME}", ConfigError, "HOME"),
@@ -419,8 +460,11 @@ def test_keys_that_are_set_back_leave_the_overlay_and_the_last_one_takes_it_alon
         control.set("stages.find.every", 4)
         control.set("models.parts.task.score", 0.5)
         control.set("budgets.latency", "2s")
+        control.set("budgets.memory", "8GiB")
         control.set("budgets.latency", "")
-        assert sorted(control.save()["keys"]) == ["models.parts.task.score", "stages.find.every"]
+        assert sorted(control.save()["keys"]) == ["budgets", "models.parts.task.score", "stages.find.every"]
+        assert "budgets:\n  memory: 8GiB\n" in belt.with_name("belt.live.yaml").read_text()
+        control.set("budgets.memory", "")
         control.set("stages.find.every", 1)
         saved = control.save()
         overlay = Path(saved["path"])

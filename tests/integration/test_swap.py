@@ -30,19 +30,10 @@ from edgert.swap.swap_page import page_of
 from tests.helpers.bad_models import BAD, GOOD, LATER, OPERATORS, written
 from tests.helpers.command import ROOT, in_process, start
 from tests.helpers.gpu import gpu_or_skip
-from tests.helpers.growth import Holds, growth
+from tests.helpers.growth import growth
 from tests.helpers.models import make
 from tests.helpers.operators import only_here
 from tests.helpers.waiting import wait_until
-from tests.integration.test_control import (
-    CHANGED,
-    STILL,
-    Operations,
-    Seen as StreamsSeen,
-    Submitters,
-    pipeline_of as streams_of,
-    state_of,
-)
 
 FPS = 30
 MODEL = {
@@ -422,59 +413,6 @@ def test_a_model_on_a_gpu_is_swapped_and_goes_back(
         pipeline.control.swap("parts", worse, shadow=20)
         assert ended(pipeline, 300)["phase"] == "refused" and len(pipeline._assembly.inferences) == slots
     assert whole(seen)
-
-
-class WithSwaps(Operations):
-    """Random operations, one in ten of which swaps the model or goes back."""
-
-    def __init__(self, pipeline: Pipeline, seed: int, copy: Path) -> None:
-        super().__init__(pipeline, seed)
-        self.copy, self.swapped, self.back = copy, 0, 0
-
-    def step(self, number: int) -> None:
-        if self.random.random() > 0.1:
-            super().step(number)
-            return
-        before, swaps = state_of(self.pipeline), self.pipeline._running.swaps
-        try:
-            if self.random.random() < 0.3:
-                self.control.back("parts")
-                self.back += 1
-            else:
-                path = self.random.choice([GOOD, self.copy])
-                self.control.swap("parts", path, shadow=0, keep=self.random.choice([0, 0.2, 5]))
-                self.swapped += 1
-                wait_until(lambda: swaps["parts"].state.phase not in ("loading", "shadow"), 30)
-        except EdgertError:
-            self.refused += 1
-            assert state_of(self.pipeline) == before
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_random_operations_with_swaps_lose_no_frame_and_leave_nothing(folder: Path) -> None:
-    seen = StreamsSeen()
-    with edgert.Pipeline(streams_of(*STILL, *CHANGED), callbacks={"both": seen}) as pipeline:
-        pipeline.start()
-        operations = WithSwaps(pipeline, 1, folder / "same.onnx")
-        with Submitters(pipeline, (*STILL, *CHANGED)) as submitters:
-
-            def settled(count: int) -> Holds:
-                for number in range(count):
-                    operations.step(number)
-                for name in CHANGED:
-                    if name not in pipeline.control.show()["sources"]:
-                        pipeline.control.add(name, "api")
-                assert pipeline._running.swaps["parts"].wait(30)
-                return Holds.now()
-
-            before = settled(200)
-            settled(400)
-            wait_until(lambda: Holds.now().more_than(before) <= 0)
-        assert operations.swapped > 10 and operations.back > 2
-        wait_until(lambda: all(len(seen.numbers[name]) == submitters.counts[name] for name in STILL))
-        for name in STILL:
-            assert seen.numbers[name] == list(range(submitters.counts[name])), name
 
 
 BELT = """\
