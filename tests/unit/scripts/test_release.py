@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,14 @@ def test_the_workflow_needs_one_key_and_runs_what_is_there() -> None:
     commands = "\n".join(step.get("run", "") for step in steps)
     assert "make test" in commands and (ROOT / "tools/release").stat().st_mode & 0o111
     assert subprocess.run(["bash", "-n", ROOT / "tools/release"], check=True)
+
+
+def test_the_workflow_may_do_no_more_than_draft_and_runs_pinned_actions() -> None:
+    workflow = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {} and workflow["jobs"]["release"]["permissions"] == {"contents": "write"}
+    actions = re.findall(r"uses: (\S+)", WORKFLOW.read_text(encoding="utf-8"))
+    assert actions and all(re.search(r"@[0-9a-f]{40}$", action) for action in actions)
+    if (zizmor := shutil.which("zizmor", path=str(Path(sys.executable).parent))) is None:
+        pytest.skip("zizmor is not installed: extra test")
+    done = subprocess.run([zizmor, "--offline", "--persona", "pedantic", WORKFLOW], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
