@@ -82,6 +82,8 @@ def bench(
 
         edgert bench pipeline.yaml --json bench.json
 
+        edgert bench model.onnx --torch mine:model
+
         edgert bench --units model.onnx -o profile.json
 
         edgert bench dock.edgert --peer onnxruntime

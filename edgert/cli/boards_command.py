@@ -65,7 +65,7 @@ def boards(
 
         edgert boards
 
-        edgert boards orin-nx-16gb --sources
+        edgert boards orin-nx-16gb --sources --json board.json
 
         edgert boards orin-nx-16gb --yaml > my-board.yaml    # change its name, too
 
@@ -279,6 +279,8 @@ def models(
         edgert models
 
         edgert models rf-detr
+
+        edgert models --json models.json
     """
     from edgert.installation import labels_names
     from edgert.wiring.known import models as known_models

@@ -93,6 +93,10 @@ def build(
 
         edgert build pipeline.yaml --tune
 
+        edgert build pipeline.yaml --board orin-nx-16gb --mode 15W --strict --set models.parts.precision=int8 --folder
+
+        edgert build dock.edgert --signers allowed_signers
+
         edgert build pipeline.yaml --remote user@jetson -o dock.edgert
 
         edgert build dock.edgert --sign ~/.ssh/id_ed25519

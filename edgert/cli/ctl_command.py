@@ -55,7 +55,7 @@ def ctl(
 
         edgert ctl set models.parts.task.score=0.4
 
-        edgert ctl pause yard
+        edgert ctl pause yard --name belt
 
         edgert ctl resume yard
 
@@ -65,7 +65,7 @@ def ctl(
 
         edgert ctl apply belt.yaml
 
-        edgert ctl show --url https://board.local:8080
+        edgert ctl show --url https://board.local:8080 --token-file token --json -
 
         edgert ctl swap parts new.onnx --shadow 500 --min-agreement 0.97 --keep 10m
 

@@ -86,9 +86,11 @@ def import_model(
 
         edgert import torchvision:fasterrcnn_resnet50_fpn -o detector.onnx
 
-        edgert import mine:model --dynamic 'image=batch,_,height,width'
+        edgert import torchvision:resnet18 --weights random --size 320x320 --opset 17 --json import.json
 
-        edgert import saved_model/ --python ~/tf/bin/python --shape image=1x224x224x3
+        edgert import mine:model --dynamic 'image=batch,_,height,width' --inputs example.npz --tolerance 0.01
+
+        edgert import saved_model/ --python ~/tf/bin/python --signature serving_default --shape image=1x224x224x3
     """
     from edgert.importer.conversion import import_model as run
 
@@ -224,9 +226,11 @@ def export(
 
     Examples:
 
-        edgert export hello --format triton -o models
+        edgert export hello --format triton --model parts --device cpu --max-batch 8 -o models
 
-        edgert export dock.edgert --format trtexec -o engines
+        edgert export pipeline.yaml --format onnx --set models.parts.onnx=new.onnx -o parts.onnx
+
+        edgert export hello --board orin-nx-16gb --trt 10.3 --format trtexec --json - -o engines
 
         edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --target dla -o dla.onnx
 

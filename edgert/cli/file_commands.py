@@ -87,7 +87,7 @@ def check(
 
         edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
 
-        edgert check pipeline.yaml --data dataset/data.yaml
+        edgert check pipeline.yaml --data dataset/data.yaml --all --set models.parts.task.score=0.2
     """
     from edgert.wiring.check import check as check_wiring
     from edgert.wiring.photos import save_image
@@ -191,7 +191,7 @@ def new(
 
         edgert new parts.onnx
 
-        edgert new parts.onnx --images photo.jpg --source clip.mp4 --output parts.yaml
+        edgert new parts.onnx --images photo.jpg --source clip.mp4 --output parts.yaml --force
 
         edgert new --ros2 dock_camera
     """

@@ -47,6 +47,8 @@ def gallery(
 
         edgert gallery door.yaml
 
+        edgert gallery door.yaml --model faces --set models.faces.onnx=new.onnx --json -
+
         edgert gallery staff.npz --remove Anna
     """
     from edgert.errors import ConfigError, nearest

@@ -93,9 +93,11 @@ def inspect(
 
         edgert inspect detector.onnx --shape images=1x3x320x320 --shape images=1x3x640x640
 
-        edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --report dla.html
+        edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --all --report dla.html
 
         edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --explain --rewritten for_dla.onnx
+
+        edgert inspect dock.edgert --signers allowed_signers
     """
     from edgert.bundle.bundle import is_bundle
     from edgert.inspect_model import inspect as inspect_model

@@ -46,7 +46,9 @@ def calibrate(
 
         edgert calibrate model.onnx --images photos/ --input 'letterbox rgb mean=0 std=255' -o ranges.json
 
-        edgert calibrate pipeline.yaml --model parts
+        edgert calibrate pipeline.yaml --model parts --method entropy --limit 500 --workers 4
+
+        edgert calibrate pipeline.yaml --set models.parts.onnx=new.onnx
     """
     from edgert.quantization.to_files import CalibrateOptions, calibrate as measure
 
@@ -114,6 +116,12 @@ def quantize(
         edgert quantize model.onnx --images photos/ --input 'letterbox rgb std=255' -o model.int8.onnx
 
         edgert quantize pipeline.yaml --report out/int8.html
+
+        edgert quantize pipeline.yaml --model parts --ranges ranges.json --set models.parts.onnx=new.onnx
+
+        edgert quantize model.onnx --images photos/ --method minmax --limit 500 --keep 'head*'
+
+        edgert quantize model.onnx --task 'detect yolox' --data val.json --metric map50 --max-drop 0.02
 
         edgert quantize pipeline.yaml --target cache --trt 10.3.0 -o model.cache
 
@@ -202,6 +210,10 @@ def evaluate(
     Examples:
 
         edgert eval pipeline.yaml --data coco_val.json
+
+        edgert eval pipeline.yaml --model parts --metric map50 --max-drop 0.02 --limit 500 --json eval.json
+
+        edgert eval pipeline.yaml --images photos/ --metric agreement --set models.parts.precision=int8
 
         edgert eval model.onnx --task 'detect yolox' --input 'top_left bgr' --data val.json --against int8.onnx
 

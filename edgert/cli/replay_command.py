@@ -56,6 +56,8 @@ def replay(
         edgert replay run.mcap --from 10:02:14 --for 30s --model parts=new.onnx
 
         edgert replay run.mcap --expect --minimise
+
+        edgert replay run.mcap --expect --within 0.01 --json differences.json
     """
     from edgert.recording.recording import open_recording
     from edgert.replayer.replayed import Options, replay as replayed, shortest_window, window_of

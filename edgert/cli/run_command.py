@@ -97,6 +97,10 @@ def run(
 
         edgert run pipeline.yaml --duration 20 --trace run.pftrace
 
+        edgert run pipeline.yaml --plain --strict --log json --profile profile.json
+
+        edgert run dock.edgert --quiet --signers allowed_signers
+
         edgert run pipeline.yaml --set "stages.camera.source=videos:clips/*.mp4" --jobs 2
     """
     from edgert.bundle.bundle import is_bundle

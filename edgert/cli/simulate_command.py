@@ -51,7 +51,7 @@ def simulate(
 
         edgert simulate pipeline.yaml --board orin-nano-8gb --report simulated.html
 
-        edgert simulate pipeline.yaml --board host --profile profile.json
+        edgert simulate pipeline.yaml --board host --profile profile.json --set stages.camera.fps=60
     """
     from edgert.planner.simulation import Scenario, simulate as simulate_pipeline
     from edgert.planner.simulation_page import render

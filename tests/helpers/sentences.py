@@ -18,9 +18,9 @@ _WORDY = frozenset({"description", "fix", "help", "why", "what", "where"})
 _STRUCTURAL = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def too_long(sentences: Iterable[str]) -> list[str]:
-    """Return the sentences of more than :data:`LONGEST` words."""
-    return [one for one in sentences if len([word for word in one.split() if re.search(r"\w", word)]) > LONGEST]
+def too_long(sentences: Iterable[str], longest: int = LONGEST) -> list[str]:
+    """Return the sentences of more words than this."""
+    return [one for one in sentences if len([word for word in one.split() if re.search(r"\w", word)]) > longest]
 
 
 def of_page(text: str) -> Iterator[str]:

@@ -55,6 +55,20 @@ def test_every_command_is_understood() -> None:
     assert {str(one): (one.text, why) for one in found if (why := misread(one))} == {}
 
 
+def test_every_option_is_in_an_example() -> None:
+    used: dict[str, set[str]] = {}
+    for one in commands():
+        _, verb, *words = shlex.split(one.text)
+        used.setdefault(verb, set()).update(word.partition("=")[0] for word in words)
+    missing = []
+    for verb, command in GROUP.commands.items():
+        for option in () if command.hidden else command.params:
+            names = {name for name in (*option.opts, *option.secondary_opts) if name.startswith("-")}
+            if names and not option.hidden and "--debug" not in names and not names & used.get(verb, set()):
+                missing.append(f"edgert {verb} {max(names)}")
+    assert missing == [], "write an example into the verb's docstring, then scripts/write_docs.py"
+
+
 @pytest.mark.parametrize(
     ("text", "whole", "why"),
     [

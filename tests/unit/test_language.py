@@ -53,6 +53,11 @@ def test_what_is_no_verb() -> None:
         assert not begins_with_verb(wrong)
 
 
+def test_the_front_door_has_no_sentence_of_more_than_25_words() -> None:
+    pages = [ROOT / "README.md", ROOT / "docs/index.md"]
+    assert [one for page in pages for one in too_long(of_page(page.read_text("utf-8")), 25)] == []
+
+
 def test_code_is_one_word_and_a_list_item_is_a_paragraph() -> None:
     assert list(of_text("Run `edgert run a.yaml --set b=c`, `d` or `e`. It ends.")) == ["Run CODE.", "It ends."]
     page = "# Title\n\nOne two\nthree.\n\n- four\n- five:\n\n```sh\nsix\n```\n\n| seven |\n\n    eight\n"
