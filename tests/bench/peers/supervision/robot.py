@@ -2,6 +2,7 @@ import json
 import time
 from threading import Event, Thread
 
+import numpy as np
 from camera import Camera
 from detector import Detector
 from trackers import ByteTrackTracker
@@ -11,6 +12,7 @@ detector, tracker, newest, ready = Detector("detector.onnx"), ByteTrackTracker()
 
 def look():
     global newest
+    detector(np.zeros((480, 640, 3), np.uint8))  # the first call is the slowest
     for image, taken_s in Camera("clip.mp4"):
         newest = tracker.update(detector(image)), taken_s
         ready.set()

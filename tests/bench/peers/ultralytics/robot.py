@@ -2,6 +2,7 @@ import json
 import time
 from threading import Event, Thread
 
+import numpy as np
 from camera import Camera
 from ultralytics import YOLO
 
@@ -11,6 +12,7 @@ model, newest, ready = YOLO("detector.onnx", task="detect"), None, Event()
 
 def look():
     global newest
+    model.track(np.zeros((480, 640, 3), np.uint8), persist=True, tracker="bytetrack.yaml", **options)  # loads it
     for image, taken_s in Camera("clip.mp4"):
         newest = model.track(image, persist=True, tracker="bytetrack.yaml", **options)[0], taken_s
         ready.set()
