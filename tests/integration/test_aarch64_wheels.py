@@ -25,9 +25,14 @@ EXTRAS = ("plan", "nvml", "dask", "openvino")
 TAG = re.compile(r"-(?P<python>[^-]+)-(?P<abi>[^-]+)-(?P<platforms>[^-]+)\.whl$")
 
 
+def same(name: str) -> str:
+    """Return a package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 @dataclass(frozen=True)
 class System:
-    """What a JetPack has: its Python, and the minor version of its C library, 2.35 for Ubuntu 22.04."""
+    """What a system has: its Python, and the minor version of its C library, 2.35 for Ubuntu 22.04."""
 
     name: str
     python: str
@@ -53,7 +58,7 @@ class System:
         return {item["metadata"]["name"]: item["download_info"]["url"] for item in found}
 
 
-SYSTEMS = (System("JetPack 6", "3.10", 35), System("JetPack 7", "3.12", 39))
+SYSTEMS = (System("JetPack 6", "3.10", 35), System("JetPack 7", "3.12", 39), System("Debian 13", "3.13", 41))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,7 +80,8 @@ def test_every_dependency_is_a_wheel_that_runs_there(system: System, tmp_path: P
         wheels = system.resolved(wanted, tmp_path)
     except subprocess.CalledProcessError as error:
         pytest.fail(f"{system.name}, Python {system.python}: {error.stderr.strip()}")
-    assert {re.split(r"[<>=;\[ ]", one, maxsplit=1)[0].lower() for one in wanted} <= {name.lower() for name in wheels}
+    names = {re.split(r"[<>=;\[ ]", one, maxsplit=1)[0] for one in wanted}
+    assert {same(name) for name in names} <= {same(name) for name in wheels}
     for name, wheel in wheels.items():
         match = TAG.search(wheel)
         assert match is not None, f"{name} would be compiled: {wheel}"
