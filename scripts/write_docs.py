@@ -409,9 +409,10 @@ def benchmarks_page() -> str:
     """Its tables are of the runs that tests/bench/measured has."""
     gpus = {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)}
     wiring = {**measured_tables.of_zoo(MEASURED), **measured_tables.of_check(MEASURED)}
+    peers = {**measured_tables.of_authors(MEASURED), **measured_tables.of_jobs(MEASURED)}
     return with_tables(
         "benchmarks.md",
-        {**gpus, **wiring, **measured_tables.of_authors(MEASURED), **measured_tables.of_strangers(MEASURED)},
+        {**gpus, **wiring, **peers, **measured_tables.of_strangers(MEASURED)},
     )
 
 

@@ -98,6 +98,33 @@ def of_zoo(folder: Path) -> dict[str, list[str]]:
     return {"zoo": lines(("package", "what is right", "models", "written right"), rows)}
 
 
+def of_jobs(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the tables of bench_jobs.py: a row for each job and who does it; what new environments took."""
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("jobs*.json"))]
+    rows, made = [], []
+    for one in (figure for file in files for figure in file["figures"]):
+        (job, who), more = one["name"].split(", "), one["detail"]
+        if job == "set-up":
+            made.append((who, f"{one['value']:.0f}", f"{more['megabytes']:.0f}", f"{more['load']:.0f}", str(one["n"])))
+            continue
+        rate = f"{more['frames/s']:.0f}" if "frames/s" in more else f"age {more['age p50 ms']:.0f} ms"
+        rows.append(
+            (
+                job,
+                who,
+                str(more["lines"]),
+                f"{one['value']:.1f}",
+                rate,
+                f"{more['start cpu s']:.1f}",
+                str(more.get("objects", "–")),
+                f"{more['load']:.0f}",
+            )
+        )
+    heads = ("job", "by", "lines", "CPU ms a frame", "frames/s", "start, CPU s", "found", "load")
+    environments = lines(("new environment of", "s", "MB", "load", "n"), made) if made else []
+    return {"jobs": [*lines(heads, rows), *environments]}
+
+
 def of_check(folder: Path) -> dict[str, list[str]]:
     """Name → lines of the table of bench_check.py: the models with a miss at the most photos, the others, all."""
     data = json.loads((folder / "check.json").read_text(encoding="utf-8"))

@@ -86,6 +86,19 @@ def test_checks_are_a_row_for_each_model_with_a_miss_and_one_for_the_others(tabl
     ]
 
 
+def test_a_job_is_a_row_for_each_who_does_it(tables: Any, tmp_path: Path) -> None:
+    detail = {"lines": 8, "start cpu s": 1.24, "load": 18.9}
+    count = {"name": "count, edgert", "value": 4.175, "n": 3, "detail": {**detail, "frames/s": 46.2, "objects": 21}}
+    robot = {"name": "robot, edgert", "value": 4.7, "n": 3, "detail": {**detail, "age p50 ms": 34.3}}
+    made = {"name": "set-up, edgert", "value": 61.4, "n": 1, "detail": {"megabytes": 497.0, "load": 3.2}}
+    for name, figures in (("jobs-count", [count]), ("jobs-robot", [robot]), ("jobs-setup", [made])):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"figures": figures}))
+    found = tables.of_jobs(tmp_path)["jobs"]
+    assert "| count | edgert | 8 | 4.2 | 46 | 1.2 | 21 | 19 |" in found
+    assert "| robot | edgert | 8 | 4.7 | age 34 ms | 1.2 | – | 19 |" in found
+    assert "| edgert | 61 | 497 | 3 | 1 |" in found
+
+
 def test_heads_and_sequences_that_are_equal_share_a_row(tables: Any, tmp_path: Path) -> None:
     same = {"equal": 5, "outputs": 5, "found": 40, "far_px": 0.01, "overlap": None}
     heads = {"yolox": same, "detr": {**same, "equal": 4, "overlap": 0.9}, "ssd": {**same, "far_px": 0.02}}
