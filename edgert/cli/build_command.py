@@ -87,11 +87,9 @@ def build(
 
     Examples:
 
-        edgert build pipeline.yaml --board orin-nx-16gb -o dock.edgert
+        edgert build pipeline.yaml --board orin-nx-16gb --trt 10.3 -o dock.edgert
 
-        edgert build hello --board orin-nx-16gb --trt 10.3 --json build.jsonl
-
-        edgert build pipeline.yaml --tune
+        edgert build pipeline.yaml --tune --json build.jsonl
 
         edgert build pipeline.yaml --board orin-nx-16gb --mode 15W --strict --set models.parts.precision=int8 --folder
 

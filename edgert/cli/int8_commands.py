@@ -121,7 +121,7 @@ def quantize(
 
         edgert quantize model.onnx --images photos/ --method minmax --limit 500 --keep 'head*'
 
-        edgert quantize model.onnx --task 'detect yolox' --data val.json --metric map50 --max-drop 0.02
+        edgert quantize model.onnx --images photos/ --task 'detect yolox' --data val.json --metric map50 --max-drop 0.02
 
         edgert quantize pipeline.yaml --target cache --trt 10.3.0 -o model.cache
 
@@ -213,7 +213,7 @@ def evaluate(
 
         edgert eval pipeline.yaml --model parts --metric map50 --max-drop 0.02 --limit 500 --json eval.json
 
-        edgert eval pipeline.yaml --images photos/ --metric agreement --set models.parts.precision=int8
+        edgert eval pipeline.yaml --precision int8 --images photos/ --set models.parts.task.score=0.1
 
         edgert eval model.onnx --task 'detect yolox' --input 'top_left bgr' --data val.json --against int8.onnx
 

@@ -89,17 +89,13 @@ def run(
 
         edgert run hello
 
-        edgert run pipeline.yaml --set stages.camera.source=clip.mp4
+        edgert run pipeline.yaml --set stages.camera.source=clip.mp4 --plain --log json
 
-        edgert run dock.edgert
+        edgert run dock.edgert --quiet --strict --signers allowed_signers
 
-        edgert run pipeline.yaml --as orin-nx-16gb --mode 15W
+        edgert run pipeline.yaml --as orin-nx-16gb --mode 15W --profile profile.json
 
         edgert run pipeline.yaml --duration 20 --trace run.pftrace
-
-        edgert run pipeline.yaml --plain --strict --log json --profile profile.json
-
-        edgert run dock.edgert --quiet --signers allowed_signers
 
         edgert run pipeline.yaml --set "stages.camera.source=videos:clips/*.mp4" --jobs 2
     """

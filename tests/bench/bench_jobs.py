@@ -234,8 +234,9 @@ def measure(asked: argparse.Namespace) -> Iterator[Figure]:
                     done[peer].append(tuple(run(peer, job, folders[frames], pythons) for frames in asked.frames))
             for peer, pairs in done.items():
                 yield figure(peer, job, pairs, asked.frames)
-    for peer in peers if asked.set_up else ():
-        took = [set_up(peer) for _ in range(asked.rounds)]
+    taken = [{peer: set_up(peer) for peer in peers} for _ in range(asked.rounds if asked.set_up else 0)]
+    for peer in peers if taken else ():
+        took = [one[peer] for one in taken]
         detail = {"megabytes": median(size for _, size in took), "load": os.getloadavg()[0]}
         yield Figure(f"set-up, {peer}", median(one for one, _ in took), "s", n=len(took), detail=detail)
 
