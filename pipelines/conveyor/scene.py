@@ -40,6 +40,8 @@ _PILED = 0.16
 """How many parts come to lie against another."""
 _SEEN = 0.30
 """A part counts as present when at least this much of it shows."""
+_SHUTTER_HZ = 10
+"""A slower camera keeps its shutter open no longer than at this rate; else parts would be smeared to nothing."""
 _NOTHING = 0
 _GANTRY = 255
 """Marks in the map of who covers a pixel; parts are 1, 2, … in drawing order."""
@@ -88,7 +90,7 @@ class Conveyor:
         self.width, self.height, self.fps, self.seed = width, height, fps, seed
         rng = np.random.default_rng(seed)
         self._speed_px = width / rng.uniform(4.5, 7.0)  # per second
-        self._look = _look(self._speed_px / fps, rng)
+        self._look = _look(self._speed_px / max(fps, _SHUTTER_HZ), rng)
         self._radii_px = tuple(_RADIUS * min(width, height) * size for size in _SIZES)
         self._interval_s = width / self._speed_px / rng.uniform(11, 16)  # between two parts
         self._period_px = round(1.25 * width)

@@ -72,6 +72,12 @@ def test_parts_are_occluded_now_and_then(scene: Conveyor) -> None:
     assert sum(min(seen) < 0.8 * max(seen) for seen in widths.values()) >= 3
 
 
+@pytest.mark.parametrize("fps", [0.2, 1.0, 3.0])
+def test_a_slow_camera_sees_parts_as_well(fps: float) -> None:
+    slow = Conveyor(WIDTH, HEIGHT, fps, seed=9)
+    assert all(len(shot(slow, index)[1].boxes) for index in range(40))
+
+
 def test_it_draws_into_memory_with_padded_rows(scene: Conveyor) -> None:
     padded = np.zeros((HEIGHT, WIDTH + 16, 3), np.uint8)
     scene.render(12, padded[:, :WIDTH])
