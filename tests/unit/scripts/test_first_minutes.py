@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgert import __version__
 from tests.helpers.browser import browser
 from tests.helpers.command import ROOT
 from tools import film
@@ -76,6 +77,7 @@ def test_a_recording_is_read_and_long_pauses_are_cut(tmp_path: Path) -> None:
 
 def test_the_film_of_readme_is_small_and_types_what_it_says() -> None:
     lines, address = commands(README)
+    assert f"pip install edgert-{__version__}-py3-none-any.whl" in lines
     text = SHOWN.read_text(encoding="utf-8")
     assert SHOWN.stat().st_size <= 200_000 and "prefers-color-scheme: dark" in text
     typed = ["".join(one.itertext()) for one in ElementTree.fromstring(text).iter() if one.tag.endswith("}text")]
