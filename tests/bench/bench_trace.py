@@ -117,7 +117,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
         detail = {"without_percent": 100 * off, "with_percent": 100 * on}
         name = f"trace at {fps} frames a second"
         yield Figure(name, 100 * more, "% of a core", bar, n=arguments.turns, detail=detail)
-    here, before = [], []
+    here, before = list[float](), list[float]()
     for turn in range(arguments.turns):
         order = [(here, ROOT), (before, arguments.before or ROOT)]
         for times, checkout in order if turn % 2 else reversed(order):

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -119,13 +118,6 @@ def run(page: str, setting: Setting) -> Iterator[tuple[Step, list[str]]]:
     with tempfile.TemporaryDirectory(prefix="tutorial") as name, setting(Path(name)) as variables:
         for step in steps(page):
             yield step, printed(step, Path(name), variables)
-
-
-@contextmanager
-def clone(folder: Path) -> Iterator[dict[str, str]]:
-    """Have what a clone has: the shipped pipelines."""
-    shutil.copytree(ROOT / "pipelines", folder / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
-    yield {}
 
 
 def pasted(page: str, setting: Setting) -> str:

@@ -20,7 +20,14 @@ from tests.helpers.command import ROOT
 from tests.helpers.ros_bags import write_depth_bag
 from tests.helpers.signing import key
 from tests.helpers.ssh_fleet import FleetBoard, SshServers
-from tests.helpers.tutorial import BESIDE_PYTHON, Setting, clone
+from tests.helpers.tutorial import BESIDE_PYTHON, Setting
+
+
+@contextmanager
+def clone(folder: Path) -> Iterator[dict[str, str]]:
+    """Copy the shipped pipelines, as a clone has them."""
+    shutil.copytree(ROOT / "pipelines", folder / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
+    yield {}
 
 
 @contextmanager

@@ -294,7 +294,7 @@ def test_a_trace_has_the_times_of_the_gpu(tmp_path: Path, engine: str, is_batche
         with pipeline.control.traced(tmp_path / "run.pftrace"):
             for _ in range(FEW):
                 pipeline.submit(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
-            assert len(list(islice(results, FEW))) == FEW
+                next(results)
     found = read((tmp_path / "run.pftrace").read_bytes())
     gpu, runs = found.of("gpu"), found.of("run")
     assert gpu and {one.track for one in gpu} == {"net on the GPU"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -18,8 +19,8 @@ from edgert.errors import StageError
 from edgert.installation import demo_images
 from edgert.replayer import replayed
 from edgert.replayer.replayed import Options, replay
-from edgert.runtime.records import Detections
-from edgert.stages.decode.record_check import CheckedRecords
+from edgert.stages.crop import Geometry
+from edgert.stages.gpu.infer_gpu import InferenceSlot
 from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.gpu_pipeline import HEIGHT, WIDTH, CalledRig, Engines
 from tests.helpers.recordings import MODEL, STAGES
@@ -60,10 +61,9 @@ def test_runs_and_batches_of_a_gpu_are_replayed(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("batch", [{}, {"batch": {"max": 4, "wait": "5ms"}}])
 @pytest.mark.parametrize("engine", ["tensorrt", "onnxruntime-cuda"])
 def test_a_run_on_a_gpu_is_replayed_within_a_hundredth(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, batch: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     gpu_or_skip().close()
     missing = cuda.why_not() if engine == "onnxruntime-cuda" else ""
@@ -76,7 +76,7 @@ def test_a_run_on_a_gpu_is_replayed_within_a_hundredth(
         f"cam{seed}": {"source": demo_images(), "size": "320x240", "seed": seed, "limit": FRAMES, "realtime": False}
         for seed in range(2)
     }
-    stages["find"] = {"infer": "parts", "from": list(stages), **batch}
+    stages["find"] = {"infer": "parts", "from": list(stages)}
     stages |= {name: STAGES[name] for name in ("track", "areas", "alarm")}
     stages["rec"] = {"sink": "mcap", "path": str(path), "from": "alarm"}
     model = {key: value for key, value in MODEL.items() if key != "threads"}
@@ -87,12 +87,11 @@ def test_a_run_on_a_gpu_is_replayed_within_a_hundredth(
     assert (made.different, made.missing, made.first) == (0, 0, None)
     assert made.same == 2 * FRAMES
 
-    own = CheckedRecords.__call__
+    own = InferenceSlot.read
 
-    def moved(checked: CheckedRecords, *arguments: Any) -> Any:
-        record: Detections = own(checked, *arguments)
-        return replace(record, scores=record.scores * np.float32(0.95))
+    def moved(slot: InferenceSlot, geometries: Sequence[Geometry]) -> list[Any]:
+        return [replace(record, scores=record.scores * np.float32(0.95)) for record in own(slot, geometries)]
 
-    monkeypatch.setattr(CheckedRecords, "__call__", moved)
+    monkeypatch.setattr(InferenceSlot, "read", moved)
     first = replay(path, WITHIN).first
     assert first is not None and first.stage == "find" and "score" in first.where

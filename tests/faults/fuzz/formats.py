@@ -27,7 +27,7 @@ from rich.console import Console
 from typer.main import get_command
 
 from edgert.bundle.manifest import NAME
-from edgert.cli import app, exhausted, machine_commands
+from edgert.cli import app, exhausted, machine_commands, top_view
 from edgert.config import json_schema
 from edgert.control import client
 from edgert.dataset.coco_file import read_annotations
@@ -315,7 +315,7 @@ def _tried_state(content: bytes) -> bool:
     finally:
         client.running_pipelines = real
     out = io.StringIO()
-    Console(file=out, width=120).print(machine_commands.pipeline_table(rows, 120))
+    Console(file=out, width=120).print(top_view.pipeline_table(rows, 120))
     json.dumps(rows)
     if "\x1b" in out.getvalue():
         raise AssertionError("what steers a terminal is shown")

@@ -8,6 +8,7 @@ import sys
 import termios
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -166,7 +167,7 @@ def test_readings_have_their_units_and_no_exponents() -> None:
 def test_history_is_a_block_for_each_sample_and_forgets_what_is_gone() -> None:
     assert sparkline((0.0, 15.0, None, 30.0)) == "▁▅ █" and sparkline(()) == "" and sparkline((0.0, 0.0)) == "▁▁"
     history = History()
-    rows = [{"at": "a", "stats": {"recent": {"fps": 10}}}, {"at": "b", "trouble": "away"}]
+    rows: list[dict[str, Any]] = [{"at": "a", "stats": {"recent": {"fps": 10}}}, {"at": "b", "trouble": "away"}]
     history.add(rows)
     assert history.of(rows[0]) == "", "one sample is no history"
     history.add([{**rows[0], "fps_now": 20.0}, rows[1]])

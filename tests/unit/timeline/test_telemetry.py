@@ -231,7 +231,7 @@ def test_without_the_packages_the_file_is_refused_and_the_environment_warned_of(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError, match="packages of OpenTelemetry are not installed") as found:
-        Pipeline({**PIPELINE, "telemetry": "http://127.0.0.1:4318"}, callbacks={"out": len})
+        Pipeline({**PIPELINE, "telemetry": "http://127.0.0.1:4318"}, callbacks={"out": print})
     assert "otel" in found.value.fix and found.value.where
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     with caplog.at_level(logging.WARNING):
