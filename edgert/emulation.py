@@ -240,7 +240,7 @@ def _engine(file: PipelineFile, name: str) -> Engine:
     rows = [stage.parts or (stage.batch.max if stage.batch else 1) for stage in stages]
     if not config.is_converted:
         return build_engine(load(config.onnx), config, threads, max(rows))
-    from edgert.quantization.conversion import in_precision
+    from edgert.quantization.precision import in_precision
     from edgert.quantization.run import Run
 
     where, directory = file.where("models", name), file.document.path.parent

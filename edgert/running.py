@@ -29,7 +29,7 @@ from edgert.runtime.thread_loop import works_for
 from edgert.stages.sink.output_files import fixed_folder
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
-from edgert.tracing import Tracing
+from edgert.tracing import ThreadEvents, Tracing
 
 if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; most pipelines have no budgets
     from edgert.assemble import Callback, Environment
@@ -120,8 +120,7 @@ class Running:
         self._has_taps, self.turn = False, threading.RLock()
         self.changing = threading.Lock()
         self.swaps: dict[str, ModelSwap] = {}
-        now_ns, record = environment.clock.now_ns, self.assembly.graph.record
-        self.tracing = Tracing(record, now_ns, lambda: self._governing.recorded() if self._governing else ())
+        self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
         self.runner = Runner(self.assembly.graph, environment.clock, self.file.located)
         if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
             self.assembly.hooks.on_left = self.runner.stop_unless_read
@@ -292,6 +291,10 @@ class Running:
         state = (assembly.tasks, wall_ns, counts, rss, engines, *about)
         left_out = {name: check.left_out for name, check in assembly.checks.items() if check.left_out}
         return summarize(*state, recent=self.history.recent(recent), over_current=events, left_out=left_out)
+
+    def governor_events(self) -> Sequence[ThreadEvents]:
+        """Return the governor's actions so far, for a trace; empty without budgets."""
+        return () if self._governing is None else self._governing.recorded()
 
     def _budgets(self, rss_bytes: int) -> dict[str, Any]:
         """Return what was done to keep the budgets, and memory beside its plan."""

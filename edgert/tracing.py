@@ -295,16 +295,14 @@ class Tracing:
     Args:
         record: has the tasks of the pipeline record, or no more.
         now_ns: of the pipeline's clock.
-        beside: returns what others recorded, such as the governor.
     """
 
     def __init__(
         self,
         record: Callable[[Recorder | None], object],
         now_ns: Callable[[], int],
-        beside: Callable[[], Sequence[ThreadEvents]] = tuple,
     ) -> None:
-        self._record, self._now_ns, self.beside = record, now_ns, beside
+        self._record, self._now_ns = record, now_ns
         self._turn, self._users = threading.Lock(), 0
         self._is_watched = False
         self.recorder: Recorder | None = None

@@ -63,15 +63,11 @@ def of_races(folder: Path) -> dict[str, list[str]]:
     wanted = {
         "frames per second": ("value", 0),
         "processor time per frame": ("cpu_us", 0),
-        "one batch at a time, median": ("alone_p50_ms", 2),
         "ratios": ("ratio", 2),
     }
     gpus = [run.gpu for run in races]
-    most = [run for run in races if run.gpu == max(gpus, key=gpus.count)]  # a page has the others' speeds alone
-    return {
-        name: by_gpu(races if what == "value" else most, partial(race_rows, what=what, digits=digits))
-        for name, (what, digits) in wanted.items()
-    }
+    most = [run for run in races if run.gpu == max(gpus, key=gpus.count)]  # the other runs stay in the folder
+    return {name: by_gpu(most, partial(race_rows, what=what, digits=digits)) for name, (what, digits) in wanted.items()}
 
 
 def of_cameras(folder: Path) -> dict[str, list[str]]:

@@ -404,14 +404,14 @@ def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, 
         check_open(load(config.onnx), config)
     is_batched = any(stage.batch for stage in users_of(file.config.stages, file.config.models, name))
     if config.backend == "null":
-        from edgert.quantization.conversion import check_precision  # imported when needed, to start faster
+        from edgert.quantization.precision import check_precision  # imported when needed, to start faster
 
         check_precision(config, f"models.{name}")
         model = load(config.onnx)
         return with_open_batch(model) if config.precision == "int8" and is_batched else model
     if not config.is_converted:
         return load(config.onnx)
-    from edgert.quantization.conversion import in_precision
+    from edgert.quantization.precision import in_precision
     from edgert.quantization.run import Run
 
     run = Run(file.where("models", name), file.document.path.parent, bar=bar)

@@ -22,7 +22,12 @@ TokenFile = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Where trace writes to: .pftrace, .json or .html."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="Path of the file or folder to write. Of trace: .pftrace, .json or .html.",
+    ),
 ]
 
 

@@ -23,7 +23,7 @@ from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, S
 from edgert.config.pipeline_file import CODE, PipelineSource
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause, shown
 from edgert.files import cache_folder, total_bytes
-from edgert.quantization.conversion import check_precision
+from edgert.quantization.precision import check_precision
 from edgert.reporter import OnProgress, Progress, reporter_of
 from edgert.stages.kinds import tracking_of
 from edgert.steps import Product, Runner, StepCache, side_by_side

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +11,7 @@ from edgert.assemble import Assembly
 from edgert.clock import Clock
 from edgert.config import PipelineConfig, PipelineFile, SourceStage
 from edgert.errors import StageError, nearest
-from edgert.tracing import Tracing
+from edgert.tracing import ThreadEvents, Tracing
 
 if TYPE_CHECKING:
     from edgert.swap.model_swap import ModelSwap
@@ -68,6 +68,10 @@ class Controlled(Protocol):
     @property
     def has_ended(self) -> bool:
         """Whether it has ended, or is about to."""
+        ...
+
+    def governor_events(self) -> Sequence[ThreadEvents]:
+        """Return the governor's actions so far, for a trace; empty without budgets."""
         ...
 
     def state(self) -> Mapping[str, Any]:

@@ -56,7 +56,7 @@ def traced(run: Controlled, path: Path) -> Iterator[None]:
 
 
 def _ended(run: Controlled, window: Window) -> Recorded:
-    return window.end(run.file.config.name, run.label, run.tracing.beside())
+    return window.end(run.file.config.name, run.label, run.governor_events())
 
 
 def seconds_of(text: str) -> float:

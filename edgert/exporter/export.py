@@ -22,7 +22,8 @@ from edgert.graph import Model, load, to_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, without
 from edgert.graph.load import check_standard
 from edgert.installation import pipeline_path
-from edgert.quantization.conversion import fp16_model, is_quantized
+from edgert.quantization.conversion import fp16_model
+from edgert.quantization.precision import is_quantized
 from edgert.reporter import OnProgress
 from edgert.zip_archive import check_paths
 

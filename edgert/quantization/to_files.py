@@ -15,11 +15,11 @@ from edgert.graph import Model, load, read, to_bytes
 from edgert.quantization.calibrated import calibrate_section, prepared, with_ranges
 from edgert.quantization.calibration.range_calibrator import calibrate as measured
 from edgert.quantization.calibration.ranges import RangeTable, save_table
-from edgert.quantization.conversion import is_quantized
 from edgert.quantization.describe import describe, summary
 from edgert.quantization.from_qdq import qdq_section
 from edgert.quantization.int8_model import BUDGET_S, QuantizationResult, quantize_section
 from edgert.quantization.lowering.trt_form import cache_of, version_number
+from edgert.quantization.precision import is_quantized
 from edgert.quantization.run import Log, Run
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from edgert.quantization.scheme.units import USUAL_DLA, Target

@@ -37,12 +37,11 @@ def test_races_are_ranges_over_runs_for_each_gpu(tables: Any, tmp_path: Path) ->
         write(tmp_path, f"gpu_peers-{number}.json", gpu, figures)
     found = {name: "\n".join(lines) for name, lines in tables.of_races(tmp_path).items()}
     speeds = found["frames per second"]
-    assert speeds.startswith("H100, 2 runs:\n\n|  | resnet50, batch 8 |\n") and "H200, 1 run:" in speeds
+    assert speeds.startswith("H100, 2 runs:\n\n|  | resnet50, batch 8 |\n") and "H200" not in speeds
     ours, theirs = "edgert on TensorRT-RTX, submitted frames", "careful PyTorch"
-    assert f"| {ours} | 2000–2200 |\n| {theirs} | 1000–1100 |" in speeds and f"| {ours} | 2600 |" in speeds
+    assert f"| {ours} | 2000–2200 |\n| {theirs} | 1000–1100 |" in speeds
     assert f"| {ours} | 100–101 |" in found["processor time per frame"]
-    assert f"| {theirs} | 1.00 |" in found["one batch at a time, median"]
-    assert f"| {ours} / {theirs} | 2.00 |" in found["ratios"] and ours not in found["one batch at a time, median"]
+    assert f"| {ours} / {theirs} | 2.00 |" in found["ratios"]
 
 
 def test_cameras_are_ranges_over_the_times_that_they_filmed(tables: Any, tmp_path: Path) -> None:

@@ -126,8 +126,8 @@ _ENDS_NS: WeakKeyDictionary[Stream, int] = WeakKeyDictionary()
 class RunTimer:
     """Two events around the runs of one slot.
 
-    How long a run took is what CUDA measured. When it was is known by the host: not before it was launched, nor before
-    the run ahead of it had ended, and not after it was seen to be done.
+    CUDA measures how long a run took. The host bounds when it ran: after its launch and the end of the run before it,
+    and before the host saw it done.
 
     Args:
         device: of the slot.

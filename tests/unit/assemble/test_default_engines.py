@@ -30,7 +30,7 @@ from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BuildError, DeviceError
 from edgert.graph import Model, load, to_bytes
 from edgert.pipeline import Pipeline
-from edgert.quantization.conversion import in_precision
+from edgert.quantization.precision import in_precision
 from tests.helpers.trt_bench import HERE, ORIN, Bench
 from tests.helpers.trt_bundle import PIPELINE, bench, model
 

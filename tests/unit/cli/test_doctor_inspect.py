@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -39,9 +40,10 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_doctor_fits_eighty_columns_and_says_what_is_missing(tmp_path: Path) -> None:
-    done = in_process("doctor", EDGERT_CACHE=str(tmp_path))
+    terminal = {"COLUMNS": "80", "TTY_COMPATIBLE": "1", "NO_COLOR": "1"}
+    done = in_process("doctor", EDGERT_CACHE=str(tmp_path), **terminal)
     assert done.returncode == 0, done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in done.stdout.splitlines()) <= 80
     for name in ("Python", "board", "ONNX Runtime", "codecs", "GStreamer", "cameras"):
         assert name in done.stdout
     assert "edgert can run here" in done.stdout

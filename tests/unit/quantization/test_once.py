@@ -16,8 +16,8 @@ from edgert.graph import Graph, read
 from edgert.installation import demo_images
 from edgert.quantization import conversion
 from edgert.quantization.calibrated import calibrate_section
-from edgert.quantization.conversion import in_precision
 from edgert.quantization.int8_model import quantize_section
+from edgert.quantization.precision import in_precision
 from edgert.quantization.scheme.units import Target
 
 TARGETS: tuple[Target, ...] = get_args(Target)

@@ -16,10 +16,10 @@ from edgert.cli import app
 from edgert.errors import ModelError
 from edgert.graph import Model, load, read, to_bytes, write
 from edgert.quantization.calibrated import prepare
-from edgert.quantization.conversion import is_quantized
 from edgert.quantization.from_qdq import qdq_model
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import dla_scales, parse_cache
+from edgert.quantization.precision import is_quantized
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
 from tests.unit.graph.graphs import make, node

@@ -26,7 +26,7 @@ CLAIMS = {  # file, or path of a class or function in its file; the most exact o
     "dialects.cached_calibrator": WEAK,
     "dialects.StrongDialect": STRONG,
     "dialects.RtxDialect": RTX,
-    "kernel_cache": RTX,
+    "engine_cache.KernelCache": RTX,
     "library.capabilities": RTX,
     "plugin": (*WEAK[1:], *STRONG),  # plugins in Python came with 10.0, and TensorRT-RTX has none
 }

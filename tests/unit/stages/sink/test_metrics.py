@@ -240,5 +240,5 @@ def every_name() -> set[str]:
 def test_the_page_lists_what_there_is() -> None:
     watts, cores = every_state()
     given = re.findall(r"^# TYPE (\w+)", metrics_text(watts) + metrics_text(cores), re.MULTILINE)
-    table = [line for line in (ROOT / "docs/live.md").read_text().splitlines() if line.startswith("| `edgert_")]
+    table = [line for line in (ROOT / "docs/metrics.md").read_text().splitlines() if line.startswith("| `edgert_")]
     assert set(given) == {name for line in table for name in re.findall(r"`(edgert_\w+)`", line)}
