@@ -1,7 +1,7 @@
 """Recorder of what the threads of a pipeline do: a ring of plain tuples for each thread, written without a lock.
 
-While nobody records, a task has no :class:`TaskTrace`, and a thread has no ring in :data:`HERE`: the code that would
-record asks for that alone.
+While nothing is recorded, tasks have no :class:`TaskTrace`, and threads have no ring in :data:`HERE`. A test for None
+is then the only cost.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MOST_RINGS = 256
 
 
 class Ring:
-    """Newest events of one thread, which alone adds some.
+    """Ring of the newest events of one thread. Only that thread adds events.
 
     Attributes:
-        events: in their place modulo :data:`SIZE`; None where there is none yet.
-        count: how many were ever added.
-        thread: its name.
-        thread_id: its number in the kernel.
-        now_ns: of the pipeline's clock.
+        events: event ``n`` is at place ``n`` modulo :data:`SIZE`; None where there is none yet.
+        count: the number of events ever added.
+        thread: the thread's name.
+        thread_id: the thread's number in the kernel.
+        now_ns: returns the time of the pipeline's clock, in nanoseconds.
     """
 
     __slots__ = ("count", "events", "now_ns", "thread", "thread_id")
@@ -52,12 +52,12 @@ class Ring:
         self.thread, self.thread_id = threading.current_thread().name, threading.get_native_id()
 
     def add(self, event: Event) -> None:
-        """Add an event; the oldest one gives way where the ring is full."""
+        """Add an event; where the ring is full, it replaces the oldest."""
         self.events[self.count % SIZE] = event
         self.count += 1
 
     def part(self, name: str, began_ns: int) -> int:
-        """Add some work within a step that ends now; return the time."""
+        """Add a part of a step that ends now; return the time."""
         now_ns = self.now_ns()
         self.add(("part", began_ns, now_ns, name, "", -1, None))
         return now_ns
@@ -218,10 +218,10 @@ class ThreadEvents:
     """Events of one thread.
 
     Attributes:
-        name: of the thread.
-        thread_id: its number in the kernel; 0 for what is no thread.
-        events: in the order in which they were added, which is that of their ends.
-        lost: how many more there were, which found no room.
+        name: the thread's name.
+        thread_id: the thread's number in the kernel; 0 where it is no thread.
+        events: events in the order of their ends.
+        lost: number of older events that the ring no longer has.
     """
 
     name: str
@@ -232,15 +232,15 @@ class ThreadEvents:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a pipeline did from one time to another.
+    """Recorded events of a pipeline, from one time to another.
 
     Attributes:
-        pipeline: its name.
-        process: its number.
-        began_ns, ended_ns: by the pipeline's clock.
-        day_ns: from that clock to the epoch.
-        threads: what each of them did.
-        label: what is said of times that are not this machine's; empty for none.
+        pipeline: the pipeline's name.
+        process: number of its process.
+        began_ns, ended_ns: times by the pipeline's clock.
+        day_ns: nanoseconds since the epoch at time 0 of that clock.
+        threads: events by thread.
+        label: note on times that are not this machine's; empty for none.
     """
 
     pipeline: str
@@ -253,12 +253,12 @@ class Recorded:
 
     @property
     def lost(self) -> int:
-        """Events that found no room."""
+        """Number of events that the rings no longer have."""
         return sum(thread.lost for thread in self.threads)
 
 
 class Window:
-    """What a recorder gets from now on, until :meth:`end`."""
+    """Window of a recording, from its construction to :meth:`end`."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -266,12 +266,12 @@ class Window:
         self._lost, self._began_ns = recorder.lost, recorder.now_ns()
 
     def end(self, pipeline: str, label: str = "", more: Iterable[ThreadEvents] = ()) -> Recorded:
-        """Return what has come.
+        """Return the events of the window.
 
         Args:
-            pipeline: its name.
-            label: what is said of times that are not this machine's.
-            more: what others recorded; events outside the window are left out.
+            pipeline: the pipeline's name.
+            label: note on times that are not this machine's.
+            more: events of other recorders, such as the governor; those outside the window are left out.
         """
         recorder, began_ns, ended_ns = self._recorder, self._began_ns, self._recorder.now_ns()
         threads = []
@@ -290,25 +290,21 @@ class Window:
 
 
 class Tracing:
-    """Recording of one pipeline: it begins with the first who wants it, and ends with the last.
+    """The recorder of one pipeline, shared by its users, from the first :meth:`begin` to the last :meth:`end`.
 
     Args:
-        record: has the tasks of the pipeline record, or no more.
-        now_ns: of the pipeline's clock.
+        record: sets the recorder of all tasks; None: they record nothing.
+        now_ns: returns the time of the pipeline's clock, in nanoseconds.
     """
 
-    def __init__(
-        self,
-        record: Callable[[Recorder | None], object],
-        now_ns: Callable[[], int],
-    ) -> None:
+    def __init__(self, record: Callable[[Recorder | None], object], now_ns: Callable[[], int]) -> None:
         self._record, self._now_ns = record, now_ns
         self._turn, self._users = threading.Lock(), 0
         self._is_watched = False
         self.recorder: Recorder | None = None
 
     def begin(self) -> Recorder:
-        """Begin to record, or go on; return the recorder. Call :meth:`end` as often."""
+        """Return the recorder; the first user starts it. Each call needs one :meth:`end`."""
         with self._turn:
             self._users += 1
             if self.recorder is None:
@@ -317,7 +313,7 @@ class Tracing:
             return self.recorder
 
     def end(self) -> None:
-        """End the recording, unless somebody else began it, too."""
+        """End one use of the recorder; the last user stops it."""
         with self._turn:
             self._users -= 1
             if not self._users:
@@ -329,7 +325,7 @@ class Tracing:
         """Record from now on until the block ends.
 
         Raises:
-            StageError: somebody else does.
+            StageError: another window is open.
         """
         with self._turn:
             if self._is_watched:

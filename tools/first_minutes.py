@@ -173,7 +173,7 @@ def walk(terminal: Terminal, lines: Sequence[str], address: str, limit_s: float)
     return time.monotonic() - began_s
 
 
-def photograph(page: Page, address: str) -> dict[str, bytes]:
+def screenshots(page: Page, address: str) -> dict[str, bytes]:
     """Return the live page as the film shows it: WebP, light and dark."""
     images = {}
     for name, dark in (("day", False), ("night", True)):
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
                 took_s = walk(terminal, lines, address, asked.limit)
                 labels = found(address)
                 until = len(terminal.outputs)
-                images = photograph(page, address) if page else None
+                images = screenshots(page, address) if page else None
                 terminal.interrupt()
                 terminal.wait(lambda: len(terminal.exit_codes()) > len(lines), 30)
         except (RuntimeError, TimeoutError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,11 +29,10 @@ def trace(run: Controlled, seconds: str = USUAL) -> dict[str, Any]:
 
 def recorded_for(run: Controlled, seconds: float) -> Recorded:
     """Return what a pipeline does for so long, or until its end. Raises StageError where another trace is made."""
-    never = threading.Event()
     with run.tracing.window() as window:
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0 and not run.has_ended:
-            never.wait(min(left_s, _LOOK_S))
+            time.sleep(min(left_s, _LOOK_S))
         return _ended(run, window)
 
 

@@ -10,18 +10,18 @@ from statistics import median
 from edgert.timeline.timeline_spans import Spans
 
 _FELT = 0.01
-"""Part of the longest time below which a place is left out: nobody feels it."""
+"""Part of the longest time below which a place is left out as negligible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one place takes of a stream's frames.
+    """Time that a stream's frames spend in one place.
 
     Attributes:
-        place: for people, such as ``waits before find``.
-        is_wait: whether nothing is done meanwhile.
-        frames: that were there.
-        median_ms, p99_ms: of the frames that were there.
+        place: name for messages, such as ``waits before find``.
+        is_wait: whether frames only wait there.
+        frames: number of frames that were there.
+        median_ms, p99_ms: time of these frames there.
     """
 
     place: str
@@ -36,9 +36,9 @@ class StreamTime:
     """The time of one stream's frames, from capture to the end of their last stage.
 
     Attributes:
-        frames: that were recorded from their source on, and not lost.
-        lost: frames lost on the way, by place and cause.
-        shares: what takes it, the most first.
+        frames: number of frames recorded from their source on, and not lost.
+        lost: number of lost frames, by place and cause.
+        shares: places of their time, the longest first.
     """
 
     stream: str

@@ -1,7 +1,7 @@
-"""OpenTelemetry: the way of one frame a second as a tree of spans, and every error, sent to a collector by OTLP.
+"""OpenTelemetry export by OTLP: one frame a second as a tree of spans, and every error.
 
-A thread looks at the recorder's rings once a second. It takes what belongs to the frame that was sampled the second
-before, so that its work is done by then. On the way of a frame nothing is added but the choice of that frame.
+A thread reads the recorder's rings once a second. It exports the frame that was sampled a second before, whose work is
+done by then. The only work on the path of a frame is the choice of the sampled one.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class Noted:
 
 
 class Sampler:
-    """Chooser of one frame a second; called by threads of sources. A machine that sent a frame decides for it.
+    """Sampler of one frame a second, called by threads of sources. For frames of another machine, the sender decides.
 
     Attributes:
-        chosen: frames since they were taken last.
-        failures: errors since then.
+        chosen: sampled frames that are not exported yet.
+        failures: errors that are not exported yet.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Sampler:
         self._failed_ns: dict[tuple[str, str], int] = {}
 
     def give(self, frame: Frame, now_ns: int) -> None:
-        """Choose a frame of a source, or not."""
+        """Sample a frame of a source if its time has come."""
         is_sent = frame.delivery is not None and frame.delivery.is_sampled
         if now_ns < self._next_ns and not is_sent:
             return
@@ -88,7 +88,7 @@ class Sampler:
         self.chosen.append(chosen)
 
     def fail(self, frame: Frame | None, task: str, error: str, now_ns: int) -> None:
-        """Note an error, unless it is a repeated one."""
+        """Record an error, unless it repeats within a second."""
         if now_ns - self._failed_ns.get((task, error), -_REPEAT_NS) < _REPEAT_NS:
             return
         if len(self._failed_ns) > _MOST_ERRORS:
@@ -118,14 +118,14 @@ class Telemetry:
         self.sampler = Sampler()
 
     def start(self) -> None:
-        """Begin to record and to export."""
+        """Start recording and exporting."""
         recorder = self._tracing.begin()
         recorder.sampler = self.sampler
         self._thread = threading.Thread(target=self._run, args=(recorder,), name="edgert:telemetry", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Export what is left, for a second at most, and end. Twice is once."""
+        """Export the rest, which may take about three seconds, and stop. May be called twice."""
         self._over.set()
         thread, self._thread = self._thread, None
         if thread is None:
@@ -143,7 +143,7 @@ class Telemetry:
         self.look(recorder)  # those that were chosen last
 
     def look(self, recorder: Recorder) -> None:
-        """Export the frames that were chosen before the last look, and all errors since then."""
+        """Export the frames that were sampled before the last call, and all errors since then."""
         day_ns = time.time_ns() - recorder.now_ns()
         now = list[tuple[Ring, list[Event]]]()
         for ring in recorder.rings[:]:
@@ -157,7 +157,7 @@ class Telemetry:
             self._processor.on_end(self._failed(failure, day_ns))
 
     def _tree(self, frame: Noted, seen: Iterable[tuple[Ring, list[Event]]], day_ns: int) -> Iterator[Any]:
-        """Yield the span of a frame's way, and below it those of its waits, steps and their parts."""
+        """Yield the root span of a frame, and below it spans of its waits, steps and their parts."""
         threads: dict[str, list[Event]] = {}
         for ring, events in seen:
             if found := [*_about(frame, events)]:
@@ -264,7 +264,7 @@ def _new_id() -> str:
 
 
 def telemetry_of(url: str | None, tracing: Tracing, pipeline: str) -> Telemetry | None:
-    """Return what exports spans as the pipeline file or the environment asks for it; None where neither does.
+    """Return the exporter that the pipeline file or the environment asks for; None where neither does.
 
     Args:
         url: ``telemetry:`` of the file; else OTEL_EXPORTER_OTLP_ENDPOINT and its like hold.

@@ -12,7 +12,7 @@ function make(name, text) {
   return element;
 }
 
-// Changes a text only where it differs: whoever reads the page by ear or selects in it is not disturbed.
+// Changes a text only where it differs, so that screen readers and selections are not disturbed.
 function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
