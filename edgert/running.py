@@ -19,7 +19,7 @@ from edgert.clock import Clock
 from edgert.config import PipelineConfig, PipelineFile
 from edgert.errors import BudgetError, DeviceError, EdgertError, StageError, nearest, printable_record
 from edgert.meters import peak_rss_bytes
-from edgert.meters.clocks import OverCurrent
+from edgert.meters.over_current import OverCurrent
 from edgert.policy import Drop
 from edgert.reporter import OnProgress, counting
 from edgert.result_reader import Tap

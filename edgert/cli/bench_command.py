@@ -94,7 +94,7 @@ def bench(
     """
     from edgert.benchmark.measure import machine
     from edgert.benchmark.suite import bench as measure
-    from edgert.meters.clocks import OverCurrent, listed
+    from edgert.meters.over_current import OverCurrent, listed
 
     console = terminal.console(stderr=True)
     if share is not None or target.endswith(".json"):

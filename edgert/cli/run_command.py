@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgert.cli import option
-from edgert.cli.progress import first_time_bar, on_first_call, planning_bar
-from edgert.cli.run_view import View, run_shown
-from edgert.cli.terminal import VERDICTS, console
+from edgert.cli.run_emulated import run_emulated
+from edgert.cli.run_view import View
 from edgert.installation import pipeline_path
-from edgert.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from edgert.cli.log import Way
 
 
@@ -147,64 +143,3 @@ def _way(log: str | None) -> Way:
     if how == "json":
         json_stderr()
     return how
-
-
-# ``edgert run --as``: a pipeline runs on this machine as a board would run it.
-
-_NOTICED = 1.05  # times slower than the board
-
-
-def run_emulated(
-    path: Path, overrides: Sequence[str], view: View, board: str, mode: str | None, profiles: Sequence[Path]
-) -> None:
-    """Run a pipeline with the predicted speed and power of a board.
-
-    Args:
-        path: of a pipeline file.
-        overrides: ``KEY=VALUE`` of ``--set``.
-        view: how it is shown.
-        board: name or file.
-        mode: power mode; the one that a plan chooses when None.
-        profiles: files of measured times.
-
-    Raises:
-        EdgertError: of the pipeline.
-        Exit: with code 1, a stage was down at the end.
-    """
-    from edgert.bundle.bundle import is_bundle
-    from edgert.cli.run_here import has_videos
-    from edgert.config import load_pipeline
-    from edgert.emulation import emulate
-    from edgert.pipeline import pipeline_in
-
-    option.refuse({"--as": is_bundle(path)}, "it works with pipeline files only; a bundle already targets one board")
-    file = load_pipeline(path, overrides)
-    option.refuse({"--as": has_videos(file)}, "a board is emulated with one video: --set stages.NAME.source=FILE")
-    with on_first_call(planning_bar, view.quiet) as bar:
-        place = emulate(file, board, mode, profiles=profiles, on_progress=bar)
-    typer.secho(place.label, fg="yellow", err=True)
-    for note in place.notes:
-        typer.secho(f"note: {note}", err=True)
-    with on_first_call(first_time_bar, view.quiet) as bar:
-        pipe = pipeline_in(place.environment, place.file, on_progress=bar)
-    ended = run_shown(pipe, view, report=place.report, label=place.label, clock=place.clock)
-    print_emulated(place.report(ended.summary))
-    ended.check()
-
-
-def print_emulated(report: Mapping[str, Any]) -> None:
-    """Print the report of :meth:`edgert.emulation.Emulation.report`.
-
-    It has watts, heat and memory of the board, how they compare with the budgets, and how much slower this machine was.
-    """
-    screen, figures, degrees = console(stderr=True), report["figures"], report["temperature_c"]
-    watts, energy_mj = figures["power_w"], figures["energy_mj_per_frame"]
-    power = "" if watts is None or energy_mj is None else f": {watts:.1f} W, {energy_mj / 1e3:.3g} J a frame"
-    heat = ": power unknown" if degrees is None else f", {degrees:.0f} °C"
-    memory = format_bytes(figures["memory_bytes"])
-    screen.print(f"{report['simulated']}{power}{heat}, {memory} planned", style="yellow", markup=False)
-    screen.print(report["words"], style=VERDICTS[report["verdict"]], markup=False)
-    if report["slower"] > _NOTICED:
-        what = f"this machine cannot emulate {figures['fps']:.3g} frames a second"
-        slowed = f"{what}: slowed down {report['slower']:.1f} times; all figures are in the board's time"
-        screen.print(slowed, style="yellow", markup=False)

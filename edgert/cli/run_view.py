@@ -22,7 +22,7 @@ from edgert.cli.progress import stop_on_signal
 from edgert.cli.terminal import Column, Row, console, is_stdout, marked, opened_by, table, write_json
 from edgert.clock import REAL
 from edgert.errors import EdgertError
-from edgert.meters.clocks import listed
+from edgert.meters.over_current import listed
 from edgert.units import format_bytes, format_ms
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from edgert.board.host import core_count, core_quota, read_text, swap_areas, sys
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.files import cache_folder, total_bytes
 from edgert.installation import checkout
-from edgert.meters.clocks import OverCurrent, listed
+from edgert.meters.over_current import OverCurrent, listed
 from edgert.units import format_bytes
 
 # Probes of the machine itself: Python, board, CPU, memory, cache.

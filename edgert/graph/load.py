@@ -17,7 +17,7 @@ from edgert import limits
 from edgert.errors import CONTROL, ModelError, cause, nearest
 from edgert.graph import model as messages
 from edgert.graph.model import Model
-from edgert.graph.static_shape import add_batch, bind_sizes
+from edgert.graph.size_inputs import add_batch, bind_sizes
 from edgert.installation import CHECKPOINTS, export_first
 from edgert.units import whole_number
 

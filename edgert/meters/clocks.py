@@ -6,7 +6,7 @@ the chips: gm20b (Nano), gp10b (TX2), gv11b (Xavier), ga10b (Orin), gb10b. On Th
 ``gpu-nvd-0`` decodes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -127,51 +127,3 @@ def _is_there(path: Path) -> bool:
         return path.is_file()
     except PermissionError:  # of debugfs; is_file() returns False for it only from Python 3.14 on
         return False
-
-
-# Over-current events of a Jetson: how often its hardware lowered the clocks because the module drew too much.
-#
-# The driver ``soctherm_oc`` shows a counter since boot for each limit, such as ``oc3_event_cnt``, that any user may
-# read. An event takes about a millisecond, so the alarms of the power sensors hardly ever show one. The limits of Orin
-# modules are in the Jetson Linux Developer Guide, Platform Power and Performance, "Over Current Event".
-
-LIMITS = {"oc1": "under voltage", "oc2": "average power", "oc3": "instantaneous power"}
-"""Quantity that each limit on Orin watches."""
-_DRIVER, _SUFFIX = "soctherm_oc", "_event_cnt"
-
-
-class OverCurrent:
-    """The counters of the machine under ``root``, first read when this object is created."""
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        folders = [one for one in reading.children(root / "sys/class/hwmon") if read_text(one / "name") == _DRIVER]
-        paths = [path for folder in folders for path in sorted(folder.glob(f"oc*{_SUFFIX}"))]
-        self._paths = {path.name.removesuffix(_SUFFIX): str(path) for path in paths}
-        self.source = reading.shown_path(paths[0].with_name(f"oc*{_SUFFIX}"), root) if paths else _DRIVER
-        self._first = self.since_boot()
-
-    def since_boot(self) -> dict[str, int]:
-        """Return the events of each limit since boot; without those whose counter cannot be read."""
-        found = dict[str, int]()
-        for name, path in self._paths.items():
-            try:
-                found[name] = int(reading.read_number(path, 0.0))
-            except (OSError, ValueError):  # the driver went away, or the counter belongs to a block that is off
-                continue
-        return found
-
-    def since_start(self) -> dict[str, int]:
-        """Return the events of each limit since this object was created; empty where nothing counts them."""
-        return difference(self.since_boot(), self._first)
-
-
-def difference(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """Return by how much each counter grew; one that fell was reset, and has counted from 0 since."""
-    pairs = ((name, count, before.get(name, count)) for name, count in now.items())
-    return {name: count - earlier if count >= earlier else count for name, count, earlier in pairs}
-
-
-def listed(events: Mapping[str, int]) -> str:
-    """Return limits with events in words, such as ``oc3 (instantaneous power) 27390``; empty for none."""
-    known = ((name, f" ({LIMITS[name]})" if name in LIMITS else "", count) for name, count in events.items() if count)
-    return ", ".join(f"{name}{what} {count}" for name, what, count in known)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edgert.board.host import read_text
 from edgert.meters import reading
-from edgert.meters.clocks import OverCurrent, difference, listed
+from edgert.meters.over_current import OverCurrent, difference, listed
 
 LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("VIN",),  # Thor: INA238

@@ -12,7 +12,7 @@ import pytest
 from edgert.benchmark import overhead, suite
 from edgert.benchmark.measure import Figure
 from edgert.installation import shipped
-from edgert.meters.clocks import OverCurrent
+from edgert.meters.over_current import OverCurrent
 from tests.helpers.command import in_process
 
 BIG = Figure("installed size", 481.4, "MB", 460.0)

@@ -8,7 +8,7 @@ import pytest
 
 from edgert.diagnosis import machine
 from edgert.meters.all import Meters
-from edgert.meters.clocks import OverCurrent, difference, listed
+from edgert.meters.over_current import OverCurrent, difference, listed
 from tests.helpers.sysfs import over_current, plant, write
 from tests.helpers.virtual_clock import VirtualClock
 from tests.unit.diagnosis.evidence import evidence

@@ -17,8 +17,8 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.faces import RetinaFace, Scrfd, YoloV5Face, YuNet
 from edgert.stages.decode.instances import DetrSeg
 from edgert.stages.decode.nanodet import FastestDet, NanoDet
+from edgert.stages.gpu.gpu_rows import GpuRows
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.readers import GpuRows
 from tests.helpers.gpu_readers import CELLS, EITHER, NETWORK, kernels_on, like_the_host, read_on_gpu, why_not
 
 LEVELS = (240, 60, 15)

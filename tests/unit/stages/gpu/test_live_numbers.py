@@ -21,10 +21,11 @@ from edgert.stages.decode.maps import Heatmap, SegmentThreshold
 from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8, YoloX
 from edgert.stages.gpu.gpu_detections import GpuDetector, GpuInstances, GpuOriented, GpuPose
+from edgert.stages.gpu.gpu_rows import GpuRows
 from edgert.stages.gpu.gpu_scores import GpuClasses, GpuMask, GpuPeaks
 from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.readers import GpuRows, HostReader, reader_for
+from edgert.stages.gpu.readers import HostReader, reader_for
 from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.gpu_inference import Rig, nv12, record
 from tests.helpers.gpu_readers import CELLS, EITHER, NETWORK, kernels_on, like_the_host
