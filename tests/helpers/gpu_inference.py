@@ -28,6 +28,17 @@ from tests.helpers.gpu_target import target
 SIDE = 16
 
 
+class RecordedGraph:
+    """A double of a CUDA graph, which counts its launches."""
+
+    def __init__(self, enqueue: Callable[[], None]) -> None:
+        self.launches = 0
+        enqueue()
+
+    def __call__(self) -> None:
+        self.launches += 1
+
+
 class Session:
     """An engine that writes, for each row, how many runs there were."""
 

@@ -17,35 +17,12 @@ from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.gpu.upload import on_gpu
 from edgert.stages.gpu.waiting import BlockingWait, PollingWait, Waiting
 from tests.helpers.frames import frame_of
-from tests.helpers.gpu_inference import Rig, nv12, shared
+from tests.helpers.gpu_inference import RecordedGraph, Rig, nv12, shared
 
 
-class Recorded:
-    """A graph that notes what it is told."""
-
-    def __init__(self, stream: Any, enqueue: Callable[[], None]) -> None:
-        self.told: list[Any] = []
-        self._stream, self._enqueue = stream, enqueue
-        enqueue()
-
-    def __call__(self) -> None:
-        self.told.append("launched")
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
-    """What is recorded, in order."""
-    found: list[Recorded] = []
-
-    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
-        found.append(Recorded(stream, enqueue))
-        return found[-1]
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
-    return found
-
-
-def test_graphs_are_recorded_at_the_start_and_follow_the_kernel_that_reads_the_frames(graphs: list[Recorded]) -> None:
+def test_graphs_are_recorded_at_the_start_and_follow_the_kernel_that_reads_the_frames(
+    graphs: list[RecordedGraph],
+) -> None:
     rig = Rig(rows=2)
     rig.inference.warm_up()
     assert len(graphs) == 2 * 2 * SLOTS and [session.sizes for session in rig.sessions] == [[2, 2, 1, 1]] * SLOTS
@@ -55,14 +32,14 @@ def test_graphs_are_recorded_at_the_start_and_follow_the_kernel_that_reads_the_f
     for index in range(2 * SLOTS):
         rig.inference.run(rig.inference.fill(nv12(index)))
     runs, decodes = graphs[2 * SLOTS :: 2], graphs[2 * SLOTS + 1 :: 2]
-    assert all(graph.told == ["launched"] * 2 for graph in (*runs, *decodes))
+    assert all(graph.launches == 2 for graph in (*runs, *decodes))
     assert len(rig.gpu.launches) == launches + 2 * SLOTS
     assert rig.device.counter.read().copies - before == 3 * 2 * SLOTS
     assert [len(session.sizes) for session in rig.sessions] == [4] * SLOTS
     rig.close()
 
 
-def test_what_becomes_faster_is_recorded_again_at_its_next_turn(graphs: list[Recorded]) -> None:
+def test_what_becomes_faster_is_recorded_again_at_its_next_turn(graphs: list[RecordedGraph]) -> None:
     rig = Rig(rows=2)
     rig.inference.warm_up()
     for session in rig.sessions:
@@ -73,13 +50,13 @@ def test_what_becomes_faster_is_recorded_again_at_its_next_turn(graphs: list[Rec
         rig.inference.submit_batch([rig.inference.fill(nv12(), row) for row in range(2)]) for _ in range(2 * SLOTS)
     ]
     assert len(graphs) == 3 * 2 * SLOTS and not any(session.renewed for session in rig.sessions)
-    assert all(graph.told == ["launched"] * 2 for graph in graphs[-2 * SLOTS :])
+    assert all(graph.launches == 2 for graph in graphs[-2 * SLOTS :])
     for pending in pairs:
         pending.records()
     rig.close()
 
 
-def test_what_becomes_faster_waits_for_its_recording_while_others_record(graphs: list[Recorded]) -> None:
+def test_what_becomes_faster_waits_for_its_recording_while_others_record(graphs: list[RecordedGraph]) -> None:
     rig, held, done = Rig(), threading.Event(), threading.Event()
     rig.inference.warm_up()
     before = len(graphs)
@@ -120,7 +97,7 @@ class Refine:
         self.is_closed = True
 
 
-def test_batches_that_are_not_full_are_prepared_while_full_ones_run(graphs: list[Recorded]) -> None:
+def test_batches_that_are_not_full_are_prepared_while_full_ones_run(graphs: list[RecordedGraph]) -> None:
     rig, refine = Rig(rows=4), Refine()
     rig.inference._refine = cast("Any", refine)
     rig.inference.warm_up()
@@ -128,12 +105,12 @@ def test_batches_that_are_not_full_are_prepared_while_full_ones_run(graphs: list
     rig.inference.warm_up()
     assert len(graphs) == 2 * SLOTS
 
-    def ran(rows: int) -> Recorded:
+    def ran(rows: int) -> RecordedGraph:
         """The graph of the engine that a batch of so many launched; its records are those of its frames."""
-        before = [len(graph.told) for graph in graphs]
+        before = [graph.launches for graph in graphs]
         found = rig.inference.run(*(rig.inference.fill(nv12(), row) for row in range(rows)))
         assert len(found) == rows
-        return next(graph for graph, count in zip(graphs, before, strict=True) if len(graph.told) > count)
+        return next(graph for graph, count in zip(graphs, before, strict=True) if graph.launches > count)
 
     full = graphs[::2]
     assert all(ran(rows) in full for rows in (1, 2, 3, 4))
@@ -170,7 +147,7 @@ def test_without_graphs_nothing_is_prepared_while_others_run() -> None:
     rig.close()
 
 
-def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(graphs: list[Recorded]) -> None:
+def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(graphs: list[RecordedGraph]) -> None:
     rig = Rig(beside=False)
     rig.inference.warm_up()
     assert len(graphs) == SLOTS
@@ -179,7 +156,7 @@ def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(graphs: list[Re
         frame = shared(rig, index)
         rig.inference.run(rig.inference.fill(frame))
         frame.lease.release()
-    assert all(graph.told == ["launched"] * 2 for graph in graphs)
+    assert all(graph.launches == 2 for graph in graphs)
     assert rig.device.counter.read().copies - before == 2 * SLOTS * 3  # staged, up, outputs down
     del frame
     rig.close()
@@ -212,9 +189,9 @@ def test_what_others_left_on_the_gpu_is_freed_before_the_first_recording(monkeyp
         def __init__(self) -> None:
             self.itself = self
 
-    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
+    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> RecordedGraph:
         assert left() is None
-        return Recorded(stream, enqueue)
+        return RecordedGraph(enqueue)
 
     monkeypatch.setattr(CudaDevice, "capture", capture)
     rig = Rig()
@@ -229,10 +206,10 @@ def test_a_recording_that_is_disturbed_is_made_again(
 ) -> None:
     disturbed = [True] * times
 
-    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
+    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> RecordedGraph:
         if disturbed.pop() if disturbed else False:
             raise DeviceError("recording a CUDA graph failed", why="somebody freed memory")
-        return Recorded(stream, enqueue)
+        return RecordedGraph(enqueue)
 
     monkeypatch.setattr(CudaDevice, "capture", capture)
     rig, reasons = Rig(), list[str]()

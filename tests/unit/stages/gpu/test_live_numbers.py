@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from edgert.backend.gpu import GpuTensor
 from edgert.errors import DeviceError
-from edgert.memory.cuda import CudaDevice
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.decoded import Detr
@@ -27,7 +25,7 @@ from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.readers import HostReader, reader_for
 from tests.helpers.cuda_on_host import kernels_or_skip
-from tests.helpers.gpu_inference import Rig, nv12, record
+from tests.helpers.gpu_inference import RecordedGraph, Rig, nv12, record
 from tests.helpers.gpu_readers import CELLS, EITHER, NETWORK, kernels_on, like_the_host
 
 
@@ -92,32 +90,14 @@ def test_what_takes_more_memory_than_there_is_does_not_fit() -> None:
         reader.close()
 
 
-class Recorded:
-    """A graph that says whether it was launched since the last look."""
-
-    def __init__(self, device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> None:
-        self.launches = 0
-        enqueue()
-
-    def __call__(self) -> None:
-        self.launches += 1
-
-
 def doubled(outputs: Any, geometry: Geometry) -> Any:
     value, way = record(outputs, geometry)
     return 1000 * value, way
 
 
 def test_a_live_number_is_changed_between_two_batches_and_nothing_is_recorded_again(
-    monkeypatch: pytest.MonkeyPatch,
+    graphs: list[RecordedGraph],
 ) -> None:
-    graphs = list[Recorded]()
-
-    def capture(*given: Any) -> Recorded:
-        graphs.append(Recorded(*given))
-        return graphs[-1]
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
     rig = Rig(rows=2)
     rig.inference.warm_up()
     count = len(graphs)
@@ -138,15 +118,8 @@ class Small(HostReader):
 
 
 def test_more_room_is_made_between_two_batches_and_each_size_is_recorded_once_more(
-    monkeypatch: pytest.MonkeyPatch,
+    graphs: list[RecordedGraph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graphs = list[Recorded]()
-
-    def capture(*given: Any) -> Recorded:
-        graphs.append(Recorded(*given))
-        return graphs[-1]
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
     rig, closed = Rig(rows=2), list[Any]()
     monkeypatch.setattr(Small, "close", lambda self: closed.append(self))
     for slot in rig.inference._slots:
