@@ -38,8 +38,8 @@ from edgert.stages.infer import Choice
 from edgert.tracing import ThreadEvents
 
 _ASSUMED_HZ = 30.0  # rate of a camera, where the file leaves it open
-_RUNS, _TIMED_S = 3, 0.2
-"""Least number of timed runs of an engine, and least time of them all: one of them falls between two frames."""
+_MIN_RUNS, _MAX_RUNS, _MIN_TIMED_S = 3, 100, 0.2
+"""Timed runs of an engine: enough that one of them falls between two frames of a running pipeline."""
 _FALLBACK = 0.9
 """Assumed power of each fallback model relative to the one before, where it cannot be predicted."""
 _LATENCY_SAMPLES = 4  # two seconds
@@ -128,7 +128,7 @@ class Governing:
 
     def __init__(self, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]) -> None:
         self._assembly, self._environment, self._fail = assembly, environment, fail
-        self._timed = {name: _timed(engine) for name, engine in assembly.engines.items()}
+        self._timed = {name: time_run(engine) for name, engine in assembly.engines.items()}
         self._meters = environment.meters or meters_here(environment.clock)
         self._meters.sample()  # energy counters give power only from the second read on
         self._began_ns = environment.clock.now_ns()
@@ -319,7 +319,7 @@ def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float
     return Cost(rates_hz, cores if used else None, max((wall_s * 1e3 for (_, wall_s), _ in used), default=0.0))
 
 
-def _timed(engine: Engine | SegmentedEngine) -> tuple[float, float]:
+def time_run(engine: Engine | SegmentedEngine) -> tuple[float, float]:
     """Return CPU and wall seconds of one run, of all segments of a split model: the minimum of some runs."""
     runs: list[Callable[[], object]]
     if isinstance(engine, SegmentedEngine):
@@ -327,13 +327,17 @@ def _timed(engine: Engine | SegmentedEngine) -> tuple[float, float]:
         runs = [partial(chain.run, segment, 0) for segment in range(chain.segments)]
     else:
         runs = [partial(engine.session().run, 1)]
-    taken = list[tuple[int, int]]()
-    while len(taken) <= _RUNS or sum(wall_ns for _, wall_ns in taken) < _TIMED_S * 1e9:
+    for run in runs:  # the first run of an engine is slower
+        run()
+    cpu_times, wall_times = list[int](), list[int]()
+    until_ns = time.perf_counter_ns() + int(_MIN_TIMED_S * 1e9)
+    while len(wall_times) < _MIN_RUNS or (len(wall_times) < _MAX_RUNS and time.perf_counter_ns() < until_ns):
         cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
         for run in runs:
             run()
-        taken.append((time.process_time_ns() - cpu_ns, time.perf_counter_ns() - wall_ns))
-    return min(cpu for cpu, _ in taken[1:]) / 1e9, min(wall for _, wall in taken[1:]) / 1e9
+        cpu_times.append(time.process_time_ns() - cpu_ns)
+        wall_times.append(time.perf_counter_ns() - wall_ns)
+    return min(cpu_times) / 1e9, min(wall_times) / 1e9
 
 
 def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:

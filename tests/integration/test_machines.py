@@ -111,7 +111,9 @@ def sends_back(port: int, spool: Path) -> str:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Return the lines written so far; the last one may be half written."""
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def acknowledged(port: int, camera: str = "north") -> tuple[int, int]:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from hypothesis import given, strategies as st
 
-from edgert.assemble.governing import Controls, Cost, carry_out, rules_of
+from edgert.assemble.governing import Controls, Cost, carry_out, rules_of, time_run
 from edgert.assemble.run_settings import PowerStep, run_settings
 from edgert.budget.governor import Governor
 from edgert.budget.rules import Stop, Switch, Warn
@@ -160,3 +163,13 @@ def test_one_function_carries_out_what_a_governor_decides() -> None:
     assert not failed and controls.choice.level == 1
     carry_out(controls, Stop("power 17 of 15 W, for 2 s"))
     assert [(error.why, error.where) for error in failed] == [("power 17 of 15 W, for 2 s", "pipeline.yaml:3")]
+
+
+def test_an_engine_that_takes_no_time_is_run_a_hundred_times() -> None:
+    """A pipeline starts at once however short its model's runs are, as on an emulated board."""
+
+    runs = list[int]()
+    engine = SimpleNamespace(session=lambda: SimpleNamespace(run=runs.append))
+    cpu_s, wall_s = time_run(cast(Any, engine))
+    assert len(runs) == 101
+    assert 0 <= cpu_s < 0.01 and 0 < wall_s < 0.01
