@@ -95,10 +95,10 @@ def class_line(name: str, kind: Any) -> str:
     inherited = "" if base.__module__ == "builtins" or base.__name__ == "pybind11_object" else f"({base.__name__})"
     known = set(dir(base)) if inherited else set()
     members = [member for member in sorted(dir(kind)) if not member.startswith("_") and member not in known]
-    return f"{name}{inherited}: {' '.join(told(kind, member) for member in members)}"
+    return f"{name}{inherited}: {' '.join(member_text(kind, member) for member in members)}"
 
 
-def told(kind: Any, member: str) -> str:
+def member_text(kind: Any, member: str) -> str:
     """A member: a method with the class it returns, if its signature names one of the binding's own."""
     value = inspect.getattr_static(kind, member)
     if isinstance(value, property) or not callable(getattr(kind, member)) or inspect.isclass(value):

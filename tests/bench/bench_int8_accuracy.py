@@ -232,17 +232,17 @@ def _drop(
     title: str, before: Accuracy, after: Accuracy, metric: str, kept: dict[str, str], bar: float | None
 ) -> Figure:
     low, high = np.percentile(_drawn(before, after, metric), [LEVEL / 2, 100 - LEVEL / 2])
-    told = {"fp32": before.values[metric], "int8": after.values[metric], "low": 100 * low, "high": 100 * high}
+    figures = {"fp32": before.values[metric], "int8": after.values[metric], "low": 100 * low, "high": 100 * high}
     drop = before.values[metric] - after.values[metric]
-    return Figure(title, 100 * drop, "points", bar, n=after.images, detail={**told, **kept})
+    return Figure(title, 100 * drop, "points", bar, n=after.images, detail={**figures, **kept})
 
 
 def _behind(title: str, before: Accuracy, after: Accuracy, ranked: Sequence[Accuracy], metric: str) -> Figure:
     found = distance(after, ranked, metric)
-    told = {f"{one.name} drop": 100 * (before.values[metric] - one.values[metric]) for one in ranked}
+    figures = {f"{one.name} drop": 100 * (before.values[metric] - one.values[metric]) for one in ranked}
     own = {"behind": 100 * found.behind, "low": 100 * found.low, "high": 100 * found.high}
     title = f"{title}, sure distance behind any peer, {found.peer} the best"
-    return Figure(title, 100 * found.sure, "points", 0.0, n=after.images, detail={**own, **told})
+    return Figure(title, 100 * found.sure, "points", 0.0, n=after.images, detail={**own, **figures})
 
 
 if __name__ == "__main__":

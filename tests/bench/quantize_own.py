@@ -38,9 +38,9 @@ def main() -> None:
     made = Quantizer(calibrated.model, calibrated.table, recipe_of(config, "ort"), feeds).finish()
     Path(out).write_bytes(to_bytes(made.model))
     ended = time.perf_counter()
-    told = {"seconds": ended - started, "calibrate": counted - started, "quantize": ended - counted}
-    told["cpu"] = time.process_time() - cpu
-    print(json.dumps({**told, "peak": peak_rss_bytes(), "calibrate peak": counted_peak, "before": before}))
+    figures = {"seconds": ended - started, "calibrate": counted - started, "quantize": ended - counted}
+    figures["cpu"] = time.process_time() - cpu
+    print(json.dumps({**figures, "peak": peak_rss_bytes(), "calibrate peak": counted_peak, "before": before}))
 
 
 if __name__ == "__main__":

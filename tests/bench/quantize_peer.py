@@ -52,8 +52,8 @@ def main() -> None:
             per_channel=True,
             calibrate_method=getattr(CalibrationMethod, method),
         )
-    told = {"seconds": time.perf_counter() - ready, "cpu": time.process_time() - cpu, "ready": ready - started}
-    print(json.dumps({**told, "peak": peak_rss_bytes(), "before": before}))
+    figures = {"seconds": time.perf_counter() - ready, "cpu": time.process_time() - cpu, "ready": ready - started}
+    print(json.dumps({**figures, "peak": peak_rss_bytes(), "before": before}))
 
 
 if __name__ == "__main__":

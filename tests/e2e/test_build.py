@@ -77,8 +77,8 @@ def test_inspect_says_what_it_holds(home: Path) -> None:
     assert done.returncode == 0, done.stderr
     for text in ("orin-nx-16gb in 15W", "tensorrt-dla → tensorrt", "calibration.cache", "all whole", "relative error"):
         assert text in done.stdout
-    told = json.loads((home / "dock.json").read_text())
-    assert told["models"]["parts"]["precision"] == "int8"
+    report = json.loads((home / "dock.json").read_text())
+    assert report["models"]["parts"]["precision"] == "int8"
     assert in_process("inspect", "dock.edgert", "--ops", cwd=home).returncode == 2
 
 
@@ -87,9 +87,9 @@ def test_it_runs_here_and_says_on_what(home: Path) -> None:
     done = edgert("run", "dock.edgert", *options, cwd=home, env=env(home))
     assert done.returncode == 0, done.stderr
     assert "tensorrt-dla skipped: host has no DLA" in done.stderr
-    told = json.loads((home / "summary.json").read_text())
-    assert told["bundle"]["engine"] == "onnxruntime"
-    assert [one["engine"] for one in told["bundle"]["skipped"]] == ["tensorrt-dla", "tensorrt", "onnxruntime-cuda"]
+    report = json.loads((home / "summary.json").read_text())
+    assert report["bundle"]["engine"] == "onnxruntime"
+    assert [one["engine"] for one in report["bundle"]["skipped"]] == ["tensorrt-dla", "tensorrt", "onnxruntime-cuda"]
     lines = (home / "out/hello.jsonl").read_text().splitlines()
     assert len(lines) == 10
 
@@ -116,8 +116,8 @@ def test_a_bundle_is_finished_here(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run", "inspect"])
-@pytest.mark.parametrize(("damage", "told"), [("flip", "damaged"), ("cut", "cut short"), ("empty", "empty")])
-def test_a_damaged_bundle_is_refused(home: Path, tmp_path: Path, verb: str, damage: str, told: str) -> None:
+@pytest.mark.parametrize(("damage", "message"), [("flip", "damaged"), ("cut", "cut short"), ("empty", "empty")])
+def test_a_damaged_bundle_is_refused(home: Path, tmp_path: Path, verb: str, damage: str, message: str) -> None:
     content = bytearray((home / "dock.edgert").read_bytes())
     if damage == "flip":
         content[len(content) // 3] ^= 1
@@ -125,7 +125,7 @@ def test_a_damaged_bundle_is_refused(home: Path, tmp_path: Path, verb: str, dama
         content if damage == "flip" else content[: len(content) // 3 * (damage == "cut")]
     )
     done = in_process(verb, "bad.edgert", cwd=tmp_path)
-    assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_folder_can_be_looked_into_and_run(home: Path, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_folder_can_be_looked_into_and_run(home: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--board", "orin-nx"), "no board 'orin-nx'"),
         (("--board", "orin-nx-16gb", "--mode", "99W"), "no power mode '99W'"),
@@ -145,7 +145,7 @@ def test_a_folder_can_be_looked_into_and_run(home: Path, tmp_path: Path) -> None
         (("--mode", "15W"), "--mode needs a board"),
     ],
 )
-def test_what_cannot_be_built_for_is_told(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_built_for_is_told(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     done = in_process("build", "hello", *options, cwd=tmp_path)
-    assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.edgert"))

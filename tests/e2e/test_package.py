@@ -41,16 +41,16 @@ def test_it_is_pure_python_and_carries_its_data(wheel: Path) -> None:
 def test_links_of_the_package_page_are_absolute_and_who_made_it_is_told(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-    told = email.message_from_bytes(archive.read(name))
-    page = told.get_payload()
+    metadata = email.message_from_bytes(archive.read(name))
+    page = metadata.get_payload()
     links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", page)
     assert len(links) > 20 and all(link.startswith(("https://", "#")) for _, link in links)
     assert [link.rpartition("/")[2] for image, link in links if image] == ["hello.jpg", "first-minutes.svg"]
     root = "https://github.com/edgert/edgert/blob/main/"
     ours = [link.removeprefix(root).partition("#")[0] for _, link in links if link.startswith(root)]
     assert all((ROOT / path).exists() for path in ours) and "docs/index.md" in ours
-    assert told["Author"] == "edgert developers"
-    urls = dict(value.split(", ") for value in told.get_all("Project-URL"))
+    assert metadata["Author"] == "edgert developers"
+    urls = dict(value.split(", ") for value in metadata.get_all("Project-URL"))
     assert {"Documentation", "Source", "Issues"} <= set(urls)
 
 
@@ -65,8 +65,8 @@ def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "hello.mp4").exists()
     where = "import dla, edgert.board.record as b, edgert; print(edgert.__file__, dla.__file__)"
-    told = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert told.stdout.count(str(site)) == 2, told.stderr
+    metadata = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert metadata.stdout.count(str(site)) == 2, metadata.stderr
 
 
 @pytest.mark.slow

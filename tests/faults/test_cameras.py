@@ -170,9 +170,9 @@ def test_a_refused_password_is_reported_and_tried_slowly(
             server.password = "right"
             server.drop()
             wait(lambda: "password" in state(running).reason)
-    told = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
-    assert ["password" in line for line in told if line.startswith("cam: ")] == [True, False, False, True]
-    assert "rtsp://***@" in told[0] and "wr0ng" not in caplog.text
+    warned = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
+    assert ["password" in line for line in warned if line.startswith("cam: ")] == [True, False, False, True]
+    assert "rtsp://***@" in warned[0] and "wr0ng" not in caplog.text
 
 
 @pytest.mark.parametrize("first", [b"", b"RTSP/1.0 200 OK\r\nCSeq: 1\r\n\r\n"])
@@ -291,11 +291,11 @@ def test_reminders_come_every_few_minutes_and_new_reasons_at_once(caplog: pytest
     while clock.now_ns() < 1000e9:
         why = "the cable is out" if clock.now_ns() < 600e9 else "it is locked"
         clock.wait(over, way.lost(DeviceError("lost", why=why)))
-    told = warnings(caplog)
-    assert [line.split(": ")[1].split(" rtsp")[0] for line in told] == ["lost", "still no", "still no", "still no"]
-    assert ["the cable is out" in line for line in told] == [True, True, False, False]
-    assert ["it is locked" in line for line in told] == [False, False, True, True]
-    assert all(f" for {minutes}" in line for line, minutes in zip(told[1:], ("30", "60", "90"), strict=True))
+    warned = warnings(caplog)
+    assert [line.split(": ")[1].split(" rtsp")[0] for line in warned] == ["lost", "still no", "still no", "still no"]
+    assert ["the cable is out" in line for line in warned] == [True, True, False, False]
+    assert ["it is locked" in line for line in warned] == [False, False, True, True]
+    assert all(f" for {minutes}" in line for line, minutes in zip(warned[1:], ("30", "60", "90"), strict=True))
     assert way.stats(0, 0).reason == "it is locked" and (way.stats(0, 0).state_s or 0) >= 999
     way.gave_image()
     assert "is back after 100" in warnings(caplog)[-1]
@@ -318,8 +318,8 @@ def test_one_that_comes_and_goes_does_not_flood_the_log(caplog: pytest.LogCaptur
         clock.wait(over, way.lost(DeviceError("lost", why="too many clients")))
         way.gave_image()
         clock.wait(over, 1.0)
-    told = warnings(caplog)
-    assert len(told) <= 30 and any("lost rtsp://x 10 times in" in line for line in told)
+    warned = warnings(caplog)
+    assert len(warned) <= 30 and any("lost rtsp://x 10 times in" in line for line in warned)
     assert way.reconnects == 500
 
 
@@ -403,6 +403,6 @@ def test_the_terminal_says_which_cameras_are_down(programs: list[RtspProgram], t
         assert run_view._line(running.summary(), "").endswith("down: absent")
         running.stop()
         assert running.wait(5)
-        told = list(run_view._troubles(running.summary()))
-    assert len(told) == 1 and told[0].startswith("absent: down for the last ")
-    assert told[0].endswith(" s: nothing listens on that port")
+        warned = list(run_view._troubles(running.summary()))
+    assert len(warned) == 1 and warned[0].startswith("absent: down for the last ")
+    assert warned[0].endswith(" s: nothing listens on that port")

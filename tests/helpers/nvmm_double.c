@@ -16,11 +16,11 @@ typedef struct { void *planes[3]; uint32_t width, height, depth, pitch, count, c
 #define HANDLE 0xE47 /* of the host; nothing that a kernel may read */
 
 static int called(const char *name, int *count) {
-    const char *told = getenv("NVMM_FAILS");
+    const char *failing = getenv("NVMM_FAILS");
     size_t length = strlen(name);
     ++*count;
-    if (told && !strncmp(told, name, length) && told[length] == ':') {
-        int which = atoi(told + length + 1);
+    if (failing && !strncmp(failing, name, length) && failing[length] == ':') {
+        int which = atoi(failing + length + 1);
         return which == 0 || which == *count;
     }
     return 0;

@@ -73,11 +73,11 @@ def test_frames_are_throttled_while_the_budget_is_exceeded_and_come_back_after(t
     with pipeline_in(Environment(meters=meters), path) as pipeline:
         pipeline.start()
         meters.cores = 1.2
-        _budgets_once(pipeline, lambda told: told["throttled"] > 0)
+        _budgets_once(pipeline, lambda budgets: budgets["throttled"] > 0)
         meters.cores = 0.1
         pipeline.wait(2)  # what was measured before still counts for a moment
         busy = pipeline.summary().budgets
-        after = _budgets_once(pipeline, lambda told: "headroom" in _reasons(told)[-1])
+        after = _budgets_once(pipeline, lambda budgets: "headroom" in _reasons(budgets)[-1])
     assert busy["governor"]["setting"].endswith("% of the frames")
     assert busy["throttled"] > 0
     assert " of 0.6 cores" in _reasons(after)[0]
@@ -85,10 +85,10 @@ def test_frames_are_throttled_while_the_budget_is_exceeded_and_come_back_after(t
     assert _share(after["governor"]["setting"]) > _share(busy["governor"]["setting"])
 
 
-def _budgets_once(pipeline: edgert.Pipeline, told: Callable[[Any], bool], most_s: float = 20) -> Any:
+def _budgets_once(pipeline: edgert.Pipeline, is_reached: Callable[[Any], bool], most_s: float = 20) -> Any:
     """What a running pipeline says of its budgets as soon as that is so, or at the end of that time."""
     ends = time.monotonic() + most_s
-    while not told(budgets := pipeline.summary().budgets) and time.monotonic() < ends:
+    while not is_reached(budgets := pipeline.summary().budgets) and time.monotonic() < ends:
         pipeline.wait(0.1)
     return budgets
 
@@ -102,8 +102,8 @@ def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path)
         pipeline.start()
         meters.cores = 6.0
         pipeline.wait(4)
-        told = pipeline.summary().budgets["governor"]
-    assert told["setting"].endswith("% of the frames, without gate")
+        governor = pipeline.summary().budgets["governor"]
+    assert governor["setting"].endswith("% of the frames, without gate")
 
 
 def _reasons(budgets: Any) -> list[str]:
@@ -123,9 +123,9 @@ def test_memory_is_planned_and_compared(tmp_path: Path) -> None:
     path = write(tmp_path, f"{{memory: {enough}B}}", "fps: 40, limit: 30")
     with edgert.Pipeline(path) as pipeline:
         summary = pipeline.run()
-    told = summary.budgets["memory"]
-    assert told["fits"] and told["measured_bytes"] == summary.peak_rss_bytes
-    assert told["more_bytes"] == told["measured_bytes"] - told["total_bytes"]
+    memory = summary.budgets["memory"]
+    assert memory["fits"] and memory["measured_bytes"] == summary.peak_rss_bytes
+    assert memory["more_bytes"] == memory["measured_bytes"] - memory["total_bytes"]
 
 
 def test_more_than_this_machine_has_does_not_start_without_a_budget_either(
@@ -155,8 +155,10 @@ def test_a_latency_that_the_engine_alone_exceeds_is_refused(tmp_path: Path) -> N
 def test_a_warning_says_at_the_start_what_is_predicted_and_runs(tmp_path: Path) -> None:
     path = write(tmp_path, "{latency: 0.001ms, when_exceeded: warn}", "fps: 40, limit: 5")
     with edgert.Pipeline(path) as pipeline:
-        told = pipeline.run().budgets["governor"]
-    assert told["notes"][0].startswith("no setting keeps the budgets: the closest, all frames, is predicted to need")
+        governor = pipeline.run().budgets["governor"]
+    assert governor["notes"][0].startswith(
+        "no setting keeps the budgets: the closest, all frames, is predicted to need"
+    )
 
 
 def test_power_that_nothing_here_measures_stops_no_run_and_is_told(tmp_path: Path) -> None:
@@ -195,13 +197,13 @@ def test_power_is_kept_by_a_lower_clock_which_is_restored_at_the_end(tmp_path: P
         power = PowerSteps((found, capped), control)
         with pipeline_in(Environment(meters=meters, power=power), path) as pipeline:
             pipeline.start()
-            _budgets_once(pipeline, lambda told: told["governor"]["events"])
+            _budgets_once(pipeline, lambda governor: governor["governor"]["events"])
             pipeline.wait(0.5)
-            told = pipeline.summary().budgets["governor"]
+            governor = pipeline.summary().budgets["governor"]
             assert clock.read_text().strip() == "612000000"
     assert clock.read_text().strip() == "918000000"
-    assert told["setting"] == "all frames, GPU at 612 MHz"
-    assert [event["reason"] for event in told["events"]] == [
+    assert governor["setting"] == "all frames, GPU at 612 MHz"
+    assert [event["reason"] for event in governor["events"]] == [
         "all frames -> all frames, GPU at 612 MHz: power 11.5 of 10 W"
     ]
 
@@ -230,11 +232,11 @@ def test_a_smaller_model_takes_over_between_two_frames(tmp_path: Path) -> None:
     ) as pipeline:
         pipeline.start()
         meters.cores = 0.9
-        _budgets_once(pipeline, lambda told: told["governor"]["setting"] == "all frames, with small")
+        _budgets_once(pipeline, lambda budgets: budgets["governor"]["setting"] == "all frames, with small")
         before = len(seen)
-        told = _budgets_once(pipeline, lambda _: len(seen) > before + 5)
-    assert told["governor"]["setting"] == "all frames, with small"
-    assert told["governor"]["events"][0]["reason"].startswith("all frames -> all frames, with small: CPU time ")
+        budgets = _budgets_once(pipeline, lambda _: len(seen) > before + 5)
+    assert budgets["governor"]["setting"] == "all frames, with small"
+    assert budgets["governor"]["events"][0]["reason"].startswith("all frames -> all frames, with small: CPU time ")
     assert len(seen) > before + 5 and None not in seen
 
 

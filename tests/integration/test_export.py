@@ -102,8 +102,8 @@ def test_plain_onnx_computes_what_the_model_does(
     assert ("QuantizeLinear" in kinds or "DequantizeLinear" in kinds) == (
         target == "dla"
     )  # for ONNX Runtime nothing of it is worth it
-    told = "\n".join(left.limitations)
-    assert "before it: stretch" in told and "mark (draw)" in told
+    limitations = "\n".join(left.limitations)
+    assert "before it: stretch" in limitations and "mark (draw)" in limitations
 
 
 def test_without_a_form_it_is_the_one_that_was_built(opened: Any, home: Path, tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_triton_repository_for_a_processor(opened: Any, tmp_path: Path) -> Non
     assert names == ["parts/1/model.onnx", "parts/labels.txt", "parts/config.pbtxt"]
     config = parsed(left.files[2].read_text())
     session = onnxruntime.InferenceSession(str(left.files[0]))
-    for ports, told in ((session.get_inputs(), config.input), (session.get_outputs(), config.output)):
-        assert [(port.name, port.shape) for port in ports] == [(one.name, list(one.dims)) for one in told]
+    for ports, limitations in ((session.get_inputs(), config.input), (session.get_outputs(), config.output)):
+        assert [(port.name, port.shape) for port in ports] == [(one.name, list(one.dims)) for one in limitations]
     assert config.max_batch_size == 0 and config.parameters["intra_op_thread_count"].string_value == "2"
     assert config.instance_group[0].kind == config.instance_group[0].Kind.Value("KIND_CPU")
     assert left.files[1].read_text() == "bolt\nnut\n" and "after it: embed none" in left.files[2].read_text()
@@ -370,9 +370,9 @@ def test_typed_at_a_prompt(home: Path, tmp_path: Path) -> None:
     bundle = str(home / "weak.edgert")
     done = edgert("export", bundle, "--format", "trtexec", "-o", "out", "--json", "out.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "out.json").read_text())
-    assert told["files"][-1] == "out/build.sh" and "What trtexec cannot express:" in done.stdout
-    assert all(line in done.stdout for line in told["limitations"])
+    limitations = json.loads((tmp_path / "out.json").read_text())
+    assert limitations["files"][-1] == "out/build.sh" and "What trtexec cannot express:" in done.stdout
+    assert all(line in done.stdout for line in limitations["limitations"])
     wrong = in_process("export", bundle, "--format", "tritn", "-o", "out", cwd=tmp_path)
     assert wrong.returncode == 1 and "no 'tritn'; did you mean 'triton'?" in wrong.stderr
     assert "one of triton, onnx, trtexec" in wrong.stderr

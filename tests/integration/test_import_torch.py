@@ -153,7 +153,9 @@ def test_the_command_line(mine: Path) -> None:
     command = [sys.executable, "-m", "edgert", "import", "mine:model", "-o", "m.onnx", "--json", "-"]
     here = {**os.environ, "PYTHONPATH": str(Path(edgert.__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, cwd=mine, env=here, check=True)
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert (
-        told["path"] == "m.onnx" and set(told["differences"]) == {"features", "scores"} and "torch" in told["versions"]
+        report["path"] == "m.onnx"
+        and set(report["differences"]) == {"features", "scores"}
+        and "torch" in report["versions"]
     )

@@ -55,28 +55,30 @@ def test_it_is_ready_when_the_last_stage_is_open_and_lives_until_it_stops(tmp_pa
         run = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
             assert systemd.recv(4096) == b"STATUS=starting"
-            while b"slow: not open yet" not in (told := systemd.recv(4096)) or b"cam" in told:
-                assert b"READY" not in told and b"EXTEND_TIMEOUT_USEC=60000000" in told
+            while b"slow: not open yet" not in (datagram := systemd.recv(4096)) or b"cam" in datagram:
+                assert b"READY" not in datagram and b"EXTEND_TIMEOUT_USEC=60000000" in datagram
             (tmp_path / "opens").touch()
-            while b"READY=1\nWATCHDOG=1" not in (told := systemd.recv(4096)):
-                assert b"WATCHDOG" not in told
+            while b"READY=1\nWATCHDOG=1" not in (datagram := systemd.recv(4096)):
+                assert b"WATCHDOG" not in datagram
             for _ in range(3):
-                told = systemd.recv(4096)
-                assert told.startswith(b"STATUS=") and b" fps, p99 " in told and told.endswith(b"\nWATCHDOG=1")
+                datagram = systemd.recv(4096)
+                assert (
+                    datagram.startswith(b"STATUS=") and b" fps, p99 " in datagram and datagram.endswith(b"\nWATCHDOG=1")
+                )
             assert (ask(port, "/healthz"), ask(port, "/readyz")) == ((200, "ok\n"), (200, "ok\n"))
             (tmp_path / "hangs").touch()
-            while b"slow: in one call" not in (told := systemd.recv(4096)):
-                assert told.endswith(b"\nWATCHDOG=1")
-            assert b"WATCHDOG" not in told, "no sign of life while a stage is stuck"
+            while b"slow: in one call" not in (datagram := systemd.recv(4096)):
+                assert datagram.endswith(b"\nWATCHDOG=1")
+            assert b"WATCHDOG" not in datagram, "no sign of life while a stage is stuck"
             for path in ("/healthz", "/readyz"):
                 status, body = ask(port, path)
                 assert status == 503 and body.startswith("slow: in one call for ")
             (tmp_path / "hangs").unlink()
-            while not (told := systemd.recv(4096)).endswith(b"\nWATCHDOG=1"):
-                assert b"slow: in one call" in told
+            while not (datagram := systemd.recv(4096)).endswith(b"\nWATCHDOG=1"):
+                assert b"slow: in one call" in datagram
             run.send_signal(signal.SIGTERM)
-            while not (told := systemd.recv(4096)).startswith(b"STOPPING=1"):
-                assert told.startswith(b"STATUS=")
+            while not (datagram := systemd.recv(4096)).startswith(b"STOPPING=1"):
+                assert datagram.startswith(b"STATUS=")
             run.wait(30)
         finally:
             run.kill()

@@ -139,9 +139,9 @@ def test_a_lost_connection_is_opened_again_and_the_clock_goes_on(
     assert media == sorted(media)
     passed_ns = both[-1].timestamp_ns - both[0].timestamp_ns
     assert media[-1] == pytest.approx(passed_ns, abs=1.5e9), "the gap is as long as it really was"
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert ["lost" in line for line in told] == [True, False]
-    assert all("rtsp://***@127.0.0.1" in line and SECRET not in line for line in told)
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert ["lost" in line for line in warned] == [True, False]
+    assert all("rtsp://***@127.0.0.1" in line and SECRET not in line for line in warned)
     assert SECRET not in caplog.text
 
 

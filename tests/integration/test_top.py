@@ -58,16 +58,16 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def rows(*arguments: str, cwd: Path) -> list[dict[str, Any]]:
     done = run("top", "--json", "-", "--once", *arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
-    told: list[dict[str, Any]] = json.loads(done.stdout)["pipelines"]
-    return told
+    shown: list[dict[str, Any]] = json.loads(done.stdout)["pipelines"]
+    return shown
 
 
 def test_two_pipelines_are_seen_and_one_that_is_killed_is_gone(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     assert until(other.pid, 1)
     with edgert.Pipeline(tmp_path / write(tmp_path, "mine")) as pipeline:
         pipeline.start()
-        told = {row["at"]: row for row in rows(cwd=tmp_path)}
-        mine, others = told[f"process {os.getpid()}"], told[f"process {other.pid}"]
+        shown = {row["at"]: row for row in rows(cwd=tmp_path)}
+        mine, others = shown[f"process {os.getpid()}"], shown[f"process {other.pid}"]
         assert (mine["name"], others["name"]) == ("mine", "other")
         assert others["file"] == str(tmp_path / "other.yaml") and others["stats"]["frames_out"] > 0
         assert others["stats"]["promised"] == {"latency": 10.0, "memory": 4 * 2**30, "when_exceeded": "warn"}
@@ -127,5 +127,5 @@ def test_no_password_is_told(tmp_path: Path) -> None:
 def test_what_runs_in_the_place_of_a_board_says_so(tmp_path: Path) -> None:
     with pipeline_in(Environment(label="simulated orin-nx-16gb"), tmp_path / write(tmp_path, "as")) as pipeline:
         pipeline.start()
-        told = [row["label"] for row in rows(cwd=tmp_path) if row["at"] == f"process {os.getpid()}"]
-    assert told == ["simulated orin-nx-16gb"]
+        shown = [row["label"] for row in rows(cwd=tmp_path) if row["at"] == f"process {os.getpid()}"]
+    assert shown == ["simulated orin-nx-16gb"]

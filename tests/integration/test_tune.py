@@ -80,10 +80,10 @@ def test_what_was_measured_serves_other_budgets(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(tactic_search, "run_round", measured)
     monkeypatch.setattr(memory_use, "footprint", measured)
-    before, told = kept.read_text(), tuned_models(first)["parts"]
+    before, tuned = kept.read_text(), tuned_models(first)["parts"]
     path, events = tune(tmp_path, f"{AUTO}budgets: {{latency: 10s}}\n")
     assert [event.state for event in events if event.step == "tune"][-1] == "done"
-    assert tuned_models(path)["parts"] == told and kept.read_text() == before
+    assert tuned_models(path)["parts"] == tuned and kept.read_text() == before
 
 
 def test_what_tensorrt_is_told_is_measured_apart(tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_a_board_cannot_be_measured_here(tmp_path: Path) -> None:
 def test_a_placement_that_is_written_is_not_searched_for(tmp_path: Path) -> None:
     path, events = tune(tmp_path, AUTO.replace("precision: auto", "precision: auto\n    placement: cpu0"))
     assert tuned_models(path) == {}
-    (told,) = [event for event in events if event.step == "tune"]
-    assert (told.state, told.detail) == ("skipped", "its placement is written in the pipeline file")
+    (tuned,) = [event for event in events if event.step == "tune"]
+    assert (tuned.state, tuned.detail) == ("skipped", "its placement is written in the pipeline file")
 
 
 def test_budgets_that_nothing_keeps(tmp_path: Path) -> None:

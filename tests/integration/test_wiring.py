@@ -208,8 +208,8 @@ def test_the_commands_write_check_and_tell(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(ConfigError, match="exists already"):
         new(model, output=written, source="clip.mp4")
     cli_check(str(written), [str(photo)], output=tmp_path / "best.png", json=tmp_path / "check.json")
-    told = capsys.readouterr().out
-    assert "→" in told and "1 image," in told
+    printed = capsys.readouterr().out
+    assert "→" in printed and "1 image," in printed
     data = json.loads((tmp_path / "check.json").read_text())
     assert sum(row["written"] for row in data["rows"]) == 1
     assert data["runs"] > 0 and data["photos"] == [str(photo)]

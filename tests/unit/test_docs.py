@@ -80,8 +80,8 @@ def test_every_option_is_in_an_example() -> None:
     ],
 )
 def test_what_is_wrong_would_be_found(text: str, whole: bool, why: str) -> None:
-    told = misread(Piece("here:1", text, whole))
-    assert why in told and bool(told) == bool(why)
+    errors = misread(Piece("here:1", text, whole))
+    assert why in errors and bool(errors) == bool(why)
 
 
 def resolve(node: ast.expr, known: dict[str, Any]) -> Any:

@@ -141,28 +141,28 @@ def test_a_name_that_no_file_could_tell_from_a_path_is_refused(site: Path) -> No
 
 
 class TestDoctor:
-    def told(self, tmp_path: Path) -> tuple[str, str, str]:
+    def shown(self, tmp_path: Path) -> tuple[str, str, str]:
         found = extensions(Evidence(tmp_path, detect(tmp_path), {}))
         return found.state, found.detail, found.fix
 
     def test_nothing_is_installed(self, tmp_path: Path) -> None:
-        assert self.told(tmp_path)[0] == "optional"
+        assert self.shown(tmp_path)[0] == "optional"
 
     def test_what_packages_add(self, site: Path, tmp_path: Path) -> None:
         install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
-        assert self.told(tmp_path) == ("yes", "sink csv of edgert-csv 1.0", "")
+        assert self.shown(tmp_path) == ("yes", "sink csv of edgert-csv 1.0", "")
 
     def test_what_cannot_be_used_and_why(self, site: Path, tmp_path: Path) -> None:
         install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
         install(site, "other-csv", "import nowhere_at_all", {"edgert.sinks": {"tsv": "other_csv:Csv"}})
-        state, detail, fix = self.told(tmp_path)
+        state, detail, fix = self.shown(tmp_path)
         assert state == "optional" and "csv of edgert-csv 1.0;" in detail and fix == "update or uninstall other-csv 1.0"
         assert "tsv of other-csv 1.0, unusable: other_csv:Csv: ModuleNotFoundError" in detail
 
     def test_names_that_are_claimed_twice(self, site: Path, tmp_path: Path) -> None:
         install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
         install(site, "other-csv", SINK, {"edgert.sinks": {"csv": "other_csv:Csv"}})
-        assert "claimed by 2 packages" in self.told(tmp_path)[1]
+        assert "claimed by 2 packages" in self.shown(tmp_path)[1]
 
 
 HEAD = '''

@@ -130,8 +130,8 @@ def test_events_as_lines_leave_out_what_does_not_apply() -> None:
 
 
 def test_events_are_read_from_what_another_process_told() -> None:
-    told = [Progress("load", "parts", "done", 0.25, "fine"), Progress("calibrate", "", "progress", done=3, total=9)]
-    assert [Progress.from_json(json.loads(json.dumps(event.to_json()))) for event in told] == told
+    reported = [Progress("load", "parts", "done", 0.25, "fine"), Progress("calibrate", "", "progress", done=3, total=9)]
+    assert [Progress.from_json(json.loads(json.dumps(event.to_json()))) for event in reported] == reported
     assert Progress.from_json({"bundle": "a.edgert"}) is None
     assert Progress.from_json({"step": "load", "state": "unheard of"}) is None
 

@@ -50,10 +50,10 @@ class Rig:
         **script: Any,
     ) -> None:
         self.device, self.runs = FakeDevice(integrated), 0
-        told = {"bound": {"x": PLAIN, "y": OUTPUT}, "compute": self.compute, **script}
+        settings = {"bound": {"x": PLAIN, "y": OUTPUT}, "compute": self.compute, **script}
         core = {"dla_core": 0, "loadables": loadables, "scales": scales} if loadables else {}
         shapes = {"default": {"x": (rows, 3, SIDE, SIDE)}}
-        self.double = Double("10.3", Script(**told))
+        self.double = Double("10.3", Script(**settings))
         self.engine: TrtEngine = TrtEngine(
             b"plan", library_of(self.double), self.device, queue=queue, profiles=shapes, **cast("Any", core)
         )
@@ -247,8 +247,8 @@ def test_the_layouts_of_a_dla_are_written_by_the_kernel(
     inference = rig.ready()
     inference.run(inference.fill(frame_of(64, 48, "nv12")))
     argument = rig.device.gpu.launches[-1][4]
-    address, *told = struct.unpack_from("=Qq3i", argument)
-    assert tuple(told) == wanted
+    address, *settings = struct.unpack_from("=Qq3i", argument)
+    assert tuple(settings) == wanted
     assert address in {int(one) for one in rig.device.gpu.allocations}
 
 

@@ -182,8 +182,8 @@ def test_swap_counts_and_what_is_not_free_now_is_only_told(
     with caplog.at_level(logging.WARNING, "edgert"):
         _, plan = fitted(load_pipeline(path))
     assert plan.fits and plan.steps == ()
-    (told,) = caplog.messages
-    assert told.startswith("at least ") and "are planned and 1.0 MiB are free now: other programs will" in told
+    (message,) = caplog.messages
+    assert message.startswith("at least ") and "are planned and 1.0 MiB are free now: other programs will" in message
 
 
 def test_where_memory_is_plenty_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,9 +89,9 @@ def test_whoever_looks_at_pixels_on_the_host_gets_a_copy_and_is_named(
 ) -> None:
     source = Source()
     with caplog.at_level(logging.INFO):
-        told = put(source, "gpu", **more)
-    assert source.asked == 1 and told == {"camera": f"on the GPU, and a copy on the host, since {reason}"}
-    assert caplog.messages == [f"camera: frames {told['camera']}"]
+        reasons = put(source, "gpu", **more)
+    assert source.asked == 1 and reasons == {"camera": f"on the GPU, and a copy on the host, since {reason}"}
+    assert caplog.messages == [f"camera: frames {reasons['camera']}"]
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_whoever_looks_at_pixels_on_the_host_gets_a_copy_and_is_named(
 )
 def test_frames_that_a_model_on_the_gpu_gets_only_behind_the_host_stay_there(more: dict[str, Any], reason: str) -> None:
     source = Source()
-    told = put(source, **more)
-    assert not source.asked and told["camera"].startswith("on the host: before a model does, ")
-    assert told["camera"].endswith(reason)
+    reasons = put(source, **more)
+    assert not source.asked and reasons["camera"].startswith("on the host: before a model does, ")
+    assert reasons["camera"].endswith(reason)
     with pytest.raises(DeviceError) as caught:
         put(source, "gpu", **more)
     assert reason in caught.value.why and caught.value.where == "stages.camera.decode"
@@ -113,8 +113,10 @@ def test_frames_that_a_model_on_the_gpu_gets_only_behind_the_host_stay_there(mor
 
 def test_the_users_own_functions_get_a_copy() -> None:
     source = Source()
-    told = put(source, listened={"find": print})
-    assert source.asked and told["camera"].endswith("a copy on the host, since your own code sees them behind 'find'")
+    reasons = put(source, listened={"find": print})
+    assert source.asked and reasons["camera"].endswith(
+        "a copy on the host, since your own code sees them behind 'find'"
+    )
 
 
 def test_what_the_source_cannot_is_told_or_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -132,8 +134,8 @@ def test_decode_cpu_and_machines_without_a_gpu_change_nothing(caplog: pytest.Log
         assert not caplog.messages
         put(source, "cpu")
         put(object())
-    told = ["decode: cpu", "its images are made on the host"]
-    assert not source.asked and caplog.messages == [f"camera: frames on the host: {reason}" for reason in told]
+    reasons = ["decode: cpu", "its images are made on the host"]
+    assert not source.asked and caplog.messages == [f"camera: frames on the host: {reason}" for reason in reasons]
 
 
 class Sharing:

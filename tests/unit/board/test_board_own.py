@@ -127,9 +127,9 @@ def test_a_number_that_cannot_be(tmp_path: Path, change: tuple[str, str], what: 
     with pytest.raises(ConfigError) as caught:
         load_board(path)
     errors = [caught.value, *caught.value.others]
-    told = next((error for error in errors if what in error.what), None)
-    assert told is not None, str(caught.value)
-    assert told.where.startswith(f"{path}:") and fix in told.fix
+    found = next((error for error in errors if what in error.what), None)
+    assert found is not None, str(caught.value)
+    assert found.where.startswith(f"{path}:") and fix in found.fix
 
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_published_release_line_is_read_alike_by_edgert_and_by_setup_jetson(li
         for word in (ROOT / "scripts/setup-jetson").read_text(encoding="utf-8").splitlines()
         if word.startswith("release=$(sed -nE '")
     )
-    told = subprocess.run(
+    done = subprocess.run(
         ["sed", "-nE", expression, tmp_path / "etc/nv_tegra_release"], capture_output=True, text=True, check=True
     )
-    assert told.stdout.strip() == version
+    assert done.stdout.strip() == version

@@ -36,8 +36,8 @@ def test_a_prediction_that_nothing_can_be_chosen_by(numbers: tuple[float, float]
 
 def test_power_without_a_sensor_is_modeled_and_told_or_refused() -> None:
     missing = unavailable("W", "INA3221", "none here")
-    told = check_meter(Budget(8.0, when_exceeded="degrade"), missing)
-    assert "not watched" in told and "budgets.cpu" in told
+    warning = check_meter(Budget(8.0, when_exceeded="degrade"), missing)
+    assert "not watched" in warning and "budgets.cpu" in warning
     assert "modeled" in check_meter(Budget(8.0), modeled(7.0, "W", "cost model"))
     assert check_meter(Budget(8.0, when_exceeded="stop"), measured(7.0, "W", "VDD_IN")) == ""
     assert check_meter(Budget(None, 50.0, when_exceeded="stop"), missing) == ""

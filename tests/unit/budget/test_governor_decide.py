@@ -134,9 +134,9 @@ def test_stop_ends_what_lasts_and_not_what_passes() -> None:
 def test_when_even_the_most_frugal_is_too_much_the_user_is_told_once() -> None:
     law = rules(5.0)
     actions, _ = looks(law, start(law), *steady(2.0, 20.0, 9.0))
-    told = [action for action in actions if action.kind != "keep"]
-    assert [action.kind for action in told] == ["warn"]
-    assert told[0].reason.endswith("no setting keeps it")
+    taken = [action for action in actions if action.kind != "keep"]
+    assert [action.kind for action in taken] == ["warn"]
+    assert taken[0].reason.endswith("no setting keeps it")
 
 
 def test_the_same_look_gives_the_same_decision() -> None:

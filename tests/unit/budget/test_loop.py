@@ -24,10 +24,10 @@ def test_what_was_decided_is_carried_out_and_told_with_time_and_reason() -> None
     look(made, 0.5, 4.0, 2.0)
     look(made, 4.0, 4.5, 3.0)
     assert [(action.kind, action.setting) for action in carried] == [("switch", 1)]
-    told = made.report(("no sensor",))
-    assert (told.setting, told.switches, told.warnings, told.notes) == (SLOW.name, 1, 0, ("no sensor",))
-    assert (told.events[0].at_s, told.events[0].setting) == (4.0, SLOW.name)
-    assert told.events[0].reason == "all frames -> every other frame: CPU time 3 of 2.1 cores"
+    report = made.report(("no sensor",))
+    assert (report.setting, report.switches, report.warnings, report.notes) == (SLOW.name, 1, 0, ("no sensor",))
+    assert (report.events[0].at_s, report.events[0].setting) == (4.0, SLOW.name)
+    assert report.events[0].reason == "all frames -> every other frame: CPU time 3 of 2.1 cores"
     look(made, 4.5, 6.5, 1.5)
     assert made.report().seconds == pytest.approx({FAST.name: 4.0, SLOW.name: 2.0})
 

@@ -132,9 +132,9 @@ def test_the_thread_looks_until_it_is_stopped_and_tells(tmp_path: Path) -> None:
     watch.start()
     watch.join()
     watch.stop()
-    told = watch.report()
-    assert told.seconds == {"all frames": pytest.approx(20 * PERIOD_S)}
-    assert told.notes[0] == "a note"
+    report = watch.report()
+    assert report.seconds == {"all frames": pytest.approx(20 * PERIOD_S)}
+    assert report.notes[0] == "a note"
     assert [action.kind for action in carried] == ["warn"]
     assert carried[0].reason.startswith("memory ")
 

@@ -69,5 +69,5 @@ def test_what_runs_is_told_beside_what_waits() -> None:
 
 
 def test_where_nothing_runs_it() -> None:
-    (told,) = shown({}, "on jetson")
-    assert "which cannot run on jetson yet; nothing else of engines: runs it: there is no NVIDIA GPU" in told
+    (reason,) = shown({}, "on jetson")
+    assert "which cannot run on jetson yet; nothing else of engines: runs it: there is no NVIDIA GPU" in reason

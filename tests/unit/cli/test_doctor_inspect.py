@@ -51,10 +51,10 @@ def test_doctor_fits_eighty_columns_and_says_what_is_missing(tmp_path: Path) -> 
 
 def test_doctor_as_json(tmp_path: Path) -> None:
     done = in_process("doctor", "--json", "-", EDGERT_CACHE=str(tmp_path))
-    told = json.loads(done.stdout)
-    assert told["ok"] is True and "edgert can run here" in done.stderr
-    assert {"name", "state", "detail", "fix"} == set(told["findings"][0])
-    assert {finding["state"] for finding in told["findings"]} <= {"yes", "optional"}
+    report = json.loads(done.stdout)
+    assert report["ok"] is True and "edgert can run here" in done.stderr
+    assert {"name", "state", "detail", "fix"} == set(report["findings"][0])
+    assert {finding["state"] for finding in report["findings"]} <= {"yes", "optional"}
 
 
 def test_doctor_fails_when_something_required_is_broken(tmp_path: Path) -> None:
@@ -106,6 +106,6 @@ def test_inspect_tells_errors_without_a_traceback(detector: Path, tmp_path: Path
 def test_inspect_a_real_detector() -> None:
     model = data("models", "yolox_nano_416.onnx")
     done = in_process("inspect", str(model), "--json", "-")
-    told = json.loads(done.stdout)
-    assert (told["looks_like"][0]["task"], told["looks_like"][0]["decoder"]) == ("detect", "yolox")
-    assert told["macs"] == sum(cost["macs"] for cost in told["costs"]) > 0
+    report = json.loads(done.stdout)
+    assert (report["looks_like"][0]["task"], report["looks_like"][0]["decoder"]) == ("detect", "yolox")
+    assert report["macs"] == sum(cost["macs"] for cost in report["costs"]) > 0

@@ -39,10 +39,10 @@ def test_table_summary_page_and_json(model: Path, tmp_path: Path) -> None:
     assert "runs 2 of 3 nodes" in done.stdout and "pool.window" in done.stdout
     assert "stem [bold]" in done.stdout and "<pool>" in done.stdout
     assert done.stdout.index("loadables") < done.stdout.index("verdict")  # the summary first
-    told = json.loads((tmp_path / "dla.json").read_text())["dla"]
-    assert (told["board"], told["cores"], told["target"]["tensorrt"]) == ("orin-nx-16gb", 2, "10.3.0")
-    assert [one["answer"] for one in told["nodes"]] == ["yes", "yes", "no"]
-    assert told["summary"]["macs"] == 8 * 27 * 32 * 32 and told["summary"]["macs_yes"] == 1
+    report = json.loads((tmp_path / "dla.json").read_text())["dla"]
+    assert (report["board"], report["cores"], report["target"]["tensorrt"]) == ("orin-nx-16gb", 2, "10.3.0")
+    assert [one["answer"] for one in report["nodes"]] == ["yes", "yes", "no"]
+    assert report["summary"]["macs"] == 8 * 27 * 32 * 32 and report["summary"]["macs_yes"] == 1
     page = (tmp_path / "dla.html").read_text()
     assert "&lt;pool&gt;" in page and "<pool>" not in page and "Jetson Orin NX 16GB" in page
 
@@ -50,17 +50,17 @@ def test_table_summary_page_and_json(model: Path, tmp_path: Path) -> None:
 def test_release_and_precision(model: Path, tmp_path: Path) -> None:
     arguments = ("--dla", "--board", "agx-orin-64gb", "--shape", "x=1x3x32x32", "--json", "-")
     typed = in_process("inspect", str(model), *arguments, "--trt", "11.4.1", "--precision", "fp16", cwd=tmp_path)
-    told = json.loads(typed.stdout)["dla"]
-    assert (told["release"]["answer"], told["target"]["precision"]) == ("verify", "fp16")
+    report = json.loads(typed.stdout)["dla"]
+    assert (report["release"]["answer"], report["target"]["precision"]) == ("verify", "fp16")
     none = json.loads(in_process("inspect", str(model), *arguments, "--trt", "11.2", cwd=tmp_path).stdout)["dla"]
     assert {one["rule"] for one in none["nodes"]} == {"release"} and none["segments"] == []
 
 
 def test_xavier_has_its_own_release(model: Path, tmp_path: Path) -> None:
     done = in_process("inspect", str(model), "--dla", "--board", "xavier-nx-8gb", "--json", "-", cwd=tmp_path)
-    told = json.loads(done.stdout)["dla"]
-    assert told["target"] == {"generation": 1, "tensorrt": "8.5.2", "precision": "int8"}
-    assert told["nodes"][0]["rule"] == "general.static" and "--shape" in told["nodes"][0]["fix"]
+    report = json.loads(done.stdout)["dla"]
+    assert report["target"] == {"generation": 1, "tensorrt": "8.5.2", "precision": "int8"}
+    assert report["nodes"][0]["rule"] == "general.static" and "--shape" in report["nodes"][0]["fix"]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_explain_rewrites_proves_and_writes(model: Path, tmp_path: Path) -> None
     done = in_process("inspect", str(model), *arguments, "--rewritten", "new.onnx", "--json", "r.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "max-pool, 1 ×" in done.stdout and "both were run" in done.stdout
-    told = json.loads((tmp_path / "r.json").read_text())["dla"]["rewritten"]
-    assert {change["rule"] for change in told["changes"]} >= {"max-pool"}
-    assert told["proof"]["runs"] == 1 and told["proof"]["error"] <= 1e-5 * max(told["proof"]["largest"], 1)
-    assert told["after"]["summary"]["no"] == 0
+    report = json.loads((tmp_path / "r.json").read_text())["dla"]["rewritten"]
+    assert {change["rule"] for change in report["changes"]} >= {"max-pool"}
+    assert report["proof"]["runs"] == 1 and report["proof"]["error"] <= 1e-5 * max(report["proof"]["largest"], 1)
+    assert report["after"]["summary"]["no"] == 0
     fewer = in_process("inspect", str(model), *arguments, "--skip-rewrite", "max-*", cwd=tmp_path)
     assert fewer.returncode == 0 and "max-pool" not in fewer.stdout.split("Rewritten for the DLA")[1]
     again = in_process("inspect", "new.onnx", "--dla", "--board", "orin-nx-16gb", "--explain", cwd=tmp_path)

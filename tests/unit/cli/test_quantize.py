@@ -82,7 +82,7 @@ def test_a_pipeline_runs_int8_and_finds_it_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("calibrate", PARTS), "needs images"),
         (("calibrate", PARTS, "--images", "nowhere"), "no images at"),
@@ -99,10 +99,10 @@ def test_a_pipeline_runs_int8_and_finds_it_again(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_told_and_nothing_is_written(
-    arguments: tuple[object, ...], told: str, tmp_path: Path
+    arguments: tuple[object, ...], message: str, tmp_path: Path
 ) -> None:
     done = in_process(*arguments, cwd=tmp_path)
-    assert done.returncode == 1 and told in done.stderr, done.stderr
+    assert done.returncode == 1 and message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     assert [path for path in tmp_path.iterdir() if path.name != "out"] == []
 

@@ -44,10 +44,10 @@ def test_the_summary_tells_of_budgets_that_nothing_here_can_watch(tmp_path: Path
     sets = ("--set", "budgets.power=15W", "--set", "stages.belt.limit=30")
     done = in_process(*FILE, *sets, "-q", "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "run.json").read_text())["budgets"]
-    if told["governor"]["notes"]:  # a machine without a power sensor
+    budgets = json.loads((tmp_path / "run.json").read_text())["budgets"]
+    if budgets["governor"]["notes"]:  # a machine without a power sensor
         assert "budgets.power is not watched" in " ".join(done.stdout.split())
-    assert told["governor"]["setting"] == "all frames"
+    assert budgets["governor"]["setting"] == "all frames"
 
 
 def test_power_control_without_a_power_budget_or_a_board_is_refused(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_an_emulated_board_says_what_it_keeps_and_how_slow_this_machine_was(tmp_
     assert found["verdict"] == figures["verdict"] == "kept" and found["words"].startswith("kept, ")
     assert figures["p99_ms"] == found["latency_ms"]["p99"] < 40 and figures["fps"] == found["fps"]
     assert found["frames_out"] == 40 and found["seconds"] < 1.4  # of the board
-    told = " ".join(done.stderr.split())
-    assert " W, " in told and "to spare" in told
-    assert ("this machine cannot emulate" in told) == (found["slower"] > 1.05)
+    printed = " ".join(done.stderr.split())
+    assert " W, " in printed and "to spare" in printed
+    assert ("this machine cannot emulate" in printed) == (found["slower"] > 1.05)
     alone = in_process(*FILE, "--profile", "run.json", cwd=tmp_path)
     assert alone.returncode == 2 and "it goes with --as" in alone.stderr
 
@@ -138,9 +138,9 @@ def test_what_a_crash_left_is_said_at_the_next_start(tmp_path: Path, capsys: pyt
 
 def test_a_dry_run_tells_every_change_and_makes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = machine(tmp_path, mode=0)
-    told = show_power_steps(pipeline(tmp_path), root, is_placed=False)
-    assert [one["name"] for one in told] == ["as it is now", "GPU at 612 MHz", "power mode 25W"]
-    assert [one["changes"] for one in told] == [[], [f"/{CAP}: 918000000 -> 612000000"], ["mode: MAXN -> 25W"]]
+    steps = show_power_steps(pipeline(tmp_path), root, is_placed=False)
+    assert [one["name"] for one in steps] == ["as it is now", "GPU at 612 MHz", "power mode 25W"]
+    assert [one["changes"] for one in steps] == [[], [f"/{CAP}: 918000000 -> 612000000"], ["mode: MAXN -> 25W"]]
     said = capsys.readouterr().out
     assert "power: GPU at 612 MHz: " in said and "W predicted, mode: MAXN -> 25W" in said
     assert (root / CAP).read_text().strip() == "918000000"

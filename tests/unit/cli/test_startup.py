@@ -17,8 +17,10 @@ MAKING = {f"edgert.{name}" for name in ("planner", "assemble", "quantization.qua
 
 def loaded(code: str, of: set[str] = HEAVY) -> set[str]:
     """The heavy packages, or others ``of`` interest, that some code imports."""
-    told = f"import sys\ntry:\n    {code}\nexcept SystemExit: pass\nprint('\\n', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", told], env=environment(), capture_output=True, text=True, check=True)
+    program = f"import sys\ntry:\n    {code}\nexcept SystemExit: pass\nprint('\\n', *sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True
+    )
     return of & set(done.stdout.splitlines()[-1].split())
 
 

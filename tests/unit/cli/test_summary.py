@@ -30,7 +30,7 @@ GOVERNOR = {
 USED = {"unit": "W", "limit": 15.0, "mean": 12.34, "total": 49.4, "covered_s": 4.0, "modeled_s": 1.0, "missing_s": 0.1}
 
 
-def told(folder: Path, capsys: pytest.CaptureFixture[str], **budgets: Any) -> str:
+def summary_of(folder: Path, capsys: pytest.CaptureFixture[str], **budgets: Any) -> str:
     (folder / "p.yaml").write_text(FILE)
     given = {"governor": GOVERNOR, "throttled": 7, **budgets}
     print_summary(load_pipeline(folder / "p.yaml"), summarize([], 4_000_000_000, Counts(), 1 << 20, {}, given))
@@ -40,7 +40,7 @@ def told(folder: Path, capsys: pytest.CaptureFixture[str], **budgets: Any) -> st
 def test_a_summary_tells_settings_actions_and_power_beside_its_budget(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = told(tmp_path, capsys, used=USED)
+    said = summary_of(tmp_path, capsys, used=USED)
     assert "budgets: all frames 75% of the time, 50 % of the frames 25% of the time; 7 frames throttled" in said
     assert "power: 12.3 of 15 W on average (1 s modeled)" in said
     assert "3.0 s switch: all frames -> 50 % of the frames: hot" in said
@@ -55,11 +55,11 @@ def test_a_summary_tells_settings_actions_and_power_beside_its_budget(
 def test_a_mean_above_the_budget_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], unit: str, words: str
 ) -> None:
-    assert words in told(tmp_path, capsys, used={**USED, "unit": unit, "mean": 16.0})
+    assert words in summary_of(tmp_path, capsys, used={**USED, "unit": unit, "mean": 16.0})
 
 
 def test_power_that_nobody_knows_is_not_told_as_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = told(tmp_path, capsys, used={**USED, "mean": None, "total": 0.0, "covered_s": 0.0, "missing_s": 4.0})
+    said = summary_of(tmp_path, capsys, used={**USED, "mean": None, "total": 0.0, "covered_s": 0.0, "missing_s": 4.0})
     assert "power: 0" not in said and "on average" not in said
 
 

@@ -81,7 +81,7 @@ def test_a_pipeline_of_this_user_is_there_with_nothing_set_up() -> None:
     row = next(one for one in sample["pipelines"] if one["at"] == f"process {os.getpid()}")
     assert (row["name"], row["stats"]) == ("dock-watch", STATS)
     assert row["fps_now"] is None  # no time has passed on its clock
-    for told in (
+    for words in (
         "simulated: dock-watch",
         "24.6",
         "240",
@@ -91,7 +91,7 @@ def test_a_pipeline_of_this_user_is_there_with_nothing_set_up() -> None:
         "17 throttled",
         "of 60.0",
     ):
-        assert told in text
+        assert words in text
 
 
 def test_the_rate_is_that_since_the_look_before() -> None:

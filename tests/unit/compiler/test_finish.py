@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class Board:
-    """A board with a cache of its own; ``events`` is what the last call told."""
+    """A board with a cache of its own; ``events`` is the progress of the last call."""
 
     def __init__(self, folder: Path) -> None:
         self.store = FileStore(folder / "store")
@@ -44,7 +44,7 @@ class Board:
         given = {"machine": ORIN, "trt": on.backend, "store": self.store, "on_progress": self.events.append}
         return finish(bundle, output, **{**given, **options})
 
-    def told(self, *states: str) -> list[str]:
+    def progress_of(self, *states: str) -> list[str]:
         return [f"{one.step} {one.state}: {one.detail}" for one in self.events if one.state in states]
 
 
@@ -62,7 +62,7 @@ def test_a_placement_is_compiled_checked_and_timed(board: Board, tmp_path: Path)
     )
     assert request.calibration.startswith("TRT-100300-EntropyCalibration2") and not request.explicit
     assert done.engines == {"parts": "tensorrt-dla"} and done.skipped == () and done.path is None
-    compiled, checked = board.told("done")
+    compiled, checked = board.progress_of("done")
     assert compiled.startswith("compile done: TensorRT 10.3.0")
     assert "placed as planned, relative error" in checked and checked.endswith(" ms")
     assert on.device.live_bytes == 0
@@ -93,13 +93,13 @@ def test_engines_logs_and_profiles_are_packed_and_found_on_that_machine_alone(bo
         assert checks["memory"] == {"plan_bytes": 4, "context_bytes": 2**20, "tensor_bytes": 2 * 4 * 3 * 8 * 8}
     fresh, same, other = Board(tmp_path / "other"), bench(**AS_PLANNED), bench(machine=replace(ORIN, mode="25W"))
     fresh.finish(packed, on=same)
-    assert same.requests == [] and fresh.told("cached")
-    Board(tmp_path / "third").finish(packed, on=other, on_progress=(told := list[Progress]()).append)
-    assert other.requests == [] and "was compiled in power mode 15W and runs in 25W" in told[1].detail
-    assert told[-1].state == "done"  # and timed again, at the clocks of now
+    assert same.requests == [] and fresh.progress_of("cached")
+    Board(tmp_path / "third").finish(packed, on=other, on_progress=(progress := list[Progress]()).append)
+    assert other.requests == [] and "was compiled in power mode 15W and runs in 25W" in progress[1].detail
+    assert progress[-1].state == "done"  # and timed again, at the clocks of now
     newer = bench(machine=replace(ORIN, l4t="36.5.0"), **AS_PLANNED)
-    Board(tmp_path / "fourth").finish(packed, on=newer, on_progress=(told := list[Progress]()).append)
-    assert len(newer.requests) == 1 and "are not used: L4T 36.4.3 → 36.5.0" in told[0].detail
+    Board(tmp_path / "fourth").finish(packed, on=newer, on_progress=(progress := list[Progress]()).append)
+    assert len(newer.requests) == 1 and "are not used: L4T 36.4.3 → 36.5.0" in progress[0].detail
 
 
 def test_packing_again_replaces_this_machines_engines_and_keeps_others(board: Board, tmp_path: Path) -> None:
@@ -115,7 +115,9 @@ def test_packing_again_replaces_this_machines_engines_and_keeps_others(board: Bo
 def test_what_runs_elsewhere_than_planned_is_said_or_refused(board: Board, tmp_path: Path) -> None:
     bundle = trt_bundle(tmp_path / "dock.edgert")
     done = board.finish(bundle, on=bench(**MOVED))
-    assert done.engines == {"parts": "tensorrt-dla"} and "1 nodes elsewhere than planned" in board.told("done")[1]
+    assert (
+        done.engines == {"parts": "tensorrt-dla"} and "1 nodes elsewhere than planned" in board.progress_of("done")[1]
+    )
     strict = Board(tmp_path / "strict")
     done = strict.finish(bundle, on=bench(**MOVED), policy="strict")
     assert done.engines == {"parts": "tensorrt"} and "'conv' runs on gpu, not dla0" in done.skipped[0].why
@@ -131,7 +133,8 @@ def test_what_the_ladder_moved_off_the_dla_is_off_its_plan(board: Board, tmp_pat
     on.failures = [CompileError("TensorRT built no engine", why="ForeignNode") for _ in range(3)]
     board.finish(bundle, on=on)
     assert (
-        dict(on.requests[-1].placement)["conv"] == "gpu" and "1 nodes elsewhere than planned" in board.told("done")[1]
+        dict(on.requests[-1].placement)["conv"] == "gpu"
+        and "1 nodes elsewhere than planned" in board.progress_of("done")[1]
     )
     with pytest.raises(PlacementError, match="'conv'"):
         board.finish(bundle, on=bench(**MOVED), strict=True)
@@ -151,7 +154,7 @@ def test_a_refused_model_goes_down_the_chain_and_strict_says_who_can(board: Boar
     on = bench(errors=[(0, "conv", "Conv", "Plugin not found")])
     done = board.finish(bundle, on=on)
     assert done.engines == {"parts": "onnxruntime"} and "'conv' (Conv, opset" in done.skipped[0].why
-    assert "compile failed: TensorRT cannot parse node 'conv'" in board.told("failed")[0]
+    assert "compile failed: TensorRT cannot parse node 'conv'" in board.progress_of("failed")[0]
     with pytest.raises(BuildError, match="cannot parse node 'conv'") as caught:
         board.finish(bundle, on=on, strict=True)
     assert "onnxruntime can run it" in caught.value.fix
@@ -175,7 +178,7 @@ def test_the_ladder_is_told(board: Board, tmp_path: Path) -> None:
     on = bench(**AS_PLANNED)
     on.failures = [CompileError("TensorRT built no engine", why="ForeignNode")]
     board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on)
-    assert board.told("note") == [
+    assert board.progress_of("note") == [
         "compile note: again: a DLA may not take the layout of its input",
         "compile note: input 'x' plain: TensorRT could not build it with DLA_HWC4 int8",
     ]
@@ -188,7 +191,7 @@ def test_without_a_gpu_engines_are_compiled_and_not_run(board: Board, tmp_path: 
     done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on, machine=HERE)
     assert done.engines == {"parts": "onnxruntime"} and done.skipped[0].why == "host has no DLA"
     assert done.waiting == {"parts": Waiting("tensorrt", "there is no NVIDIA GPU here: none")}
-    assert board.told("done")[1].endswith("placed as planned, not run: it cannot be opened here")
+    assert board.progress_of("done")[1].endswith("placed as planned, not run: it cannot be opened here")
 
 
 def test_a_model_that_only_an_absent_gpu_can_run_is_run_by_nothing(board: Board, tmp_path: Path) -> None:
@@ -263,10 +266,10 @@ def test_every_profile_has_a_plan_of_tensorrt_rtx_that_is_packed_and_found(
     done = board.finish(made, packed, on=on, machine=HERE)
     shapes = [inputs(from_bytes(one.model))[0].shape for one in on.requests]
     assert sorted(shapes, key=str) == [(1, 3, 16, 16), (1, 3, 8, 8)] and not any(one.profiles for one in on.requests)
-    assert any("in 2 plans" in line for line in board.told("done"))
+    assert any("in 2 plans" in line for line in board.progress_of("done"))
     with open_bundle(packed) as opened:
         (entry,) = opened.manifest.compiled[done.target].engines["parts"]
         assert len(entry.others) == 1 and all(opened.read(one.plan) for one in (entry, *entry.others))
     fresh, again = Board(tmp_path / "other"), workstation()
     fresh.finish(packed, on=again, machine=HERE)
-    assert again.requests == [] and fresh.told("cached")
+    assert again.requests == [] and fresh.progress_of("cached")

@@ -71,7 +71,7 @@ def test_an_end_at_any_write_leaves_what_the_next_build_can_use(folder: Path) ->
 
 @pytest.mark.parametrize("entry", ["engine", "checks", "last", "timing"])
 def test_a_flipped_byte_in_the_cache_is_found_and_never_used(folder: Path, entry: str) -> None:
-    store, chance, told = FileStore(folder / "store"), random.Random(entry), list[str]()
+    store, chance, warned = FileStore(folder / "store"), random.Random(entry), list[str]()
     whole = packed(folder, store, bench(**TIMED))
     for _ in range(5):
         path = kept(store.folder, entry)
@@ -81,13 +81,13 @@ def test_a_flipped_byte_in_the_cache_is_found_and_never_used(folder: Path, entry
         on = bench(**TIMED)
         if entry in ("last", "timing"):  # these are asked for only when an engine is compiled
             kept(store.folder, "engine").unlink()
-        assert packed(folder, FileStore(store.folder, warn=told.append), on) == whole
+        assert packed(folder, FileStore(store.folder, warn=warned.append), on) == whole
         assert len(on.requests) == (0 if entry == "checks" else 1)
         assert [request.timing_cache for request in on.requests] in (
             [],
             [b"" if entry == "timing" else b"measured here"],
         )
-        assert len(told) == 1 and "is damaged; it is made afresh" in told.pop()
+        assert len(warned) == 1 and "is damaged; it is made afresh" in warned.pop()
 
 
 def kept(folder: Path, entry: str) -> Path:

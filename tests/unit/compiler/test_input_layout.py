@@ -44,8 +44,8 @@ def graph(op: str = "Conv", kind: int = FLOAT, channels: int = 3, others: int = 
 
 
 def requested(given: Graph, config: InputConfig | None = None, **options: Any) -> InputLayout:
-    told = {"placement": ON_DLA, "typed": False, "precision": "int8", "scales": {"x": 0.5}, **options}
-    return input_layout(given, config or InputConfig(), **told)
+    settings = {"placement": ON_DLA, "typed": False, "precision": "int8", "scales": {"x": 0.5}, **options}
+    return input_layout(given, config or InputConfig(), **settings)
 
 
 @pytest.mark.parametrize(
@@ -105,16 +105,16 @@ class TestFinished:
     """Bundles compiled on the recording double."""
 
     def done(self, folder: Path, on: Bench, **bundle: Any) -> tuple[Finished, list[str]]:
-        told: list[Progress] = []
+        settings: list[Progress] = []
         made = finish(
             trt_bundle(folder / "dock.edgert", **bundle),
             folder / "out.edgert",
             machine=ORIN,
             trt=on.backend,
             store=FileStore(folder / "store"),
-            on_progress=told.append,
+            on_progress=settings.append,
         )
-        return made, [one.detail for one in told if one.state == "note"]
+        return made, [one.detail for one in settings if one.state == "note"]
 
     @pytest.mark.parametrize("version", ["8.6", "10.3", "10.7"])
     def test_int8_is_asked_for_before_precision_and_placement(self, tmp_path: Path, version: str) -> None:

@@ -35,27 +35,27 @@ def test_stand_ins_are_followed_to_the_smallest(tmp_path: Path) -> None:
     assert [stage.infer for stage in users_of(config.stages, config.models, "small")] == ["large", "small"]
 
 
-def told(folder: Path, before: str, after: str) -> str:
+def error_of(folder: Path, before: str, after: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load_pipeline(write(folder, MODELS.replace(before, after)))
     return str(caught.value)
 
 
 def test_a_stand_in_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
-    text = told(tmp_path, "degrade_to: medium", "degrade_to: mediun")
+    text = error_of(tmp_path, "degrade_to: medium", "degrade_to: mediun")
     assert "degrades to 'mediun', which is not among models" in text and "'medium'" in text
     assert "p.yaml:2 models.large.degrade_to" in text
     assert "other models here: medium, small, other" in text
 
 
 def test_a_stand_in_for_another_task_is_refused(tmp_path: Path) -> None:
-    text = told(tmp_path, "degrade_to: small", "degrade_to: other")
+    text = error_of(tmp_path, "degrade_to: small", "degrade_to: other")
     assert "model 'medium' cannot degrade to 'other'" in text
     assert "one is for detect, the other for classify" in text
 
 
 def test_a_circle_is_told_as_one(tmp_path: Path) -> None:
-    text = told(tmp_path, "s.onnx, task: {detect: yolox}", "s.onnx, task: {detect: yolox}, degrade_to: large")
+    text = error_of(tmp_path, "s.onnx, task: {detect: yolox}", "s.onnx, task: {detect: yolox}, degrade_to: large")
     assert "degrade_to forms a cycle: large -> medium -> small -> large" in text
     assert "leave it out at the smallest model" in text
 

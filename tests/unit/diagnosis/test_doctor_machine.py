@@ -43,16 +43,16 @@ def test_a_jetson_that_edgert_does_not_run_on(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("number", "state", "told"),
+    ("number", "state", "detail"),
     [
         (1, "yes", "JetPack 6.2, power mode 15W"),
         (2, "yes", "power mode MY_OWN (none that edgert has clocks of)"),
         (5, "optional", "power mode unknown: no power mode 5 in /etc/nvpmodel.conf: it has 0: 10W, 1: 15W, 2: MY_OWN"),
     ],
 )
-def test_the_power_mode_of_a_jetson(tmp_path: Path, number: int, state: str, told: str) -> None:
+def test_the_power_mode_of_a_jetson(tmp_path: Path, number: int, state: str, detail: str) -> None:
     found = machine.board(evidence(nvpmodel(jetson(tmp_path), ("10W", "15W", "MY_OWN"), current=number)))
-    assert found.state == state and found.detail.endswith(told)
+    assert found.state == state and found.detail.endswith(detail)
     assert ("nvpmodel -q" in found.fix) == (state == "optional")
 
 

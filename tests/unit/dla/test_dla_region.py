@@ -211,10 +211,14 @@ def test_summary() -> None:
     refused = Verdict("no", "conv.kernel", "too large", "smaller")
     verdicts = [YES, refused, MAYBE, FOLDED]
     sure: tuple[Region, ...] = regions(nodes, verdicts, TARGET)
-    told = summarize(nodes, verdicts, sure, sure, {"n0": 60, "n1": 30, "n2": 10})
-    assert (told.nodes, told.yes, told.verify, told.no, told.folded) == (3, 1, 1, 1, 1)
-    assert (told.macs, told.macs_yes, told.macs_verify, told.segments) == (100, 0.6, 0.1, 1)
-    assert (told.refusals[0].rule, told.refusals[0].macs, told.refusals[0].example) == ("conv.kernel", 0.3, "n1")
+    summary = summarize(nodes, verdicts, sure, sure, {"n0": 60, "n1": 30, "n2": 10})
+    assert (summary.nodes, summary.yes, summary.verify, summary.no, summary.folded) == (3, 1, 1, 1, 1)
+    assert (summary.macs, summary.macs_yes, summary.macs_verify, summary.segments) == (100, 0.6, 0.1, 1)
+    assert (summary.refusals[0].rule, summary.refusals[0].macs, summary.refusals[0].example) == (
+        "conv.kernel",
+        0.3,
+        "n1",
+    )
     assert summarize(nodes, verdicts, sure, sure, {}).macs_yes == 0
 
 

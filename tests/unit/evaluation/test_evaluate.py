@@ -93,12 +93,12 @@ def worse(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
 
 
 def test_versions_side_by_side(photos: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    progress: list[tuple[str, int, int]] = []
     candidates = {"fp32": MEANS, "worse": worse}
-    found = evaluate_versions(candidates, setup(photos), max_drop=0.1, progress=lambda *one: told.append(one))
+    found = evaluate_versions(candidates, setup(photos), max_drop=0.1, progress=lambda *one: progress.append(one))
     assert found is not None and found.metric == "top1"
     assert found.comparisons[0].drop == pytest.approx(1 / 3) and not found.within
-    assert told == [(name, n + 1, COUNT) for name in candidates for n in range(COUNT)]
+    assert progress == [(name, n + 1, COUNT) for name in candidates for n in range(COUNT)]
     assert found.to_json()["comparisons"][0]["name"] == "worse"
 
 

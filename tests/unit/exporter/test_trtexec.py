@@ -57,7 +57,7 @@ HALF = ["--precisionConstraints=prefer", "--layerPrecisions=relu:fp16"]
 
 @pytest.mark.parametrize("release", WEAK)
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "expected"),
     [
         ({}, []),
         (FP16, ["--fp16"]),
@@ -75,13 +75,13 @@ HALF = ["--precisionConstraints=prefer", "--layerPrecisions=relu:fp16"]
         ),
     ],
 )
-def test_weakly_typed(release: str, asked: dict[str, Any], told: list[str]) -> None:
-    assert options(request(**asked), release) == [*HEAD, *TIMING, *told]
+def test_weakly_typed(release: str, asked: dict[str, Any], expected: list[str]) -> None:
+    assert options(request(**asked), release) == [*HEAD, *TIMING, *expected]
 
 
 @pytest.mark.parametrize("release", STRONG)
 @pytest.mark.parametrize(
-    ("placement", "parser", "told"),
+    ("placement", "parser", "expected"),
     [
         ({}, [], []),
         (DLA, ["--adjustForDLA", "--reportCapabilityDLA"], USE),
@@ -92,9 +92,9 @@ def test_weakly_typed(release: str, asked: dict[str, Any], told: list[str]) -> N
         ),
     ],
 )
-def test_strongly_typed(release: str, placement: dict[str, str], parser: list[str], told: list[str]) -> None:
+def test_strongly_typed(release: str, placement: dict[str, str], parser: list[str], expected: list[str]) -> None:
     asked = request(precision="fp16", placement=placement)
-    assert options(asked, release) == [*HEAD, *parser, *TIMING, *told]
+    assert options(asked, release) == [*HEAD, *parser, *TIMING, *expected]
 
 
 EVERYTHING: dict[str, Any] = {
@@ -112,8 +112,8 @@ def test_every_option_is_one_of_that_release(release: str) -> None:
     known = set((DATA / f"{release}.txt").read_text().split())
     asked = request(("n", 3, 8, 8), precision="fp16", profiles=({"x": SPAN},) * 2, **EVERYTHING)
     for one in (asked, request(precision="fp16", placement=MIXED, **EVERYTHING)):
-        told = options(one, release)
-        assert {option.partition("=")[0] for option in told} <= known
+        expected = options(one, release)
+        assert {option.partition("=")[0] for option in expected} <= known
         for option in (
             "--memPoolSize=workspace:1.5,dlaSRAM:1,dlaLocalDRAM:1024,dlaGlobalDRAM:0.00390625",
             "--versionCompatible",
@@ -121,8 +121,8 @@ def test_every_option_is_one_of_that_release(release: str) -> None:
             "--builderOptimizationLevel=5",
             "--outputIOFormats=fp32:chw4",
         ):
-            assert option in told
-        assert ("--nativeInstanceNorm" in told) == (release == "8.6")
+            assert option in expected
+        assert ("--nativeInstanceNorm" in expected) == (release == "8.6")
 
 
 SPAN = Span((1, 3, 8, 8), (2, 3, 8, 8), (4, 3, 8, 8))
@@ -138,8 +138,8 @@ def test_shapes_are_those_of_open_inputs() -> None:
 def test_several_profiles_are_numbered_where_trtexec_can() -> None:
     larger = Span((4, 3, 8, 8), (8, 3, 8, 8), (8, 3, 8, 8))
     asked = request(("n", 3, 8, 8), profiles=({"x": SPAN}, {"x": larger}))
-    told = options(asked, "10.3")
-    assert told[5] == "--profile=0" and told[9] == "--profile=1" and told[10] == "--minShapes=x:4x3x8x8"
+    expected = options(asked, "10.3")
+    assert expected[5] == "--profile=0" and expected[9] == "--profile=1" and expected[10] == "--minShapes=x:4x3x8x8"
     old = command(asked, library_named("8.6.2"), "m/e")
     assert sum(option.startswith("--minShapes") for option in old.options) == 1
     assert "1 of 2 optimization profiles" in old.limitations[0]
@@ -221,9 +221,9 @@ def test_the_script_gives_every_argument_as_it_is(tmp_path: Path) -> None:
     text = script([Command("m/e", tuple(odd), {}, ()), Command("m/f", ("--y",), {}, ())], "10.3.0", ["one\nline"])
     path = tmp_path / "build.sh"
     path.write_text(text)
-    told = tmp_path / "trtexec"
-    told.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
-    told.chmod(0o755)
-    done = subprocess.run(["sh", str(path)], env={"TRTEXEC": str(told)}, cwd="/", capture_output=True, text=True)
+    expected = tmp_path / "trtexec"
+    expected.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
+    expected.chmod(0o755)
+    done = subprocess.run(["sh", str(path)], env={"TRTEXEC": str(expected)}, cwd="/", capture_output=True, text=True)
     assert done.stdout.splitlines() == [str(tmp_path), *odd, str(tmp_path), "--y"], done.stderr
     assert "#   - one line\n" in text and shlex.quote(odd[0]) in text

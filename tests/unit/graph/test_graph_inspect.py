@@ -135,15 +135,16 @@ def test_standard_operators_and_those_of_onnx_runtime_are_not_named() -> None:
 
 
 def test_node_operator_and_opset_are_named() -> None:
-    told = unsupported_nodes(model(("acme", "Funny"), ("", "Reluu")))
+    message = unsupported_nodes(model(("acme", "Funny"), ("", "Reluu")))
     assert (
-        told == "node 'n0' is acme.Funny, outside the ONNX standard; node 'n1' is Reluu, which opset 17 does not have"
+        message
+        == "node 'n0' is acme.Funny, outside the ONNX standard; node 'n1' is Reluu, which opset 17 does not have"
     )
 
 
 def test_of_many_four_are_named() -> None:
-    told = unsupported_nodes(model(*[("acme", "Funny")] * 6))
-    assert told.count("acme.Funny") == 4 and told.endswith("; and 2 more")
+    message = unsupported_nodes(model(*[("acme", "Funny")] * 6))
+    assert message.count("acme.Funny") == 4 and message.endswith("; and 2 more")
 
 
 def test_the_error_of_onnx_runtime_names_them() -> None:

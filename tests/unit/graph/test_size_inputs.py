@@ -41,10 +41,10 @@ def deployed(
         helper.make_node("Add", ["found", "nothing"], ["scores"]),
         helper.make_node("Identity", ["kinds"], ["labels"]),
     ]
-    told = helper.make_tensor_value_info(size, kind, ("N", 2))
+    value_info = helper.make_tensor_value_info(size, kind, ("N", 2))
     graph = helper.make_graph(
         nodes, "deployed",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, image), told],
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, image), value_info],
         [
             helper.make_tensor_value_info("labels", TensorProto.INT64, (2,)),
             helper.make_tensor_value_info("boxes", TensorProto.FLOAT, (2, 4)),

@@ -52,7 +52,7 @@ def _source(tmp_path: Path) -> Iterator[BinaryIO]:
         yield file  # type: ignore[misc]  # raw, as standard input is read
 
 
-def told(out: io.BytesIO) -> list[dict[str, Any]]:
+def answers(out: io.BytesIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -79,7 +79,7 @@ def test_a_lock_is_not_waited_for_for_ever(tmp_path: Path) -> None:
 def test_a_bundle_comes_in_whole(content: Content, source: BinaryIO) -> None:
     out = io.BytesIO()
     receive(content, len(BYTES), source, out)
-    assert told(out) == [{"at": 0}, {"done": True}]
+    assert answers(out) == [{"at": 0}, {"done": True}]
     assert content.bundle.read_bytes() == BYTES and not content.part.exists()
 
 
@@ -89,14 +89,14 @@ def test_a_bundle_goes_on_from_where_it_broke_off(content: Content, source: Bina
     source.seek(1000)
     out = io.BytesIO()
     receive(content, len(BYTES), source, out)
-    assert told(out)[0] == {"at": 1000} and content.bundle.read_bytes() == BYTES
+    assert answers(out)[0] == {"at": 1000} and content.bundle.read_bytes() == BYTES
 
 
 def test_a_bundle_that_is_there_is_not_sent_again(content: Content, source: BinaryIO) -> None:
     receive(content, len(BYTES), source, io.BytesIO())
     out = io.BytesIO()
     receive(content, len(BYTES), source, out)
-    assert told(out) == [{"at": len(BYTES)}, {"done": True}]
+    assert answers(out) == [{"at": len(BYTES)}, {"done": True}]
 
 
 def test_a_bundle_that_was_damaged_there_is_sent_again(content: Content, source: BinaryIO) -> None:
@@ -104,7 +104,7 @@ def test_a_bundle_that_was_damaged_there_is_sent_again(content: Content, source:
     content.bundle.write_bytes(b"?" + BYTES[1:])
     out = io.BytesIO()
     receive(content, len(BYTES), source, out)
-    assert told(out)[0] == {"at": 0} and content.bundle.read_bytes() == BYTES
+    assert answers(out)[0] == {"at": 0} and content.bundle.read_bytes() == BYTES
 
 
 def test_a_bundle_that_is_cut_short_is_kept_to_go_on_from(content: Content, source: BinaryIO) -> None:
@@ -159,7 +159,7 @@ def test_events_are_told_from_any_line_on(content: Content) -> None:
     run.end.write_text('{"code": 0}')
     out = io.BytesIO()
     follow(run, 14, out)
-    line, end = told(out)
+    line, end = answers(out)
     assert line == {"at": 28, "text": '{"step": "b"}'}
     assert end["at"] == 28 and end["end"]["code"] == 0 and not end["end"]["canceled"]
     assert end["end"]["log"].splitlines()[-1] == "the last" and len(end["end"]["log"].splitlines()) == 20
@@ -186,7 +186,7 @@ def test_a_job_calls_the_command_line_with_words_that_it_takes(
 def test_a_run_that_nobody_works_on_any_more_is_over(content: Content) -> None:
     out = io.BytesIO()
     follow(a_run(content), 0, out)
-    assert told(out)[-1]["end"]["code"] is None
+    assert answers(out)[-1]["end"]["code"] is None
 
 
 def test_a_run_asked_for_again_is_not_started_twice(content: Content) -> None:
@@ -230,7 +230,7 @@ def test_an_error_is_told_to_the_other_side(content: Content) -> None:
     out = io.BytesIO()
     with pytest.raises(ArtifactError):
         perform(["cancel", f"{DIGEST}.{'0' * 12}"], io.BytesIO(), out)
-    assert told(out)[0]["error"]["what"] == "the board has no such job"
+    assert answers(out)[0]["error"]["what"] == "the board has no such job"
 
 
 def test_an_action_that_there_is_not() -> None:
@@ -242,7 +242,7 @@ def test_an_action_with_words_that_it_does_not_take() -> None:
     out = io.BytesIO()
     with pytest.raises(ArtifactError, match="action 'cancel' does not take 2 arguments"):
         perform(["cancel", "one", "two"], io.BytesIO(), out)
-    assert told(out)[0]["error"]["what"] == "action 'cancel' does not take 2 arguments"
+    assert answers(out)[0]["error"]["what"] == "action 'cancel' does not take 2 arguments"
 
 
 def test_a_job_that_neither_lives_nor_ends_is_told(

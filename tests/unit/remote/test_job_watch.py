@@ -80,16 +80,16 @@ def test_what_was_made_is_fetched() -> None:
 
 
 def test_the_compiler_s_error_is_that_of_the_build() -> None:
-    told = BuildError("no kernel", why="too new", where="a.onnx", fix="use another").to_json()
+    error = BuildError("no kernel", why="too new", where="a.onnx", fix="use another").to_json()
     with pytest.raises(BuildError) as caught:
-        result_of(end(), told, "jetson")
+        result_of(end(), error, "jetson")
     assert str(caught.value) == "no kernel\n  why:   too new\n  where: jetson: a.onnx\n  fix:   use another"
 
 
 def test_a_result_that_could_not_be_packed_is_told() -> None:
-    told = ArtifactError("cannot write", why="full").to_json()
+    error = ArtifactError("cannot write", why="full").to_json()
     with pytest.raises(ArtifactError, match="cannot write") as caught:
-        result_of(end(code=0, error=told), {}, "jetson")
+        result_of(end(code=0, error=error), {}, "jetson")
     assert caught.value.where == "jetson"
 
 

@@ -30,8 +30,8 @@ def doctor(machine: dict[str, Any] | None = None, **states: str) -> str:
     findings = [
         {"name": name, "state": state, "detail": "10.3.0.30", "fix": "mend it"} for name, state in found.items()
     ]
-    told = {**known, "cache": "/c", "free_bytes": 5, **(machine or {})}
-    return json.dumps({"ok": True, "machine": told, "findings": findings}, indent=2)
+    machine_found = {**known, "cache": "/c", "free_bytes": 5, **(machine or {})}
+    return json.dumps({"ok": True, "machine": machine_found, "findings": findings}, indent=2)
 
 
 def test_a_doctor_is_read_after_what_a_login_shell_prints() -> None:

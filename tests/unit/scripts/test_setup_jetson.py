@@ -144,9 +144,9 @@ def test_a_dry_run_tells_and_changes_nothing(board: Board) -> None:
     before = sorted(path for path in board.folder.rglob("*"))
     done = board.run("--dry-run", "--extras", "plan,nvml")
     assert done.returncode == 0, done.stderr
-    told = [line for line in done.stderr.splitlines() if line.startswith("+ ")]
-    assert told[0] == "+ sudo apt-get update" and "python3-libnvinfer" in told[1]
-    assert f"-e {ROOT}[plan,nvml]" in told[3] and "pycuda==" in told[4] and len(told) == 5
+    commands = [line for line in done.stderr.splitlines() if line.startswith("+ ")]
+    assert commands[0] == "+ sudo apt-get update" and "python3-libnvinfer" in commands[1]
+    assert f"-e {ROOT}[plan,nvml]" in commands[3] and "pycuda==" in commands[4] and len(commands) == 5
     assert board.calls() == [ASKED] and sorted(board.folder.rglob("*")) == before
 
 

@@ -176,8 +176,8 @@ def npy(array: np.ndarray, shape: str = "", kind: str = "") -> bytes:
     content = memory.getvalue()
     begin = content.index(b"{")
     head = content[begin : content.index(b"\n")].decode()
-    told = head.replace(str(array.shape), shape or str(array.shape)).replace(array.dtype.str, kind or array.dtype.str)
-    return content[:begin] + told.rstrip().ljust(len(head))[: len(head)].encode() + content[begin + len(head) :]
+    header = head.replace(str(array.shape), shape or str(array.shape)).replace(array.dtype.str, kind or array.dtype.str)
+    return content[:begin] + header.rstrip().ljust(len(head))[: len(head)].encode() + content[begin + len(head) :]
 
 
 NAMES, VECTORS = npy(np.array(["Anna", "Ben"])), npy(np.eye(2, dtype=np.float32))

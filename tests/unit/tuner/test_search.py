@@ -145,10 +145,10 @@ def test_no_tactic_within_the_bounds_is_an_error_with_the_closest(world: Callabl
 def test_an_interrupted_search_goes_on_from_where_it_was(world: Callable[..., World], tmp_path: Path) -> None:
     stop = threading.Event()
     made = world(by_parts({"openvino": 0.7}))
-    told = made.run_round
+    run_round = made.run_round
 
     def stopping(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float) -> Round:
-        found = told(setup, tactics, most, give_up_ratio)
+        found = run_round(setup, tactics, most, give_up_ratio)
         if len(made.rounds) == 2:
             stop.set()
         return found
@@ -215,11 +215,11 @@ def test_without_any_time_the_default_stays(world: Callable[..., World], tmp_pat
 def test_a_default_that_may_not_run_makes_nothing_hopeless(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({}), mib=lambda tactic: 150 if tactic.tuning.arena else 50)
     patience = []
-    told = made.run_round
+    run_round = made.run_round
 
     def asked(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float) -> Round:
         patience.append((tactics[0].tuning.arena, give_up_ratio))
-        return told(setup, tactics, most, give_up_ratio)
+        return run_round(setup, tactics, most, give_up_ratio)
 
     module.run_round = asked  # type: ignore[assignment,attr-defined]
     run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))

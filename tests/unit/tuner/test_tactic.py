@@ -27,8 +27,8 @@ BATCHED = Tactic("ort", "float", 1, 2, tuning=Tuning(parallel=True), batch=4)
 
 def test_it_says_what_is_not_as_usual() -> None:
     assert str(PLAIN) == "ort float, 2 threads"
-    told = "ort int8, 2 × 1 thread, pinned, basic optimizations, no spinning, no arena, no prepacking, balanced"
-    assert str(RICH) == told
+    text = "ort int8, 2 × 1 thread, pinned, basic optimizations, no spinning, no arena, no prepacking, balanced"
+    assert str(RICH) == text
     assert str(ON_GPU) == "onnxruntime-cuda float, 2 threads, exhaustive convolutions, channels first, no TF32"
     assert str(BATCHED) == "ort float, 2 threads, batches of 4, branches in parallel"
 

@@ -175,10 +175,10 @@ def test_the_network_s_size_is_read_from_either_layout() -> None:
 def test_heads_that_nothing_reads_name_the_nearest_families(
     shapes: list[tuple[int, ...]], side: int, nearest: str
 ) -> None:
-    told = own_decoder(shapes, (side, side))
-    assert told.startswith(f"nearest: {nearest}") and "edgert new writes one" in told
+    message = own_decoder(shapes, (side, side))
+    assert message.startswith(f"nearest: {nearest}") and "edgert new writes one" in message
 
 
 def test_heads_that_are_near_to_nothing_name_no_family() -> None:
-    told = own_decoder([(2, 3, 5, 7)], (64, 64))
-    assert "nearest" not in told and "edgert new writes one" in told
+    message = own_decoder([(2, 3, 5, 7)], (64, 64))
+    assert "nearest" not in message and "edgert new writes one" in message

@@ -127,11 +127,11 @@ def test_area_and_cubic_are_opencvs_own(
     plane = np.random.default_rng(source).integers(0, 256, (source[1], source[0], 1 + paired), np.uint8)
     before = cv2.ipp.useIPP()
     cv2.ipp.setUseIPP(False)
-    told = cv2.resize(plane, wanted, interpolation=FLAGS[how]).reshape(wanted[1], wanted[0], -1)
+    resized = cv2.resize(plane, wanted, interpolation=FLAGS[how]).reshape(wanted[1], wanted[0], -1)
     cv2.ipp.setUseIPP(before)
     over = wanted[0] % VECTOR if how == "cubic" else 0
     for channel in range(1 + paired):
-        apart = np.abs(scaled(plane[..., channel], *wanted, how, paired=paired) - told[..., channel])
+        apart = np.abs(scaled(plane[..., channel], *wanted, how, paired=paired) - resized[..., channel])
         assert apart.max() <= (how == "cubic") and not apart[:, : wanted[0] - over].any()
 
 

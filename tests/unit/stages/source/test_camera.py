@@ -132,13 +132,13 @@ def test_an_unplugged_camera_is_waited_for(caplog: pytest.LogCaptureFixture) -> 
     assert media == sorted(media)
     assert made.stats().reconnects == 1
     assert clock.waits == [0.25, 0.5, 1.0], "each failed try waits twice as long"
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [next(word for word in ("lost", "still no", "back") if word in line) for line in told] == [
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [next(word for word in ("lost", "still no", "back") if word in line) for line in warned] == [
         "lost",
         "still no",
         "back",
     ], "one line for the loss, one for another reason, one for the return"
-    assert "gives no more frames" in told[0] and "another program has it" in told[1]
+    assert "gives no more frames" in warned[0] and "another program has it" in warned[1]
     assert all(capture.is_released for capture in captures)
 
 
@@ -177,9 +177,9 @@ def test_a_camera_that_is_not_there_at_the_start_is_waited_for(caplog: pytest.Lo
     frames = take(camera, 3)
     assert [frame.index for frame in frames] == [0, 1, 2] and frames[0].media_ns == 0
     assert camera.stats().reconnects == 0, "it came for the first time"
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "cam: no /dev/video0: it is no video capture device" in told[0] and "is there after" in told[1]
-    assert len(told) == 2
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "cam: no /dev/video0: it is no video capture device" in warned[0] and "is there after" in warned[1]
+    assert len(warned) == 2
 
 
 def test_one_that_waits_at_the_start_may_still_be_lost_once_only() -> None:

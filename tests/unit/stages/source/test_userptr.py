@@ -115,8 +115,8 @@ def page_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_structs_and_requests_are_those_of_the_kernels_header() -> None:
     assert {name: getattr(v4l2, name) for name in RECORDED["requests"]} == RECORDED["requests"]
-    told = recorded(v4l2.Capability)
-    assert (told.driver, told.device_caps) == (b"uvcvideo", v4l2.CAP_CAPTURE | v4l2.CAP_STREAMING)
+    capability = recorded(v4l2.Capability)
+    assert (capability.driver, capability.device_caps) == (b"uvcvideo", v4l2.CAP_CAPTURE | v4l2.CAP_STREAMING)
     pix = recorded(v4l2.Format).fmt.pix
     assert (pix.width, pix.height, pix.pixelformat) == (640, 480, v4l2.fourcc("YUYV"))
     assert (pix.bytesperline, pix.sizeimage) == (1280, 614400)

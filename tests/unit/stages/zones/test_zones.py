@@ -33,7 +33,7 @@ def looked(one: ZonesStage, result: Result) -> Zones:
     return record
 
 
-def told(record: Zones) -> list[tuple[str, str, int]]:
+def changes_of(record: Zones) -> list[tuple[str, str, int]]:
     return [(one.place, one.what, one.track) for one in record.changes]
 
 
@@ -41,7 +41,7 @@ def test_entering_staying_and_leaving() -> None:
     one, scene = stage(YARD), Scene()
     assert not looked(one, scene.at({7: (20, 50)})).inside.any()
     record = looked(one, scene.at({7: (70, 50)}))
-    assert told(record) == [("yard", "entered", 7)] and record.inside.tolist() == [[True]]
+    assert changes_of(record) == [("yard", "entered", 7)] and record.inside.tolist() == [[True]]
     record = looked(one, scene.at({7: (80, 50)}, seconds=1.5))
     assert record.changes == () and record.seconds.tolist() == [[1.5]]
     record = looked(one, scene.at({7: (20, 50)}))
@@ -62,9 +62,9 @@ def test_an_object_stands_on_its_foot_unless_asked_otherwise() -> None:
 
 def test_a_line_is_crossed_both_ways_and_by_jumps() -> None:
     one, scene = stage(lines=[GATE]), Scene()
-    assert told(looked(one, scene.at({1: (20, 50), 2: (90, 50)}))) == []
-    assert told(looked(one, scene.at({1: (80, 50), 2: (10, 50)}))) == [("gate", "out", 1), ("gate", "in", 2)]
-    assert told(looked(one, scene.at({1: (20, 50)}))) == [("gate", "in", 1)]
+    assert changes_of(looked(one, scene.at({1: (20, 50), 2: (90, 50)}))) == []
+    assert changes_of(looked(one, scene.at({1: (80, 50), 2: (10, 50)}))) == [("gate", "out", 1), ("gate", "in", 2)]
+    assert changes_of(looked(one, scene.at({1: (20, 50)}))) == [("gate", "in", 1)]
     assert looked(one, scene.at({})).totals.tolist() == [[2, 1]]
 
 
@@ -73,25 +73,25 @@ def test_an_object_that_was_hidden_while_it_crossed_counts() -> None:
     looked(one, scene.at({1: (20, 50)}))
     for _ in range(9):
         looked(one, scene.at({}))
-    assert told(looked(one, scene.at({1: (80, 50)}))) == [("gate", "out", 1)]
+    assert changes_of(looked(one, scene.at({1: (80, 50)}))) == [("gate", "out", 1)]
 
 
 def test_who_is_not_seen_any_more_has_left() -> None:
     one, scene = stage(YARD, forget=1.0), Scene()
     looked(one, scene.at({3: (70, 50)}))
     looked(one, scene.at({3: (70, 50)}, seconds=0.5))
-    assert told(looked(one, scene.at({}, seconds=0.9))) == []
+    assert changes_of(looked(one, scene.at({}, seconds=0.9))) == []
     record = looked(one, scene.at({}, seconds=0.3))
     assert record.changes == (Change("yard", "left", 3, "person", 0.5),)
-    assert told(looked(one, scene.at({3: (70, 50)}))) == [("yard", "entered", 3)]
+    assert changes_of(looked(one, scene.at({3: (70, 50)}))) == [("yard", "entered", 3)]
 
 
 def test_a_box_that_trembles_at_the_border_settles() -> None:
     one, scene = stage(YARD, settle=0.5), Scene()
     places = [(49, 50), (51, 50)] * 5
-    assert [told(looked(one, scene.at({1: place}))) for place in places] == [[]] * 10
+    assert [changes_of(looked(one, scene.at({1: place}))) for place in places] == [[]] * 10
     found = [looked(one, scene.at({1: (60, 50)})) for _ in range(7)]
-    assert [told(one) for one in found if one.changes] == [[("yard", "entered", 1)]]
+    assert [changes_of(one) for one in found if one.changes] == [[("yard", "entered", 1)]]
     assert found[-1].seconds[0, 0] == pytest.approx(0.7)  # since it came to stay, not since it counted
 
 
@@ -100,8 +100,8 @@ def test_classes_count_where_they_are_wanted_and_a_changed_class_leaves() -> Non
     one, scene = stage(cars, lines=[people]), Scene()
     looked(one, scene.at({1: (20, 50), 2: (20, 60)}, classes=(0, 1)))
     record = looked(one, scene.at({1: (70, 50), 2: (70, 60)}, classes=(0, 1)))
-    assert told(record) == [("gate", "out", 1), ("yard", "entered", 2)]
-    assert told(looked(one, scene.at({1: (70, 50), 2: (70, 60)}, classes=(0, 0)))) == [("yard", "left", 2)]
+    assert changes_of(record) == [("gate", "out", 1), ("yard", "entered", 2)]
+    assert changes_of(looked(one, scene.at({1: (70, 50), 2: (70, 60)}, classes=(0, 0)))) == [("yard", "left", 2)]
 
 
 def test_objects_without_numbers_are_counted_only() -> None:
