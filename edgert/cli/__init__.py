@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -46,33 +47,37 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (
-    run,
-    replay,
-    plan,
-    simulate,
-    build,
-    export,
-    validate,
-    schema,
-    new,
-    check,
-    calibrate,
-    quantize,
-    doctor,
-    inspect,
-    boards,
-    models,
-    gallery,
-    top,
-    ctl,
-    bench,
-    explain,
-):
-    app.command(cls=Verb, context_settings={"ignore_unknown_options": verb is ctl})(verb)  # whose verbs have options
+_VERBS: tuple[tuple[Callable[..., None], str], ...] = (
+    (new, "Write a commented starter pipeline for a model."),
+    (check, "Check whether a model is wired right, on your images."),
+    (validate, "Check a pipeline file and everything it names."),
+    (run, "Run a pipeline until its sources end, or Ctrl-C."),
+    (ctl, "Show and change a running pipeline."),
+    (top, "Watch this machine's pipelines, or the boards of a fleet."),
+    (replay, "Run a recorded run again, and compare."),
+    (plan, "Predict speed, watts and placement on a board."),
+    (simulate, "Simulate a pipeline on a board, second by second."),
+    (boards, "List the boards and their power modes."),
+    (models, "List the families of models that are known to work."),
+    (inspect, "Show what a model takes, returns and costs; its DLA layers."),
+    (import_model, "Make an ONNX model of a PyTorch or TensorFlow one."),
+    (calibrate, "Measure the ranges of a model's tensors, for INT8."),
+    (quantize, "Make a model INT8, within an accuracy budget."),
+    (evaluate, "Measure how good a model is on your images."),
+    (bench, "Measure a model alone, or what edgert adds to it."),
+    (build, "Pack a pipeline for a board into one file."),
+    (export, "Export a build to Triton, ONNX, trtexec, or a fleet."),
+    (gallery, "List, add and remove the names of a gallery."),
+    (doctor, "Check what is installed, and how to get what is missing."),
+    (explain, "Explain an error: its causes and cures."),
+    (schema, "Print the JSON Schema of pipeline files and messages."),
+)
+"""Verbs in the order of a user's work, each with its line of ``edgert --help``."""
+_NAMES = {import_model: "import", evaluate: "eval"}  # words that Python keeps for itself
+for verb, line in _VERBS:
+    context = {"ignore_unknown_options": verb is ctl}  # whose verbs have options
+    app.command(_NAMES.get(verb), cls=Verb, short_help=line, context_settings=context)(verb)
 app.command(hidden=True, cls=Verb)(job)
-app.command("import", cls=Verb)(import_model)
-app.command("eval", cls=Verb)(evaluate)  # a function of that name would hide Python's
 
 
 @app.callback(invoke_without_command=True)

@@ -85,6 +85,13 @@ def test_a_default_is_shown() -> None:
     assert "[default: 60.0" in text
 
 
+def test_every_verb_has_a_whole_line_of_help_on_a_narrow_terminal() -> None:
+    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
+    verbs = text[text.index("Commands:") :].splitlines()[1 : len(GROUP.commands)]
+    assert len(verbs) == len(GROUP.commands) - 1 and all(line.endswith(".") for line in verbs)
+    assert "..." not in "".join(verbs)
+
+
 NUMBERS = [(verb, one.opts[0]) for verb, one in parameters() if kind(one) in (int, float)]
 
 
