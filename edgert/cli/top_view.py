@@ -85,10 +85,7 @@ _STAGES = (
     terminal.Column("stage", wraps=True),
     terminal.Column("fps", is_number=True),
     terminal.Column("busy", is_number=True),
-    terminal.Column("dropped", is_number=True),
-    terminal.Column("p50", is_number=True, rank=2),
-    terminal.Column("p99", is_number=True),
-    terminal.Column("state", wraps=True),
+    *_CAMERAS[2:],
 )
 _PIPELINES = (
     terminal.Column("pipeline", wraps=True),
