@@ -29,12 +29,14 @@ case "$1 $2" in '-c import sys; print'*) echo 3.10; exit ;; esac
 echo "python $*" >>"$BOARD/calls"
 case "$1 $2" in
   '-m venv')
-    mkdir -p "$4/bin"
-    cp -f "$0" "$4/bin/python"
-    printf '#!/bin/sh\necho "edgert $*" >>"$BOARD/calls"\n' >"$4/bin/edgert"
-    cp "$4/bin/edgert" "$4/bin/pip"
-    chmod +x "$4/bin/edgert" "$4/bin/pip"
-    printf 'include-system-site-packages = true\nversion = 3.10.12\n' >"$4/pyvenv.cfg" ;;
+    for venv; do :; done
+    case "$venv" in "$BOARD"/*) ;; *) exit 9 ;; esac
+    mkdir -p "$venv/bin"
+    cp -f "$0" "$venv/bin/python"
+    printf '#!/bin/sh\necho "edgert $*" >>"$BOARD/calls"\n' >"$venv/bin/edgert"
+    cp "$venv/bin/edgert" "$venv/bin/pip"
+    chmod +x "$venv/bin/edgert" "$venv/bin/pip"
+    printf 'include-system-site-packages = true\nversion = 3.10.12\n' >"$venv/pyvenv.cfg" ;;
   '-m pip') case $* in *pycuda==*) touch "$BOARD/pycuda" ;; esac ;;
   '-c import pycuda.driver') [ -e "$BOARD/pycuda" ] ;;
   '-c import tensorrt;'*) [ ! -e "$BOARD/no-tensorrt" ] ;;
@@ -265,7 +267,8 @@ def test_what_make_demo_makes_on_a_board_is_what_this_script_wants(board: Board,
 def test_elsewhere_an_environment_sees_its_own_packages_only(board: Board) -> None:
     (board.folder / "root/etc/nv_tegra_release").unlink()
     python = str(board.folder / "root/usr/bin/python3.10")
-    board.run("plan", script=SCRIPT.with_name("setup"), EDGERT_VENV=str(board.venv), PYTHON=python)
+    done = board.run("plan", script=SCRIPT.with_name("setup"), EDGERT_VENV=str(board.venv), PYTHON=python)
+    assert done.returncode == 0, done.stderr
     assert f"python -m venv {board.venv}" in board.calls()
 
 
