@@ -66,7 +66,16 @@ def _modules_of_users_are_forgotten(tmp_path_factory: pytest.TempPathFactory) ->
             _kept[name] = module
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache that all workers share, instead of the user's, which may hold what a test is to make."""
+    base = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGERT_CACHE", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"))
+        yield
+
+
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache for this test alone: that of the user may hold what the test is to make."""
+    """A cache for this test alone: that of the session may hold what the test is to make."""
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))

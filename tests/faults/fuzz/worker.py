@@ -95,6 +95,7 @@ def main(arguments: Sequence[str]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     folder = Path.cwd()
     os.environ.update(HOME=str(folder), XDG_CACHE_HOME=f"{folder}/cache", TMPDIR=f"{folder}/tmp", COLUMNS="120")
+    os.environ.pop("EDGERT_CACHE", None)
     (folder / "tmp").mkdir()
     tempfile.tempdir = f"{folder}/tmp"
     _work(name, seed, first, [Path(one) for one in arguments[3:]], folder)
