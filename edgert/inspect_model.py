@@ -34,7 +34,7 @@ from edgert.graph import (
     with_shapes,
 )
 from edgert.graph.count import peak_bytes
-from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prove, ready, without
+from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prepare_for_dla, prove, remaining_rewrites
 from edgert.graph.metadata import class_names
 from edgert.placement.dla_share import Difference, Survey, compare, survey, target_of
 from edgert.stages.decode.guess import Guess, guess
@@ -192,7 +192,7 @@ def inspect(
     about: DlaInspection | None = None
     if dla:
         record = _board_with_dla(board)
-        without(skip_rewrites, "--skip-rewrite")  # refuses names that there are not
+        remaining_rewrites(skip_rewrites, "--skip-rewrite")  # refuses names that there are not
         generation = record.dla.generation
         target = target_of(generation, tensorrt or USUAL_RELEASE[generation or ORIN], precision)
         cleaned, _ = clean(with_shapes(loaded, shapes) if shapes else loaded)  # as a build would see it
@@ -233,8 +233,8 @@ def _board_with_dla(name: str | None) -> Board:
 
 
 def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[str]) -> Rewritten:
-    begun = ready(loaded, shapes)
-    made, changes = fit_model(begun, without(skipped, "--skip-rewrite") if skipped else None)
+    begun = prepare_for_dla(loaded, shapes)
+    made, changes = fit_model(begun, remaining_rewrites(skipped, "--skip-rewrite") if skipped else None)
     graph = read(made)
     after = survey(graph, before.target)
     proof = None

@@ -2,6 +2,7 @@
 
 YAML_LEVELS = 32
 YAML_VALUES = 100_000
+MODEL_BYTES = 2**31 - 1
 MODEL_NODES = 1_000_000
 OPERATOR_SET = 10_000
 DIMENSION = 2**31 - 1
@@ -55,6 +56,7 @@ TABLE = (
         f"{YAML_VALUES:,}",
         "a small file whose aliases multiply, or hold themselves, has no end",
     ),
+    ("model with its weights", f"{(MODEL_BYTES + 1) >> 30} GiB", "Protocol Buffers has no larger message"),
     (
         "nodes of a model, its functions put in place",
         f"{MODEL_NODES:,}",
@@ -63,11 +65,7 @@ TABLE = (
     ("version of an operator set", f"{OPERATOR_SET:,}", "onnx holds 32 bits and has counted to 26"),
     ("dimension of a tensor", f"{DIMENSION:,}", "what TensorRT counts to; arithmetic on more overflows"),
     ("dimensions of a tensor", f"{RANK}", "NumPy 1 holds no more, and networks have up to six"),
-    (
-        "input of a model that is run",
-        f"{_power(INPUT_ELEMENTS)} elements",
-        "an image of 44 megapixels; more is no image, and ends the process",
-    ),
+    ("input of a model", f"{_power(INPUT_ELEMENTS)} elements", "an image of 44 megapixels; more ends the process"),
     (
         "tensors alive at once in a model that is run to compare it with its rewritten form",
         f"{COMPARED_BYTES >> 20} MiB",

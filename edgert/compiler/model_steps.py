@@ -100,7 +100,7 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
         sizes |= {key: job.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": job.pinned}
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph.dla_rewrites import ready
+        from edgert.graph.dla_rewrites import prepare_for_dla
 
         model = load(config.onnx)
         check_open(model, config)
@@ -111,7 +111,7 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
         if facts["is_quantized"] or not job.is_one_size:
             return {MODEL: to_bytes(clean(model)[0])}
         shapes = next(iter((config.profiles or default_profile(model, config)).values()))
-        return {MODEL: to_bytes(ready(model, shapes))}
+        return {MODEL: to_bytes(prepare_for_dla(model, shapes))}
 
     def promise(files: Mapping[str, bytes]) -> str:
         specs = inputs(job.model(files[MODEL]))
@@ -145,14 +145,14 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         rewrites["skip"] = config.skip_rewrites
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph.dla_rewrites import fit_model, without
+        from edgert.graph.dla_rewrites import fit_model, remaining_rewrites
         from edgert.quantization.batched import opened
         from edgert.quantization.calibrated import one_size, prepare
         from edgert.quantization.quantizer import equalized
 
         model, changes = job.model(shaped.files[MODEL]), []
         if rewrites["fit"]:
-            model, found = fit_model(model, without(config.skip_rewrites, f"{job.where}.skip_rewrites"))
+            model, found = fit_model(model, remaining_rewrites(config.skip_rewrites, f"{job.where}.skip_rewrites"))
             changes = [asdict(change) for change in found]
         if rewrites["prepare"]:
             model = prepare(model, one_size(model, config) if rewrites.get("open") else None)

@@ -134,10 +134,10 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
 
 def measured(job: ModelJob, rewritten: Product) -> Model:
     """Return the float model at the one size that ranges are measured at, also where its batch stays open."""
-    from edgert.graph.dla_rewrites import static_batch
+    from edgert.graph.dla_rewrites import with_static_batch
 
     model = job.model(rewritten.files[MODEL])
-    return static_batch(model) if job.keeps_batch else model
+    return with_static_batch(model) if job.keeps_batch else model
 
 
 def fp16_step(job: ModelJob, rewritten: Product) -> Step:

@@ -19,7 +19,7 @@ from edgert.exporter.triton import DEVICES, Device, repository_part, served_of
 from edgert.exporter.trtexec import commands_of, dispatch_shares, script
 from edgert.files import replace_bytes
 from edgert.graph import Model, load, to_bytes
-from edgert.graph.dla_rewrites import fit_model, prove, without
+from edgert.graph.dla_rewrites import fit_model, prove, remaining_rewrites
 from edgert.graph.load import check_standard
 from edgert.installation import pipeline_path
 from edgert.quantization.conversion import fp16_model
@@ -60,7 +60,7 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
     if form == "fp16":
         made = fp16_model(model, item.config).model
     else:
-        made, _ = fit_model(model, without(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))
+        made, _ = fit_model(model, remaining_rewrites(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))
     apart, most, what = boxes_apart(model, made, uniform_feeds(model, item.config, 1)), 0.0, "boxes have no partner"
     if apart is None:
         apart, most, what = distance(item, model, made), _TOLERANCE[form], "the largest value are between outputs"

@@ -2,8 +2,8 @@
 
 At inference y = (x - mean) / sqrt(var + epsilon) * gamma + beta, which is x * scale + shift per channel
 (https://onnx.ai/onnx/operators/onnx__BatchNormalization.html). After a Conv, ConvTranspose or Gemm it scales that
-layer's output channels. Before a Conv or Gemm it scales the input channels, and the shift joins the bias. That is not
-possible where the Conv pads with zeros, because the BatchNormalization would have shifted those, too.
+layer's output channels. Before a Conv or Gemm it scales the input channels, and the shift is added to the bias. A Conv
+that pads with zeros allows no shift before it, since zeros around the shifted image are not shifted.
 """
 
 from dataclasses import dataclass, replace
@@ -16,23 +16,26 @@ from edgert.graph.fold_constants import MIN_OPSET
 from edgert.graph.ir import Node
 from edgert.graph.model import Array
 
-# Reading, scaling per channel and replacing the weights of a Conv (M, C/g, …), ConvTranspose (C, M/g, …) or Gemm.
-
 F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """A layer's weights in float64: ``kernel`` in the layout of its weight input, ``bias`` (output channels,)."""
+    """Weights of a layer in float64.
+
+    Attributes:
+        kernel: weights as stored: (M, C/g, …) for a Conv, (C, M/g, …) for a ConvTranspose, a matrix for a Gemm.
+        bias: bias, (output channels,).
+    """
 
     kernel: F64
     bias: F64
 
 
 def _weights_of(layer: Node, draft: Draft) -> _Weights | None:
-    """Return a layer's stored weights, with zeros for a missing bias.
+    """Return a layer's weights, with zeros for a missing bias.
 
-    None if they are not stored, not float, or of a shape that cannot be scaled per channel.
+    None if they are computed, not float, or cannot be scaled per channel.
     """
     if layer.op not in ("Conv", "ConvTranspose", "Gemm") or layer.domain or len(layer.inputs) < 2:
         return None
@@ -45,7 +48,7 @@ def _weights_of(layer: Node, draft: Draft) -> _Weights | None:
     groups = layer.attributes.get("group", 1)
     if kernel.ndim < 2 or groups < 1 or kernel.shape[0] % groups:
         return None
-    channels = _channels(layer, kernel, _output_axis(layer))
+    channels = _channel_count(layer, kernel, _output_axis(layer))
     values = np.zeros(channels) if bias is None else bias.astype(np.float64)
     last = values.shape[-1] if values.ndim > 1 else values.size
     if last not in (1, channels) or last != values.size:
@@ -54,21 +57,18 @@ def _weights_of(layer: Node, draft: Draft) -> _Weights | None:
 
 
 def _output_axis(layer: Node) -> int:
-    """Return the kernel's axis of output channels, 0 or 1; the other one is that of input channels."""
-    turned = layer.op == "Gemm" and not layer.attributes.get("transB", 0)
-    return int(layer.op == "ConvTranspose" or turned)
+    """Return the axis of output channels in the kernel, 0 or 1; the other one holds the input channels."""
+    is_transposed = layer.op == "Gemm" and not layer.attributes.get("transB", 0)
+    return int(layer.op == "ConvTranspose" or is_transposed)
 
 
-def _channels(layer: Node, kernel: F64, axis: int) -> int:
-    """Return the channels along one of the kernel's first two axes; the second axis holds those of one group only."""
+def _channel_count(layer: Node, kernel: F64, axis: int) -> int:
+    """Return the channels along axis 0 or 1 of the kernel, of all groups together."""
     return int(kernel.shape[axis]) * (int(layer.attributes.get("group", 1)) if axis else 1)
 
 
-def _along(layer: Node, kernel: F64, values: F64, axis: int) -> F64:
-    """Return values per channel along an axis, shaped to multiply the kernel.
-
-    Row m belongs to group m // (rows / groups).
-    """
+def _for_kernel(layer: Node, kernel: F64, values: F64, axis: int) -> F64:
+    """Return values per channel along axis 0 or 1, in a shape that broadcasts over the kernel."""
     if axis:
         groups = int(layer.attributes.get("group", 1))
         values = np.repeat(values.reshape(groups, -1), kernel.shape[0] // groups, axis=0)
@@ -76,9 +76,9 @@ def _along(layer: Node, kernel: F64, values: F64, axis: int) -> F64:
 
 
 def _with_weights(draft: Draft, layer: Node, kernel: F64 | None, bias: F64) -> Node | None:
-    """Return the layer with new weights in the type of its kernel; a ``kernel`` of None keeps the present one.
+    """Return the layer with new weights in its kernel's element type; None when they overflow that type.
 
-    None, with nothing stored, when the new weights overflow that type.
+    With a ``kernel`` of None the layer keeps its own.
     """
     stored = draft.value(layer.inputs[1])
     with np.errstate(all="ignore"):
@@ -92,18 +92,15 @@ def _with_weights(draft: Draft, layer: Node, kernel: F64 | None, bias: F64) -> N
     for slot, array in enumerate(cast, 1):
         if array is not None:
             wanted = f"{inputs[slot]}_folded" if inputs[slot] else f"{layer.inputs[1]}_bias"
-            inputs[slot] = draft.instead(layer, inputs[slot], array, wanted)
+            inputs[slot] = draft.replace_constant(layer, inputs[slot], array, wanted)
     has_factor = layer.op == "Gemm" and "beta" in layer.attributes
     given = {**layer.attributes, "beta": 1.0} if has_factor else layer.attributes  # the new bias includes it
     return replace(layer, inputs=tuple(inputs), attributes=given)
 
 
-# BatchNormalization.
-
-
 @dataclass(frozen=True, slots=True)
 class _Affine:
-    """Scale and shift of a BatchNormalization as x * scale + shift; both (channels,)."""
+    """Factor and summand per channel, as in x * scale + shift; both (channels,)."""
 
     scale: F64
     shift: F64
@@ -113,21 +110,21 @@ def _fold_batchnorm(draft: Draft, norm: Node) -> None:
     affine = _affine(draft, norm)
     if affine is None:
         return
-    before = draft.before(norm.inputs[0])
-    made = None if before is None else _folded_back(draft, before, norm, affine)
+    before = draft.producer(norm.inputs[0])
+    made = None if before is None else _scale_outputs(draft, before, norm, affine)
     if before is not None and made is not None:
-        draft.replace(before, replace(made, outputs=norm.outputs[:1]))
-        draft.put(norm, (), f"folded into {before.name!r} before it")
+        draft.update(before, replace(made, outputs=norm.outputs[:1]))
+        draft.replace(norm, (), f"folded into {before.name!r} before it")
         return
     after = next(iter(draft.graph.consumers.get(norm.outputs[0], ())), None)
-    made = None if after is None or not draft.is_free(after) else _folded_forward(draft, after, norm, affine)
+    made = None if after is None or not draft.is_free(after) else _scale_inputs(draft, after, norm, affine)
     if after is not None and made is not None:
-        draft.replace(after, replace(made, inputs=(norm.inputs[0], *made.inputs[1:])))
-        draft.put(norm, (), f"folded into {after.name!r} behind it")
+        draft.update(after, replace(made, inputs=(norm.inputs[0], *made.inputs[1:])))
+        draft.replace(norm, (), f"folded into {after.name!r} behind it")
 
 
 def _affine(draft: Draft, node: Node) -> _Affine | None:
-    """Return the scale and shift of a BatchNormalization at inference with stored parameters; None for other nodes."""
+    """Return the scale and shift of a BatchNormalization; None in training, and for parameters that are computed."""
     given, opset = node.attributes, draft.graph.opset
     per_element = opset < 9 and not given.get("spatial", 1)
     training = given.get("training_mode", 0) or (opset < 7 and not given.get("is_test", 0))
@@ -146,24 +143,24 @@ def _affine(draft: Draft, node: Node) -> _Affine | None:
     return _Affine(scale, shift)
 
 
-def _folded_back(draft: Draft, layer: Node, norm: Node, affine: _Affine) -> Node | None:
+def _scale_outputs(draft: Draft, layer: Node, norm: Node, affine: _Affine) -> Node | None:
     weights = _weights_of(layer, draft) if draft.graph.is_private(norm.inputs[0]) else None
     if weights is None or len(weights.bias) != len(affine.scale):
         return None
-    scale = _along(layer, weights.kernel, affine.scale, _output_axis(layer))
+    scale = _for_kernel(layer, weights.kernel, affine.scale, _output_axis(layer))
     return _with_weights(draft, layer, weights.kernel * scale, weights.bias * affine.scale + affine.shift)
 
 
-def _folded_forward(draft: Draft, layer: Node, norm: Node, affine: _Affine) -> Node | None:
+def _scale_inputs(draft: Draft, layer: Node, norm: Node, affine: _Affine) -> Node | None:
     name, output, given = norm.outputs[0], _output_axis(layer), layer.attributes
     padded = any(given.get("pads", ())) or given.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID")
     is_same_shift = layer.op == "Conv" and (not padded or not np.any(affine.shift))
     if not is_same_shift and (layer.op != "Gemm" or given.get("transA", 0)):
         return None  # a shift before the layer would differ from one output element to another
     weights = _weights_of(layer, draft) if draft.graph.is_private(name) and layer.inputs[0] == name else None
-    if weights is None or _channels(layer, weights.kernel, 1 - output) != len(affine.scale):
+    if weights is None or _channel_count(layer, weights.kernel, 1 - output) != len(affine.scale):
         return None
-    scale, shift = (_along(layer, weights.kernel, values, 1 - output) for values in (affine.scale, affine.shift))
+    scale, shift = (_for_kernel(layer, weights.kernel, values, 1 - output) for values in (affine.scale, affine.shift))
     axes = tuple(axis for axis in range(weights.kernel.ndim) if axis != output)
     added = float(given.get("alpha", 1.0)) * np.sum(weights.kernel * shift, axis=axes)
     return _with_weights(draft, layer, weights.kernel * scale, weights.bias + added)
@@ -178,22 +175,19 @@ FOLD_BATCHNORM = rewrite(
 )
 
 
-# A constant per channel behind a layer.
-
-
 def _fold_bias(draft: Draft, node: Node) -> None:
     if draft.graph.opset < MIN_OPSET:
         return
     for computed, stored in (node.inputs, tuple(reversed(node.inputs))):
-        layer = draft.before(computed)
-        made = None if layer is None else _with_added(draft, layer, computed, stored)
+        layer = draft.producer(computed)
+        made = None if layer is None else _add_to_bias(draft, layer, computed, stored)
         if layer is not None and made is not None:
-            draft.replace(layer, replace(made, outputs=node.outputs))
-            draft.put(node, (), f"added to the bias of {layer.name!r}")
+            draft.update(layer, replace(made, outputs=node.outputs))
+            draft.replace(node, (), f"added to the bias of {layer.name!r}")
             return
 
 
-def _with_added(draft: Draft, layer: Node, computed: str, stored: str) -> Node | None:
+def _add_to_bias(draft: Draft, layer: Node, computed: str, stored: str) -> Node | None:
     constant, weights = draft.value(stored), _weights_of(layer, draft)
     if constant is None or weights is None or not draft.graph.is_private(computed):
         return None

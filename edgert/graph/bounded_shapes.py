@@ -1,7 +1,7 @@
-"""Upper bounds for sizes that depend on data, so that the work behind NonZero, suppression and the like can be counted.
+"""Upper bounds for sizes that depend on data, so that the work of nodes behind NonZero and the like can be counted.
 
-A detector that ends in its own suppression has tensors whose sizes are known only after they were computed. Each gets
-the most that its operator can give: as many boxes as went in, or as many as the graph allows.
+In a detector that includes non-maximum suppression, some sizes are known only once the tensors are computed. Each gets
+the largest size that its operator can give: as many boxes as went in, or as many as the graph allows.
 """
 
 import math
@@ -11,22 +11,22 @@ from dataclasses import dataclass, replace
 from edgert.errors import ModelError
 from edgert.graph.ir import Graph, Node
 from edgert.graph.model import TensorSpec
-from edgert.graph.static_shape import types
+from edgert.graph.static_shape import tensor_types
 
 _ROUNDS = 200
-"""Most times that sizes are inferred again: once for each depth of operators whose sizes depend on data."""
-_SAME_AXIS = frozenset({"Slice", "Compress", "Unique", "TopK", "Gather", "Identity", "Concat", "SplitToSequence"})
-"""Operators none of whose results is longer along an axis than their first input is."""
+"""Largest number of inferences: one for each depth of operators whose sizes depend on data."""
+_SAME_AXIS = frozenset({"Slice", "Compress", "Unique", "TopK", "Identity", "SplitToSequence"})
+"""Operators whose results are no longer along any axis than their first input."""
 
 
 @dataclass(frozen=True, eq=False)
-class Bounded:
-    """A graph whose tensors all have sizes.
+class BoundedGraph:
+    """A graph in which every tensor has a size.
 
     Attributes:
-        graph: with static specs.
-        sources: name of each node whose result has a size that depends on data → that size, in words.
-        tail: names of those nodes and of all that read what they give.
+        graph: graph with static types only.
+        sources: bound as text, ``"NonZero [2, 50]"``, by the name of each node whose result size depends on data.
+        tail: names of those nodes and of all nodes behind them.
     """
 
     graph: Graph
@@ -34,12 +34,12 @@ class Bounded:
     tail: frozenset[str]
 
 
-def bounded(graph: Graph, objects: int | None = None) -> Bounded:
+def bound_shapes(graph: Graph, objects: int | None = None) -> BoundedGraph:
     """Return the graph with sizes that depend on data set to their upper bounds.
 
     Args:
-        graph: with static inputs.
-        objects: how many boxes, or other things found, are counted at most; None: as many as each operator can give.
+        graph: graph with static inputs.
+        objects: largest number of boxes, or of other things found; None for as many as each operator can give.
 
     Raises:
         ModelError: nothing bounds a size; the error names the node and the key to set.
@@ -48,10 +48,10 @@ def bounded(graph: Graph, objects: int | None = None) -> Bounded:
     sources: dict[str, str] = {}
     specs: Mapping[str, TensorSpec] = graph.specs
     for _ in range(_ROUNDS):
-        first = _frontier(graph, specs, pinned)
-        if not first:
+        frontier = _frontier(graph, specs, pinned)
+        if not frontier:
             break
-        for node in first:
+        for node in frontier:
             for name in filter(None, node.outputs):
                 spec = specs.get(name) or TensorSpec(name, (), "float32", ranked=False)
                 if not spec.is_static:
@@ -63,13 +63,14 @@ def bounded(graph: Graph, objects: int | None = None) -> Bounded:
         cut = {id(node) for node in graph.nodes if all(name in pinned for name in node.outputs if name)}
         left = tuple(node for node in graph.nodes if id(node) not in cut)
         trimmed = replace(graph, nodes=left, inputs=(*graph.inputs, *pinned.values()), specs={}, outputs=())
-        specs = {**types(trimmed), **pinned}
+        specs = {**tensor_types(trimmed), **pinned}
     ends = tuple(specs.get(spec.name, spec) for spec in graph.outputs)
-    return Bounded(replace(graph, specs={**graph.specs, **specs}, outputs=ends), sources, _behind(graph, sources))
+    graph = replace(graph, specs={**graph.specs, **specs}, outputs=ends)
+    return BoundedGraph(graph, sources, _downstream(graph, sources))
 
 
-def _behind(graph: Graph, sources: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of nodes that read what the sources give, sources included."""
+def _downstream(graph: Graph, sources: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of the sources and of all nodes that depend on them."""
     found, tensors = set[str](), set[str]()
     for node in graph.nodes:
         if node.name in sources or not tensors.isdisjoint(node.reads):
@@ -79,7 +80,7 @@ def _behind(graph: Graph, sources: Mapping[str, str]) -> frozenset[str]:
 
 
 def _frontier(graph: Graph, specs: Mapping[str, TensorSpec], pinned: Mapping[str, TensorSpec]) -> list[Node]:
-    """Return the nodes with a result of open size that depend on no other one: what reads their sizes waits."""
+    """Return the nodes with a result of open size that depend on no other such node."""
 
     def is_open(name: str) -> bool:
         spec = pinned.get(name) or specs.get(name)
@@ -99,83 +100,83 @@ def _frontier(graph: Graph, specs: Mapping[str, TensorSpec], pinned: Mapping[str
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Known sizes of a graph's tensors."""
+    """Known sizes and values of a graph's tensors."""
 
     graph: Graph
     specs: Mapping[str, TensorSpec]
 
-    def of(self, name: str) -> tuple[int, ...]:
-        """Return a shape; empty where it is not known."""
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape; empty where it is not known."""
         if name in self.graph.constants:
             return self.graph.constants[name].shape
         spec = self.specs.get(name)
         return (spec.sizes if spec else None) or ()
 
-    def number(self, name: str) -> int | None:
-        """Return the value of a stored tensor of one number; None where it is not stored."""
+    def scalar(self, name: str) -> int | None:
+        """Return the value of a stored tensor of one element; None for other tensors."""
         array = self.graph.constants.get(name)
         return None if array is None or array.size != 1 else int(array.reshape(-1)[0])
 
 
 def _bound(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None) -> tuple[int, ...]:
-    """Return the most that each dimension of a result can be."""
-    most = _BOUNDS.get(node.op, _same_axis if node.op in _SAME_AXIS else _stated)
-    return tuple(max(size, 1) for size in most(node, spec, sizes, objects))
+    """Return the largest size that each dimension of a result can have."""
+    bound = _BOUNDS.get(node.op, _same_axis if node.op in _SAME_AXIS else _stated)
+    return tuple(max(size, 1) for size in bound(node, spec, sizes, objects))
 
 
 def _non_zero(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None) -> tuple[int, ...]:
-    shape = sizes.of(node.inputs[0])
+    shape = sizes.shape(node.inputs[0])
     count = math.prod(shape)
     return (len(shape), min(count, objects or count))
 
 
 def _suppression(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None) -> tuple[int, ...]:
-    """Return the size of NonMaxSuppression's result: at most so many boxes of each class."""
-    batch, boxes = sizes.of(node.inputs[0])[:2] or (1, 1)
-    classes = (sizes.of(node.inputs[1]) or (1, 1, 1))[1]
-    stated = sizes.number(node.inputs[2]) if len(node.inputs) > 2 else None
+    """Return the bound of NonMaxSuppression: the stated number of boxes for each class and image, or all."""
+    batch, boxes = sizes.shape(node.inputs[0])[:2] or (1, 1)
+    classes = (sizes.shape(node.inputs[1]) or (1, 1, 1))[1]
+    stated = sizes.scalar(node.inputs[2]) if len(node.inputs) > 2 else None
     most = batch * classes * min(boxes, stated or boxes)
     return (min(most, objects or most), 3)
 
 
 def _reshaped(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None) -> tuple[int, ...]:
-    """Return a shape with the elements of the input; the first open dimension has what the others leave."""
-    rank = sizes.of(node.inputs[1])
+    """Return the bound of a Reshape: the first open dimension gets all elements that the known ones leave."""
+    rank = sizes.shape(node.inputs[1])
     known = list(spec.shape) if spec.ranked and spec.shape else [None] * (rank[0] if rank else 1)
-    fixed = math.prod(one for one in known if isinstance(one, int) and one > 0)
-    rest = max(math.prod(sizes.of(node.inputs[0])) // max(fixed, 1), 1)
+    fixed = math.prod(dim for dim in known if isinstance(dim, int) and dim > 0)
+    rest = max(math.prod(sizes.shape(node.inputs[0])) // max(fixed, 1), 1)
     found = []
-    for one in known:
-        found.append(one if isinstance(one, int) else rest)
-        rest = rest if isinstance(one, int) else 1
+    for dim in known:
+        found.append(dim if isinstance(dim, int) else rest)
+        rest = rest if isinstance(dim, int) else 1
     return tuple(found)
 
 
 def _same_axis(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None) -> tuple[int, ...]:
-    """Return the input's size along every open axis, but no more than the stated number."""
-    shape = sizes.of(node.inputs[0])
+    """Return the input's size along every open axis, at most ``objects``."""
+    shape = sizes.shape(node.inputs[0])
     if not spec.ranked or len(spec.shape) != len(shape):
         return _stated(node, spec, sizes, objects) if objects or not shape else (math.prod(shape),)
     return tuple(
-        one if isinstance(one, int) else min(size, objects or size) for one, size in zip(spec.shape, shape, strict=True)
+        dim if isinstance(dim, int) else min(size, objects or size) for dim, size in zip(spec.shape, shape, strict=True)
     )
 
 
 def _rows_read(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None) -> tuple[int, ...]:
-    """Return as many rows as the longest tensor that the bodies of If, Loop or Scan read: suppression inside an If."""
-    rows = max((shape[0] for shape in map(sizes.of, node.reads) if len(shape) > 0), default=0)
+    """Return as many rows as the longest tensor that an If, Loop or Scan reads; it may suppress boxes inside."""
+    rows = max((shape[0] for shape in map(sizes.shape, node.reads) if len(shape) > 0), default=0)
     if not rows:
         return _stated(node, spec, sizes, objects)
     dims = spec.shape if spec.ranked else (None,)
-    return tuple(one if isinstance(one, int) else min(rows, objects or rows) for one in dims)
+    return tuple(dim if isinstance(dim, int) else min(rows, objects or rows) for dim in dims)
 
 
 def _stated(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None) -> tuple[int, ...]:
-    """Return the stated number for every open dimension."""
+    """Return ``objects`` for every open dimension."""
     if objects is None:
-        raise _unbounded(node)
+        raise _unbounded_error(node)
     dims = spec.shape if spec.ranked else (None,)
-    return tuple(one if isinstance(one, int) else objects for one in dims)
+    return tuple(dim if isinstance(dim, int) else objects for dim in dims)
 
 
 _BOUNDS: Mapping[str, Callable[[Node, TensorSpec, _Sizes, int | None], tuple[int, ...]]] = {
@@ -186,10 +187,10 @@ _BOUNDS: Mapping[str, Callable[[Node, TensorSpec, _Sizes, int | None], tuple[int
 }
 
 
-def _unbounded(node: Node) -> ModelError:
-    why = f"{node.op} gives as much as it finds in an image"
+def _unbounded_error(node: Node) -> ModelError:
+    why = f"the size of what {node.op} returns depends on the image"
     if node.domain:
-        why = f"onnx does not know {node.domain}.{node.op} of node {node.name!r}, nor the size of its result"
+        why = f"onnx does not know the operator {node.domain}.{node.op}, nor the size of its result"
     return ModelError(
         f"nothing bounds the size of the result of node {node.name!r}",
         why=why,

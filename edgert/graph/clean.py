@@ -1,6 +1,6 @@
 """Passes that make a model ready for a backend: the same results from fewer nodes.
 
-They change no arithmetic: they sort nodes, store constants, and remove nodes without effect or reader.
+They sort nodes, store constants, fold them into weights, and remove nodes without effect or reader.
 """
 
 import heapq
@@ -21,11 +21,11 @@ from edgert.graph.type_inference import LazySpecs
 
 
 def _sort_nodes(graph: Graph) -> Result:
-    """Sort nodes so that each comes after what it reads; among ready nodes the one written first goes first."""
-    needs = _needs(graph)
-    if all(earlier < position for position, before in enumerate(needs) for earlier in before):
+    """Sort nodes so that each comes after those it reads; among ready nodes the first in the file goes first."""
+    dependencies = _dependencies(graph)
+    if all(earlier < position for position, before in enumerate(dependencies) for earlier in before):
         return graph, ()
-    sorter = TopologicalSorter(dict(enumerate(needs)))
+    sorter = TopologicalSorter(dict(enumerate(dependencies)))
     try:
         sorter.prepare()
     except CycleError as error:
@@ -42,23 +42,23 @@ def _sort_nodes(graph: Graph) -> Result:
     return replace(graph, nodes=tuple(graph.nodes[position] for position in order)), (change,)
 
 
-def _needs(graph: Graph) -> list[set[int]]:
-    """Return for each node the positions of the nodes that it reads."""
+def _dependencies(graph: Graph) -> list[set[int]]:
+    """Return the positions of the nodes that each node reads."""
     places = {id(node): position for position, node in enumerate(graph.nodes)}
-    makers = {name: places[id(node)] for name, node in graph.producers.items()}
+    producers = {name: places[id(node)] for name, node in graph.producers.items()}
     known = {spec.name for spec in graph.inputs} | graph.constants.keys()
     found = []
     for node in graph.nodes:
         for name in filter(None, node.inputs):
-            if name not in makers and name not in known:
+            if name not in producers and name not in known:
                 raise ModelError(
                     f"node {node.name!r} reads {name!r}, which nothing computes",
-                    why=f"no node, input or stored tensor has that name{nearest(name, makers)}",
+                    why=f"no node, input or stored tensor has that name{nearest(name, producers)}",
                     fix="export the model again",
                 )
-        # a body may use a name of its own that its node also gives out; that is no cycle
+        # an inner tensor of a body may have the name of an output of its node; that is no cycle
         names = {*node.inputs, *(node.captured - set(node.outputs))}
-        found.append({makers[name] for name in names if name in makers})
+        found.append({producers[name] for name in names if name in producers})
     return found
 
 
@@ -78,9 +78,9 @@ def _store_constants(graph: Graph) -> Result:
         array = constant_value(node)
         if array is None or node.outputs[0] in graph.output_names:
             continue  # some backends take no stored tensor as a graph output
-        draft.known({node.outputs[0]: array})
-        draft.put(node, (), f"Constant → stored tensor {node.outputs[0]!r}")
-    return draft.done()
+        draft.store_values({node.outputs[0]: array})
+        draft.replace(node, (), f"Constant → stored tensor {node.outputs[0]!r}")
+    return draft.finish()
 
 
 def constant_value(node: Node) -> Array | None:
@@ -104,7 +104,7 @@ def _remove_unused(graph: Graph) -> Result:
     return replace(graph, constants=kept), tuple(changes)
 
 
-class _Noops:
+class _NoopRemover:
     """Walk over a graph in order that removes nodes without effect."""
 
     def __init__(self, graph: Graph) -> None:
@@ -142,14 +142,14 @@ class _Noops:
         return not training or (switch is not None and not switch.any())
 
     def _perm(self, node: Node) -> list[int] | None:
-        """Return the axis order of a Transpose; None when it is the default order and the rank is not known."""
+        """Return the axis order of a Transpose; None for the default order of an unknown rank."""
         if "perm" in node.attributes:
             return list(node.attributes["perm"])
         spec = self.specs.get(node.inputs[0])
         return list(reversed(range(len(spec.shape)))) if spec is not None and spec.ranked else None
 
     def _merge(self, node: Node) -> None:
-        first = self.draft.before(node.inputs[0])
+        first = self.draft.producer(node.inputs[0])
         if first is None or first.op != "Transpose":
             return
         inner, outer = self._perm(first), self._perm(node)
@@ -158,23 +158,23 @@ class _Noops:
         perm = [inner[axis] for axis in outer]
         if perm != sorted(perm):
             made = replace(node, inputs=first.inputs, attributes={"perm": perm})
-            self.draft.put(node, [made], f"Transpose now does the work of two, perm {perm}")
+            self.draft.replace(node, [made], f"Transpose now does the work of two, perm {perm}")
         else:
             self.draft.bypass(node, first.inputs[0], "Transpose removed, it undoes the one before it")
 
 
 def _remove_noops(graph: Graph) -> Result:
-    walk = _Noops(graph)
+    walk = _NoopRemover(graph)
     for node in graph.nodes:
-        known = node.op in ("Cast", "Concat", "Dropout", "Identity", "Transpose") and not node.domain
-        if known and walk.draft.is_free(node):
+        may_go = node.op in ("Cast", "Concat", "Dropout", "Identity", "Transpose") and not node.domain
+        if may_go and walk.draft.is_free(node):
             walk.visit(node)
-    return walk.draft.done()
+    return walk.draft.finish()
 
 
 SORT_NODES = Pass(
     "sort-nodes",
-    "nodes are reordered, where needed, so that each comes after what it reads",
+    "nodes are reordered, where needed, so that each comes after those it reads",
     "runtimes require it",
     _sort_nodes,
 )
@@ -210,32 +210,31 @@ PASSES: tuple[Pass, ...] = (
     FOLD_BIAS,
     FOLD_BATCHNORM,
 )
-"""Passes of :func:`clean`, in this order; the later ones rely on the node order that the first one makes."""
+"""Passes of :func:`clean`, in order; the later ones rely on the node order that the first one makes."""
 
 
 def clean(model: Model, passes: Sequence[Pass] = PASSES) -> tuple[Model, tuple[Change, ...]]:
     """Run passes over the model's graph until none finds anything left to do.
 
-    Some steps happen whatever the passes. Functions of the file are inlined, and every node gets a unique name. Stored
-    tensors that are also listed as inputs leave that list, so that runtimes may fold them. Outputs stay the same up to
-    rounding: folded weights are computed in float64 and stored in their own type. Bodies of If, Loop and Scan are left
-    alone. Equal models give equal bytes. Fix dynamic shapes first, with
-    :func:`~edgert.graph.static_shape.with_shapes`: then more can be folded.
+    Before the passes, functions of the file are inlined, and every node gets a unique name. Stored tensors that are
+    also listed as inputs leave that list, so that runtimes may fold them. Outputs stay the same up to rounding: folded
+    weights are computed in float64 and stored in their own type. Bodies of If, Loop and Scan are not changed. Equal
+    models give equal bytes. Fix dynamic shapes first (:func:`~edgert.graph.static_shape.with_shapes`) to fold more.
 
     Args:
-        model: the model; it is not changed.
-        passes: the passes to run, in this order.
+        model: model to copy.
+        passes: passes to run, in order.
 
     Returns:
         The new model (the given one when nothing changed) and every change, in order.
 
     Raises:
-        ModelError: the graph is broken: two nodes compute one tensor, one reads what nothing computes, or a cycle.
+        ModelError: the graph is broken: a tensor is computed twice or never, or there is a cycle.
     """
-    read, normal = to_graph(model.proto)
+    read, conversions = to_graph(model.proto)
     try:
         graph, found = run(read, passes)
     except ModelError as error:
         raise error.at(str(model.path)) from error.__cause__
-    changes = (*normal, *found)
+    changes = (*conversions, *found)
     return (write(graph, model, typed=True) if changes else model), changes

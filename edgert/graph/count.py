@@ -1,9 +1,9 @@
 """Work, traffic and memory of a graph's nodes, from shapes alone.
 
-What is counted, per inference at the model's static shapes:
+Counts per inference, at the model's static shapes:
 
-- **macs**: multiply-adds. One is one MAC, the bias is free, and operators that are no sums of products have none: the
-  convention of the papers that publish "M MACs" (MobileNet, https://arxiv.org/abs/1704.04861).
+- **macs**: multiply-adds. The bias is free, and operators that are not sums of products have none, as in the papers
+  that publish "M MACs" (MobileNet, https://arxiv.org/abs/1704.04861).
   :mod:`edgert.graph.operators` has the formula of each operator. Pooling and elementwise nodes cost traffic, no MACs.
 - **params**: elements of the stored tensors the node reads, in the first node that reads them, so the sum counts each
   weight once. Integer tensors that hold shapes, axes or indices (int64) are no parameters.
@@ -11,7 +11,7 @@ What is counted, per inference at the model's static shapes:
 - **activation_bytes**: bytes of the other tensors it reads plus those it writes. It is 0 for nodes that only rename a
   buffer (Reshape, Flatten, Squeeze, Unsqueeze, Identity, Dropout) or read no data (Shape, Size, Constant).
 
-Bodies of If, Loop and Scan are not counted: how often they run is not known beforehand.
+Bodies of If, Loop and Scan do not count, since nothing says how often they run.
 """
 
 import math
@@ -24,10 +24,10 @@ from edgert.graph.ir import Graph, Node
 from edgert.graph.model import Model, TensorSpec, inputs
 from edgert.graph.onnx_convert import to_graph
 from edgert.graph.operators import ACTIVATIONS, KNOWN_FROM_SHAPES, VIEWS, about, of_kind
-from edgert.graph.static_shape import types
+from edgert.graph.static_shape import tensor_types
 
 ShapeOf = Callable[[str], tuple[int, ...]]
-"""Function from a tensor's name to its static shape; may raise for a tensor that has none."""
+"""Function that returns a tensor's static shape by name; it may raise for a tensor without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Product:
 
     Attributes:
         rows: output positions, batch included.
-        channels: read per position and group; for a convolution times ``taps`` gives the depth.
-        columns: written per position and group.
-        taps: positions of the kernel.
+        channels: channels read per position and group; the depth is channels times ``taps``.
+        columns: channels written per position and group.
+        taps: positions of the convolution kernel.
         groups: independent products.
     """
 
@@ -62,7 +62,7 @@ def product_of(node: Node, shape_of: ShapeOf) -> Product:
         shape_of: returns the static shape of a tensor.
 
     Raises:
-        ModelError: the operator does not take inputs of these shapes; whatever ``shape_of`` raises is passed on.
+        ModelError: the operator does not take inputs of these shapes. Errors of ``shape_of`` pass through.
     """
     info = about(node.op)
     formula = _FORMULAS.get(info.work)
@@ -70,12 +70,12 @@ def product_of(node: Node, shape_of: ShapeOf) -> Product:
         return Product()
     read = dict[str, tuple[int, ...]]()
 
-    def noted(name: str) -> tuple[int, ...]:
+    def record_shape(name: str) -> tuple[int, ...]:
         read[name] = shape_of(name)
         return read[name]
 
     try:
-        return formula(node, info.weight, noted)
+        return formula(node, info.weight, record_shape)
     except (ValueError, IndexError, ZeroDivisionError) as error:
         given = ", ".join(f"{name} {list(shape)}" for name, shape in read.items())
         what = f"node {node.name!r} ({node.op}) cannot take its inputs"
@@ -126,7 +126,7 @@ def _matmul(node: Node, weight: int, shape_of: ShapeOf) -> Product:
 
 
 def _einsum(node: Node, _weight: int, shape_of: ShapeOf) -> Product:
-    """Return the product of an Einsum of two operands: one multiply-add for each combination of labels; else empty."""
+    """Return the product of an Einsum of two operands, one multiply-add per combination of labels; else none."""
     equation = node.attributes["equation"].decode("utf-8", "replace").replace(" ", "")
     given, arrow, written = equation.partition("->")
     terms = given.split(",")
@@ -169,15 +169,15 @@ _FREE = VIEWS | KNOWN_FROM_SHAPES
 
 
 def peak_bytes(graph: Graph, dtypes: Mapping[str, str] | None = None) -> int:
-    """Return the peak memory of activations in bytes: what a node reads and writes, and what later nodes still read.
+    """Return the peak memory of activations, in bytes: what a node reads and writes, and what later nodes still read.
 
     Inputs and outputs of the graph live from beginning to end, since they are bound buffers. Stored tensors do not
     count, nor do nodes that only rename a buffer or work in place. No allocator that keeps the node order can need
     less; TensorRT and ONNX Runtime come close. Scratch space of kernels is not included.
 
     Args:
-        graph: sorted, with known shapes; tensors of unknown shape count 0.
-        dtypes: maps the type of a computed tensor to the type it is held in, as ``{"float32": "float16"}``.
+        graph: sorted graph with known shapes; tensors of unknown shape count 0.
+        dtypes: element type in memory by element type in the graph, where they differ: ``{"float32": "float16"}``.
     """
     buffers = _buffers(graph)
     found = {name: graph.specs.get(name) for name in set(buffers.values())}
@@ -201,7 +201,7 @@ def peak_bytes(graph: Graph, dtypes: Mapping[str, str] | None = None) -> int:
 
 
 def _buffers(graph: Graph) -> dict[str, str]:
-    """Map each computed or fed tensor to the tensor whose memory it uses: for some nodes that of their first input."""
+    """Return the tensor whose memory each computed or fed tensor uses; views use that of their first input."""
     found = {spec.name: spec.name for spec in graph.inputs}
     for node in graph.nodes:
         source = node.inputs[0] if node.inputs else ""
@@ -219,10 +219,10 @@ class NodeCost:
         name: the node's name; ``Conv_12``, by position, for one without.
         op: operator, with its domain in front unless standard: ``"com.microsoft.FusedConv"``.
         macs: multiply-adds.
-        params: weights first read here.
-        weight_bytes: stored tensors read.
-        activation_bytes: computed tensors read and written.
-        output_shape: of the first output.
+        params: weights that no earlier node reads.
+        weight_bytes: bytes of stored tensors read.
+        activation_bytes: bytes of computed tensors read and written.
+        output_shape: shape of the first output.
     """
 
     name: str
@@ -238,14 +238,14 @@ def count(model: Model) -> tuple[NodeCost, ...]:
     """Return the cost of every node, in graph order.
 
     Raises:
-        ModelError: a dimension is dynamic, or a tensor's shape cannot be inferred; names it and what to do.
+        ModelError: a dimension is dynamic, or a tensor's shape cannot be inferred.
     """
     counter = _Counter(model)
     return tuple(map(counter.cost, counter.graph.nodes))
 
 
 def stored_tensors(model: Model) -> dict[str, TensorSpec]:
-    """Return initializers and the values of Constant nodes by name; needs no shapes."""
+    """Return the types of initializers and of values of Constant nodes, by name; shapes of inputs may be open."""
     return _stored(to_graph(model.proto)[0])
 
 
@@ -255,11 +255,11 @@ def parameters(stored: Mapping[str, TensorSpec]) -> int:
 
 
 class _Counter:
-    """Walk over a model in order; ``seen`` holds the weights already counted."""
+    """Walk over a model in order; ``seen`` holds the weights counted so far."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.graph = model, to_graph(model.proto)[0]
-        self.specs: Mapping[str, TensorSpec] = types(self.graph)
+        self.specs: Mapping[str, TensorSpec] = tensor_types(self.graph)
         self.stored = _stored(self.graph)
         self.seen: set[str] = set()
 
@@ -272,15 +272,15 @@ class _Counter:
         return NodeCost(
             name=node.name,
             op=f"{node.domain}.{node.op}" if node.domain else node.op,
-            macs=product_of(node, lambda tensor: self.static(tensor, node).sizes or ()).macs,
+            macs=product_of(node, lambda tensor: self.static_spec(tensor, node).sizes or ()).macs,
             params=parameters(fresh),
             weight_bytes=sum(self.stored[name].size_bytes for name in reads if name in stored),
-            activation_bytes=sum(self.static(name, node).size_bytes for name in moved),
-            output_shape=self.static(writes[0], node).sizes or () if writes else (),
+            activation_bytes=sum(self.static_spec(name, node).size_bytes for name in moved),
+            output_shape=self.static_spec(writes[0], node).sizes or () if writes else (),
         )
 
-    def static(self, tensor: str, node: Node) -> TensorSpec:
-        """Return a tensor's type, whose shape is static; raise ModelError where it is not."""
+    def static_spec(self, tensor: str, node: Node) -> TensorSpec:
+        """Return the type of a tensor of static shape; raise ModelError for any other."""
         spec = self.stored.get(tensor) or self.specs.get(tensor)
         if spec is not None and spec.is_static:
             return spec

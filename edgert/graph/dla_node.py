@@ -5,13 +5,13 @@ from edgert.graph.ir import Graph, Node
 from edgert.graph.operators import about
 
 _MAX_VALUES = 64
-"""Largest stored tensor, in elements, that is passed with its values: scales, limits and shapes, but no kernels."""
+"""Largest stored tensor, in elements, whose values are passed on: scales, bounds and shapes, but no kernels."""
 
 
 def dla_nodes(graph: Graph) -> tuple[dla.Node, ...]:
     """Return the graph's nodes in order, as records for the rules.
 
-    Results computed from stored tensors alone, and the shapes of static tensors, count as stored.
+    Results that follow from stored tensors or static shapes alone count as stored.
     """
     known, found = set(graph.constants), []
     for node in graph.nodes:
@@ -36,7 +36,7 @@ def _is_known(graph: Graph, node: Node, known: set[str]) -> bool:
 
 
 def dla_tensor(graph: Graph, name: str, is_known: bool) -> dla.Tensor:
-    """Return a tensor of the graph as a record for the rules; ``is_known``: its value is known before a run."""
+    """Return a tensor as a record for the rules; ``is_known`` states whether its value is known before a run."""
     spec, array = graph.spec(name), graph.constants.get(name)
     dtype = spec.dtype if spec else "unknown"
     shape = tuple(dim if isinstance(dim, int) else None for dim in spec.shape) if spec and spec.ranked else None

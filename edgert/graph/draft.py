@@ -15,7 +15,7 @@ FLOATS = ("float16", "float32", "float64")
 
 
 class Additions:
-    """New names of tensors and nodes, and new stored tensors, that a graph does not have yet."""
+    """Unused names for tensors and nodes, and new stored tensors, to add to a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -34,22 +34,22 @@ class Additions:
         self._labels.add(name)
         return name
 
-    def constant(self, array: Array, wanted: str) -> str:
-        """Store a tensor under a free name like the wanted one; return the name."""
+    def add_constant(self, array: Array, wanted: str) -> str:
+        """Store a tensor under an unused name like the wanted one; return the name."""
         name = self.name(wanted)
-        self.known({name: array})
+        self.store_values({name: array})
         return name
 
-    def store(self, array: Array, wanted: str) -> str:
-        """Store a tensor as :meth:`constant` does, but equal tensors of one wanted name only once; return the name."""
+    def share_constant(self, array: Array, wanted: str) -> str:
+        """Store a tensor, or find an equal one stored for the same wanted name; return its name."""
         key = (wanted, f"{array.dtype}{array.shape}", array.tobytes())
         if key not in self._stored:
-            self._stored[key] = self.constant(array, wanted)
+            self._stored[key] = self.add_constant(array, wanted)
         return self._stored[key]
 
-    def known(self, found: Mapping[str, Array]) -> None:
-        """Store tensors that nodes have computed so far, under their own names."""
-        for name, array in found.items():
+    def store_values(self, values: Mapping[str, Array]) -> None:
+        """Store tensors under the given names, for tensors that nodes computed until now."""
+        for name, array in values.items():
             self._constants[name] = np.array(array, order="C")
             self._constants[name].flags.writeable = False
 
@@ -58,7 +58,7 @@ class Builder(Additions):
     """Builder of a new graph, node after node, with the inputs, outputs and stored tensors of a given one.
 
     Attributes:
-        nodes: those so far, in order.
+        nodes: nodes added so far, in order.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -78,17 +78,17 @@ class Builder(Additions):
 
 
 class Draft(Additions):
-    """Edits collected during one walk over a graph, which itself does not change.
+    """Edits collected during one walk over a graph; the graph itself does not change.
 
-    Rules look at the graph as it was before the walk. They must not touch a node that another rule of the same walk has
-    already changed; :meth:`is_free` tests this. Such a node is left for the next walk.
+    Rules look at the graph as it was before the walk. They must not touch a node that this walk has already changed:
+    see :meth:`is_free`. Such a node is left for the next walk.
     """
 
     def __init__(self, graph: Graph, rule: str) -> None:
         super().__init__(graph)
         self._rule = rule
         self._specs: dict[str, TensorSpec] = {}
-        self._instead: dict[int, tuple[Node, ...]] = {}
+        self._replacements: dict[int, tuple[Node, ...]] = {}
         self._aliases: dict[str, str] = {}
         self._changes: list[Change] = []
 
@@ -120,37 +120,31 @@ class Draft(Additions):
         return self.graph.constants.get(name)
 
     def integers(self, node: Node, name: str, position: int) -> list[int] | None:
-        """Return a list that is an attribute in old opsets and an input in new ones.
-
-        None when it is not given or not stored.
-        """
+        """Return integers that are an attribute in old opsets and an input in new ones; None if missing or computed."""
         if position < len(node.inputs) and node.inputs[position]:
             stored = self.value(node.inputs[position])
             return None if stored is None else [int(item) for item in stored.reshape(-1)]
         return list(node.attributes[name]) if name in node.attributes else None
 
     def is_given(self, node: Node, name: str, position: int) -> bool:
-        """Return whether the node has that attribute or input, stored or not."""
+        """Return whether the node has this attribute or input, stored or computed."""
         return name in node.attributes or (position < len(node.inputs) and bool(node.inputs[position]))
 
-    def before(self, name: str) -> Node | None:
-        """Return the standard node that computes a tensor, unless this walk has changed it."""
+    def producer(self, name: str) -> Node | None:
+        """Return the node that computes a tensor; None for a custom one, or one that this walk has changed."""
         node = self.graph.producers.get(name)
         return node if node is not None and not node.domain and self.is_free(node) else None
 
     def is_free(self, node: Node) -> bool:
         """Return whether this walk has not changed the node so far."""
-        return id(node) not in self._instead
+        return id(node) not in self._replacements
 
-    def instead(self, node: Node, name: str, array: Array, wanted: str) -> str:
-        """Store a tensor in place of one that a node reads; return its name.
-
-        The name stays the same if no other node reads it.
-        """
+    def replace_constant(self, node: Node, name: str, array: Array, wanted: str) -> str:
+        """Store a tensor in place of one that a node reads; return its name, the old one if nothing else reads it."""
         if name and self.graph.is_private(name) and node.inputs.count(name) == 1:
-            self.known({name: array})
+            self.store_values({name: array})
             return name
-        return self.constant(array, wanted)
+        return self.add_constant(array, wanted)
 
     def tensor(self, wanted: str, shape: Sequence[int], dtype: str) -> str:
         """Return the name of a tensor that a new node will compute, and note its shape and type."""
@@ -158,26 +152,26 @@ class Draft(Additions):
         self._specs[name] = TensorSpec(name, tuple(shape), dtype)
         return name
 
-    def put(self, node: Node, instead: Sequence[Node], detail: str) -> None:
-        """Replace one node by others, which compute the tensors that other nodes read under the same names."""
-        self._instead[id(node)] = tuple(instead)
+    def replace(self, node: Node, others: Sequence[Node], detail: str) -> None:
+        """Replace one node by others, which compute every tensor of it that is read, and report the change."""
+        self._replacements[id(node)] = tuple(others)
         self._changes.append(Change(self._rule, node.name, detail))
 
-    def replace(self, node: Node, other: Node) -> None:
-        """Replace one node by another, because of a change that is reported elsewhere."""
-        self._instead[id(node)] = (other,)
+    def update(self, node: Node, changed: Node) -> None:
+        """Replace one node by a changed copy, as part of a change reported for another node."""
+        self._replacements[id(node)] = (changed,)
 
     def drop(self, node: Node) -> None:
-        """Remove a node whose output nothing reads any more, because of a change that is reported elsewhere."""
-        self._instead[id(node)] = ()
+        """Remove a node whose output nothing reads any more, as part of a change reported for another node."""
+        self._replacements[id(node)] = ()
 
     def bypass(self, node: Node, source: str, detail: str) -> bool:
         """Make the readers of a node's output read ``source`` instead, and remove the node.
 
-        Where the tensor is a graph output, the node that computes ``source`` computes the output instead.
+        Where the output is one of the graph's, the node that computes ``source`` writes it instead.
 
         Returns:
-            False where that is not possible; nothing is changed then.
+            Whether the node was removed; if not, nothing has changed.
         """
         target = node.outputs[0]
         if target in self.graph.captured:
@@ -185,24 +179,21 @@ class Draft(Additions):
         if target not in self.graph.output_names:
             self._aliases[target] = source
         else:
-            maker = self.graph.producers.get(source)
-            if maker is None or not self.is_free(maker) or self.graph.is_visible(source):
+            producer = self.graph.producers.get(source)
+            if producer is None or not self.is_free(producer) or self.graph.is_visible(source):
                 return False
-            outputs = tuple(target if name == source else name for name in maker.outputs)
-            self._instead[id(maker)] = (replace(maker, outputs=outputs),)
+            outputs = tuple(target if name == source else name for name in producer.outputs)
+            self._replacements[id(producer)] = (replace(producer, outputs=outputs),)
             self._aliases[source] = target
-        self.put(node, (), detail)
+        self.replace(node, (), detail)
         return True
 
-    def done(self) -> Result:
-        """Return the new graph, without nodes that nothing needs, and the changes.
-
-        It is the given graph where nothing changed.
-        """
+    def finish(self) -> Result:
+        """Return the new graph without nodes that nothing needs, and the changes; the given graph if there are none."""
         if not self._changes:
             return self.graph, ()
-        nodes = [new for node in self.graph.nodes for new in self._instead.get(id(node), (node,))]
-        nodes = [self._rewired(node) for node in nodes] if self._aliases else nodes
+        nodes = [new for node in self.graph.nodes for new in self._replacements.get(id(node), (node,))]
+        nodes = [self._with_new_inputs(node) for node in nodes] if self._aliases else nodes
         kept = needed(nodes, self.graph.output_names)
         used = {name for node in kept for name in node.reads} | self.graph.output_names
         constants = {**self.graph.constants, **self._constants}
@@ -210,7 +201,7 @@ class Draft(Additions):
         graph = replace(self.graph, nodes=kept, constants=constants, specs={**self.graph.specs, **self._specs})
         return graph, tuple(self._changes)
 
-    def _rewired(self, node: Node) -> Node:
+    def _with_new_inputs(self, node: Node) -> Node:
         inputs = node.inputs
         while not self._aliases.keys().isdisjoint(inputs):
             inputs = tuple(self._aliases.get(name, name) for name in inputs)
@@ -228,12 +219,12 @@ def needed(nodes: Sequence[Node], wanted: Collection[str]) -> tuple[Node, ...]:
 
 
 class Chain:
-    """Sequence of nodes that replaces one node; each reads the previous one's result.
+    """Sequence of nodes that replaces one node; each reads the result of the one before.
 
     Args:
-        draft: where they go.
-        node: the node to replace; they compute its first output.
-        source: the tensor that the first of them reads; the node's first input by default.
+        draft: draft of the new graph.
+        node: node to replace; the last node of the chain computes its first output.
+        source: tensor that the first node of the chain reads; the replaced node's first input by default.
     """
 
     def __init__(self, draft: Draft, node: Node, source: str = "") -> None:
@@ -243,7 +234,7 @@ class Chain:
         self._dtype = draft.dtype(self.current)
 
     def then(self, op: str, shape: Sequence[int], *others: str, **given: Any) -> Chain:
-        """Append a node that reads the current tensor and ``others`` and computes a tensor of that shape."""
+        """Append a node that reads the current tensor and ``others``, and computes a tensor of this shape."""
         target = self._draft.tensor(f"{self._node.outputs[0]}_{op.lower()}", shape, self._dtype)
         label = self._draft.label(f"{self._node.name}/{op}")
         self._nodes.append(Node(op, (self.current, *others), (target,), given, label))
@@ -251,12 +242,12 @@ class Chain:
         return self
 
     def store(self, array: Array, what: str) -> str:
-        """Store numbers that these nodes compute with, in the element type of the chain; return their name."""
+        """Store a tensor in the element type of the chain; return its name."""
         return self.store_exact(array.astype(self._dtype), what)
 
     def store_exact(self, array: Array, what: str) -> str:
-        """Store a tensor of these nodes in its own element type; return its name."""
-        return self._draft.constant(array, f"{self._node.name}_{what}")
+        """Store a tensor in its own element type; return its name."""
+        return self._draft.add_constant(array, f"{self._node.name}_{what}")
 
     def scalar(self, op: str, value: float) -> Chain:
         """Append an Add or Mul with one number."""
@@ -273,7 +264,7 @@ class Chain:
     def conv(
         self, shape: Sequence[int], weight: Array, bias: Array | None = None, op: str = "Conv", **given: Any
     ) -> Chain:
-        """Append a Conv or ConvTranspose that computes a tensor of that shape, with stored weights and bias."""
+        """Append a Conv or ConvTranspose with stored weights and bias that computes a tensor of this shape."""
         stored = [self.store(weight, "weight"), *(() if bias is None else (self.store(bias, "bias"),))]
         return self.then(op, shape, *stored, kernel_shape=list(weight.shape[2:]), **given)
 
@@ -286,23 +277,23 @@ class Chain:
         pads: Sequence[int] = (0, 0, 0, 0),
         **given: Any,
     ) -> Chain:
-        """Append a MaxPool or AveragePool that computes a tensor of that shape."""
+        """Append a MaxPool or AveragePool that computes a tensor of this shape."""
         return self.then(op, shape, kernel_shape=list(kernel), strides=list(strides), pads=list(pads), **given)
 
     def reshape(self, shape: Sequence[int]) -> Chain:
-        """Append a Reshape, unless these nodes already computed that shape."""
+        """Append a Reshape, unless the chain already has this shape."""
         if self._nodes and self._draft.shape(self.current) == tuple(shape):
             return self
-        return self.then("Reshape", shape, self._draft.constant(np.array(shape, np.int64), f"{self._node.name}_shape"))
+        return self.then("Reshape", shape, self.store_exact(np.array(shape, np.int64), "shape"))
 
     def end(self, detail: str) -> None:
-        """Replace the node by the chain; the last node now computes the replaced node's output."""
+        """Replace the node by the chain, whose last node now computes the replaced node's output."""
         *first, last = self._nodes
-        self._draft.put(self._node, [*first, replace(last, outputs=(self._node.outputs[0],))], detail)
+        self._draft.replace(self._node, [*first, replace(last, outputs=(self._node.outputs[0],))], detail)
 
 
 Rule = Callable[[Draft, Node], None]
-"""Function that looks at one node and replaces it by others, or does nothing."""
+"""Function that replaces a node by others, or does nothing."""
 
 
 def rewrite(name: str, does: str, because: str, rules: Mapping[str, Rule], *, grows: bool = True) -> Pass:
@@ -315,6 +306,6 @@ def rewrite(name: str, does: str, because: str, rules: Mapping[str, Rule], *, gr
         for node in graph.nodes:
             if node.op in rules and not node.domain and draft.is_free(node):
                 rules[node.op](draft, node)
-        return draft.done()
+        return draft.finish()
 
     return Pass(name, does, because, apply, grows)

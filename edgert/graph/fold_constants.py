@@ -1,8 +1,8 @@
-"""Pass that computes shape chains, grids and other small constants once, instead of at every frame.
+"""Pass that computes shapes, grids and other small constants once, instead of in every frame.
 
-NumPy computes single nodes. They are the operators that exporters build shapes and grids from, and those of the small
-networks that compute tables of position biases from a stored grid. They follow the ONNX operator specification
-(https://onnx.ai/onnx/operators/), for opset 7 and later.
+NumPy evaluates the operators from which exporters build shapes and grids, and those of small networks that compute
+position biases from a stored grid. They follow the ONNX specification (https://onnx.ai/onnx/operators/) of opset 7 and
+later.
 """
 
 import math
@@ -24,12 +24,19 @@ MIN_OPSET = 7
 
 
 class TooLargeError(Exception):
-    """A result that would be larger than the caller allows; raised before anything is allocated."""
+    """Signal that a result would exceed the caller's limit; raised before it is allocated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Operands of a node; ``inputs`` holds None for an optional input that is not given."""
+    """Operands of a node.
+
+    Attributes:
+        inputs: values of the inputs; None for an optional one that is left out.
+        attributes: attributes of the node.
+        opset: version of the standard operator set.
+        limit_bytes: largest result that may be computed.
+    """
 
     inputs: Sequence[Array | None]
     attributes: Mapping[str, Any]
@@ -37,35 +44,35 @@ class Call:
     limit_bytes: int
 
     def array(self, position: int) -> Array:
-        """Return an input that must be given; raise KeyError otherwise."""
+        """Return a required input; raise KeyError where it is left out."""
         found = self.optional(position)
         if found is None:
             raise KeyError(f"input {position}")
         return found
 
     def optional(self, position: int) -> Array | None:
-        """Return an input, or None where it is not given."""
+        """Return an input; None where it is left out."""
         return self.inputs[position] if position < len(self.inputs) else None
 
     def integers(self, name: str, position: int) -> list[int] | None:
-        """Return a list that is an attribute in old opsets and an input in new ones; None when not given."""
+        """Return integers that are an attribute in old opsets and an input in new ones; None when left out."""
         found = self.optional(position)
         values = self.attributes.get(name) if found is None else found.reshape(-1).tolist()
         return None if values is None else [int(value) for value in values]
 
     def axes(self) -> tuple[int, ...] | None:
-        """Return the axes of a reduction or Squeeze; None when not given."""
+        """Return the axes of a reduction or Squeeze; None when left out."""
         axes = self.integers("axes", 1)
         return None if axes is None else tuple(axes)
 
     def allow(self, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
-        """Raise TooLargeError unless a result of that shape is small enough."""
+        """Raise TooLargeError when a result of this shape exceeds the limit."""
         if math.prod(shape) * np.dtype(dtype).itemsize > self.limit_bytes:
             raise TooLargeError
 
 
 def evaluate(op: str, call: Call) -> list[Array] | None:
-    """Return the node's outputs; None where the operator or these operands are not supported here.
+    """Return a node's outputs; None where the operator or these operands are not supported.
 
     Raises:
         TooLargeError: an output would take more than ``call.limit_bytes``.
@@ -81,8 +88,8 @@ def evaluate(op: str, call: Call) -> list[Array] | None:
     return [np.asarray(item) for item in (made if isinstance(made, list) else [made])]
 
 
-def knows(op: str) -> bool:
-    """Return whether :func:`evaluate` supports the operator at all."""
+def is_supported(op: str) -> bool:
+    """Return whether :func:`evaluate` supports the operator."""
     return op in _OPERATORS
 
 
@@ -113,7 +120,7 @@ def _divide(first: Array, second: Array) -> Array:
         return np.divide(first, second)
     if not np.all(second):
         raise ZeroDivisionError
-    quotient = np.floor_divide(first, second)  # ONNX cuts towards zero, NumPy rounds down
+    quotient = np.floor_divide(first, second)  # ONNX rounds towards zero, NumPy down
     inexact = np.multiply(quotient, second) != first
     below = inexact & ((first < 0) != (second < 0))
     return np.asarray(quotient + below.astype(first.dtype), first.dtype)
@@ -160,14 +167,14 @@ def _slice(call: Call) -> Array:
     steps = call.integers("steps", 4) or [1] * len(starts)
     cuts = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        cuts[axis] = _cut(start, end, step, data.shape[axis])
+        cuts[axis] = _to_python_slice(start, end, step, data.shape[axis])
     return data[tuple(cuts)]
 
 
-def _cut(start: int, end: int, step: int, size: int) -> slice:
-    """Return ONNX's slice as Python's.
+def _to_python_slice(start: int, end: int, step: int, size: int) -> slice:
+    """Return the Python slice with the elements of an ONNX one.
 
-    ONNX clamps out-of-range ends. Python would take -1 as "from the back" where ONNX means "before the first".
+    ONNX clamps ends that are out of range: with a negative step, -1 then means "before the first element".
     """
     start, end = (value + size if value < 0 else value for value in (start, end))
     if step > 0:
@@ -303,16 +310,22 @@ _OPERATORS: dict[str, Callable[[Call], Array | list[Array]]] = {
 
 
 TENSOR_CAP_BYTES = 2**20
-"""Largest folded tensor, unless its operands are larger; so the model does not grow."""
+"""Largest folded tensor, unless its operands are larger; keeps models from growing."""
 TOTAL_CAP_BYTES = 2**24
-"""Largest sum of all tensors that one walk folds."""
+"""Largest total of the tensors that one walk folds."""
 
-_UNKNOWN = -(2**62)  # stands for a dynamic dimension in the value of a Shape node; no real size is negative
-_MOVERS = ("Concat", "Gather", "Identity", "Slice", "Squeeze", "Unsqueeze")  # carry elements through unchanged
+_UNKNOWN = -(2**62)  # a dynamic dimension in the value of a Shape node; real sizes are never negative
+_MOVERS = ("Concat", "Gather", "Identity", "Slice", "Squeeze", "Unsqueeze")  # copy elements unchanged
 
 
 class _Folder:
-    """Walk over a graph in order; ``known`` grows as nodes turn out constant."""
+    """Walk over a graph in order that evaluates nodes with known operands.
+
+    Attributes:
+        known: values computed so far, by tensor name.
+        partial: shapes with some unknown dimensions, by tensor name.
+        left_bytes: bytes that may still be folded.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -322,15 +335,15 @@ class _Folder:
         self.specs = LazySpecs(graph)
 
     def fold(self, node: Node) -> bool:
-        """Fold a node where possible; return whether its outputs are now known."""
-        if node.domain or not knows(node.op) or not self.graph.output_names.isdisjoint(node.outputs):
+        """Evaluate a node where possible; return whether its outputs are now known."""
+        if node.domain or not is_supported(node.op) or not self.graph.output_names.isdisjoint(node.outputs):
             return False
         made = self._shape(node) if node.op in ("Shape", "Size") else self._compute(node, self._value)
         if made is None and node.op in _MOVERS:
             made = self._compute(node, lambda name: self.partial[name] if name in self.partial else self._value(name))
-        return made is not None and self._keep(node, made)
+        return made is not None and self._store(node, made)
 
-    def _keep(self, node: Node, made: list[Array]) -> bool:
+    def _store(self, node: Node, made: list[Array]) -> bool:
         if any(array.dtype == np.int64 and np.any(array == _UNKNOWN) for array in made):
             self.partial.update(zip(node.outputs, made, strict=False))
             return False
@@ -365,8 +378,8 @@ class _Folder:
         return self.known[name] if name in self.known else self.graph.constants.get(name)
 
 
-def _folder(graph: Graph) -> tuple[_Folder, list[Node]]:
-    """Return the known tensors of a graph, and the nodes that compute them."""
+def _run_folder(graph: Graph) -> tuple[_Folder, list[Node]]:
+    """Return a folder that has walked over the graph, and the nodes it evaluated."""
     folder = _Folder(graph)
     if graph.opset < MIN_OPSET:
         return folder, []
@@ -374,23 +387,23 @@ def _folder(graph: Graph) -> tuple[_Folder, list[Node]]:
 
 
 def _fold(graph: Graph) -> Result:
-    folder, folded = _folder(graph)
+    folder, folded = _run_folder(graph)
     if not folded:
         return graph, ()
     draft = Draft(graph, "fold-constants")
     for node in folded:
-        draft.known({name: folder.known[name] for name in node.outputs if name})
-        draft.put(node, (), f"{node.op} → constant {tensor_summary(folder.known[node.outputs[0]])}")
-    return draft.done()
+        draft.store_values({name: folder.known[name] for name in node.outputs if name})
+        draft.replace(node, (), f"{node.op} → constant {tensor_summary(folder.known[node.outputs[0]])}")
+    return draft.finish()
 
 
-def with_known(graph: Graph) -> Graph:
-    """Return the graph with every tensor stored that is known beforehand, whether something still reads it or not.
+def with_folded_constants(graph: Graph) -> Graph:
+    """Return the graph with every constant tensor stored, even where nothing reads it any more.
 
-    It repeats, because a folded shape lets more shapes be inferred.
+    Folding repeats, since a folded shape lets more shapes be inferred.
     """
     while True:
-        folder, folded = _folder(graph)
+        folder, folded = _run_folder(graph)
         if not folded:
             return graph
         gone = set(map(id, folded))
@@ -401,7 +414,7 @@ def with_known(graph: Graph) -> Graph:
 
 
 def tensor_summary(array: Array) -> str:
-    """Return type and shape as ``int64[4]``."""
+    """Return element type and shape, as ``int64[4]``."""
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
 
 

@@ -1,7 +1,7 @@
-"""Rules of which nodes one kernel computes: the node that opens it, and elementwise nodes that follow.
+"""Fusion rules: which nodes one kernel computes, from its first node to the elementwise nodes behind it.
 
-Three kinds of kernel differ in what they fuse: :data:`GENERATED`, :data:`INT8_TENSORRT` and
-:data:`INT8_ONNX_RUNTIME`. In all of them a node joins only when no other node needs the kernel's result so far.
+Kernels of three kinds fuse different nodes: :data:`GENERATED`, :data:`INT8_TENSORRT` and :data:`INT8_ONNX_RUNTIME`. In
+all of them a node joins only if no other node reads the kernel's result up to there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from edgert.graph.ir import Graph, Node
 from edgert.graph.operators import ACTIVATIONS, ARITHMETIC, COMBINING, POINTWISE, about, of_kind
 
 GATE_STEPS = 4
-"""Most nodes of f in x · f(x); x · clip(x + 3, 0, 6) / 6 has three."""
+"""Largest number of nodes of f in x · f(x); x · clip(x + 3, 0, 6) / 6 has three."""
 
 _ON_ONE = POINTWISE | of_kind("affine", "conversion")
 _ON_SEVERAL = ARITHMETIC | of_kind("logic")
@@ -20,14 +20,14 @@ _FUNCTIONS = ACTIVATIONS | ARITHMETIC
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Nodes that a kind of kernel fuses.
+    """Fusion rules of one kind of kernel.
 
     Attributes:
-        shortcuts: operators that combine a layer's result with one more tensor of the same shape, once per kernel.
-        is_open_ended: any number of elementwise nodes join, before and behind the shortcut, and kernels of such nodes
-            alone include any number of shortcuts. Otherwise one activation function joins, at the end. It maps a number
-            to a number, whatever the channel.
-        latest_adds: of two layers that could include the same shortcut, the one that runs last does.
+        shortcuts: operators that combine a layer's result with another tensor of the same shape, once per kernel.
+        is_open_ended: whether any number of elementwise nodes join, before and behind the shortcut, and any number of
+            shortcuts join kernels that have no layer. Otherwise one activation function joins, at the end, which maps
+            a number to a number in the same way in every channel.
+        latest_adds: whether the last of two layers that could include the same shortcut does so, not the first.
     """
 
     shortcuts: frozenset[str]
@@ -42,7 +42,7 @@ See https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practi
 was fitted with shortcuts in the first of two layers; both ways move the same elements."""
 
 SHORTCUT = frozenset({"Add"})
-"""Operators of residual connections; they have an INT8 form of their own, which includes an activation."""
+"""Operators of residual connections, which TensorRT can run in INT8, activation included."""
 
 INT8_TENSORRT = Fusion(SHORTCUT, is_open_ended=False, latest_adds=True)
 """INT8 layers of TensorRT, on GPU and DLA: "Residual add" and activations, in its guide to Q/DQ placement.
@@ -50,7 +50,7 @@ INT8_TENSORRT = Fusion(SHORTCUT, is_open_ended=False, latest_adds=True)
 The other operand must be computed before, so the later layer includes the shortcut."""
 
 INT8_ONNX_RUNTIME = Fusion(frozenset(), is_open_ended=False, latest_adds=True)
-"""Integer kernels of ONNX Runtime, which include no addition: QLinearAdd is a kernel of its own."""
+"""Integer kernels of ONNX Runtime, which include no addition: QLinearAdd is a separate kernel."""
 
 
 def kernel(
@@ -59,21 +59,21 @@ def kernel(
     fusion: Fusion,
     may_join: Callable[[Node, Sequence[Node]], bool] = lambda node, group: True,
 ) -> list[Node]:
-    """Return the nodes of the kernel that a node opens, in the order they join, itself first.
+    """Return the nodes of a kernel in the order in which they join, beginning with ``first``.
 
     Args:
-        graph: the graph.
-        first: the node that opens the kernel.
-        fusion: the kind of kernel.
-        may_join: whether a node that fits may join the group.
+        graph: graph that holds the nodes.
+        first: first node of the kernel.
+        fusion: kind of kernel.
+        may_join: function that returns whether a node that fits may join the nodes so far.
     """
     group = [first]
     is_layer = bool(about(first.op).work)
     may_add = is_layer or fusion.is_open_ended
-    while len(group[-1].outputs) == 1 and (step := _next(graph, group[-1].outputs[0], fusion, may_add)):
+    while len(group[-1].outputs) == 1 and (step := _joining_nodes(graph, group[-1].outputs[0], fusion, may_add)):
         if not all(may_join(node, group) for node in step):
             break
-        adds = len(step) == 1 and len(flowing(graph, step[0])) > 1
+        adds = len(step) == 1 and len(activation_inputs(graph, step[0])) > 1
         if adds:
             may_add = fusion.is_open_ended and not is_layer
         group += step
@@ -83,21 +83,20 @@ def kernel(
 
 
 def activation(graph: Graph, tensor: str) -> tuple[Node, ...]:
-    """Return the nodes of the activation function applied to a tensor that nothing else reads.
+    """Return the nodes of the activation function behind a tensor; empty where anything else reads it.
 
-    It is one node (Relu), or several that together are a function of one value, as x · sigmoid(x) or
-    clip(x + 3, 0, 6) · x / 6. Empty when something else reads the tensor too, or no activation follows.
+    The function is one node (Relu) or several, as x · sigmoid(x) or clip(x + 3, 0, 6) · x / 6.
     """
-    return tuple(_next(graph, tensor, INT8_ONNX_RUNTIME, may_add=False))
+    return tuple(_joining_nodes(graph, tensor, INT8_ONNX_RUNTIME, may_add=False))
 
 
-def _next(graph: Graph, tensor: str, fusion: Fusion, may_add: bool) -> list[Node]:
-    """Return the nodes that join next: they read the kernel's only result, and no other node does."""
+def _joining_nodes(graph: Graph, tensor: str, fusion: Fusion, may_add: bool) -> list[Node]:
+    """Return the nodes that join a kernel next: the only readers of its result."""
     if tensor in graph.output_names:
         return []
     readers = graph.consumers.get(tensor, ())
     if len(readers) == 2:
-        return _gate(graph, tensor, readers, fusion)
+        return _gate_nodes(graph, tensor, readers, fusion)
     joins = len(readers) == 1 and (
         _is_step(graph, readers[0], fusion, opens=True) or (may_add and _is_shortcut(graph, readers[0], tensor, fusion))
     )
@@ -107,16 +106,16 @@ def _next(graph: Graph, tensor: str, fusion: Fusion, may_add: bool) -> list[Node
 def _is_step(graph: Graph, node: Node, fusion: Fusion, *, opens: bool = False) -> bool:
     """Return whether a node is elementwise on one tensor, for this kind of kernel.
 
-    With ``opens`` the node must be a whole activation function, not a part of one, unless the kernel is open-ended.
+    With ``opens`` it must be a complete activation function, unless the kernel is open-ended.
     """
     if not fusion.is_open_ended:
         return _is_function(graph, node) and (not opens or node.op in ACTIVATIONS)
-    return node.op in _ON_ONE or (node.op in _ON_SEVERAL and len(flowing(graph, node)) == 1)
+    return node.op in _ON_ONE or (node.op in _ON_SEVERAL and len(activation_inputs(graph, node)) == 1)
 
 
 def _is_function(graph: Graph, node: Node) -> bool:
-    """Return whether a node maps one tensor value by value, the same in every channel except for a PRelu."""
-    if node.domain or len(node.outputs) != 1 or node.op not in _FUNCTIONS or len(flowing(graph, node)) != 1:
+    """Return whether a node maps each value of one tensor, in the same way in every channel unless it is a PRelu."""
+    if node.domain or len(node.outputs) != 1 or node.op not in _FUNCTIONS or len(activation_inputs(graph, node)) != 1:
         return False
     stored = [graph.constants[name] for name in node.inputs if name in graph.constants]
     return len(stored) + 1 == len(set(filter(None, node.inputs))) and (
@@ -125,7 +124,7 @@ def _is_function(graph: Graph, node: Node) -> bool:
 
 
 def _is_shortcut(graph: Graph, node: Node, tensor: str, fusion: Fusion) -> bool:
-    others = [name for name in flowing(graph, node) if name != tensor]
+    others = [name for name in activation_inputs(graph, node) if name != tensor]
     if node.op not in fusion.shortcuts or node.domain or len(others) != 1:
         return False
     specs = [graph.spec(name) for name in (tensor, *others, *node.outputs)]
@@ -137,13 +136,13 @@ def _is_shortcut(graph: Graph, node: Node, tensor: str, fusion: Fusion) -> bool:
     if graph.constants.keys().isdisjoint(rival.inputs[about(rival.op).weight :][:1]):
         return True
     order = [id(node) for node in graph.nodes]
-    return order.index(id(rival)) <= order.index(id(graph.producers[tensor]))  # a later layer includes it itself
+    return order.index(id(rival)) <= order.index(id(graph.producers[tensor]))  # otherwise the later layer includes it
 
 
-def _gate(graph: Graph, tensor: str, readers: Sequence[Node], fusion: Fusion) -> list[Node]:
-    """Return the nodes of f and the node that combines ``x · f(x)`` or ``x + f(x)``; empty for other readers."""
+def _gate_nodes(graph: Graph, tensor: str, readers: Sequence[Node], fusion: Fusion) -> list[Node]:
+    """Return the nodes of ``x · f(x)`` or ``x + f(x)``; empty where the readers of x compute something else."""
     for start, end in (readers, tuple(reversed(readers))):
-        if end.op not in COMBINING or len(flowing(graph, end)) != 2:
+        if end.op not in COMBINING or len(activation_inputs(graph, end)) != 2:
             continue
         chain = list(_private_chain(graph, start, end, fusion))
         if not chain or chain[-1].outputs[0] not in end.reads or not graph.is_private(chain[-1].outputs[0]):
@@ -160,7 +159,7 @@ def _gate(graph: Graph, tensor: str, readers: Sequence[Node], fusion: Fusion) ->
 
 
 def _private_chain(graph: Graph, node: Node, end: Node, fusion: Fusion) -> Iterator[Node]:
-    """Yield elementwise nodes from this one on, each read by the next alone, up to but not including ``end``."""
+    """Yield elementwise nodes from ``node`` up to, but without, ``end``, each read only by the next."""
     for _ in range(GATE_STEPS):
         if node is end or not _is_step(graph, node, fusion):
             return
@@ -170,12 +169,12 @@ def _private_chain(graph: Graph, node: Node, end: Node, fusion: Fusion) -> Itera
         node = graph.consumers[node.outputs[0]][0]
 
 
-def flowing(graph: Graph, node: Node) -> list[str]:
-    """Return the activations that a node reads, without index tensors and stored tensors."""
+def activation_inputs(graph: Graph, node: Node) -> list[str]:
+    """Return the activations that a node reads: neither stored nor index tensors."""
     return [name for name in node.reads if name not in graph.constants and not is_index(graph, name)]
 
 
 def is_index(graph: Graph, tensor: str) -> bool:
-    """Return whether a computed tensor holds shapes, indices or booleans, which no accelerator moves."""
+    """Return whether a tensor holds shapes, indices or booleans, not values that an accelerator computes with."""
     spec = graph.spec(tensor)
     return spec is not None and spec.dtype in ("int64", "int32", "bool")

@@ -1,4 +1,4 @@
-"""Description of a model: everything ``edgert inspect`` prints, as plain data."""
+"""Description of a model as plain data: everything that ``edgert inspect`` prints."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
     import onnx
 
 
-_NAMED = 4
-_KNOWN = ("com.microsoft", "ai.onnx.")
-"""Prefixes of the domains of ONNX Runtime's operators, and of the standard's other sets."""
+_MAX_NAMED = 4  # nodes that a text about unsupported operators names
+_SUPPORTED_DOMAINS = ("com.microsoft", "ai.onnx.")
+"""Prefixes of the domains of ONNX Runtime, and of the standard's other operator sets."""
 
 
 def unsupported_nodes(model: messages.Model, custom: Collection[str] = ()) -> str:
-    """Return text about nodes whose operators are not supported; empty where every operator is.
+    """Return a text that names nodes with unsupported operators; empty where every operator is supported.
 
-    Standard operators are supported, and those of ONNX Runtime, functions of the model, and operators registered by
+    Supported are standard operators, those of ONNX Runtime, functions of the model, and operators registered by
     :func:`edgert.op`. An example: ``"node 'a' is acme.Funny, outside the ONNX standard; node 'b' is Reluu, which opset
     17 does not have"``. The text names four nodes and counts the others.
 
     Args:
-        model: the model.
-        custom: further operators, ``domain::Name``, that will be registered.
+        model: model to check.
+        custom: operators that will be registered later, as ``domain::Name``.
     """
     local = {f"{function.domain}::{function.name}" for function in model.proto.functions} | set(custom)
     found = [
         f"node {messages.label(node, position)!r} is {op_name(node)}, {why}"
         for position, node in enumerate(messages.all_nodes(model.proto.graph))
-        if f"{node.domain}::{node.op_type}" not in local and (why := _why(node, messages.default_opset(model.proto)))
+        if f"{node.domain}::{node.op_type}" not in local
+        and (why := _unsupported_reason(node, messages.default_opset(model.proto)))
     ]
-    others = len(found) - _NAMED
-    return "; ".join(found[:_NAMED]) + (f"; and {others} more" if others > 0 else "")
+    others = len(found) - _MAX_NAMED
+    return "; ".join(found[:_MAX_NAMED]) + (f"; and {others} more" if others > 0 else "")
 
 
 def refuse_integers(graph: Graph) -> None:
-    """Raise ModelError for a model of ConvInteger, QLinearConv and similar operators, which TensorRT does not support.
+    """Raise ModelError for a model with ConvInteger, QLinearConv or the like, which TensorRT does not support.
 
-    The error names the first and counts them. Source:
-    https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    Source: https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     if found := [node for node in graph.nodes if is_integer(node.op)]:
         raise ModelError(
@@ -66,18 +66,18 @@ def refuse_integers(graph: Graph) -> None:
 
 
 def op_name(node: onnx.NodeProto) -> str:
-    """Return ``"Conv"``, or with its domain for operators outside the standard set."""
+    """Return the operator, ``"Conv"``, with its domain where it is not a standard one."""
     return node.op_type if messages.is_standard(node) else f"{node.domain}.{node.op_type}"
 
 
-def _why(node: onnx.NodeProto, opset: int) -> str:
+def _unsupported_reason(node: onnx.NodeProto, opset: int) -> str:
     if messages.is_standard(node):
         return "" if messages.has_schema(node.op_type, opset) else f"which opset {opset} does not have"
-    known = node.domain.startswith(_KNOWN) or custom_operator_of(node) is not None
+    known = node.domain.startswith(_SUPPORTED_DOMAINS) or custom_operator_of(node) is not None
     return "" if known else "outside the ONNX standard"
 
 
-_LISTED = 6  # how many operators or dimensions a warning names before "and others"
+_MAX_LISTED = 6  # operators or dimensions that a warning names before "and others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +85,27 @@ class ModelSummary:
     """Figures and facts about a model.
 
     Attributes:
-        path: the file.
-        size_bytes: of the model with its weights inside.
+        path: path of the file.
+        size_bytes: bytes of the model with its weights inside.
         digest: SHA-256 of the file, see :class:`~edgert.graph.model.Model`.
-        ir_version: of the file format.
+        ir_version: version of the file format.
         opset: version of the standard operator set.
-        opsets: version of every operator set that the file names; the standard one is ``""``.
-        producer: the program that wrote the file, ``"pytorch 1.12"``.
+        opsets: version of each operator set that the file names; the standard one is ``""``.
+        producer: program that wrote the file, ``"pytorch 1.12"``.
         inputs: names, types and shapes of the inputs.
         outputs: names, types and shapes of the outputs.
         dynamic: open input dimensions, ``"x[0] batch"``.
         nodes: number of nodes.
-        ops: operator → how often, most frequent first; operators outside the standard set carry their domain.
+        ops: number of nodes by operator, most frequent first; operators outside the standard set carry their domain.
         macs: multiply-adds per inference; None while shapes are open.
-        params: weights, each counted once.
+        params: number of weights, each counted once.
         weight_bytes: bytes of the stored tensors as they are.
         activation_bytes: bytes read and written between nodes per inference; None while shapes are open.
-        costs: the same numbers node by node; empty while shapes are open.
-        uncounted: why there are no MACs; empty when there are.
+        costs: the same numbers for each node; empty while shapes are open.
+        uncounted: reason why there are no costs; empty where there are.
         quantized: ``""``, ``"qoperator"`` (QLinearConv and similar), ``"qdq"`` or ``"qoperator+qdq"``.
-        warnings: what to know before running it.
-        metadata: key → value, as the exporter stored them.
+        warnings: what to know before running the model.
+        metadata: texts that the exporter stored, by key.
     """
 
     path: str
@@ -136,11 +136,11 @@ class ModelSummary:
 
 
 def inspect(source: str | PathLike[str] | messages.Model, shapes: Shapes | None = None) -> ModelSummary:
-    """Describe a model.
+    """Return a description of a model.
 
     Args:
-        source: a file, or a model already loaded.
-        shapes: sizes for dynamic inputs, so that the work can be counted.
+        source: path of a file, or a loaded model.
+        shapes: sizes for dynamic inputs, needed to count the work.
 
     Raises:
         ModelError: the file cannot be loaded, or the shapes do not fit.
@@ -193,9 +193,8 @@ def _dynamic_dims(specs: Iterable[messages.TensorSpec]) -> Iterator[str]:
 def _quantized(proto: onnx.ModelProto) -> str:
     ops = {node.op_type for node in proto.graph.node}
     qoperator = any(map(is_integer, ops))
-    # A few Q/DQ at the borders belong to every QOperator model; Q/DQ form has them around float layers.
-    layers = ops & WEIGHTED
-    qdq = "DequantizeLinear" in ops and bool(layers or not qoperator)
+    # every QOperator model has a few Q/DQ nodes at its inputs and outputs; Q/DQ form has them around float layers
+    qdq = "DequantizeLinear" in ops and bool(ops & WEIGHTED or not qoperator)
     return "+".join(name for name, found in (("qoperator", qoperator), ("qdq", qdq)) if found)
 
 
@@ -203,7 +202,7 @@ def _warnings(model: messages.Model) -> Iterator[str]:
     graph, opset = model.proto.graph, messages.default_opset(model.proto)
     weights = messages.initializer_names(graph)
     if listed := sum(item.name in weights for item in graph.input):
-        text = f"{listed} stored tensors also stand among the graph inputs, which keeps runtimes from folding them"
+        text = f"{listed} stored tensors are also graph inputs, which keeps runtimes from folding them"
         yield f"{text}; edgert cleans this"
     quantized = _quantized(model.proto)
     if quantized == "qdq":
@@ -221,15 +220,15 @@ def _warnings(model: messages.Model) -> Iterator[str]:
     if others:
         only = all(name.startswith("com.microsoft.") for name in others)
         runs = "run in ONNX Runtime only" if only else "need a backend that has them"
-        yield f"operators outside the ONNX standard: {_listing(others)}; they {runs}"
+        yield f"operators outside the ONNX standard: {_sorted_names(others)}; they {runs}"
     if unknown:
-        yield f"operators that opset {opset} does not have: {_listing(unknown)}; most backends refuse them"
+        yield f"operators that opset {opset} does not have: {_sorted_names(unknown)}; most backends refuse them"
     if found := {node.op_type for node in graph.node if any(True for _ in messages.subgraphs(node))}:
-        yield f"control flow ({_listing(found)}): the work inside is not counted"
+        yield f"control flow ({_sorted_names(found)}): the work inside is not counted"
     if dims := list(_dynamic_dims(inputs(model))):
-        yield f"dynamic dimensions: {_listing(dims)}; engines want static shapes or profiles"
+        yield f"dynamic dimensions: {_sorted_names(dims)}; engines want static shapes or profiles"
 
 
-def _listing(names: Iterable[str]) -> str:
+def _sorted_names(names: Iterable[str]) -> str:
     ordered = sorted(names)
-    return ", ".join(ordered[:_LISTED]) + (" and others" if len(ordered) > _LISTED else "")
+    return ", ".join(ordered[:_MAX_LISTED]) + (" and others" if len(ordered) > _MAX_LISTED else "")

@@ -1,6 +1,6 @@
-"""Graph as plain records: what every pass, the planner and quantization work on.
+"""Graph of plain records, on which every pass, the planner and quantization work, and the driver of passes.
 
-The attributes of a node that was read still hold its ONNX message, which is decoded on demand. Nothing else here does.
+The attributes of a node that was read hold its ONNX message and decode it on demand; all else is free of ONNX.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Attributes(Mapping[str, Any]):
-    """Attributes of a node, decoded on first use and written back unchanged."""
+    """Attributes of a node that was read, decoded on first use and written back unchanged."""
 
     def __init__(self, node: onnx.NodeProto) -> None:
         self.message = type(node)()
@@ -42,15 +42,15 @@ class Attributes(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A single operation.
+    """One operation of a graph.
 
     Attributes:
         op: operator, ``"Conv"``.
-        inputs: tensor names, ``""`` for one that is left out.
-        outputs: tensor names.
+        inputs: names of the tensors it reads; ``""`` for an optional input that is left out.
+        outputs: names of the tensors it computes; ``""`` for one that is left out.
         attributes: int, float, bytes, list, or an opaque message for what has no plain form (bodies of If and Loop).
-        name: unique within a graph that was read.
-        domain: ``""`` for the standard operators.
+        name: name, unique within a graph that was read.
+        domain: operator set; ``""`` for the standard one.
         captured: outer tensors that its bodies may read.
     """
 
@@ -73,13 +73,13 @@ class Graph:
     """Nodes in topological order, and stored tensors.
 
     Attributes:
-        nodes: the operations.
-        constants: name → stored tensor, read-only; copy before changing.
+        nodes: operations, each after those it reads.
+        constants: stored tensors by name, read-only; copy one before changing it.
         inputs: tensors that are fed, in order.
-        outputs: results, in order.
-        specs: every tensor whose type is known. It may hold names that no longer exist.
-        opset: version of the standard operators.
-        domains: versions of other operators, by domain; a domain not listed has version 1.
+        outputs: tensors that are returned, in order.
+        specs: known types by tensor name; some names may no longer exist.
+        opset: version of the standard operator set.
+        domains: versions of other operator sets, by domain; a domain not listed has version 1.
     """
 
     nodes: tuple[Node, ...]
@@ -143,7 +143,7 @@ class Graph:
     def custom_operators(self) -> Mapping[str, Operator]:
         """Operators registered by :func:`edgert.op`, by the name of the node that uses them."""
         found = {node.name: operator(node.domain, node.op) for node in self.nodes if node.domain}
-        return {name: one for name, one in found.items() if one is not None}
+        return {name: custom for name, custom in found.items() if custom is not None}
 
     def is_private(self, name: str) -> bool:
         """Return whether exactly one node reads the tensor, and nothing outside can see it."""
@@ -161,23 +161,20 @@ class Graph:
 
 
 class Names:
-    """Source of names that nothing in a graph has; the same requests give the same names."""
+    """Source of tensor names that a graph does not use yet; the same requests give the same names."""
 
     def __init__(self, graph: Graph) -> None:
         self._taken = set(graph.names)
 
     def new(self, wanted: str) -> str:
-        """Return ``wanted``, with a number appended if it is in use."""
+        """Return ``wanted``, with a number appended if it is taken."""
         name = free_name(wanted, self._taken)
         self._taken.add(name)
         return name
 
 
 def free_name(wanted: str, taken: Container[str]) -> str:
-    """Return ``wanted``, with the first free number appended if it is in use.
-
-    The same graph always gives the same name.
-    """
+    """Return ``wanted``, with the first unused number appended if it is taken."""
     name, number = wanted, 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
@@ -194,7 +191,10 @@ MAX_ROUNDS = 64
 class Change:
     """A change that a pass made.
 
-    ``rule`` is the pass's name, ``subject`` a node or tensor, and ``detail`` what was done to it.
+    Attributes:
+        rule: name of the pass.
+        subject: name of the node or tensor that changed.
+        detail: what was done to it.
     """
 
     rule: str
@@ -203,14 +203,14 @@ class Change:
 
 
 Result = tuple[Graph, tuple[Change, ...]]
-"""Result of a pass: graph and changes; the given graph itself and no change where the pass does not apply."""
+"""New graph and changes; the given graph and no changes where there was nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named function from a graph to a new graph and the list of changes.
+    """A named function from a graph to a new graph and its changes.
 
-    It promises that
+    A pass promises that
 
     - inputs and outputs keep their names, order, types and shapes;
     - the outputs stay equal, up to rounding where weights are multiplied into each other (tests run both);
@@ -221,11 +221,11 @@ class Pass:
     With EDGERT_CHECK_PASSES=1 in the environment, as in all tests, :func:`run` checks all of these but the second.
 
     Attributes:
-        name: to choose it by; it also labels its changes.
-        does: what it does to which nodes; everything else stays.
+        name: name to choose the pass by; also the rule of its changes.
+        does: what changes, in words; everything else stays.
         because: why that helps.
-        apply: graph → graph and changes.
-        grows: whether it may add nodes; other passes only remove.
+        apply: function that makes the new graph.
+        grows: whether the pass may add nodes; other passes only remove.
     """
 
     name: str
@@ -242,7 +242,7 @@ def run(graph: Graph, passes: Iterable[Pass]) -> Result:
         The new graph (the given one when nothing changed) and every change, in order.
 
     Raises:
-        ModelError: the graph is broken: two nodes compute one tensor, one reads what nothing computes, or a cycle.
+        ModelError: the graph is broken: a tensor is computed twice or never, or there is a cycle.
     """
     chosen = tuple(passes)
     changes: list[Change] = []
@@ -260,28 +260,28 @@ def run(graph: Graph, passes: Iterable[Pass]) -> Result:
 
 
 def check(step: Pass, before: Graph, after: Graph, changes: tuple[Change, ...]) -> None:
-    """Check that a pass kept its promises; raise RuntimeError naming the pass and the broken promise."""
-    broken = next(_broken(step, before, after, changes), "")
+    """Raise RuntimeError for the first promise that a pass broke."""
+    broken = next(_broken_promises(step, before, after, changes), "")
     if broken:
         raise RuntimeError(f"pass {step.name!r} {broken}")
 
 
-def _broken(step: Pass, before: Graph, after: Graph, changes: tuple[Change, ...]) -> Iterator[str]:
+def _broken_promises(step: Pass, before: Graph, after: Graph, changes: tuple[Change, ...]) -> Iterator[str]:
     if (after is before) != (not changes):
         yield "changed something without reporting it, or reported a change it did not make"
     if (before.inputs, before.outputs) != (after.inputs, after.outputs):
         yield "changed the inputs or outputs"
     if not step.grows and len(after.nodes) > len(before.nodes):
         yield f"added nodes ({len(before.nodes)} before, {len(after.nodes)} after)"
-    if _unmade(after) and not _unmade(before):
-        yield f"left nodes that read tensors not computed before them: {', '.join(sorted(_unmade(after)))}"
+    if _unavailable_tensors(after) and not _unavailable_tensors(before):
+        yield f"left nodes that read tensors not computed before them: {', '.join(sorted(_unavailable_tensors(after)))}"
     for name in after.producers.keys() & before.producers.keys() & before.specs.keys():
         if after.specs.get(name) != before.specs[name]:
             yield f"lost or changed the type of {name!r}: {before.specs[name]}, now {after.specs.get(name)}"
 
 
-def _unmade(graph: Graph) -> set[str]:
-    """Return the tensors that are read, or are outputs, before anything computes them."""
+def _unavailable_tensors(graph: Graph) -> set[str]:
+    """Return the tensors that are read, or returned, but not computed before."""
     known = {spec.name for spec in graph.inputs} | graph.constants.keys()
     missing: set[str] = set()
     for node in graph.nodes:

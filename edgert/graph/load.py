@@ -1,4 +1,4 @@
-"""Loading of ONNX files: they are read and checked, and the weights of external data files are put inside."""
+"""Loading of ONNX files: reading, checks, and weights from external data files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     import onnx
 
 
-# Checks of a parsed file: complete, undamaged, not newer than the installed onnx. Every later step relies on them.
-
 _AGAIN = "download or export it again"
-_SHOWN = 40  # characters of a value that cannot be used
+_MAX_SHOWN = 40  # characters of a wrong value in an error
 
 
 def check_versions(proto: onnx.ModelProto, file: Path) -> None:
@@ -49,7 +47,7 @@ def check_versions(proto: onnx.ModelProto, file: Path) -> None:
 
 
 def check_standard(model: Model) -> None:
-    """Raise ModelError where onnx's own checker, types and shapes included, finds what the standard forbids."""
+    """Raise ModelError where onnx's own checker finds the model invalid, its types and shapes included."""
     import onnx
 
     try:
@@ -61,7 +59,7 @@ def check_standard(model: Model) -> None:
 
 
 def check_graph(proto: onnx.ModelProto, file: Path) -> None:
-    """Raise ModelError when the graph or a part of it is missing, or a node lacks what its operator needs."""
+    """Raise ModelError when the graph is incomplete, exceeds limits, or has a node that its operator forbids."""
     graph, missing = proto.graph, ""
     names_opset = any(item.domain in messages.DEFAULT_DOMAINS for item in proto.opset_import)
     if not proto.HasField("graph"):
@@ -75,23 +73,23 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
     for item in (item for owner in (proto, *proto.functions) for item in owner.opset_import):
         if not 0 <= item.version <= limits.OPERATOR_SET:
             raise _damaged(file, f"version {item.version} of operator set {item.domain!r}")
-    for value in (value for body in _bodies(proto) for value in (*body.input, *body.output, *body.value_info)):
+    for value in (value for body in _all_graphs(proto) for value in (*body.input, *body.output, *body.value_info)):
         sizes = value.type.tensor_type.shape.dim
         if any(dim.dim_value > limits.DIMENSION for dim in sizes):
             raise _damaged(file, f"a dimension of {value.name!r} is over {limits.DIMENSION:,}")
         _check_rank(file, value.name, len(sizes))
-    for text in _texts(proto):
+    for text in _all_texts(proto):
         if isinstance(text, bytes):
             raise _damaged(file, "a name in it is not text")
         if CONTROL.search(text):  # names are printed, and a terminal runs escape sequences
             raise _damaged(file, f"a name in it holds control characters: {text[:60]!r}")
-    made = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
-    made |= messages.initializer_names(graph)
+    available = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
+    available |= messages.initializer_names(graph)
     for output in graph.output:
-        if output.name not in made:
+        if output.name not in available:
             raise ModelError(
                 f"model {str(file)!r} never computes its output {output.name!r}",
-                why=f"no node writes it{nearest(output.name, made)}",
+                why=f"no node writes it{nearest(output.name, available)}",
                 fix="export the model again",
             )
     for problem in _node_problems(proto):
@@ -99,8 +97,8 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
 
 
 def check_tensors(proto: onnx.ModelProto, file: Path) -> None:
-    """Raise ModelError when a stored tensor has an unknown type, or more or fewer values than its shape says."""
-    for tensor in _tensors(proto):
+    """Raise ModelError when a stored tensor has an unknown type, or a number of values that does not fit its shape."""
+    for tensor in _all_tensors(proto):
         _check_rank(file, tensor.name, len(tensor.dims))
         dtype = messages.dtype_name(tensor.data_type)
         if dtype == "unknown":
@@ -118,17 +116,17 @@ def _damaged(file: Path, why: str, fix: str = _AGAIN) -> ModelError:
     return ModelError(f"model {str(file)!r} is damaged", why=why, fix=fix)
 
 
-def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
-    """Yield every name in the file; protobuf returns bytes for what is not UTF-8."""
+def _all_texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
+    """Yield every name and other text in the file; protobuf returns bytes for what is not UTF-8."""
     yield from (proto.producer_name, proto.producer_version, proto.domain)
     yield from (text for item in proto.metadata_props for text in (item.key, item.value))
     yield from (item.domain for item in proto.opset_import)
     for function in proto.functions:
         yield from (function.name, function.domain, *function.input, *function.output)
-    for node in _nodes(proto):
+    for node in _all_nodes(proto):
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (item.name for item in node.attribute)
-    for graph in _bodies(proto):
+    for graph in _all_graphs(proto):
         yield graph.name
         for value in (*graph.input, *graph.output, *graph.value_info):
             yield value.name
@@ -136,26 +134,26 @@ def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
     yield from (tensor.name for tensor in messages.tensors(proto.graph))
 
 
-def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Return every node, those of functions and of bodies too."""
+def _all_nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Return every node, those of functions and bodies included."""
     return chain(*map(messages.all_nodes, (proto.graph, *proto.functions)))
 
 
-def _bodies(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graph, and those inside its nodes."""
+def _all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graph, and the bodies of all nodes."""
     yield proto.graph
-    for node in _nodes(proto):
+    for node in _all_nodes(proto):
         yield from messages.subgraphs(node)
 
 
-def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every stored tensor, those of functions too."""
+def _all_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every stored tensor, those of functions included."""
     yield from messages.tensors(proto.graph)
     yield from (tensor for function in proto.functions for tensor in messages.node_tensors(function.node))
 
 
 def _node_problems(proto: onnx.ModelProto) -> Iterator[str]:
-    """Yield what is wrong with nodes of the standard set; backends judge operators that onnx does not have."""
+    """Yield errors of standard nodes; backends judge operators that onnx does not have."""
     from onnx import defs
 
     for owner, imports in ((proto.graph, proto), *((function, function) for function in proto.functions)):
@@ -163,12 +161,12 @@ def _node_problems(proto: onnx.ModelProto) -> Iterator[str]:
         for position, node in enumerate(messages.all_nodes(owner)):
             if not messages.is_standard(node) or not messages.has_schema(node.op_type, opset):
                 continue
-            problem = _problem(node, defs.get_schema(node.op_type, opset, ""))
+            problem = _node_problem(node, defs.get_schema(node.op_type, opset, ""))
             if problem:
                 yield f"node {messages.label(node, position)!r} ({node.op_type}) {problem}"
 
 
-def _problem(node: onnx.NodeProto, schema: Any) -> str:
+def _node_problem(node: onnx.NodeProto, schema: Any) -> str:
     if not schema.min_input <= len(node.input) <= schema.max_input:
         return f"has {len(node.input)} inputs"
     for name, wanted in zip(node.input, schema.inputs, strict=False):
@@ -194,11 +192,9 @@ def _is_full(tensor: onnx.TensorProto, dtype: str) -> bool:
     stored: int = len(getattr(tensor, fields.get(dtype, "int32_data")))
     if dtype.startswith("complex"):
         return stored == 2 * elements
-    shared = messages.dtype_bits(dtype) in (2, 4)  # these share one int32 per byte
-    return stored == (messages.tensor_bytes(dtype, elements) if shared else elements)
+    is_packed = messages.dtype_bits(dtype) in (2, 4)  # each int32 holds one byte of such elements
+    return stored == (messages.tensor_bytes(dtype, elements) if is_packed else elements)
 
-
-# Recognition of other file types, so that the error can name them.
 
 _MAGIC = (
     (0, b"\xff\xd8\xff", "a JPEG image"),
@@ -226,7 +222,7 @@ _MAGIC = (
 """Offset, bytes, and the file type that they identify."""
 _ULTRALYTICS, _YOLOV5 = "a checkpoint of Ultralytics' YOLO", "a checkpoint of YOLOv5"
 _CHECKPOINTS = ((b"cultralytics.", _ULTRALYTICS), (b"cmodels.yolo\n", _YOLOV5))
-"""Module names of classes in pickles, after the opcode GLOBAL, ``c``; PyTorch stores its pickle uncompressed."""
+"""Names of modules in pickles, after the opcode GLOBAL (``c``), and what they identify; PyTorch does not compress."""
 _MARKUP = ((b"<!doctype html", "a web page"), (b"<html", "a web page"), (b"<?xml", "an XML file"))
 
 _FIXES = {
@@ -244,8 +240,8 @@ _FIXES = {
 _DEFAULT_FIX = "give a file written by an ONNX exporter, such as torch.onnx.export"
 
 
-def looks_like(data: bytes) -> str:
-    """Return what a file looks like, ``"a JPEG image"``, or ``""`` when nothing is recognized; nothing is unpickled."""
+def file_kind(data: bytes) -> str:
+    """Return the kind of a file, ``"a JPEG image"``; empty when it is not recognized. Nothing is unpickled."""
     for mark, name in _CHECKPOINTS:
         if data.startswith((b"PK\x03\x04", b"\x80")) and mark in data:
             return name
@@ -259,50 +255,50 @@ def looks_like(data: bytes) -> str:
     if head and not any(head):
         return "a file of zeros"
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # incremental: the sample may end inside a character
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the sample may end inside a character
     except UnicodeDecodeError:
         return ""
     return "a text file" if head and all(byte >= 32 or byte in b"\t\n\r\f" for byte in head) else ""
 
 
-# Weights in external data files.
-
-_FIX = "copy the data file next to the model, or export with the weights inside"
+_DATA_FIX = "copy the data file next to the model, or export with the weights inside"
 
 
 def embed_external_data(proto: onnx.ModelProto, file: Path, digest: hashlib._Hash) -> None:
     """Read external tensors into ``proto``, and add each data file's name and bytes to ``digest``, in order of name.
 
-    Data may lie only below the model's own folder: a model from a stranger must not read other files of the machine.
+    Data must lie below the model's folder, so that a model from a stranger cannot read other files.
 
     Args:
-        proto: the message; changed in place.
-        file: the model file.
+        proto: message to change in place.
+        file: model file.
         digest: hash to update.
 
     Raises:
-        ModelError: a data file is missing, cut short, or outside the model's folder.
+        ModelError: a data file is missing, cut short, or outside the model's folder, or the model becomes too large.
     """
     groups: dict[str, list[onnx.TensorProto]] = {}
-    for tensor in _tensors(proto):
+    for tensor in _all_tensors(proto):
         if tensor.data_location == tensor.EXTERNAL:
-            groups.setdefault(_entries(tensor).get("location", ""), []).append(tensor)
+            groups.setdefault(_data_location(tensor).get("location", ""), []).append(tensor)
+    # tensors may share bytes of a file, so the sum can exceed its size
+    messages.check_size(sum(_size_bytes(tensor) for tensors in groups.values() for tensor in tensors), file)
     for location, tensors in sorted(groups.items()):
-        data = _read(file, location)
+        data = _read_data_file(file, location)
         digest.update(location.encode() + b"\0")
         digest.update(data)
         for tensor in tensors:
             _embed(tensor, data, file)
 
 
-def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+def _data_location(tensor: onnx.TensorProto) -> dict[str, str]:
     return {item.key: item.value for item in tensor.external_data}
 
 
-def _read(file: Path, location: str) -> bytes:
-    path = PureWindowsPath(location)  # splits at both / and \, and recognizes drive letters
+def _read_data_file(file: Path, location: str) -> bytes:
+    path = PureWindowsPath(location)  # splits at both / and \ and knows drive letters
     if not location or "\0" in location:
-        raise ModelError(f"model {str(file)!r} names no data file for a tensor", why="a bad export", fix=_FIX)
+        raise ModelError(f"model {str(file)!r} names no data file for a tensor", why="a bad export", fix=_DATA_FIX)
     data_file, inside = file.parent / location, file.parent.resolve()
     real = Path(os.path.realpath(data_file))  # resolve() raises for circular links
     outside = ""
@@ -314,22 +310,23 @@ def _read(file: Path, location: str) -> bytes:
         outside = f"it is a link that leads to {str(real)!r}"
     if outside:
         what = f"data file {location!r} of model {str(file)!r} lies outside the model's folder"
-        raise ModelError(what, why=f"{outside}; external data is read only from the model's own folder", fix=_FIX)
+        raise ModelError(what, why=f"{outside}; external data is read only from the model's own folder", fix=_DATA_FIX)
     try:
         if data_file.is_file():
+            messages.check_size(data_file.stat().st_size, file)
             return data_file.read_bytes()
     except OSError as error:
         what = f"cannot read data file {location!r} of model {str(file)!r}"
-        raise ModelError(what, why=cause(error), fix=_FIX) from error
+        raise ModelError(what, why=cause(error), fix=_DATA_FIX) from error
     why = f"no such file in {str(inside)!r}"
-    raise ModelError(f"model {str(file)!r} lacks its data file {location!r}", why=why, fix=_FIX, code="E202")
+    raise ModelError(f"model {str(file)!r} lacks its data file {location!r}", why=why, fix=_DATA_FIX, code="E202")
 
 
 def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
-    entries = _entries(tensor)
-    needed = messages.tensor_bytes(messages.dtype_name(tensor.data_type), math.prod(tensor.dims))
-    offset = _number(tensor, "offset", entries.get("offset", "0"), file)
-    length = _number(tensor, "length", entries.get("length", str(needed)), file)
+    entries = _data_location(tensor)
+    needed = _size_bytes(tensor)
+    offset = _byte_count(tensor, "offset", entries.get("offset", "0"), file)
+    length = _byte_count(tensor, "length", entries.get("length", str(needed)), file)
     if length != needed:
         why = f"tensor {tensor.name!r} of shape {list(tensor.dims)} takes {needed} bytes, the model records {length}"
         raise _damaged(file, why, "export it again")
@@ -342,30 +339,32 @@ def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
     tensor.ClearField("data_location")
 
 
-def _number(tensor: onnx.TensorProto, key: str, text: str, file: Path) -> int:
-    """Return a number of bytes; raise ModelError for any other text."""
+def _size_bytes(tensor: onnx.TensorProto) -> int:
+    return messages.tensor_bytes(messages.dtype_name(tensor.data_type), math.prod(tensor.dims))
+
+
+def _byte_count(tensor: onnx.TensorProto, key: str, text: str, file: Path) -> int:
+    """Return the number of bytes that a text states; raise ModelError for any other text."""
     if (number := whole_number(text)) is None:
-        shown = f"{text[:_SHOWN]!r}{' ...' if len(text) > _SHOWN else ''}"
+        shown = f"{text[:_MAX_SHOWN]!r}{' ...' if len(text) > _MAX_SHOWN else ''}"
         why = f"tensor {tensor.name!r} has {key} {shown}; expected a number of bytes"
         raise _damaged(file, why, "export it again")
     return number
 
 
-# Loading one file.
-
-
 def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
     """Read an ONNX file, with its external data, into memory; blocks on the disk.
 
-    Operators that onnx does not have are accepted: the backend decides whether it can run them.
+    Operators unknown to onnx are accepted: the backend decides whether it can run them.
 
     Args:
-        path: the file.
-        bound: whether to change its inputs to what a pipeline feeds; see :mod:`edgert.graph.static_shape`.
+        path: path of the file.
+        bound: whether inputs are reduced to what a pipeline feeds; see :mod:`edgert.graph.size_inputs`.
 
     Raises:
-        ModelError: the file is missing, unreadable, empty, cut short, damaged or not ONNX. It has no graph or outputs.
-            Its external data is missing, cut short or outside the model's folder. It is newer than the installed onnx.
+        ModelError: the file is missing, unreadable, empty, cut short, damaged or not ONNX. It has no graph or outputs,
+            is larger than 2 GiB, or newer than the installed onnx. External data is missing, cut short or outside the
+            model's folder.
     """
     file = Path(path)
     data = read_file(file)
@@ -382,9 +381,10 @@ def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
 
 
 def read_file(file: Path) -> bytes:
-    """Return the bytes of a regular file; raise ModelError where it cannot be read."""
+    """Return the bytes of a model file; raise ModelError where it cannot be read or is larger than 2 GiB."""
     try:
         if file.is_file():
+            messages.check_size(file.stat().st_size, file)
             return file.read_bytes()
         if file.is_dir():
             inside = sorted(item.name for item in file.glob("*.onnx"))
@@ -416,7 +416,7 @@ def _parse(data: bytes, file: Path) -> onnx.ModelProto:
 
 
 def _not_onnx(data: bytes, file: Path, detail: str) -> ModelError:
-    kind = looks_like(data)
+    kind = file_kind(data)
     if kind:
         why = f"it looks like {kind}, {len(data)} bytes"
         pipeline = "give the model file that the pipeline names (edgert validate checks a pipeline file)"

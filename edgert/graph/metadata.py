@@ -1,4 +1,4 @@
-"""Metadata that an exporter wrote into an ONNX file beside its graph: class names, and key → value."""
+"""Metadata that an exporter wrote into an ONNX file: class names and other texts by key."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from edgert.errors import CONTROL
 from edgert.units import whole_number
 
 _MOST_CHARACTERS = 4_000_000
-"""Most characters of a value that is read as a literal; a longer one is no list of names."""
+"""Longest value that is read; a longer one is not a list of names."""
 _NAMES = ("names", "classes", "labels", "class_names", "model_info labels")
-"""Keys of class names.
+"""Keys under which exporters store class names.
 
 Ultralytics and YOLOv5 write ``names`` (https://docs.ultralytics.com/modes/export), Training Extensions
 ``model_info labels`` (https://github.com/open-edge-platform/model_api)."""
 
 
-# Metadata is read from the file itself: a ModelProto's field 14 is metadata_props, each with a key (1) and a value (2).
-# All else is skipped by its length, so that neither onnx is imported nor weights are read
-# (https://protobuf.dev/programming-guides/encoding,
+# Field 14 of a ModelProto is metadata_props, each with a key (1) and a value (2). All other fields are skipped by their
+# length, so that onnx is not imported and weights are not read (https://protobuf.dev/programming-guides/encoding,
 # https://github.com/onnx/onnx/blob/main/onnx/onnx.proto).
 
 _PROPERTY, _KEY, _VALUE = 14, 1, 2
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
+_MOST_FIELDS = 100_000
+"""Largest number of fields that are read of one message; models have dozens."""
 
 
 def metadata_of(path: Path) -> Mapping[str, str]:
-    """Return key → value, as the exporter stored them in an ONNX file; empty where it is no such file or unreadable."""
+    """Return the metadata of an ONNX file by key; empty where the file is unreadable or not an ONNX model."""
     found: dict[str, str] = {}
     try:
+        if not path.is_file():  # opening a pipe would wait for a writer
+            return {}
         with path.open("rb") as file:
             for number, length in _fields(file, path.stat().st_size):
                 if number == _PROPERTY and length <= _MOST_CHARACTERS:
@@ -49,11 +52,13 @@ def metadata_of(path: Path) -> Mapping[str, str]:
 
 
 def _fields(file: BinaryIO, end: int) -> Iterator[tuple[int, int]]:
-    """Yield number and length of every field of a message that has a length, with the file at its content.
+    """Yield number and length of each field of a message that has a length; the file is then at its content.
 
-    The field is then skipped. Iteration ends early in what is no message.
+    Iteration ends early where the bytes are not a message.
     """
-    while file.tell() < end:
+    for _ in range(_MOST_FIELDS):
+        if file.tell() >= end:
+            return
         tag = _varint(file)
         kind = tag & 7
         if kind == _VARINT:
@@ -84,21 +89,21 @@ def _varint(file: BinaryIO) -> int:
 
 
 def class_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of a model's classes, by number.
+    """Return the names of a model's classes, in order of class number.
 
-    Empty where none are stored, or some number from 0 has none. Three forms are read: a mapping of numbers and a list,
-    as Python or JSON literals, and words with spaces between. In the last form spaces inside names are underscores.
+    Three forms are read: a mapping from numbers or a list, as Python or JSON literal, and words between spaces, where
+    underscores stand for spaces inside a name. Empty where none are stored, or a number has no name.
     """
     for key in _NAMES:
         if text := metadata.get(key, "").strip():
-            return _names_of(literal(text))
+            return _parse_names(literal(text))
     return ()
 
 
 def characters(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the characters of a text model, one per line as RapidOCR stores them; empty where none are stored."""
+    """Return the characters that a text model reads, as RapidOCR stores them; empty where none are stored."""
     found = tuple(metadata.get("character", "").rstrip("\n").split("\n"))
-    return found if all(len(one) == 1 and not CONTROL.search(one) for one in found) else ()
+    return found if all(len(text) == 1 and not CONTROL.search(text) for text in found) else ()
 
 
 def literal(text: str) -> Any:
@@ -113,14 +118,14 @@ def literal(text: str) -> Any:
     return text
 
 
-def _is_short(name: object) -> bool:
-    """Return whether a name is a number that has a text; Python writes no integer of more than 4,300 digits."""
+def _is_usual_number(name: object) -> bool:
+    """Return whether a name is an integer of ordinary size; Python refuses to print one of over 4,300 digits."""
     return isinstance(name, int) and abs(name) < 2**63
 
 
-def _names_of(found: Any) -> tuple[str, ...]:
+def _parse_names(found: Any) -> tuple[str, ...]:
     if isinstance(found, str):
-        if found.startswith(("{", "[", "(")):  # a list or mapping that is damaged
+        if found.startswith(("{", "[", "(")):  # a damaged list or mapping
             return ()
         found = found.replace(",", " ").split()
     if isinstance(found, dict):
@@ -129,7 +134,9 @@ def _names_of(found: Any) -> tuple[str, ...]:
         if numbered.keys() != set(numbers):
             return ()
         found = [numbered[number] for number in numbers]
-    if not isinstance(found, (list, tuple)) or not all(isinstance(name, str) or _is_short(name) for name in found):
+    if not isinstance(found, (list, tuple)) or not all(
+        isinstance(name, str) or _is_usual_number(name) for name in found
+    ):
         return ()
     names = tuple(" ".join(str(name).split()) for name in found)
     return names if all(names) and not any(map(CONTROL.search, names)) else ()  # a terminal runs escape sequences

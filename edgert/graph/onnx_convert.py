@@ -1,7 +1,7 @@
 """Conversion of ONNX messages to plain records, and back.
 
-Records cannot express everything. Functions of the file are inlined, every node gets a unique name, and stored tensors
-that are also listed as inputs can no longer be overridden.
+Records express less than messages. Functions of the file are inlined, every node gets a unique name, and stored tensors
+that are also listed as inputs become constants.
 """
 
 from __future__ import annotations
@@ -24,46 +24,43 @@ if TYPE_CHECKING:
     import onnx
 
 LIGHT_ELEMENTS = 1024
-"""Largest stored tensor that may hold shapes and axes, which decide shapes; larger ones are weights."""
+"""Largest stored tensor, in elements, that may hold shapes and axes; larger ones are weights."""
 
 
 def to_graph(proto: onnx.ModelProto) -> tuple[Graph, tuple[Change, ...]]:
-    """Return the graph of a message and the changes this took; types are those that the file records."""
-    proto, changes = _inlined(proto)
+    """Return the graph of a message, with the types that the file records, and the changes this took."""
+    proto, changes = _inline_functions(proto)
     graph = proto.graph
     names, renamed = _node_names(graph.node)
     outer = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
     outer |= messages.initializer_names(graph)
-    nodes = tuple(_node(node, name, outer) for node, name in zip(graph.node, names, strict=True))
-    constants = dict(_constants(graph))
-    fed = tuple(_spec(item) for item in graph.input if item.name not in constants)
-    results = tuple(map(_spec, graph.output))
-    recorded = {item.name: _spec(item) for item in graph.value_info}
+    nodes = tuple(_read_node(node, name, outer) for node, name in zip(graph.node, names, strict=True))
+    constants = dict(_read_constants(graph))
+    fed = tuple(_read_spec(item) for item in graph.input if item.name not in constants)
+    results = tuple(map(_read_spec, graph.output))
+    recorded = {item.name: _read_spec(item) for item in graph.value_info}
     specs = {**recorded, **{spec.name: spec for spec in (*fed, *results)}}
     domains = {item.domain: item.version for item in proto.opset_import if item.domain not in messages.DEFAULT_DOMAINS}
-    changes += [*_left_out(graph, constants), *renamed]
+    changes += [*_dropped_items(graph, constants), *renamed]
     return Graph(nodes, constants, fed, results, specs, messages.default_opset(proto), domains), tuple(changes)
 
 
 def to_proto(graph: Graph, *, typed: bool = False) -> onnx.ModelProto:
-    """Return a message of the nodes and the stored tensors they read.
-
-    With ``typed`` it also records the types of inner tensors, as far as they are known.
-    """
+    """Return a message of the nodes and the stored tensors they read; ``typed`` adds known types of inner tensors."""
     from onnx import ModelProto
 
     proto = ModelProto(ir_version=8)
     body = proto.graph
     body.name = "graph"
-    body.input.extend(map(_value, graph.inputs))
-    body.output.extend(map(_value, graph.outputs))
-    body.node.extend(map(_message, graph.nodes))
+    body.input.extend(map(_value_message, graph.inputs))
+    body.output.extend(map(_value_message, graph.outputs))
+    body.node.extend(map(_node_message, graph.nodes))
     used = {name for node in graph.nodes for name in node.reads} | graph.output_names
     body.initializer.extend(messages.from_array(array, name) for name, array in graph.constants.items() if name in used)
     if typed:
         ends = {spec.name for spec in (*graph.inputs, *graph.outputs)}
         made = [name for node in graph.nodes for name in node.outputs if name in graph.specs and name not in ends]
-        body.value_info.extend(_value(graph.specs[name]) for name in made)
+        body.value_info.extend(_value_message(graph.specs[name]) for name in made)
     proto.opset_import.add(domain="", version=graph.opset)
     for domain in sorted({node.domain for node in graph.nodes} - {""}):
         proto.opset_import.add(domain=domain, version=graph.domains.get(domain, 1))
@@ -76,16 +73,15 @@ def write(graph: Graph, like: messages.Model, *, typed: bool = False) -> message
     Operators of other domains get version 1 of their set unless ``graph`` or ``like`` names another.
 
     Args:
-        graph: the nodes.
-        like: the model that the graph was made from.
-        typed: also record the types that ``like`` records of the tensors that are left. Otherwise types of inner
-            tensors are inferred again when needed.
+        graph: graph to write.
+        like: model that the graph was made from.
+        typed: whether types of inner tensors are copied from ``like``; otherwise they are inferred when needed.
     """
     proto = to_proto(graph)
     body, old = proto.graph, like.proto.graph
     body.name = old.name
-    _keep_values(body.input, old.input)
-    _keep_values(body.output, old.output)
+    _restore_values(body.input, old.input)
+    _restore_values(body.output, old.output)
     if typed:
         made = {name for node in graph.nodes for name in node.outputs}
         body.value_info.extend(item for item in old.value_info if item.name in made)
@@ -99,16 +95,16 @@ def write(graph: Graph, like: messages.Model, *, typed: bool = False) -> message
     return like.derive(proto)
 
 
-def _keep_values(values: Iterable[onnx.ValueInfoProto], old: Iterable[onnx.ValueInfoProto]) -> None:
-    """Copy everything that the file records of unchanged inputs or outputs."""
+def _restore_values(values: Iterable[onnx.ValueInfoProto], old: Iterable[onnx.ValueInfoProto]) -> None:
+    """Copy unchanged inputs or outputs as the file records them, descriptions included."""
     before = {item.name: item for item in old}
     for value in values:
         if value.name in before and messages.value_spec(before[value.name]) in (messages.value_spec(value), None):
             value.CopyFrom(before[value.name])
 
 
-def lightened(graph: Graph) -> Graph:
-    """Return the graph with large stored tensors as inputs, so that shape inference is cheap at any size."""
+def with_large_constants_fed(graph: Graph) -> Graph:
+    """Return the graph with large stored tensors as inputs, which makes shape inference cheap."""
     large = [
         messages.TensorSpec(name, array.shape, array.dtype.name)
         for name, array in graph.constants.items()
@@ -119,8 +115,8 @@ def lightened(graph: Graph) -> Graph:
     return replace(graph, constants=small, inputs=(*graph.inputs, *large)) if large else graph
 
 
-def _nodes_inlined(proto: onnx.ModelProto) -> int:
-    """Return the number of nodes once every function is inlined; a function that calls itself counts once."""
+def _count_inlined_nodes(proto: onnx.ModelProto) -> int:
+    """Return the number of nodes after inlining every function, where a function that calls itself counts once."""
 
     def calls(graph: onnx.GraphProto | onnx.FunctionProto) -> Counter[tuple[str, str]]:
         return Counter((node.domain, node.op_type) for node in messages.all_nodes(graph))
@@ -130,7 +126,7 @@ def _nodes_inlined(proto: onnx.ModelProto) -> int:
 
     bodies = {(function.domain, function.name): calls(function) for function in proto.functions}
     sizes: dict[tuple[str, str], int] = {}
-    for _ in bodies:  # callees may come after their callers: each round settles one more depth of calls
+    for _ in bodies:  # a callee may follow its caller: each round resolves one more depth of calls
         before = dict(sizes)
         sizes = {call: min(size(body), limits.MODEL_NODES + 1) for call, body in bodies.items()}
         if sizes == before:
@@ -138,13 +134,13 @@ def _nodes_inlined(proto: onnx.ModelProto) -> int:
     return size(calls(proto.graph))
 
 
-def _inlined(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Change]]:
+def _inline_functions(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Change]]:
     if not proto.functions:
         return proto, []
     from onnx import checker, inliner
 
     names = [f"{function.domain}::{function.name}" for function in proto.functions]
-    if (count := _nodes_inlined(proto)) > limits.MODEL_NODES:
+    if (count := _count_inlined_nodes(proto)) > limits.MODEL_NODES:
         why = f"its functions call one another: inlined they are {count:.3g} nodes, more than {limits.MODEL_NODES:,}"
         raise ModelError("the functions of the model cannot be inlined", why=why)
     try:
@@ -155,7 +151,7 @@ def _inlined(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Change]]:
 
 
 def _node_names(nodes: Iterable[onnx.NodeProto]) -> tuple[list[str], list[Change]]:
-    """Return a unique name for each node, that of the file or ``Conv_12``."""
+    """Return a unique name for each node, its own or ``Conv_12``, and the changes."""
     written = [node.name for node in nodes]
     taken = set(written)
     seen: set[str] = {""}
@@ -172,8 +168,8 @@ def _node_names(nodes: Iterable[onnx.NodeProto]) -> tuple[list[str], list[Change
     return names, changes
 
 
-def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, messages.Array]]:
-    """Yield stored tensors; where a name is stored twice the last one counts, as in ONNX Runtime."""
+def _read_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, messages.Array]]:
+    """Yield (name, stored tensor); of two with one name the last is used, as in ONNX Runtime."""
     for item in graph.initializer:
         array = messages.to_array(item)
         array.flags.writeable = False
@@ -186,7 +182,7 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, messages.Array]]:
         yield sparse.values.name, array.reshape(shape)
 
 
-def _left_out(graph: onnx.GraphProto, constants: Mapping[str, messages.Array]) -> Iterator[Change]:
+def _dropped_items(graph: onnx.GraphProto, constants: Mapping[str, messages.Array]) -> Iterator[Change]:
     for item in graph.input:
         if item.name in constants:
             yield Change("drop-initializer-inputs", item.name, "no longer a graph input")
@@ -201,11 +197,11 @@ def _left_out(graph: onnx.GraphProto, constants: Mapping[str, messages.Array]) -
             yield Change("forget-gone", item.name, "type of a tensor that no longer exists removed")
 
 
-def _spec(value: onnx.ValueInfoProto) -> messages.TensorSpec:
+def _read_spec(value: onnx.ValueInfoProto) -> messages.TensorSpec:
     return messages.value_spec(value) or messages.TensorSpec(value.name, (), "unknown", ranked=False)
 
 
-def _node(node: onnx.NodeProto, name: str, outer: set[str]) -> Node:
+def _read_node(node: onnx.NodeProto, name: str, outer: set[str]) -> Node:
     given = Attributes(node)
     given.message.name = name
     return Node(
@@ -215,25 +211,22 @@ def _node(node: onnx.NodeProto, name: str, outer: set[str]) -> Node:
         given,
         name,
         "" if messages.is_standard(node) else node.domain,
-        _captured(node) & outer,  # bodies have names of their own, too
+        _captured_names(node) & outer,  # bodies have inner names, too
     )
 
 
-def _captured(node: onnx.NodeProto) -> frozenset[str]:
-    """Return names that the bodies of a node read, including the bodies' own.
-
-    Own names do no harm: a body may hide an outer name, but never make it unused.
-    """
+def _captured_names(node: onnx.NodeProto) -> frozenset[str]:
+    """Return all names that the bodies of a node read, inner ones included."""
     names: set[str] = set()
     for graph in messages.subgraphs(node):
         names.update(item.name for item in graph.output)
         for inner in graph.node:
             names.update(filter(None, inner.input))
-            names |= _captured(inner)
+            names |= _captured_names(inner)
     return frozenset(names)
 
 
-def _message(node: Node) -> onnx.NodeProto:
+def _node_message(node: Node) -> onnx.NodeProto:
     from onnx import NodeProto, helper
 
     given = node.attributes
@@ -260,8 +253,8 @@ def _is_unchanged(node: Node, message: onnx.NodeProto) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _value(spec: messages.TensorSpec) -> onnx.ValueInfoProto:
-    """Return a message to copy, not to change."""
+def _value_message(spec: messages.TensorSpec) -> onnx.ValueInfoProto:
+    """Return the message of a tensor's type; the cache shares it, so copy it before changing it."""
     from onnx import ValueInfoProto, helper
 
     if spec.dtype == "unknown":

@@ -1,9 +1,9 @@
-"""Table of everything edgert knows of each operator; every part of edgert uses it.
+"""Table of the properties of each operator, for all of edgert.
 
-A row says what is true of an operator by its meaning in the ONNX standard (https://onnx.ai/onnx/operators/), whatever
-its attributes. Where an attribute decides (a Pad with a constant, a cubic Resize), the row promises nothing, and the
-code must look at the node. Select operators by property (:func:`about`, the sets below), not by name: a new operator
-then is one new row.
+A row states what is true of an operator in the ONNX standard (https://onnx.ai/onnx/operators/), whatever its
+attributes. Where an attribute decides (a Pad with a constant, a cubic Resize), the row promises nothing, and code must
+check the node. Select operators by property (:func:`about`, the sets below), not by name: a new operator is then one
+new row.
 """
 
 from collections.abc import Sequence
@@ -25,25 +25,25 @@ Kind: TypeAlias = Literal[
 
 - sums of products: ``conv``, ``product`` (of matrices), ``recurrent``
 - over a window, over axes: ``pool``, ``reduction``, ``normalization``
-- elementwise on one tensor: ``affine`` (a factor and a summand per channel), ``rectifier`` (straight lines with
-  a corner or two at fixed values), ``curve`` (any other activation), ``unary`` (no activation)
-- elementwise on several: ``arithmetic``, ``logic`` (comparisons, choices)
-- copies: ``join``, ``copy``; ``selection`` of what depends on values
+- elementwise on one tensor: ``affine`` (a factor and a summand per channel), ``rectifier`` (piecewise linear with fixed
+  corners), ``curve`` (any other activation), ``unary`` (not an activation)
+- elementwise on several tensors: ``arithmetic``, ``logic`` (comparisons, choices)
+- copies: ``join``, ``copy``; ``selection`` of elements by their values
 - no copy: ``view`` renames a buffer, ``measure`` reads a shape only, ``constant`` is stored, ``generator`` follows from
-  shapes and numbers, ``random`` from chance
-- types: ``conversion``, ``quantize``, ``dequantize``; ``integer`` quantizes its inputs itself, or computes in integers
-  what has no other row here
-- ``control``: runs graphs of its own
+  shapes and numbers, ``random`` is different in every run
+- types: ``conversion``, ``quantize``, ``dequantize``; ``integer`` quantizes its inputs, or computes in integers what
+  has no other row
+- ``control``: runs inner graphs
 """
 
 Values: TypeAlias = Literal["same", "some", "picked", "mean", "smaller", "new"]
-"""Relation of the (first) output's values to those of the data inputs (:func:`data_of`). Each includes the next.
-``same``: every one of them once. ``some``: those of one input. ``picked``: each is one of them. ``mean``: each lies
-between the least and the largest, or 0. ``smaller``: none is larger in magnitude than the largest. ``new``: no such
-relation."""
+"""Relation of the first output's values to those of the data inputs (:func:`data_inputs`). Each implies the next.
+``same``: all values of one input, once each. ``some``: values of one input. ``picked``: values of any data input.
+``mean``: values between the smallest and largest input value, or 0. ``smaller``: values no larger in magnitude than
+the largest input value. ``new``: no such relation."""
 
 Work: TypeAlias = Literal["", "conv", "transposed", "gemm", "matmul", "einsum", "recurrent"]
-"""Formula that counts multiply-adds, in :mod:`edgert.graph.count`."""
+"""Name of the formula in :mod:`edgert.graph.count` that counts multiply-adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class OperatorInfo:
     """Properties of one operator.
 
     Attributes:
-        kind: see :data:`Kind`.
-        values: see :data:`Values`.
+        kind: kind of work, see :data:`Kind`.
+        values: relation of output to input values, see :data:`Values`.
         low: lower bound of every output value, whatever the inputs.
         high: upper bound of every output value, whatever the inputs.
-        keeps_sign: outputs are not negative where no data input is.
-        is_homogeneous: f(s·x) = s·f(x) for every s > 0, over all data inputs together.
-        data: which inputs hold data, not parameters: the first, all, or those after the first (a condition).
-        work: see :data:`Work`.
-        weight: position of the input that is a stored weight, for those with work.
-        is_integer: works on integers that stand for other numbers.
-        summed_power: the operator sums its values raised to this power on the way; None where it sums nothing.
-        domain: ``""`` for the standard operators.
+        keeps_sign: whether outputs are not negative where no data input is.
+        is_homogeneous: whether f(s·x) = s·f(x) for every s > 0, for all data inputs scaled together.
+        data: inputs that hold data, not parameters: the first, all, or those after the first (a condition).
+        work: formula of its multiply-adds, see :data:`Work`.
+        weight: position of the weight among the inputs, for operators with work.
+        is_integer: whether the operator works on integers that stand for other numbers.
+        summed_power: power to which values are raised before the operator sums them; None where it sums nothing.
+        domain: operator set; ``""`` for the standard one.
     """
 
     kind: Kind
@@ -94,9 +94,9 @@ class OperatorInfo:
         return self.largest <= 1
 
 
-_same = partial(OperatorInfo, values="same", keeps_sign=True, is_homogeneous=True)
-_some = partial(OperatorInfo, values="some", keeps_sign=True, is_homogeneous=True)
-_picked = partial(OperatorInfo, values="picked", keeps_sign=True, is_homogeneous=True)
+_same_values = partial(OperatorInfo, values="same", keeps_sign=True, is_homogeneous=True)
+_some_values = partial(OperatorInfo, values="some", keeps_sign=True, is_homogeneous=True)
+_picked_values = partial(OperatorInfo, values="picked", keeps_sign=True, is_homogeneous=True)
 
 
 def _unary(low: float = -inf, high: float = inf, *, keeps_sign: bool = False) -> OperatorInfo:
@@ -139,11 +139,11 @@ OPERATORS: dict[str, OperatorInfo] = {
     "Einsum": _layer("product", "einsum"),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _layer("recurrent", "recurrent")),
     # Over a window, over axes.
-    **dict.fromkeys(("MaxPool", "GlobalMaxPool"), _picked("pool")),
+    **dict.fromkeys(("MaxPool", "GlobalMaxPool"), _picked_values("pool")),
     **dict.fromkeys(("AveragePool", "GlobalAveragePool"), _MEAN),
     "LpPool": OperatorInfo("pool", low=0, keeps_sign=True, is_homogeneous=True),
     "GlobalLpPool": OperatorInfo("pool", low=0, keeps_sign=True, is_homogeneous=True, summed_power=2),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), _picked("reduction")),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), _picked_values("reduction")),
     "ReduceMean": OperatorInfo("reduction", "mean", keeps_sign=True, is_homogeneous=True, summed_power=1),
     **dict.fromkeys(
         ("ReduceSum", "CumSum"), OperatorInfo("reduction", keeps_sign=True, is_homogeneous=True, summed_power=1)
@@ -166,7 +166,7 @@ OPERATORS: dict[str, OperatorInfo] = {
     # Element by element, on one tensor.
     "BatchNormalization": OperatorInfo("affine"),
     "Relu": OperatorInfo("rectifier", "smaller", low=0, keeps_sign=True, is_homogeneous=True),
-    "Clip": OperatorInfo("rectifier"),  # its bounds say more: edgert.graph.operators
+    "Clip": OperatorInfo("rectifier"),  # its bounds decide: clip_bounds
     **dict.fromkeys(("LeakyRelu", "PRelu"), OperatorInfo("rectifier", keeps_sign=True, is_homogeneous=True)),
     "ThresholdedRelu": OperatorInfo("rectifier", "smaller", keeps_sign=True),
     **dict.fromkeys(("Sigmoid", "HardSigmoid"), _curve(low=0, high=1)),
@@ -193,23 +193,23 @@ OPERATORS: dict[str, OperatorInfo] = {
     "Sub": OperatorInfo("arithmetic", is_homogeneous=True, data="all"),
     "Sum": OperatorInfo("arithmetic", keeps_sign=True, is_homogeneous=True, data="all"),
     "Mean": OperatorInfo("arithmetic", "mean", keeps_sign=True, is_homogeneous=True, data="all"),
-    **dict.fromkeys(("Max", "Min"), _picked("arithmetic", data="all")),
+    **dict.fromkeys(("Max", "Min"), _picked_values("arithmetic", data="all")),
     **dict.fromkeys(("Mul", "Div", "Pow"), OperatorInfo("arithmetic", keeps_sign=True, data="all")),
     "Mod": OperatorInfo("arithmetic", data="all"),
-    "Where": _picked("logic", data="rest"),
+    "Where": _picked_values("logic", data="rest"),
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor"), _LOGIC),
     # Copies.
-    "Concat": _picked("join", data="all"),
-    **dict.fromkeys(("Transpose", "DepthToSpace", "SpaceToDepth"), _same("copy")),
-    **dict.fromkeys(("Slice", "Split", "Gather", "GatherElements", "GatherND", "Expand", "Tile"), _some("copy")),
+    "Concat": _picked_values("join", data="all"),
+    **dict.fromkeys(("Transpose", "DepthToSpace", "SpaceToDepth"), _same_values("copy")),
+    **dict.fromkeys(("Slice", "Split", "Gather", "GatherElements", "GatherND", "Expand", "Tile"), _some_values("copy")),
     "Pad": OperatorInfo("copy"),  # its mode and value decide
     "Resize": OperatorInfo("copy"),  # its mode decides
     **dict.fromkeys(("Upsample", "ScatterND", "ScatterElements", "GridSample", "RoiAlign"), OperatorInfo("copy")),
-    "TopK": _picked("selection"),
+    "TopK": _picked_values("selection"),
     **dict.fromkeys(("NonMaxSuppression", "NonZero"), OperatorInfo("selection")),
     # No copy.
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"), _same("view")),
-    "Dropout": OperatorInfo("view", keeps_sign=True, is_homogeneous=True),  # in training it scales what it leaves
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"), _same_values("view")),
+    "Dropout": OperatorInfo("view", keeps_sign=True, is_homogeneous=True),  # in training it scales values
     **dict.fromkeys(("Shape", "Size"), OperatorInfo("measure", low=0)),
     "Constant": OperatorInfo("constant"),
     **dict.fromkeys(("ConstantOfShape", "Range"), OperatorInfo("generator")),
@@ -225,13 +225,13 @@ OPERATORS: dict[str, OperatorInfo] = {
     # Graphs inside.
     **dict.fromkeys(("If", "Loop", "Scan"), OperatorInfo("control")),
 }
-"""Properties by operator; ``domain`` is set where it is not the standard one."""
+"""Properties of operators, by name."""
 
 UNKNOWN = OperatorInfo("unknown")
 
 
 def about(op: str) -> OperatorInfo:
-    """Return the properties of an operator; :data:`UNKNOWN`, which promises nothing, for others."""
+    """Return the properties of an operator; :data:`UNKNOWN`, which promises nothing, for one without a row."""
     return OPERATORS.get(op, UNKNOWN)
 
 
@@ -245,14 +245,14 @@ def of_values(*values: Values) -> frozenset[str]:
     return frozenset(name for name, info in OPERATORS.items() if info.values in values)
 
 
-def data_of(op: str, inputs: Sequence[str]) -> tuple[str, ...]:
-    """Return those of a node's input names that hold data, not parameters (axes, bounds, a condition)."""
+def data_inputs(op: str, inputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the inputs of a node that hold data, not parameters (axes, bounds, a condition)."""
     role = about(op).data
     return tuple(inputs[:1] if role == "first" else inputs[1:] if role == "rest" else inputs)
 
 
 def is_integer(op: str) -> bool:
-    """Return whether an operator works on integers that stand for other numbers; ``QLinear...`` of any domain do."""
+    """Return whether an operator works on integers that stand for other numbers, as ``QLinear...`` of any domain do."""
     return about(op).is_integer or op.startswith("QLinear")
 
 
@@ -261,10 +261,10 @@ WEIGHTED = frozenset(
     for name, info in OPERATORS.items()
     if info.work in ("conv", "transposed", "gemm", "matmul") and not info.domain and not info.is_integer
 ) - {"DeformConv"}
-"""Floating-point layers whose second input can be a stored weight. No engine has an INT8 form of DeformConv."""
+"""Floating-point layers whose second input can be a stored weight, except DeformConv, which no engine runs in INT8."""
 
 VIEWS = of_kind("view")
-"""Operators whose output uses their input's memory with another shape."""
+"""Operators whose output is their input's memory in another shape."""
 
 KNOWN_FROM_SHAPES = of_kind("measure", "constant")
 """Operators that read no data."""
@@ -273,10 +273,10 @@ REORDERS = of_values("same")
 """Operators whose output holds every value of the first input once."""
 
 RESHAPES = (VIEWS & REORDERS) - {"Identity"}
-"""Operators that change a tensor's shape and keep its values in their order."""
+"""Operators that change a tensor's shape and keep its values in order."""
 
 COPIES = of_values("same", "some")
-"""Operators whose outputs hold values of their first input and nothing else. So do some Pad and Resize."""
+"""Operators whose outputs hold values of their first input only. Some Pad and Resize do so, too."""
 
 ACTIVATIONS = of_kind("rectifier", "curve")
 POINTWISE = ACTIVATIONS | of_kind("unary")
@@ -286,23 +286,20 @@ ARITHMETIC = of_kind("arithmetic")
 """Elementwise operators on several tensors."""
 
 SUMS = frozenset(name for name in ARITHMETIC if about(name).is_homogeneous)
-"""Arithmetic whose operands must have one scale, which the result has too, such as Add and Max."""
+"""Arithmetic whose operands must have one common scale, which the result has too, such as Add and Max."""
 
 HOMOGENEOUS = frozenset(name for name, info in OPERATORS.items() if info.is_homogeneous)
 """Operators with f(s·x) = s·f(x) for every s > 0."""
 
 COMBINING = SUMS | {"Mul"}
-"""Arithmetic whose results are finite where its operands are."""
+"""Arithmetic that makes finite results from finite operands."""
 
 MEANS = of_values("mean")
 QDQ = of_kind("quantize", "dequantize")
 
 
-# Bounds on the values of tensors that follow from the nodes that compute them.
-
-
 def non_negative(graph: Graph) -> frozenset[str]:
-    """Return the names of the tensors, stored ones included, that never hold a negative value."""
+    """Return the names of all tensors, stored ones included, that never hold a negative value."""
     found = {name for name, array in graph.constants.items() if array.dtype.kind in "fiub" and bool(np.all(array >= 0))}
     for node in graph.nodes:
         if _is_non_negative(graph, node, found):
@@ -317,7 +314,7 @@ def _is_non_negative(graph: Graph, node: Node, found: set[str]) -> bool:
     if about(node.op).is_non_negative or is_square(node) or (bounds is not None and bounds[0] >= 0):
         return True
     keeps = about(node.op).keeps_sign or is_copy(graph, node) or is_interpolation(node)
-    data = set(filter(None, data_of(node.op, node.inputs)))
+    data = set(filter(None, data_inputs(node.op, node.inputs)))
     return keeps and bool(data) and data <= found
 
 
@@ -341,13 +338,13 @@ def is_copy(graph: Graph, node: Node) -> bool:
 
 
 def is_interpolation(node: Node) -> bool:
-    """Return whether every output value of a node lies between two of its input's; a cubic Resize exceeds them."""
+    """Return whether a node is a Resize whose output values lie between input values; those of a cubic one do not."""
     linear = node.op == "Resize" and attribute_text(node, "mode", "nearest") in ("linear", "nearest")
     return linear and not node.domain and _scales_are_plain(node)
 
 
 def _scales_are_plain(node: Node) -> bool:
-    """Return whether a Resize has no region of interest, which would bring in an extrapolated value."""
+    """Return whether a Resize has no region of interest, behind whose edge it would write an extrapolated value."""
     return attribute_text(node, "coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
 
 
@@ -357,12 +354,12 @@ def clip_bounds(graph: Graph, node: Node) -> tuple[float, float] | None:
         return 0.0, np.inf
     if node.op != "Clip":
         return None
-    low, high = _bound(graph, node, 1, "min", -np.inf), _bound(graph, node, 2, "max", np.inf)
+    low, high = _clip_bound(graph, node, 1, "min", -np.inf), _clip_bound(graph, node, 2, "max", np.inf)
     return None if low is None or high is None else (low, high)
 
 
-def _bound(graph: Graph, node: Node, position: int, name: str, missing: float) -> float | None:
-    """Return one bound of a Clip: an input, or an attribute before opset 11."""
+def _clip_bound(graph: Graph, node: Node, position: int, name: str, missing: float) -> float | None:
+    """Return one bound of a Clip, an input or (before opset 11) an attribute; None where it is computed."""
     given = node.inputs[position] if position < len(node.inputs) else ""
     if not given:
         return float(node.attributes.get(name, missing))

@@ -1,4 +1,4 @@
-"""Parts of a graph: the subgraph that computes some tensors, and a partition by the accelerator that runs each node."""
+"""Subgraphs: the part that computes some tensors, and parts by the accelerator that runs each node."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,15 +9,15 @@ from edgert.graph.model import TensorSpec
 
 
 def extract(graph: Graph, wanted: Iterable[str], given: Iterable[str] = ()) -> Graph:
-    """Return the part that computes ``wanted`` when ``given`` is fed; its other inputs are the graph inputs it needs.
+    """Return the subgraph that computes ``wanted`` from ``given`` and from graph inputs.
 
     Args:
-        graph: the graph.
-        wanted: tensors that become the outputs, in this order; a tensor that is also given is left out.
-        given: tensors that are fed instead of computed; those that are not needed are left out.
+        graph: graph to take the nodes from.
+        wanted: tensors that become the outputs, in this order, except those that are also given.
+        given: tensors that are fed instead of computed; unneeded ones do not become inputs.
 
     Raises:
-        ModelError: nothing computes a wanted tensor, or the type of a fed or wanted one is not known.
+        ModelError: nothing computes a wanted tensor, or the type of a new input or output is unknown.
     """
     fed = dict.fromkeys(given)
     names = [name for name in dict.fromkeys(wanted) if name not in fed]
@@ -26,13 +26,13 @@ def extract(graph: Graph, wanted: Iterable[str], given: Iterable[str] = ()) -> G
     return replace(
         graph,
         nodes=tuple(node for node in graph.nodes if id(node) in needed),
-        inputs=tuple(_known(graph, name) for name in order if name in used),
-        outputs=tuple(_known(graph, name) for name in names),
+        inputs=tuple(_typed_spec(graph, name) for name in order if name in used),
+        outputs=tuple(_typed_spec(graph, name) for name in names),
     )
 
 
 def _upstream(graph: Graph, names: Sequence[str], fed: Mapping[str, object]) -> tuple[set[int], set[str]]:
-    """Return the identities of the nodes that compute the names, and every tensor that these read."""
+    """Return the ids of the nodes that compute the named tensors, and the names of all tensors involved."""
     starts = {spec.name for spec in graph.inputs}
     needed: set[int] = set()
     used: set[str] = set()
@@ -53,7 +53,7 @@ def _upstream(graph: Graph, names: Sequence[str], fed: Mapping[str, object]) -> 
     return needed, used
 
 
-def _known(graph: Graph, name: str) -> TensorSpec:
+def _typed_spec(graph: Graph, name: str) -> TensorSpec:
     spec = graph.spec(name)
     if spec is None or spec.dtype == "unknown":
         raise ModelError(
@@ -64,10 +64,8 @@ def _known(graph: Graph, name: str) -> TensorSpec:
     return spec
 
 
-# A graph is cut into parts where the accelerator changes, in an order in which they can run one after another.
-#
-# A part is a maximal run of nodes of one accelerator. A node may read the result of another accelerator that itself
-# reads a result of the first. Such a node starts a further part, so that going back and forth is always possible.
+# Parts by accelerator. A node may read the result of another accelerator that itself reads a result of the first one.
+# Such a node begins another part, so that data can always go back and forth.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,10 @@ class Part:
     """Nodes that run one after another on one accelerator.
 
     Attributes:
-        accelerator: ``"cpu1"``.
-        nodes: their names, in graph order.
+        accelerator: accelerator that runs the nodes, ``"cpu1"``.
+        nodes: names of the nodes, in graph order.
         inputs: tensors from outside: inputs of the network, or outputs of earlier parts.
-        outputs: tensors that later parts read, or that are outputs of the network.
+        outputs: tensors that later parts read, or that the network returns.
     """
 
     accelerator: str
@@ -92,44 +90,44 @@ class Part:
 
 
 def parts(graph: Graph, accelerators: Mapping[str, str]) -> tuple[Part, ...]:
-    """Return the fewest parts, in an order in which each follows those it reads.
+    """Divide a graph into the fewest parts, each after those it reads.
 
     Args:
-        graph: the graph.
-        accelerators: node name → accelerator that runs it, for every node.
+        graph: graph to divide.
+        accelerators: accelerator of every node, by the node's name.
     """
-    wanted = list(dict.fromkeys(accelerators[node.name] for node in graph.nodes))
-    runs = min((_runs(graph, accelerators, first) for first in wanted), key=len, default=[])
+    used = dict.fromkeys(accelerators[node.name] for node in graph.nodes)
+    runs = min((_runs_from(graph, accelerators, first) for first in used), key=len, default=[])
     return tuple(_part(graph, runs, number, accelerators) for number in range(len(runs)))
 
 
-def _runs(graph: Graph, accelerators: Mapping[str, str], first: str) -> list[list[Node]]:
-    """Return runs of nodes: all that are ready on one accelerator, then all on the one with the most ready nodes.
+def _runs_from(graph: Graph, accelerators: Mapping[str, str], first: str) -> list[list[Node]]:
+    """Return runs of nodes, beginning on the accelerator ``first`` and going on where most nodes are ready.
 
-    Taking all that are ready is never worse than leaving some: those would need another run.
+    A run takes every node that is ready on its accelerator: one left behind would need another run.
     """
     left, runs = list(graph.nodes), []
-    made = {*graph.constants, *(spec.name for spec in graph.inputs)}
-    here = first
+    computed = {*graph.constants, *(spec.name for spec in graph.inputs)}
+    current = first
     while left:
-        run, left = _ready(left, accelerators, here, made)
+        run, left = _take_ready(left, accelerators, current, computed)
         if run:
             runs.append(run)
-        places = dict.fromkeys(accelerators[node.name] for node in left)
-        waiting = {place: len(_ready(left, accelerators, place, set(made))[0]) for place in places}
-        here = max(waiting, key=waiting.__getitem__, default=here)  # the accelerator with the most ready nodes
+        others = dict.fromkeys(accelerators[node.name] for node in left)
+        ready = {other: len(_take_ready(left, accelerators, other, set(computed))[0]) for other in others}
+        current = max(ready, key=ready.__getitem__, default=current)
     return runs
 
 
-def _ready(
-    nodes: Sequence[Node], accelerators: Mapping[str, str], here: str, made: set[str]
+def _take_ready(
+    nodes: Sequence[Node], accelerators: Mapping[str, str], current: str, computed: set[str]
 ) -> tuple[list[Node], list[Node]]:
-    """Return the nodes that can run on ``here`` now, and the others; add the outputs of the former to ``made``."""
+    """Return the nodes that can run on ``current`` now, and the others; add what the former write to ``computed``."""
     run, left = [], []
     for node in nodes:
-        if accelerators[node.name] == here and made.issuperset(node.reads):
+        if accelerators[node.name] == current and computed.issuperset(node.reads):
             run.append(node)
-            made.update(node.outputs)
+            computed.update(node.outputs)
         else:
             left.append(node)
     return run, left

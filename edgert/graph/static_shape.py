@@ -1,4 +1,4 @@
-"""Functions that make shapes static: for engines, profiles, and everything that must know sizes beforehand."""
+"""Static shapes: fix those of inputs, infer all others, and read a model as a graph with known types."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError, nearest
 from edgert.graph.clean import SORT_NODES, STORE_CONSTANTS
-from edgert.graph.fold_constants import with_known
+from edgert.graph.fold_constants import with_folded_constants
 from edgert.graph.ir import Graph
 from edgert.graph.model import Model, TensorSpec, element_type, initializer_names, inputs, outputs
-from edgert.graph.onnx_convert import lightened, to_graph
+from edgert.graph.onnx_convert import to_graph, with_large_constants_fed
 from edgert.graph.type_inference import infer_values, specs_of
 
 if TYPE_CHECKING:
     import onnx
 
 Shapes = Mapping[str, Sequence[int]]
-"""Dimensions by input name, all positive."""
+"""Positive dimensions by input name."""
 
 
 def with_shapes(model: Model, shapes: Shapes, *, open_batch: bool = False) -> Model:
     """Return the model with the named inputs fixed to these shapes, and all other shapes inferred from them.
 
-    A dimension the model names ("batch") is fixed in every input that has a dimension of that name.
+    A dimension that the model names ("batch") is fixed in every input that has it.
 
     Args:
-        model: the model; it is not changed.
-        shapes: input name → all its dimensions.
-        open_batch: first dimensions that the model leaves open stay open, whatever ``shapes`` say.
+        model: model to copy.
+        shapes: all dimensions of each input, by name.
+        open_batch: whether first dimensions that the model leaves open stay open, whatever ``shapes`` say.
 
     Raises:
-        ModelError: no such input, or another rank. The model fixes a dimension to another size, or two inputs would
-            give it different sizes. The graph cannot work with the shapes (a Concat that no longer fits).
+        ModelError: there is no such input, or it has another rank. The model fixes a dimension to another size, or two
+            inputs would give it different sizes. The graph cannot work with the shapes (a Concat no longer fits).
     """
     specs = {spec.name: spec for spec in inputs(model)}
-    symbols = _bind(specs, shapes, model)
+    symbols = _named_sizes(specs, shapes, model)
     kept = {spec.shape[0] for spec in specs.values() if spec.shape} if open_batch else set()
     symbols = {dim: size for dim, size in symbols.items() if dim not in kept}
     proto = model.copied_proto()
     for value in proto.graph.input:
         if value.name in shapes:
             given = shapes[value.name]
-            _fix(value, [None if open_batch else given[0], *given[1:]] if given else [])
+            _set_dims(value, [None if open_batch else given[0], *given[1:]] if given else [])
         elif value.name in specs:
-            _fix(value, [symbols.get(dim) if isinstance(dim, str) else None for dim in specs[value.name].shape])
+            _set_dims(value, [symbols.get(dim) if isinstance(dim, str) else None for dim in specs[value.name].shape])
     for value in (*proto.graph.value_info, *proto.graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.HasField("dim_param"):
                 dim.ClearField("dim_param")  # the exporter's guess must not constrain inference
     graph = to_graph(proto)[0]
     _check_consistent(graph, model, shapes)
-    _record(proto, graph)
+    _record_types(proto, graph)
     _restore_symbols(proto.graph, model.proto.graph, symbols)
     return model.derive(proto)
 
@@ -60,31 +60,31 @@ def with_shapes(model: Model, shapes: Shapes, *, open_batch: bool = False) -> Mo
 def infer(model: Model) -> Model:
     """Return the model with the type of every tensor recorded, as far as it can be inferred.
 
-    Shape chains are folded to infer more, but the graph itself stays. Raises ModelError on a broken graph.
+    Constants are folded to infer more, but the nodes stay. Raises ModelError on a broken graph.
     """
     proto = model.copied_proto()
-    _record(proto, to_graph(proto)[0])
+    _record_types(proto, to_graph(proto)[0])
     return model.derive(proto)
 
 
 def read(model: Model) -> Graph:
-    """Return the model as plain records, with all types that can be inferred; clean it first to store its weights.
+    """Return the model as a graph, with all types that can be inferred; clean it first to store its weights.
 
     Raises:
-        ModelError: the graph is broken, or an input is no tensor.
+        ModelError: the graph is broken, or an input is not a tensor.
     """
     fed, results = inputs(model), outputs(model)
     graph = replace(to_graph(model.proto)[0], inputs=fed, outputs=results)
-    return replace(graph, specs=types(graph))
+    return replace(graph, specs=tensor_types(graph))
 
 
-def types(graph: Graph) -> dict[str, TensorSpec]:
-    """Return tensor name → spec for every tensor whose type is known or can be inferred; raise ModelError if broken."""
+def tensor_types(graph: Graph) -> dict[str, TensorSpec]:
+    """Return known and inferred types by tensor name; raise ModelError if the graph is broken."""
     return specs_of(_infer_folded(graph))
 
 
-def _bind(specs: Mapping[str, TensorSpec], shapes: Shapes, model: Model) -> dict[str, int]:
-    """Return the sizes of the named dimensions; raise ModelError where the shapes do not fit."""
+def _named_sizes(specs: Mapping[str, TensorSpec], shapes: Shapes, model: Model) -> dict[str, int]:
+    """Return the sizes of named dimensions; raise ModelError where the shapes do not fit the inputs."""
     symbols: dict[str, int] = {}
     for name, given in shapes.items():
         if name not in specs:
@@ -99,7 +99,7 @@ def _bind(specs: Mapping[str, TensorSpec], shapes: Shapes, model: Model) -> dict
 
 
 def _misfits(spec: TensorSpec, given: Sequence[int], symbols: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield why an input cannot have a shape, and what to do; add its named dimensions to ``symbols``."""
+    """Yield each reason why an input cannot have a shape, with its fix; add named dimensions to ``symbols``."""
     if any(size < 1 for size in given):
         yield "every dimension must be a positive number", "give positive sizes"
     if spec.ranked and len(given) != len(spec.shape):
@@ -114,8 +114,8 @@ def _misfits(spec: TensorSpec, given: Sequence[int], symbols: dict[str, int]) ->
             yield why, "give both the same size"
 
 
-def _fix(value: onnx.ValueInfoProto, sizes: Sequence[int | None]) -> None:
-    """Set the dimensions of an input; None keeps one."""
+def _set_dims(value: onnx.ValueInfoProto, sizes: Sequence[int | None]) -> None:
+    """Set the dimensions of an input; None leaves one as it is."""
     shape = value.type.tensor_type.shape
     while len(shape.dim) < len(sizes):
         shape.dim.add()
@@ -125,7 +125,7 @@ def _fix(value: onnx.ValueInfoProto, sizes: Sequence[int | None]) -> None:
 
 
 def _restore_symbols(graph: onnx.GraphProto, before: onnx.GraphProto, symbols: Mapping[str, int]) -> None:
-    """Give outputs that inference left open their old names again, or the size that the name now has."""
+    """Give open dimensions of outputs their old names again, or the size that the name now stands for."""
     for value, old in zip(graph.output, before.output, strict=True):
         if value.type.WhichOneof("value") != "tensor_type":
             continue
@@ -139,7 +139,7 @@ def _restore_symbols(graph: onnx.GraphProto, before: onnx.GraphProto, symbols: M
 
 
 def _check_consistent(graph: Graph, model: Model, shapes: Shapes) -> None:
-    """Raise ModelError for the shapes, but only when the model itself is consistent without them."""
+    """Raise ModelError when the shapes contradict each other, unless the model does so without them."""
     try:
         infer_values(graph, strict=True)
     except ModelError as error:
@@ -155,8 +155,8 @@ def _check_consistent(graph: Graph, model: Model, shapes: Shapes) -> None:
         ) from error
 
 
-def _record(proto: onnx.ModelProto, read: Graph) -> None:
-    """Write what can be inferred into the message: types of inner tensors and shapes of outputs."""
+def _record_types(proto: onnx.ModelProto, read: Graph) -> None:
+    """Write the inferred types of inner tensors and outputs into the message."""
     inferred, graph = _infer_folded(read), proto.graph
     known = {item.name for item in (*graph.input, *graph.output)} | initializer_names(graph)
     made = [name for node in graph.node for name in node.output if name in inferred and name not in known]
@@ -169,12 +169,12 @@ def _record(proto: onnx.ModelProto, read: Graph) -> None:
 
 
 def _infer_folded(graph: Graph) -> dict[str, onnx.ValueInfoProto]:
-    """Return inferred types by name; folding keeps tensor names, so the types hold for the graph as it was."""
+    """Return inferred types by tensor name; constants are folded first, which keeps names."""
     from onnx import helper
 
     for step in (SORT_NODES, STORE_CONSTANTS):
         graph, _ = step.apply(graph)
-    graph = with_known(lightened(graph))
+    graph = with_folded_constants(with_large_constants_fed(graph))
     found = infer_values(graph)
     for name, array in graph.constants.items():
         found[name] = helper.make_tensor_value_info(name, element_type(array.dtype.name), array.shape)

@@ -1,7 +1,7 @@
-"""Types and shapes of the tensors inside a graph, as far as onnx can infer them.
+"""Types and shapes of the tensors inside a graph, as far as they can be inferred by onnx.
 
-onnx has no rules for nodes of custom operators (:func:`edgert.op`); their own rules type them here. Nor has it rules
-for some operators outside the standard: a standard node of the same output shape replaces each.
+onnx has no rules for custom operators (:func:`edgert.op`), which bring their own. For some other operators outside the
+standard, inference uses a standard node of the same output shape.
 """
 
 from __future__ import annotations
@@ -24,13 +24,10 @@ from edgert.graph.model import (
     set_attribute,
     value_spec,
 )
-from edgert.graph.onnx_convert import lightened, to_proto
+from edgert.graph.onnx_convert import to_proto, with_large_constants_fed
 
 if TYPE_CHECKING:
     import onnx
-
-
-# Element types: those of an operator's inputs and outputs by its ONNX schema, and those of all tensors of a graph.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +35,9 @@ class Port:
     """A formal input or output of an operator.
 
     Attributes:
-        variable: ports with the same type variable have the same type, ``"T"``; a port of one fixed type has that
-            type's ONNX name here, ``"tensor(float)"``.
-        dtypes: element types it may have, by NumPy's names.
+        variable: type variable, ``"T"``, which ports of equal type share; the ONNX name of the type, as
+            ``"tensor(float)"``, for a port of one fixed type.
+        dtypes: allowed element types, by NumPy's names.
     """
 
     variable: str
@@ -52,8 +49,8 @@ class Signature:
     """Inputs and outputs of an operator.
 
     Attributes:
-        inputs: in order.
-        outputs: in order.
+        inputs: formal inputs, in order.
+        outputs: formal outputs, in order.
         repeats_input: whether the last input stands for any number of tensors.
         repeats_output: whether the last output stands for any number of tensors.
     """
@@ -64,23 +61,23 @@ class Signature:
     repeats_output: bool
 
     def input(self, position: int) -> Port | None:
-        """Return the port of an input; None for one that the operator does not have."""
-        return _at(self.inputs, position, self.repeats_input)
+        """Return the port of the input at a position; None where the operator has no such input."""
+        return _port_at(self.inputs, position, self.repeats_input)
 
     def output(self, position: int) -> Port | None:
-        """Return the port of an output; None for one that the operator does not have."""
-        return _at(self.outputs, position, self.repeats_output)
+        """Return the port of the output at a position; None where the operator has no such output."""
+        return _port_at(self.outputs, position, self.repeats_output)
 
-    def is_given(self, variable: str) -> bool:
-        """Return whether an input has this type variable, so that an output of it has the input's type."""
+    def is_input_type(self, variable: str) -> bool:
+        """Return whether an input has this type variable; outputs that share it then have the input's type."""
         return any(port.variable == variable for port in self.inputs)
 
 
 @lru_cache(maxsize=512)
 def signature(op: str, opset: int, domain: str = "") -> Signature | None:
-    """Return the signature of an operator; None where the onnx package has no schema of it for that version.
+    """Return the signature of an operator; None where onnx has no schema of it in this version.
 
-    Ports without a common type (the inputs of Loop) get a type variable each.
+    Repeated ports of differing types (the inputs of Loop) get a type variable each.
     """
     from onnx import defs
 
@@ -111,17 +108,14 @@ def _dtype(name: str) -> str:
     return dtype_name(numbers[inner]) if inner in numbers else name
 
 
-def _at(ports: tuple[Port, ...], position: int, repeats: bool) -> Port | None:
+def _port_at(ports: tuple[Port, ...], position: int, repeats: bool) -> Port | None:
     if position < len(ports):
         return ports[position]
     return ports[-1] if repeats and ports else None
 
 
-# Element types of a graph's tensors, also of those that shape inference did not reach.
-
-
 def dtypes(graph: Graph) -> dict[str, str]:
-    """Return tensor → element type by NumPy's name, as recorded or as operators imply; unknown ones are left out."""
+    """Return known element types by tensor name: those recorded, and those that operators imply."""
     found = {name: spec.dtype for name, spec in graph.specs.items()}
     found |= {spec.name: spec.dtype for spec in (*graph.inputs, *graph.outputs)}
     found |= {name: array.dtype.name for name, array in graph.constants.items()}
@@ -136,12 +130,12 @@ def dtypes(graph: Graph) -> dict[str, str]:
 
 
 def cast_node(source: str, target: str, dtype: str, name: str) -> Node:
-    """Return a node that converts a tensor to ``"float16"``, ``"int64"``, …."""
+    """Return a Cast of ``source`` to ``dtype`` by NumPy's name, ``"float16"``, that computes ``target``."""
     return Node("Cast", (source,), (target,), {"to": element_type(dtype)}, name)
 
 
 def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, str]) -> str:
-    """Return the element type of an output; empty when known types do not imply it."""
+    """Return the element type of an output; empty where it does not follow from known types."""
     given = _attribute_dtype(node, known)
     if given:
         return given
@@ -156,7 +150,7 @@ def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, s
 
 
 def _attribute_dtype(node: Node, known: Mapping[str, str]) -> str:
-    """Return the type of an operator's output where an attribute or a default sets it, else ``""``."""
+    """Return the element type that an attribute or a default gives a node's output; empty where neither does."""
     for attribute in ("to", "dtype", "output_dtype"):
         if node.attributes.get(attribute):
             return dtype_name(node.attributes[attribute])
@@ -169,16 +163,13 @@ def _attribute_dtype(node: Node, known: Mapping[str, str]) -> str:
     return "float32" if node.op == "ConstantOfShape" else ""
 
 
-# Nodes of custom operators.
-
-
 def has_custom_operators(proto: onnx.ModelProto) -> bool:
-    """Return whether some node is of a registered custom operator."""
+    """Return whether any node uses a registered custom operator."""
     return any(custom_operator_of(node) is not None for node in proto.graph.node)
 
 
 def custom_operator_of(node: onnx.NodeProto) -> Operator | None:
-    """Return the custom operator of a node; None where it is not a registered one."""
+    """Return the registered custom operator that a node uses; None for other nodes."""
     return None if is_standard(node) else operator(node.domain, node.op_type)
 
 
@@ -199,19 +190,19 @@ def for_plugins(model: Model) -> Model:
 
 
 def _without_custom_nodes(graph: Graph) -> Graph:
-    """Return a graph for inference only, in which the results of custom nodes are typed inputs.
+    """Return a graph for inference, in which typed inputs replace the results of custom nodes.
 
-    Nodes are replaced one after another, as the types of later ones follow from those before. A node whose inputs have
-    no known types stays, and so do those behind it. Raises ModelError for a type that the operator does not take.
+    They are replaced in order, since later types follow from earlier ones. A node whose inputs have unknown types
+    stays, and so do all behind it. Raises ModelError for a type that the operator does not take.
     """
     while graph.custom_operators:
         node = next(node for node in graph.nodes if node.name in graph.custom_operators)
-        known = specs_of(_inferred(graph))
+        known = specs_of(_infer(graph))
         given = [known.get(name) or graph.spec(name) for name in node.inputs]
         typed = [spec for spec in given if spec is not None and spec.dtype != "unknown"]
         if len(typed) < len(given):
             return graph
-        fed = {spec.name: spec for spec in _results(node, graph.custom_operators[node.name], typed)}
+        fed = {spec.name: spec for spec in _result_specs(node, graph.custom_operators[node.name], typed)}
         graph = replace(
             graph,
             nodes=tuple(other for other in graph.nodes if other is not node),
@@ -221,29 +212,29 @@ def _without_custom_nodes(graph: Graph) -> Graph:
     return graph
 
 
-def _results(node: Node, one: Operator, given: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Return what a node computes, by its operator's rules; a size that does not follow from them yet is unknown."""
-    settings = one.settings(node.attributes, node.name)
-    dtypes = one.result_dtypes([spec.dtype for spec in given], node.name)
+def _result_specs(node: Node, custom: Operator, given: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Return the types of a node's results by the rules of its operator; a shape that they do not give is unknown."""
+    settings = custom.settings(node.attributes, node.name)
+    dtypes = custom.result_dtypes([spec.dtype for spec in given], node.name)
     sizes = [spec.sizes for spec in given if spec.sizes is not None]
-    if one.shape is None:
+    if custom.shape is None:
         return [replace(given[0], name=name, dtype=dtype) for name, dtype in zip(node.outputs, dtypes, strict=False)]
-    shapes = list(one.shapes(sizes, settings)) if len(sizes) == len(given) else [None] * len(dtypes)
+    shapes = list(custom.shapes(sizes, settings)) if len(sizes) == len(given) else [None] * len(dtypes)
     return [
         TensorSpec(name, shape or (), dtype, ranked=shape is not None)
         for name, shape, dtype in zip(node.outputs, shapes, dtypes, strict=False)
     ]
 
 
-# An operator that onnx has no rules for is replaced by a standard node with the same output shape.
+# Standard nodes with the output shape of operators that onnx has no rules for. They compute something else, and serve
+# shape inference on a temporary copy only.
 #
-# This covers what ONNX Runtime's quantizer and optimizer write (domain ``com.microsoft``,
-# https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md) and the experimental operators of
-# models from before ONNX 1.5 (ImageScaler, Crop, Affine). Replacements serve shape inference on a temporary copy;
-# they compute something else.
+# These are the operators that ONNX Runtime's quantizer and optimizer write (domain ``com.microsoft``,
+# https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md) and the experimental ones of models from
+# before ONNX 1.5 (ImageScaler, Crop, Affine).
 
 _Rule = tuple[str, slice]
-"""The standard operator, and the inputs to pass to it."""
+"""Standard operator, and the inputs to pass to it."""
 _FIRST, _OPERANDS = slice(1), slice(0, 4, 3)
 _SAME = ("Identity", _FIRST)
 _SAME_SHAPE = ("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax", "Gelu", "BiasGelu", "FastGelu", "QuickGelu")
@@ -287,21 +278,21 @@ def _shape_equivalent(node: Node, opset: int) -> Node:
 
 
 def infer_values(graph: Graph, *, strict: bool = False) -> dict[str, onnx.ValueInfoProto]:
-    """Return tensor name → type, for graph inputs, outputs and everything between that could be inferred.
+    """Return the types of inputs, outputs and all inner tensors that can be inferred, by tensor name.
 
     Args:
-        graph: should be topologically sorted; large stored tensors are among the results.
-        strict: raise when two shapes contradict each other or an operator is unknown, instead of leaving types out.
+        graph: topologically sorted graph; large stored tensors are among the results.
+        strict: whether contradicting shapes and unknown operators are errors; otherwise their types are left out.
 
     Raises:
-        ModelError: the graph is broken, or ``strict`` and something is wrong; ``why`` has onnx's own words.
+        ModelError: the graph is broken, or ``strict`` and something is wrong; ``why`` is onnx's message.
     """
     nodes = tuple(_shape_equivalent(node, graph.opset) for node in graph.nodes)
-    return _inferred(_without_custom_nodes(replace(lightened(graph), nodes=nodes)), strict=strict)
+    return _infer(_without_custom_nodes(replace(with_large_constants_fed(graph), nodes=nodes)), strict=strict)
 
 
 def infer_specs(graph: Graph) -> dict[str, TensorSpec]:
-    """Return tensor name → spec, as far as it can be inferred; raise ModelError for a broken graph."""
+    """Return all types that can be inferred, by tensor name; raise ModelError for a broken graph."""
     return specs_of(infer_values(graph))
 
 
@@ -311,7 +302,7 @@ def specs_of(values: dict[str, onnx.ValueInfoProto]) -> dict[str, TensorSpec]:
     return {name: spec for name, spec in specs.items() if spec is not None}
 
 
-def _inferred(graph: Graph, *, strict: bool = False) -> dict[str, onnx.ValueInfoProto]:
+def _infer(graph: Graph, *, strict: bool = False) -> dict[str, onnx.ValueInfoProto]:
     from onnx import shape_inference
 
     try:
@@ -323,7 +314,7 @@ def _inferred(graph: Graph, *, strict: bool = False) -> dict[str, onnx.ValueInfo
 
 
 class LazySpecs:
-    """Types of a graph's tensors as recorded; others are inferred on first use, which most graphs never need."""
+    """Recorded types of a graph's tensors; the first unknown one starts inference, which most graphs never need."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

@@ -14,9 +14,9 @@ from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA, ReplicateConfig
 from edgert.engine import default_profile
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Graph, load, read
-from edgert.graph.bounded_shapes import bounded
+from edgert.graph.bounded_shapes import bound_shapes
 from edgert.graph.count import multiply_adds
-from edgert.graph.dla_rewrites import fit, ready, without
+from edgert.graph.dla_rewrites import fit, prepare_for_dla, remaining_rewrites
 from edgert.graph.inspection import refuse_integers
 from edgert.placement.cutting import no_node
 from edgert.placement.dla_share import Survey, survey
@@ -105,9 +105,9 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
             if not file.config.engines or any(name in (TENSORRT, TENSORRT_DLA) for name in file.config.engines):
                 refuse_integers(read(model))
             shapes = next(iter((config.profiles or default_profile(model, config)).values()))
-            names = without(config.skip_rewrites, f"{where}.skip_rewrites")
-            graph = fit(read(ready(model, shapes)), names)[0]
-            sizes = bounded(graph, config.objects)
+            names = remaining_rewrites(config.skip_rewrites, f"{where}.skip_rewrites")
+            graph = fit(read(prepare_for_dla(model, shapes)), names)[0]
+            sizes = bound_shapes(graph, config.objects)
         except EdgertError as error:
             raise error.at(where)  # noqa: B904 - the same error, with its place
         # On a board auto is INT8 where there are images to calibrate on, and FP16 otherwise: every Jetson's GPU and

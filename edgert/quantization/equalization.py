@@ -140,7 +140,7 @@ def _rescaled(layer: Layer, scaling: Scaling, builder: Builder) -> Node:
     inputs = list(node.inputs)
     for slot, array in changed.items():
         name = node.inputs[slot]
-        inputs[slot] = builder.constant(array.astype(stored[name].dtype), f"{name}_equalized")
+        inputs[slot] = builder.add_constant(array.astype(stored[name].dtype), f"{name}_equalized")
     return replace(node, inputs=tuple(inputs))
 
 
@@ -260,7 +260,7 @@ def _restored(graph: Graph, found: Sequence[Gate], classes: Channels, shifts: Ex
             name = builder.name(f"{tensor}_restored")
             factors = np.exp2(shifts[classes.labels[tensor]]).astype(np.float32)
             shape = [1, -1, *[1] * (len(specs[tensor].shape) - 2)]
-            builder.add("Mul", [tensor, builder.constant(factors.reshape(shape), f"{tensor}_factor")], name)
+            builder.add("Mul", [tensor, builder.add_constant(factors.reshape(shape), f"{tensor}_factor")], name)
             specs[name] = replace(specs[tensor], name=name)
             restored[tensor] = name
         if tensor:

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from edgert.config import TaskConfig
 from edgert.config.model_section import DetectTask
 from edgert.graph import Model
-from edgert.graph.operators import about, data_of, of_values
+from edgert.graph.operators import about, data_inputs, of_values
 from edgert.stages.decode.decoder import Shapes, boxes_and_scores
 
 _MOVES = of_values("same", "some", "picked")
@@ -100,7 +100,7 @@ def _sources(makers: Mapping[str, Any], output: str) -> Iterator[Any]:
             continue
         seen.add(name)
         if node is not None and node.op_type in _MOVES and about(node.op_type).kind != "rectifier":
-            waiting += data_of(node.op_type, node.input)
+            waiting += data_inputs(node.op_type, node.input)
         else:
             yield node
 

@@ -41,7 +41,7 @@ from edgert.errors import EdgertError
 from edgert.evaluation import evaluate, open_evaluation
 from edgert.evaluation.compare import compare
 from edgert.graph import Model, load, outputs, read
-from edgert.graph.dla_rewrites import fit_model, ready
+from edgert.graph.dla_rewrites import fit_model, prepare_for_dla
 from edgert.placement.dla_share import survey
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.evaluator import is_compared
@@ -116,7 +116,7 @@ def signal_db(made: QuantizationResult) -> float:
 
 def on_dla(model: Model, config: ModelConfig) -> dict[str, dict[str, float]]:
     """Generation → share of the multiply-adds after the rewrites, and segments that have any."""
-    after, _ = fit_model(ready(model, dict(default_profile(model, config)["default"])))
+    after, _ = fit_model(prepare_for_dla(model, dict(default_profile(model, config)["default"])))
     found = {}
     for generation in (1, 2):
         one = survey(read(after), Target(generation, USUAL_RELEASE[generation], "int8"))

@@ -18,7 +18,7 @@ import pytest
 
 from dla import Target
 from edgert.graph import Graph, Model, Node, count, inputs, load, read, to_bytes, write
-from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prove, ready
+from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prepare_for_dla, prove
 from edgert.placement.dla_share import Survey, survey
 from tests.helpers.evaluation_data import data
 from tests.helpers.resnet import resnet50
@@ -67,7 +67,7 @@ def noise(model: Model) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def rewritten(name: str) -> tuple[Model, Model, Proof]:
-    before = ready(original(name), SHAPES.get(name))
+    before = prepare_for_dla(original(name), SHAPES.get(name))
     after, changes = fit_model(before)
     onnx.checker.check_model(after.proto, full_check=True)
     proof = prove(before, after, [noise(before)], run)

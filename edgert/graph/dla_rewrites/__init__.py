@@ -1,7 +1,7 @@
 """Rewrites that let a DLA run a model: the same results from operators and sizes that it supports.
 
-:func:`fit` rewrites a graph, :func:`fit_model` a model. :func:`prove` runs both and returns how far their outputs
-differ. :func:`cut_head` cuts off the part that no rewrite can help.
+:func:`fit` rewrites a graph, :func:`fit_model` a model. :func:`prove` runs the original and the rewritten model and
+returns the difference. :func:`cut_head` separates the part that no rewrite helps.
 """
 
 from edgert.graph.dla_rewrites.apply import (
@@ -11,10 +11,10 @@ from edgert.graph.dla_rewrites.apply import (
     cut_head,
     fit,
     fit_model,
+    prepare_for_dla,
     prove,
-    ready,
-    static_batch,
-    without,
+    remaining_rewrites,
+    with_static_batch,
 )
 
 __all__ = [
@@ -24,8 +24,8 @@ __all__ = [
     "cut_head",
     "fit",
     "fit_model",
+    "prepare_for_dla",
     "prove",
-    "ready",
-    "static_batch",
-    "without",
+    "remaining_rewrites",
+    "with_static_batch",
 ]

@@ -1,7 +1,7 @@
 """Rewrites of activations and arithmetic that a DLA lacks into operators that it supports.
 
-Piecewise linear functions are made of Relu, and Clip from 0 to a ceiling of 1 … 127. HardSwish(x) = x HardSigmoid(x)
-with alpha 1/6 and beta 0.5. HardSigmoid(x) = max(0, min(1, alpha x + beta))
+Piecewise linear functions become Relu, or Clip from 0 to a ceiling of 1 … 127. HardSwish(x) = x HardSigmoid(x) with
+alpha 1/6 and beta 0.5. HardSigmoid(x) = max(0, min(1, alpha x + beta))
 (https://onnx.ai/onnx/operators/onnx__HardSigmoid.html). With 1 / alpha between 1 and 127 it is
 alpha Clip(x + beta / alpha, 0, 1 / alpha), whose constants stay small: 3 and 6.
 """
@@ -11,13 +11,13 @@ import math
 import numpy as np
 
 from dla import LIMITS
-from edgert.graph.dla_rewrites.resizing import MIN_OPSET, grow
+from edgert.graph.dla_rewrites.resizing import MIN_OPSET, append_nearest
 from edgert.graph.draft import FLOATS, Chain, Draft, rewrite
 from edgert.graph.ir import Node
 
 _CEILING = LIMITS["clip.ceiling"]
 """Range of the upper end of a Clip on a DLA; the lower end must be 0."""
-_USUAL_CEILING = 6.0  # that of ReLU6, which many networks have; widths that the DLA lacks are scaled to it
+_USUAL_CEILING = 6.0  # as in ReLU6; ranges of a width that the DLA does not support are scaled to it
 
 
 def _hard_swish(draft: Draft, node: Node) -> None:
@@ -41,7 +41,7 @@ def _hard_sigmoid(draft: Draft, node: Node) -> None:
 
 
 def _clip(draft: Draft, node: Node) -> None:
-    low, high = _end(draft, node, "min", 1, -math.inf), _end(draft, node, "max", 2, math.inf)
+    low, high = _clip_end(draft, node, "min", 1, -math.inf), _clip_end(draft, node, "max", 2, math.inf)
     shape = draft.image(node.inputs[0])
     if shape is None or low is None or high is None or not low < high or (low, high) == (-math.inf, math.inf):
         return
@@ -51,11 +51,11 @@ def _clip(draft: Draft, node: Node) -> None:
     if math.isinf(low):
         chain.scalar("Mul", -1).scalar("Add", high).then("Relu", shape).scalar("Mul", -1).scalar("Add", high)
     else:
-        _from_low(chain, shape, low, high - low)
+        _append_clip(chain, shape, low, high - low)
     chain.end(f"Clip to {low:.4g} … {high:.4g} → {'Relu' if math.isinf(high - low) else 'Clip from 0'}")
 
 
-def _from_low(chain: Chain, shape: tuple[int, ...], low: float, width: float) -> None:
+def _append_clip(chain: Chain, shape: tuple[int, ...], low: float, width: float) -> None:
     stretch = 1.0 if math.isinf(width) or _CEILING.low <= width <= _CEILING.high else _USUAL_CEILING / width
     if low:
         chain.scalar("Add", -low)
@@ -71,8 +71,8 @@ def _from_low(chain: Chain, shape: tuple[int, ...], low: float, width: float) ->
         chain.scalar("Add", low)
 
 
-def _end(draft: Draft, node: Node, name: str, position: int, missing: float) -> float | None:
-    """Return one end of a Clip, or None where it is computed; an end near the type's limit counts as ``missing``."""
+def _clip_end(draft: Draft, node: Node, name: str, position: int, missing: float) -> float | None:
+    """Return one end of a Clip; None where it is computed. An end near the limit of the type counts as ``missing``."""
     stored = None
     if position < len(node.inputs) and node.inputs[position]:
         stored = draft.value(node.inputs[position])
@@ -96,13 +96,13 @@ CLIP = rewrite(
 )
 
 
-# A number per channel combined with a whole image is enlarged first, so that both operands have one size.
+# An operand of one number per channel is enlarged to the size of the image it is combined with.
 #
-# Squeeze-and-excitation multiplies a (N, C, H, W) tensor by one of (N, C, 1, 1). Enlarging the small one by whole
-# numbers, nearest, repeats its values: the result is the same to the bit.
+# Squeeze-and-excitation multiplies a (N, C, H, W) tensor by one of (N, C, 1, 1). A nearest Resize by whole numbers
+# repeats its values, so the result is bit-exact.
 
 
-def _spread(draft: Draft, node: Node) -> None:
+def _enlarge_operand(draft: Draft, node: Node) -> None:
     if draft.graph.opset < MIN_OPSET or len(node.inputs) != 2:
         return
     images = [draft.image(name) for name in node.inputs]
@@ -111,7 +111,7 @@ def _spread(draft: Draft, node: Node) -> None:
         if small is None or large is None or small[2:] != (1, 1) or small[:2] != large[:2] or large[2:] == (1, 1):
             continue
         chain = Chain(draft, node, node.inputs[position])
-        if grow(draft, chain, (large[2], large[3])):
+        if append_nearest(draft, chain, (large[2], large[3])):
             chain.then(node.op, large, node.inputs[1 - position])
             chain.end(f"{node.inputs[position]!r} enlarged to {large[2]}x{large[3]} first")
         return
@@ -121,11 +121,11 @@ SPREAD = rewrite(
     "spread",
     "a number per channel that is multiplied or added to an image is enlarged to its size first",
     "it is not known whether a DLA broadcasts one operand over another",
-    dict.fromkeys(("Add", "Max", "Mul"), _spread),
+    dict.fromkeys(("Add", "Max", "Mul"), _enlarge_operand),
 )
 
 
-# Arithmetic that a DLA supports as another operator: Neg, Sub, Div and Sum as Mul and Add, and slopes of rank 4.
+# Arithmetic that a DLA supports as other operators.
 
 
 def _negate(draft: Draft, node: Node) -> None:
@@ -159,7 +159,7 @@ def _divide(draft: Draft, node: Node) -> None:
         chain.then("Mul", shape, chain.store(inverse, "inverse")).end("Div by a constant → Mul")
 
 
-def _add_up(draft: Draft, node: Node) -> None:
+def _sum_to_adds(draft: Draft, node: Node) -> None:
     shapes = [shape for name in node.inputs if (shape := draft.shape(name)) is not None]
     if not 2 <= len(node.inputs) == len(shapes) or draft.dtype(node.outputs[0]) not in FLOATS:
         return
@@ -169,7 +169,7 @@ def _add_up(draft: Draft, node: Node) -> None:
     chain.end(f"Sum → {len(shapes) - 1} Add")
 
 
-def _raise_slope(draft: Draft, node: Node) -> None:
+def _reshape_slope(draft: Draft, node: Node) -> None:
     shape, slope = draft.image(node.inputs[0]), draft.value(node.inputs[1])
     if shape is None or slope is None or slope.ndim == 4:
         return
@@ -187,11 +187,11 @@ DIV = rewrite(
     {"Div": _divide},
     grows=False,
 )
-SUM = rewrite("sum", "Sum becomes Adds of two", "a DLA adds two tensors at a time", {"Sum": _add_up})
+SUM = rewrite("sum", "Sum becomes Adds of two", "a DLA adds two tensors at a time", {"Sum": _sum_to_adds})
 PRELU_SLOPE = rewrite(
     "prelu-slope",
     "the slope of a PRelu gets four dimensions",
     "a DLA requires the rank of the input",
-    {"PRelu": _raise_slope},
+    {"PRelu": _reshape_slope},
     grows=False,
 )

@@ -1,8 +1,8 @@
-"""Division of a network into the body that an accelerator can run as one, and what runs before and after it.
+"""All rewrites for a DLA: their order, their application, the proof of equal results, and the cut where they end.
 
-The front cannot run on the accelerator but waits for nothing else, such as an input transposed from NHWC to NCHW. The
-body reads the model's inputs and the front. No node in it waits for a node that cannot run. The tail is the rest: a
-detector's last reshapes and its box arithmetic, computed from the cut tensors.
+A cut network has three pieces. The front cannot run on the accelerator and depends on inputs alone, such as an input
+transposed from NHWC to NCHW. The body runs on the accelerator, from the front and the inputs. The tail is the rest: a
+detector's last reshapes and its box arithmetic.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +21,6 @@ from edgert.graph.model import Array, Model, TensorSpec, inputs
 from edgert.graph.onnx_convert import write
 from edgert.graph.opset import raise_opset
 from edgert.graph.static_shape import read, with_shapes
-
-# Table of all rewrites that let a DLA run a model, by name, and the function that applies them.
 
 _ALL = (
     FOLD_CONSTANTS,
@@ -56,37 +54,37 @@ _ALL = (
 )
 
 REWRITES: Mapping[str, Pass] = {rewrite.name: rewrite for rewrite in _ALL}
-"""All passes by name, in the order in which they are applied."""
+"""All rewrites by name, in the order in which they are applied."""
 
 
 def fit(graph: Graph, names: Iterable[str] | None = None) -> Result:
     """Rewrite a graph for a DLA, round after round, until no rewrite finds anything left to do.
 
     The result computes the same, up to rounding where weights are multiplied into each other. Inputs and outputs keep
-    their names, types and shapes. The same graph always gives the same result, names of new tensors included.
+    their names, types and shapes. Equal graphs give equal results, names of new tensors included.
 
     Args:
-        graph: of a model with static shapes; where a shape is not known nothing is rewritten.
-        names: of the rewrites to use; all of :data:`REWRITES` by default, and always in its order.
+        graph: graph with static shapes; nodes of unknown shape stay.
+        names: names of the rewrites to use; None for all of :data:`REWRITES`. The order is always that of the table.
 
     Returns:
         The new graph (the given one when nothing changed) and every change, in order.
 
     Raises:
-        PlacementError: a name is not that of a rewrite.
+        PlacementError: there is no rewrite of a given name.
     """
     wanted = set(REWRITES if names is None else names)
     for name in sorted(wanted - set(REWRITES)):
-        raise _unknown(name)
+        raise _unknown_rewrite(name)
     return run(graph, [rewrite for rewrite in REWRITES.values() if rewrite.name in wanted])
 
 
-def without(skipped: Iterable[str], where: str = "") -> tuple[str, ...]:
+def remaining_rewrites(skipped: Iterable[str], where: str = "") -> tuple[str, ...]:
     """Return the names of all rewrites that no glob matches; :func:`fit` takes them.
 
     Args:
         skipped: globs of the rewrites to leave out, as ``["max-pool", "fold-*"]``.
-        where: the place of the globs, for errors.
+        where: place of the globs, for errors.
 
     Raises:
         PlacementError: a glob matches no rewrite.
@@ -94,11 +92,11 @@ def without(skipped: Iterable[str], where: str = "") -> tuple[str, ...]:
     globs = tuple(skipped)
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in REWRITES):
-            raise _unknown(glob, where)
+            raise _unknown_rewrite(glob, where)
     return tuple(name for name in REWRITES if not any(fnmatchcase(name, glob) for glob in globs))
 
 
-def _unknown(name: str, where: str = "") -> PlacementError:
+def _unknown_rewrite(name: str, where: str = "") -> PlacementError:
     return PlacementError(
         f"there is no rewrite {name!r}{nearest(name, REWRITES)}",
         why=f"they are {', '.join(REWRITES)}",
@@ -107,10 +105,8 @@ def _unknown(name: str, where: str = "") -> PlacementError:
     )
 
 
-# A rewritten model is proved equal to the original by running both and comparing their outputs.
-
 Run = Callable[[Model, Mapping[str, Array]], Sequence[Array]]
-"""The caller's engine: computes a model's outputs, in order, for one set of inputs."""
+"""Function that runs a model on one set of inputs and returns its outputs in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +114,9 @@ class Proof:
     """Difference between the outputs of two models.
 
     Attributes:
-        error: the largest absolute difference between any two outputs.
-        largest: the largest absolute output, to judge the error by.
-        runs: number of sets of inputs that were compared.
+        error: largest absolute difference between any two outputs.
+        largest: largest absolute output, to compare the error with.
+        runs: number of sets of inputs that were run.
     """
 
     error: float
@@ -134,26 +130,26 @@ class Proof:
 
 
 def prove(before: Model, after: Model, feeds: Iterable[Mapping[str, Array]], run: Run) -> Proof:
-    """Run both models on the same inputs and compare all outputs; equal infinities and NaNs are no difference.
+    """Run two models on the same inputs and compare all outputs; equal infinities and NaNs do not differ.
 
     Args:
-        before: the original model.
-        after: the rewritten model.
-        feeds: sets of inputs, each a mapping from input name to array.
-        run: computes a model's outputs.
+        before: original model.
+        after: rewritten model.
+        feeds: sets of inputs, each with arrays by input name.
+        run: function that runs a model.
 
     Raises:
-        ModelError: no feed was given; or the outputs differ in number, shape or type.
+        ModelError: there are no feeds, or the outputs differ in number, shape or type.
     """
     error = largest = 0.0
     runs = 0
     for feed in feeds:
         first, second = run(before, feed), run(after, feed)
-        _check(before, first, second)
+        _check_same_types(before, first, second)
         runs += 1
-        for one, other in zip(first, second, strict=True):
-            error = max(error, _distance(one, other))
-            finite = np.abs(one[np.isfinite(one)].astype(np.float64))
+        for expected, actual in zip(first, second, strict=True):
+            error = max(error, _largest_difference(expected, actual))
+            finite = np.abs(expected[np.isfinite(expected)].astype(np.float64))
             largest = max(largest, float(finite.max(initial=0.0)))
     if not runs:
         raise ModelError(
@@ -164,40 +160,38 @@ def prove(before: Model, after: Model, feeds: Iterable[Mapping[str, Array]], run
     return Proof(error, largest, runs)
 
 
-def _check(model: Model, first: Sequence[Array], second: Sequence[Array]) -> None:
+def _check_same_types(model: Model, first: Sequence[Array], second: Sequence[Array]) -> None:
     types = [[(item.shape, item.dtype.name) for item in found] for found in (first, second)]
     if types[0] != types[1]:
         raise ModelError(
             f"the rewritten model {str(model.path)!r} gives other outputs",
             why=f"{types[0]} before, {types[1]} after",
-            fix="leave out the rewrite that causes it (skip_rewrites), and report it",
+            fix="leave out the rewrite that causes it (skip_rewrites), and report the model",
         )
 
 
-def _distance(one: Array, other: Array) -> float:
-    same = (one == other) | ((one != one) & (other != other))
-    if np.all(same):
-        return 0.0
+def _largest_difference(first: Array, second: Array) -> float:
+    differs = (first != second) & ~((first != first) & (second != second))
     with np.errstate(invalid="ignore"):
-        gap = np.abs(one[~same].astype(np.float64) - other[~same].astype(np.float64))
-    return float(np.nan_to_num(gap, nan=np.inf).max())
+        gaps = np.abs(first[differs].astype(np.float64) - second[differs].astype(np.float64))
+    return float(np.nan_to_num(gaps, nan=np.inf).max(initial=0.0))
 
 
 CanRun = Callable[[Node], bool]
-"""Function that returns whether the accelerator can run a node of the graph."""
+"""Function that returns whether the accelerator can run a node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """Graph split into pieces that give the same results when they run one after another.
+    """Graph cut into pieces that give the same results when they run one after another.
 
-    Every piece takes tensors of the pieces before it and inputs of the graph, by their names. It returns what later
-    pieces read and what is an output of the graph.
+    A piece reads inputs of the graph and tensors of earlier pieces. It returns outputs of the graph and tensors that
+    later pieces read. All keep their names.
 
     Attributes:
-        front: what must run before the body; None where nothing must.
-        body: what the accelerator runs.
-        tail: what runs after the body; None where nothing is left.
+        front: piece that runs before the body; None where there is none.
+        body: piece that the accelerator runs.
+        tail: piece that runs after the body; None where nothing is left.
     """
 
     front: Graph | None
@@ -211,16 +205,16 @@ class Cut:
 
 
 def cut_head(graph: Graph, can_run: CanRun) -> Cut:
-    """Cut a graph where the accelerator can run no further, and separate what must run before the body.
+    """Cut a graph where the accelerator can run no further, and before its first node.
 
     Args:
-        graph: of a model; shapes of the tensors that are cut must be known.
-        can_run: called once for each node.
+        graph: graph with known shapes where it is cut.
+        can_run: function that is called once for each node that could be in the body.
 
     Raises:
-        PlacementError: no node can run, so there is no body; or a cut tensor's shape is not known.
+        PlacementError: no node can run, or the shape of a cut tensor is not known.
     """
-    front, body, tail = _sorted(graph, can_run)
+    front, body, tail = _split_nodes(graph, can_run)
     if not body:
         first = graph.nodes[0] if graph.nodes else Node("", (), ())
         raise PlacementError(
@@ -228,11 +222,11 @@ def cut_head(graph: Graph, can_run: CanRun) -> Cut:
             why=f"no node can run, from {first.name!r} ({first.op}) on",
             fix="rewrite it (edgert.graph.dla_rewrites), or place it on the GPU: placement: gpu",
         )
-    pieces = [_piece(graph, nodes, [*later]) for nodes, later in ((front, body + tail), (body, tail), (tail, []))]
+    pieces = [_subgraph(graph, nodes, [*later]) for nodes, later in ((front, body + tail), (body, tail), (tail, []))]
     return Cut(pieces[0] if front else None, pieces[1], pieces[2] if tail else None)
 
 
-def _sorted(graph: Graph, can_run: CanRun) -> tuple[list[Node], list[Node], list[Node]]:
+def _split_nodes(graph: Graph, can_run: CanRun) -> tuple[list[Node], list[Node], list[Node]]:
     front, body, tail = [], [], []
     in_body: set[str] = set()
     in_tail: set[str] = set()
@@ -249,21 +243,21 @@ def _sorted(graph: Graph, can_run: CanRun) -> tuple[list[Node], list[Node], list
     return front, body, tail
 
 
-def _piece(graph: Graph, nodes: Sequence[Node], later: Iterable[Node]) -> Graph:
-    made = [name for node in nodes for name in node.outputs if name]
-    used = {name for node in nodes for name in node.reads} - set(made) - set(graph.constants)
+def _subgraph(graph: Graph, nodes: Sequence[Node], later: Iterable[Node]) -> Graph:
+    computed = [name for node in nodes for name in node.outputs if name]
+    used = {name for node in nodes for name in node.reads} - set(computed) - set(graph.constants)
     wanted = {name for node in later for name in node.reads} | graph.output_names
     fed = [spec.name for spec in graph.inputs]
     order = [*fed, *(name for node in graph.nodes for name in node.outputs)]
     return replace(
         graph,
         nodes=tuple(nodes),
-        inputs=tuple(_spec(graph, name) for name in order if name in used),
-        outputs=tuple(_spec(graph, name) for name in made if name in wanted),
+        inputs=tuple(_cut_spec(graph, name) for name in order if name in used),
+        outputs=tuple(_cut_spec(graph, name) for name in computed if name in wanted),
     )
 
 
-def _spec(graph: Graph, name: str) -> TensorSpec:
+def _cut_spec(graph: Graph, name: str) -> TensorSpec:
     ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
     spec = ends.get(name) or graph.spec(name)
     if spec is None or (name not in ends and not spec.is_static):
@@ -275,28 +269,26 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
     return spec
 
 
-# A whole model gets static shapes and a current operator set first, then the rewrites.
-
 OPSET = 17
 """Opset in which Softmax is over one axis and Resize defines its sample positions; TensorRT reads it since 8.6."""
 
 
-def ready(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
-    """Return the model in the form that :func:`fit_model` starts from: static, clean, opset 17 or newer.
+def prepare_for_dla(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+    """Return the model that :func:`fit_model` rewrites: static, clean, of opset 17 or newer.
 
     Args:
-        model: the model; it is not changed.
-        shapes: input name → all its dimensions. A first dimension that stays open becomes 1.
+        model: model to copy.
+        shapes: all dimensions of inputs, by name. A first dimension that stays open becomes 1.
 
     Raises:
-        ModelError: other dimensions stay open, the shapes do not fit, or an operator has no equal in opset 17.
+        ModelError: other dimensions stay open, the shapes do not fit, or an operator has no equivalent in opset 17.
     """
-    fixed = static_batch(with_shapes(model, shapes or {}))  # exporters leave shapes open that follow from inputs
+    fixed = with_static_batch(with_shapes(model, shapes or {}))  # exporters leave shapes open that follow from inputs
     cleaned, _ = clean(fixed)
     return clean(raise_opset(cleaned, OPSET))[0]
 
 
-def static_batch(model: Model, size: int = 1) -> Model:
+def with_static_batch(model: Model, size: int = 1) -> Model:
     """Return the model with open first dimensions of its inputs set to ``size``; the model itself if none is open.
 
     Raises:
@@ -323,12 +315,12 @@ def fit_model(
 ) -> tuple[Model, tuple[Change, ...]]:
     """Return the model rewritten, as far as possible, into operators that a DLA supports, and the changes.
 
-    See :func:`edgert.graph.dla_rewrites.apply.fit`.
+    Arguments are those of :func:`fit` and :func:`prepare_for_dla`.
 
     Raises:
-        ModelError: as :func:`ready`.
-        PlacementError: a name is not that of a rewrite.
+        ModelError: the model cannot be prepared.
+        PlacementError: there is no rewrite of a given name.
     """
-    begun = ready(model, shapes)
-    graph, changes = fit(read(begun), names)
-    return (write(graph, begun) if changes else begun), changes
+    prepared = prepare_for_dla(model, shapes)
+    graph, changes = fit(read(prepared), names)
+    return (write(graph, prepared) if changes else prepared), changes

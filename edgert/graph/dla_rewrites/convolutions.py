@@ -1,4 +1,4 @@
-"""Rewrites into convolutions: padding in front of them, matrix products, and slices behind them."""
+"""Rewrites around convolutions: padding before them, matrix products as convolutions, and slices behind them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,27 +10,27 @@ import numpy as np
 from dla import Window
 from edgert.graph.dla_rewrites.layout_moves import Tracer
 from edgert.graph.dla_rewrites.pooling import MAX_KERNEL, window_of
-from edgert.graph.dla_rewrites.rearrange import gathered
+from edgert.graph.dla_rewrites.rearrange import as_space_to_depth
 from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.ir import Graph, Node, Pass, Result
 from edgert.graph.model import Array
 from edgert.graph.operators import POINTWISE, RESHAPES, non_negative
 
-# Padding in front of a convolution or pooling becomes part of it.
+# Padding before a convolution or pooling becomes part of it.
 #
-# This is exact where both write the same value around the image: zero for a Conv, and for an AveragePool that counts
-# its padding; minus infinity for a MaxPool, or zero where no value can be below zero.
+# This is exact where both pad with the same value: zero for a Conv, and for an AveragePool that counts its padding;
+# minus infinity for a MaxPool, or zero where no value is below zero.
 
 _LOWEST = -3e38  # the most negative float32 is -3.4e38
 
 
-def _fold(draft: Draft, node: Node) -> None:
-    pad = draft.before(node.inputs[0])
+def _fold_pad(draft: Draft, node: Node) -> None:
+    pad = draft.producer(node.inputs[0])
     if pad is None or pad.op != "Pad":
         return
     window = window_of(draft, node)
-    around = _pads(draft, pad)
-    if window is None or around is None or not _is_same_value(draft, node, pad, window):
+    around = _image_pads(draft, pad)
+    if window is None or around is None or not _pads_alike(draft, node, pad, window):
         return
     pads = [own + added for own, added in zip(window.padding, around, strict=True)]
     if any(pad_px >= size for pad_px, size in zip(pads, window.reach * 2, strict=True)):
@@ -40,11 +40,12 @@ def _fold(draft: Draft, node: Node) -> None:
     if node.op == "AveragePool":
         given["count_include_pad"] = 1
     inputs = (pad.inputs[0], *node.inputs[1:])
-    draft.put(node, [replace(node, inputs=inputs, attributes=given)], f"takes in the padding {around} of {pad.name!r}")
+    padded = replace(node, inputs=inputs, attributes=given)
+    draft.replace(node, [padded], f"takes in the padding {around} of {pad.name!r}")
 
 
-def _pads(draft: Draft, pad: Node) -> list[int] | None:
-    """Return top, left, bottom, right; None for a Pad that does anything else."""
+def _image_pads(draft: Draft, pad: Node) -> list[int] | None:
+    """Return top, left, bottom and right in pixels; None for a Pad that does anything else."""
     pads = draft.integers(pad, "pads", 1)
     shape = draft.image(pad.inputs[0])
     if pads is None or shape is None or pad.attributes.get("mode", b"constant") != b"constant":
@@ -59,8 +60,8 @@ def _pads(draft: Draft, pad: Node) -> list[int] | None:
     return inner if min(inner) >= 0 and not any((*pads[:2], *pads[4:6])) else None
 
 
-def _is_same_value(draft: Draft, node: Node, pad: Node, window: Window) -> bool:
-    value = _value(draft, pad)
+def _pads_alike(draft: Draft, node: Node, pad: Node, window: Window) -> bool:
+    value = _pad_value(draft, pad)
     if value is None:
         return False
     if node.op == "MaxPool":
@@ -71,8 +72,8 @@ def _is_same_value(draft: Draft, node: Node, pad: Node, window: Window) -> bool:
     return value == 0 and counts and not node.attributes.get("ceil_mode", 0)
 
 
-def _value(draft: Draft, pad: Node) -> float | None:
-    """Return the value that a Pad writes around the image; None where it is computed."""
+def _pad_value(draft: Draft, pad: Node) -> float | None:
+    """Return the value with which a Pad fills; None where it is computed."""
     if len(pad.inputs) < 3 or not pad.inputs[2]:
         return float(pad.attributes.get("value", 0.0))
     stored = draft.value(pad.inputs[2])
@@ -83,15 +84,15 @@ PAD = rewrite(
     "pad",
     "Pad becomes the padding of the Conv, AveragePool or MaxPool behind it",
     "a DLA pads inside other layers only",
-    {"Conv": _fold, "AveragePool": _fold, "MaxPool": _fold},
+    {"Conv": _fold_pad, "AveragePool": _fold_pad, "MaxPool": _fold_pad},
     grows=False,
 )
 
 
-# Matrix products with stored weights become convolutions, so that the layers between them stay in four dimensions.
+# Matrix products with stored weights become convolutions, so that layers between them stay in four dimensions.
 #
 # A product with a (K, M) matrix is a convolution of a (N, K, 1, 1) tensor with M filters of one pixel. Where the (N, K)
-# operand is a flattened (N, C, H, W) tensor, it is a convolution of the image itself with filters of H x W pixels.
+# operand is a flattened (N, C, H, W) tensor, it is a convolution of the image with filters of H x W pixels.
 
 _TO_NHWC = [0, 2, 3, 1]
 
@@ -107,7 +108,7 @@ def _gemm(draft: Draft, node: Node) -> None:
         if stored is None or stored.size not in (1, matrix.shape[1]) or stored.shape[-1:] not in ((), (stored.size,)):
             return
         bias = np.broadcast_to(stored.reshape(-1) * node.attributes.get("beta", 1.0), matrix.shape[1:])
-    _convolve(draft, node, matrix * node.attributes.get("alpha", 1.0), bias)
+    _replace_by_conv(draft, node, matrix * node.attributes.get("alpha", 1.0), bias)
 
 
 def _matmul(draft: Draft, node: Node) -> None:
@@ -116,15 +117,15 @@ def _matmul(draft: Draft, node: Node) -> None:
         return
     shape = draft.shape(node.inputs[0])
     if shape is not None and len(shape) == 4:
-        _convolve_last(draft, node, matrix)
+        _replace_by_pointwise_conv(draft, node, matrix)
     else:
-        _convolve(draft, node, matrix, None)
+        _replace_by_conv(draft, node, matrix, None)
 
 
-def _convolve(draft: Draft, node: Node, matrix: Array, bias: Array | None) -> None:
+def _replace_by_conv(draft: Draft, node: Node, matrix: Array, bias: Array | None) -> None:
     """Replace a product of a (N, K) tensor with a (K, M) ``matrix``, plus (M,) ``bias``, by a convolution.
 
-    Both already include the node's factors alpha and beta.
+    The caller has multiplied both by the node's factors alpha and beta.
     """
     shape = draft.shape(node.inputs[0])
     depth, filters = matrix.shape
@@ -140,10 +141,7 @@ def _convolve(draft: Draft, node: Node, matrix: Array, bias: Array | None) -> No
 
 
 def _image_behind(draft: Draft, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, int, int] | None]:
-    """Return the (N, C, H, W) tensor that a (N, K) tensor is a flat view of, and its C, H, W.
-
-    Where it is a view of none, return the tensor itself and None.
-    """
+    """Return the image of which a (N, K) tensor is a flat view, and its (C, H, W); else the tensor and None."""
     view = draft.graph.producers.get(name)
     if view is None or view.op not in RESHAPES or view.domain:
         return name, None
@@ -153,9 +151,9 @@ def _image_behind(draft: Draft, name: str, shape: tuple[int, ...]) -> tuple[str,
     return view.inputs[0], image[1:]
 
 
-def _convolve_last(draft: Draft, node: Node, matrix: Array) -> None:
-    """Replace a product over the channels of a (N, H, W, C) tensor that was transposed from (N, C, H, W)."""
-    turn = draft.before(node.inputs[0])
+def _replace_by_pointwise_conv(draft: Draft, node: Node, matrix: Array) -> None:
+    """Replace a product over the channels of an image transposed to (N, H, W, C) by a 1x1 Conv."""
+    turn = draft.producer(node.inputs[0])
     if turn is None or turn.op != "Transpose" or list(turn.attributes.get("perm", [])) != _TO_NHWC:
         return
     image = draft.image(turn.inputs[0])
@@ -176,29 +174,29 @@ DENSE = rewrite(
 )
 
 
-# A convolution whose channels are sliced afterwards becomes one convolution for each slice.
+# A convolution whose channels are sliced becomes one convolution per slice.
 #
-# Each part gets its own filters, so the work stays the same and nothing is left to slice. Elementwise nodes in between
-# (the Sigmoid and Mul of SiLU in the C2f and C3k2 blocks of YOLO) are applied to each part.
+# Each part gets its own filters, so the work stays the same. Elementwise nodes in between (the Sigmoid and Mul of SiLU
+# in the C2f and C3k2 blocks of YOLO) are applied to each part.
 
-_ALONE = POINTWISE - {"PRelu"}  # whose slopes have a shape of their own
-_TOGETHER = ("Add", "Div", "Max", "Min", "Mul", "Sub")
+_ELEMENTWISE = POINTWISE - {"PRelu"}  # its slopes have a shape
+_PAIRED = ("Add", "Div", "Max", "Min", "Mul", "Sub")
 
 
-def _part_convolutions(graph: Graph) -> Result:
-    """Replace Convs that only Slice and Split along the channels read by one Conv for each of the slices."""
+def _split_convolutions(graph: Graph) -> Result:
+    """Replace each Conv whose channels are only sliced or split by one Conv per slice."""
     draft = Draft(graph, "conv-parts")
     tracer = Tracer(draft)
     for node in graph.nodes:
         if node.op == "Conv" and not node.domain and node.attributes.get("group", 1) == 1:
-            _part(draft, tracer, node)
-    return draft.done()
+            _split_conv(draft, tracer, node)
+    return draft.finish()
 
 
-def _part(draft: Draft, tracer: Tracer, conv: Node) -> None:
-    between, readers = _until_cut(draft, conv)
+def _split_conv(draft: Draft, tracer: Tracer, conv: Node) -> None:
+    between, readers = _nodes_until_slices(draft, conv)
     names = [name for reader in readers for name in reader.outputs if name]
-    ranges = {name: found for name in names if (found := _range(tracer, name)) is not None}
+    ranges = {name: found for name in names if (found := _channel_range(tracer, name)) is not None}
     in_order = sorted(ranges.values(), key=lambda item: item.start)
     overlap = any(one.stop > two.start for one, two in pairwise(in_order))  # shared channels would be computed twice
     if len(ranges) < len(names) or overlap or any(draft.value(name) is None for name in conv.inputs[1:] if name):
@@ -208,18 +206,18 @@ def _part(draft: Draft, tracer: Tracer, conv: Node) -> None:
             node
             for name in reader.outputs
             if name
-            for node in _chain(draft, (conv, *between), reader.inputs[0], name, ranges[name])
+            for node in _partial_chain(draft, (conv, *between), reader.inputs[0], name, ranges[name])
         ]
-        draft.put(reader, parts, f"its {len(ranges)} part(s) computed by filters of {conv.name!r} of their own")
+        draft.replace(reader, parts, f"its {len(ranges)} part(s) computed by filters of {conv.name!r} of their own")
 
 
-def _until_cut(draft: Draft, conv: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+def _nodes_until_slices(draft: Draft, conv: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     """Return the elementwise nodes behind a Conv, in order, and the Slices and Splits of their result.
 
-    Both are empty where anything else reads any of these tensors.
+    Both are empty where anything else reads one of these tensors.
     """
-    graph, made, between, cuts = draft.graph, [conv.outputs[0]], list[Node](), dict[int, Node]()
-    for name in made:  # the loop below appends to it
+    graph, computed, between, cuts = draft.graph, [conv.outputs[0]], list[Node](), dict[int, Node]()
+    for name in computed:  # grows in the loop
         readers = graph.consumers.get(name, ())
         if name in graph.output_names or name in graph.captured or not readers:
             return (), ()
@@ -230,50 +228,50 @@ def _until_cut(draft: Draft, conv: Node) -> tuple[tuple[Node, ...], tuple[Node, 
                 return (), ()
             elif reader not in between:
                 between.append(reader)
-                made.append(reader.outputs[0])
-    known = {*made, *graph.constants}
-    if len({one.inputs[0] for one in cuts.values()}) > 1 or any(not known.issuperset(one.reads) for one in between):
+                computed.append(reader.outputs[0])
+    known = {*computed, *graph.constants}
+    if len({cut.inputs[0] for cut in cuts.values()}) > 1 or any(not known.issuperset(node.reads) for node in between):
         return (), ()
     order = {id(node): place for place, node in enumerate(graph.nodes)}
-    return tuple(sorted(between, key=lambda one: order[id(one)])), tuple(cuts.values())
+    return tuple(sorted(between, key=lambda node: order[id(node)])), tuple(cuts.values())
 
 
 def _is_by_element(draft: Draft, node: Node) -> bool:
-    """Return whether each output element depends only on the inputs at its place, and on numbers that all share."""
+    """Return whether a node is elementwise, with stored operands of one number only."""
     shared = all(stored.size == 1 for name in node.inputs if name and (stored := draft.value(name)) is not None)
-    return not node.domain and draft.is_free(node) and shared and node.op in (*_ALONE, *_TOGETHER)
+    return not node.domain and draft.is_free(node) and shared and node.op in (*_ELEMENTWISE, *_PAIRED)
 
 
-def _range(tracer: Tracer, name: str) -> range | None:
-    """Return the channels that a slice takes; None where it takes anything else."""
+def _channel_range(tracer: Tracer, name: str) -> range | None:
+    """Return the channels that a slice selects; None where it selects anything else."""
     move = tracer.move(name)
-    found = None if move is None else gathered(move)
+    found = None if move is None else as_space_to_depth(move)
     if found is None or found.rows * found.columns > 1:
         return None
     first, last = int(found.channel[0]), int(found.channel[-1])
     return range(first, last + 1) if len(found.channel) == last - first + 1 else None
 
 
-def _chain(draft: Draft, nodes: Sequence[Node], last: str, target: str, chosen: range) -> Iterator[Node]:
-    """Yield a Conv with some of its filters and the nodes behind it; they write ``target`` instead of ``last``."""
+def _partial_chain(draft: Draft, nodes: Sequence[Node], last: str, target: str, chosen: range) -> Iterator[Node]:
+    """Yield copies of a Conv, with the chosen filters, and of the nodes behind it; the last writes ``target``."""
     shape, renamed = draft.shape(target) or (), {last: target}
     for node in nodes:
         name = node.outputs[0]
         if name not in renamed:
             renamed[name] = draft.tensor(f"{target}_{node.op.lower()}", shape, draft.dtype(target))
-        made = _conv(draft, node, chosen) if node.op == "Conv" else node
+        made = _conv_with_filters(draft, node, chosen) if node.op == "Conv" else node
         label = draft.label(f"{node.name}/{node.op}")
-        inputs = tuple(renamed.get(one, one) for one in made.inputs)
+        inputs = tuple(renamed.get(read, read) for read in made.inputs)
         yield replace(made, inputs=inputs, outputs=(renamed[name],), name=label)
 
 
-def _conv(draft: Draft, conv: Node, chosen: range) -> Node:
-    """Return a Conv with the filters of the chosen output channels only."""
+def _conv_with_filters(draft: Draft, conv: Node, chosen: range) -> Node:
+    """Return a Conv with the filters of the chosen output channels."""
     stored = []
     for given, what in zip(conv.inputs[1:], ("weight", "bias"), strict=False):
         array = draft.value(given) if given else None
         if array is not None:
-            stored.append(draft.constant(array[chosen.start : chosen.stop], f"{conv.name}/Conv_{what}"))
+            stored.append(draft.add_constant(array[chosen.start : chosen.stop], f"{conv.name}/Conv_{what}"))
     return replace(conv, inputs=(conv.inputs[0], *stored))
 
 
@@ -281,6 +279,6 @@ CONV_PARTS = Pass(
     "conv-parts",
     "a Conv whose channels are sliced apart, at once or behind its activation, becomes one Conv for each part",
     "a DLA slices in FP16, not in INT8, and refuses a Reshape beside a Slice",
-    _part_convolutions,
+    _split_convolutions,
     grows=True,
 )

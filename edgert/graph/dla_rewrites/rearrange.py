@@ -1,11 +1,11 @@
-"""Rewrites of rearrangements into convolutions with weights of 0 and 1: a DLA supports them, a CPU runs one pass.
+"""Rewrites of rearrangements into convolutions with weights of 0 and 1, which a DLA supports.
 
-- Channels chosen or shuffled (ShuffleNet) become a 1x1 Conv.
+- Selected or shuffled channels (ShuffleNet) become a 1x1 Conv.
 - Blocks of pixels moved into channels (Focus layer of YOLO, SpaceToDepth) become a Conv with stride = kernel.
 - Channels moved into blocks of pixels (DepthToSpace, pixel shuffle) become a ConvTranspose with stride = kernel.
-- Pixels left out become a MaxPool over one pixel.
+- Subsampled pixels become a MaxPool over one pixel.
 
-Each output is one input times 1, plus zeros: the result is the same to the bit.
+Each output is one input times 1, plus zeros, so the result is bit-exact.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,8 @@ from edgert.graph.draft import FLOATS, Chain, Draft, rewrite
 from edgert.graph.ir import Graph, Node, Pass, Result
 from edgert.graph.model import Array
 
-# Split becomes one Slice for each part.
-
-_INPUTS_SINCE = 10
-"""First opset whose Slice has its numbers as inputs: https://onnx.ai/onnx/operators/onnx__Slice.html."""
+_SLICE_WITH_INPUTS = 10
+"""First opset whose Slice takes its ranges as inputs: https://onnx.ai/onnx/operators/onnx__Slice.html."""
 
 
 def _split(draft: Draft, node: Node) -> None:
@@ -38,55 +36,53 @@ def _split(draft: Draft, node: Node) -> None:
     for name, part in zip(node.outputs, shapes, strict=True):
         if part is None:
             return
-        nodes.append(cut(draft, node, name, axis, start, start + part[axis]))
+        nodes.append(slice_node(draft, node, node.inputs[0], name, axis, start, start + part[axis]))
         start += part[axis]
     if start == shape[axis]:
-        draft.put(node, nodes, f"Split → {len(nodes)} Slice")
+        draft.replace(node, nodes, f"Split → {len(nodes)} Slice")
 
 
-def cut(draft: Draft, near: Node, target: str, axis: int, start: int, end: int) -> Node:
-    """Return a Slice of the first input of a node: elements ``start`` up to ``end`` along one axis."""
-    label = draft.label(f"{near.name}/Slice")
-    if draft.graph.opset < _INPUTS_SINCE:
+def slice_node(draft: Draft, node: Node, source: str, target: str, axis: int, start: int, end: int) -> Node:
+    """Return a Slice, named after ``node``, of elements ``start`` up to ``end`` along an axis."""
+    label = draft.label(f"{node.name}/Slice")
+    if draft.graph.opset < _SLICE_WITH_INPUTS:
         given = {"axes": [axis], "starts": [start], "ends": [end]}
-        return Node("Slice", (near.inputs[0],), (target,), given, label)
+        return Node("Slice", (source,), (target,), given, label)
     numbers = ((start, "start"), (end, "end"), (axis, "axis"))
-    stored = [draft.constant(np.array([number], np.int64), f"{label}_{what}") for number, what in numbers]
-    return Node("Slice", (near.inputs[0], *stored), (target,), {}, label)
+    stored = [draft.add_constant(np.array([number], np.int64), f"{label}_{what}") for number, what in numbers]
+    return Node("Slice", (source, *stored), (target,), {}, label)
 
 
 SPLIT = rewrite("split", "Split becomes one Slice for each part", "a DLA has Slice only", {"Split": _split})
 
 
-# The rearrangements that are recognized: channels chosen, blocks of pixels moved into channels, and back.
-
-_LIST = npt.NDArray[np.int64]
+_Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
     """Space-to-depth or depth-to-space rearrangement in blocks that tile the image.
 
-    Gathered, output pixel (y, x) of channel k is input pixel (y rows + row[k], x columns + column[k]) of channel
-    channel[k]. Scattered, input channel k goes to channel ``channel[k]``, at (row[k], column[k]) of each block.
+    From space to depth, output pixel (y, x) of channel k is input pixel (y rows + row[k], x columns + column[k]) of
+    channel[k]. From depth to space, input channel k goes to channel[k], at (row[k], column[k]) of each block.
 
     Attributes:
-        rows: height of a block; 1 where only channels are chosen.
-        columns: width of a block; 1 where only channels are chosen.
-        channel: one number per channel of the side with more of them, as row and column.
-        row: row within the block.
-        column: column within the block.
+        rows: height of a block in pixels; 1 where channels are only selected.
+        columns: width of a block in pixels; 1 where channels are only selected.
+        channel: channel on the side with fewer of them, for each channel of the other side.
+        row: row within the block, for each of the same channels.
+        column: column within the block, for each of the same channels.
     """
 
     rows: int
     columns: int
-    channel: _LIST
-    row: _LIST
-    column: _LIST
+    channel: _Indices
+    row: _Indices
+    column: _Indices
 
 
-def gathered(move: Move) -> Blocks | None:
-    """Return the move as a choice of channels and pixels; None where it is not one."""
+def as_space_to_depth(move: Move) -> Blocks | None:
+    """Return the move as a selection of channels and pixels; None where it is not one."""
     _, channels, height, width = move.shape
     _, _, tall, wide = move.origin.shape
     if not tall or not wide or height % tall or width % wide or len(move.origin) != move.shape[0]:
@@ -102,8 +98,8 @@ def gathered(move: Move) -> Blocks | None:
     return Blocks(rows, columns, channel, row, column) if _matches(move, expected) else None
 
 
-def scattered(move: Move) -> Blocks | None:
-    """Return the move as blocks of pixels made of channels; None where it is not that, or the blocks are one pixel."""
+def as_depth_to_space(move: Move) -> Blocks | None:
+    """Return the move as blocks of pixels from channels; None where it is not that, or a block has one pixel."""
     _, channels, height, width = move.shape
     _, planes, tall, wide = move.origin.shape
     if tall % height or wide % width or len(move.origin) != move.shape[0]:
@@ -122,21 +118,21 @@ def scattered(move: Move) -> Blocks | None:
     return Blocks(rows, columns, place // (rows * columns), place // columns % rows, place % columns)
 
 
-def _matches(move: Move, expected: _LIST) -> bool:
-    """Return whether every image of the batch is rearranged as expected, and none takes pixels of another."""
+def _matches(move: Move, expected: _Indices) -> bool:
+    """Return whether every image of the batch is rearranged as expected, from its own pixels only."""
     _, channels, height, width = move.shape
     starts = np.arange(move.shape[0])[:, None, None, None] * (channels * height * width)
     return bool(np.array_equal(move.origin, starts + expected))
 
 
 MAX_WEIGHTS = 2**22
-"""Most elements of a kernel; larger rearrangements stay as they are."""
+"""Largest kernel, in elements; larger rearrangements stay as they are."""
 MAX_STRIDE = LIMITS["conv.stride"].high
 _Writer = Callable[[Draft, Node, Move], object]
 
 
 def _rearrangement(name: str, does: str, because: str, write: _Writer, *, grows: bool = True) -> Pass:
-    """Return a pass that calls the writer for every rearranged tensor that some node computes with."""
+    """Return a pass that calls ``write`` for every rearranged tensor that is an output or read by other nodes."""
 
     def apply(graph: Graph) -> Result:
         if not any(node.op in MOVERS and node.op != "Concat" for node in graph.nodes):
@@ -146,35 +142,36 @@ def _rearrangement(name: str, does: str, because: str, write: _Writer, *, grows:
         for node in graph.nodes:
             if not tracer.is_moved(node) or len(node.outputs) > 1:
                 continue
-            readers = graph.consumers.get(node.outputs[0], ())  # anything but a further move
+            readers = graph.consumers.get(node.outputs[0], ())
             is_used = node.outputs[0] in graph.output_names or any(not tracer.is_moved(reader) for reader in readers)
             move = tracer.move(node.outputs[0]) if is_used else None
             if move is not None:
                 write(draft, node, move)
-        return draft.done()
+        return draft.finish()
 
     return Pass(name, does, because, apply, grows)
 
 
-def _choose(draft: Draft, node: Node, move: Move) -> None:
-    """Replace a rearrangement that chooses channels of whole images."""
-    found = gathered(move)
+def _select_channels(draft: Draft, node: Node, move: Move) -> None:
+    """Replace a rearrangement that selects channels of full images."""
+    found = as_space_to_depth(move)
     if found is None or found.rows * found.columns > 1:
         return
     channels, chosen = move.shape[1], found.channel
     if np.array_equal(chosen, np.arange(channels)):
         draft.bypass(node, move.source, "gives all channels in order")
     elif not np.array_equal(chosen, np.arange(len(chosen)) + chosen[0]):
-        _convolve(draft, node, move, found, "Conv", f"{len(chosen)} of {channels} channels in a new order → Conv 1x1")
+        what = f"{len(chosen)} of {channels} channels in a new order → Conv 1x1"
+        _replace_by_conv(draft, node, move, found, "Conv", what)
     elif node.op != "Slice" or node.inputs[0] != move.source:
-        near = Node(node.op, (move.source,), node.outputs, name=node.name)
         start, end = int(chosen[0]), int(chosen[0]) + move.origin.shape[1]
-        draft.put(node, [cut(draft, near, node.outputs[0], 1, start, end)], f"channels {start} to {end - 1} → Slice")
+        part = slice_node(draft, node, move.source, node.outputs[0], 1, start, end)
+        draft.replace(node, [part], f"channels {start} to {end - 1} → Slice")
 
 
 def _fold_space(draft: Draft, node: Node, move: Move) -> None:
     """Replace a rearrangement of blocks of pixels into channels."""
-    found = gathered(move)
+    found = as_space_to_depth(move)
     if found is None or found.rows * found.columns == 1 or max(found.rows, found.columns) > MAX_STRIDE:
         return
     side = (found.rows, found.columns)
@@ -183,18 +180,18 @@ def _fold_space(draft: Draft, node: Node, move: Move) -> None:
         chain.end("pixels left out → MaxPool over one pixel")
         return
     what = f"blocks of {side[0]}x{side[1]} pixels into {len(found.channel)} channels → Conv {side[0]}x{side[1]}"
-    _convolve(draft, node, move, found, "Conv", what)
+    _replace_by_conv(draft, node, move, found, "Conv", what)
 
 
 def _unfold_space(draft: Draft, node: Node, move: Move) -> None:
     """Replace a rearrangement of channels into blocks of pixels."""
-    found = scattered(move)
+    found = as_depth_to_space(move)
     if found is not None:
         what = f"{move.shape[1]} channels into blocks of {found.rows}x{found.columns} pixels → ConvTranspose"
-        _convolve(draft, node, move, found, "ConvTranspose", what)
+        _replace_by_conv(draft, node, move, found, "ConvTranspose", what)
 
 
-def _convolve(draft: Draft, node: Node, move: Move, found: Blocks, op: str, what: str) -> None:
+def _replace_by_conv(draft: Draft, node: Node, move: Move, found: Blocks, op: str, what: str) -> None:
     fewer = move.shape[1] if op == "Conv" else move.origin.shape[1]
     shape = (len(found.channel), fewer, found.rows, found.columns)
     if np.prod(shape) <= MAX_WEIGHTS:
@@ -221,25 +218,24 @@ CHANNEL_SHUFFLE = _rearrangement(
     "channel-shuffle",
     "channels put in another order (ShuffleNet) or picked out by Gather become a 1x1 Conv or a Slice",
     "a DLA supports no five-dimensional tensors, no Gather, and no Reshape beside a Slice or Concat",
-    _choose,
+    _select_channels,
 )
 
 
 # A rearrangement written as a convolution is merged into the convolution behind it.
 #
-# A Conv of k x k pixels over blocks of s x s moved into channels equals one of (s k) x (s k) over the image itself. Its
-# weights are the same in other places; stride and padding are s times as large. So the Focus layer of YOLO and its
-# first Conv become one.
+# A Conv of k x k pixels over blocks of s x s moved into channels equals one of (s k) x (s k) over the image. It has the
+# same weights in other places, and s times the stride and padding. The Focus layer of YOLO and its first Conv merge.
 
 
 def _merge(draft: Draft, node: Node) -> None:
     weight = draft.value(node.inputs[1])
-    source, choice = _choice_before(draft, node)
+    source, choice = _selection_before(draft, node)
     if choice is None or weight is None or weight.ndim != 4 or node.attributes.get("group", 1) != 1:
         return
     window, ends = window_of(draft, node), draft.shape(node.outputs[0])
-    given = None if window is None else _attributes((choice.shape[2], choice.shape[3]), window)
-    if ends is None or given is None or not _pays(draft, node, choice, weight, ends):
+    given = None if window is None else _merged_attributes((choice.shape[2], choice.shape[3]), window)
+    if ends is None or given is None or not _saves_work(draft, node, choice, weight, ends):
         return
     # weight (m, k, i, j) goes to (m, channel of k, rows i + row of k, columns j + column of k)
     placed = np.einsum("mkij,kcyx->mciyjx", weight, choice)  # sums of one number and zeros: exact
@@ -250,23 +246,23 @@ def _merge(draft: Draft, node: Node) -> None:
     chain.end(f"{weight.shape[2]}x{weight.shape[3]} → {sides[0]}x{sides[1]}, does the rearrangement before it, too")
 
 
-def _choice_before(draft: Draft, node: Node) -> tuple[str, Array | None]:
-    """Return the source of a rearrangement that only this node reads, and its weights with a single 1 per filter.
+def _selection_before(draft: Draft, node: Node) -> tuple[str, Array | None]:
+    """Return the source of a rearranging Conv that only this node reads, and its weights (K, C, rows, columns).
 
-    The weights have shape (K, C, rows, columns); None where there is no such rearrangement.
+    The weights have a single 1 per filter. They are None where there is no such Conv.
     """
-    first = draft.before(node.inputs[0])
+    first = draft.producer(node.inputs[0])
     weight = None if first is None or first.op != "Conv" else draft.value(first.inputs[1])
     if first is None or weight is None or weight.ndim != 4 or not draft.graph.is_private(node.inputs[0]):
         return "", None
     window, flat = window_of(draft, first), weight.reshape(len(weight), -1)
-    whole = window is not None and window == Window(window.kernel, window.kernel)
+    tiles = window is not None and window == Window(window.kernel, window.kernel)
     plain = len([name for name in first.inputs if name]) == 2 and first.attributes.get("group", 1) == 1
     is_choice = np.all(np.count_nonzero(flat, axis=1) == 1) and np.all(flat.max(axis=1) == 1)
-    return first.inputs[0], weight if whole and plain and is_choice else None
+    return first.inputs[0], weight if tiles and plain and is_choice else None
 
 
-def _attributes(block: Size, window: Window) -> dict[str, Any] | None:
+def _merged_attributes(block: Size, window: Window) -> dict[str, Any] | None:
     """Return the attributes of the merged Conv; None where a DLA does not support it."""
     kernel, strides, pads = (
         [size * step for size, step in zip(sizes, block * 2, strict=False)]
@@ -278,8 +274,8 @@ def _attributes(block: Size, window: Window) -> dict[str, Any] | None:
     return {"kernel_shape": kernel, "strides": strides, "pads": pads, "dilations": list(window.dilation)}
 
 
-def _pays(draft: Draft, node: Node, choice: Array, weight: Array, ends: tuple[int, ...]) -> bool:
-    """Return whether the merged Conv takes no more multiply-adds than the two."""
+def _saves_work(draft: Draft, node: Node, choice: Array, weight: Array, ends: tuple[int, ...]) -> bool:
+    """Return whether the merged Conv takes no more multiply-adds than the two it replaces."""
     between = draft.shape(node.inputs[0]) or ()
     inputs_px, outputs_px = np.prod(between[2:]), np.prod(ends[2:])
     merged = weight.size // weight.shape[1] * choice[0].size

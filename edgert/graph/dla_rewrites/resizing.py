@@ -1,8 +1,8 @@
-"""Rewrites of Resize into the few forms that a DLA supports, where these take the same pixels.
+"""Rewrites of Resize into the few forms that a DLA supports, where these sample the same pixels.
 
-For a (N, C, H, W) tensor these have ``scales`` that are whole numbers: nearest up to 32 (asymmetric with floor, or
-half_pixel), linear up to 4 (half_pixel). A resize by one over a whole number becomes a pooling that leaves pixels out.
-A linear resize by one half becomes the mean of four pixels. Source:
+For a (N, C, H, W) tensor their ``scales`` are integers: nearest up to 32 (asymmetric with floor, or half_pixel), linear
+up to 4 (half_pixel). A resize by the inverse of an integer becomes a pooling that skips pixels. A linear resize by one
+half becomes the mean of four pixels. Source:
 https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html.
 """
 
@@ -19,11 +19,8 @@ from edgert.graph.dla_rewrites.pooling import factors
 from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.ir import Node
 
-# Sample positions of a Resize in its input, for each output pixel along one axis.
-#
-# Formulas: https://onnx.ai/onnx/operators/onnx__Resize.html.
-
 Positions = npt.NDArray[np.float64]
+"""Sample positions of output pixels along one axis of the input (https://onnx.ai/onnx/operators/onnx__Resize.html)."""
 
 
 _POSITIONS: Mapping[str, Callable[[Positions, int, int, float], Positions]] = {
@@ -33,7 +30,7 @@ _POSITIONS: Mapping[str, Callable[[Positions, int, int, float], Positions]] = {
     "align_corners": lambda at, size, target, scale: at * ((size - 1) / (target - 1)) if target > 1 else np.zeros(1),
     "tf_half_pixel_for_nn": lambda at, size, target, scale: (at + 0.5) / scale,
 }
-"""Input coordinates of output pixels, by coordinate transformation."""
+"""Functions of output pixels, input size, output size and scale that return sample positions, by transformation."""
 _ROUNDINGS: Mapping[str, Callable[[Positions], Positions]] = {
     "floor": np.floor,
     "ceil": np.ceil,
@@ -51,7 +48,7 @@ def modes(given: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 MAX_NEAREST, MAX_POOL_STRIDE = LIMITS["resize.nearest"].high, LIMITS["pool.stride"].high
-"""Largest factor of one nearest resize, and of a pooling that leaves pixels out."""
+"""Largest factor of one nearest resize, and of a pooling that skips pixels."""
 MIN_OPSET = 11
 """First opset whose Resize defines its sample positions."""
 _ROI_OPTIONAL = 13
@@ -59,7 +56,7 @@ _ROI_OPTIONAL = 13
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Resizing along one axis; ``at`` is the input coordinate of each output pixel."""
+    """Resize along one axis; ``at`` holds the sample position of each output pixel."""
 
     size: int
     target: int
@@ -68,17 +65,17 @@ class _Axis:
 
     @property
     def factor(self) -> int:
-        """Whole number that the axis grows by; 0 where it does not."""
+        """Integer by which the axis grows; 0 where it does not."""
         return self.target // self.size if self.target % self.size == 0 else 0
 
     @property
     def divisor(self) -> int:
-        """Whole number that the axis shrinks by; 0 where it does not."""
+        """Integer by which the axis shrinks; 0 where it does not."""
         return self.size // self.target if self.size % self.target == 0 else 0
 
     @property
     def is_half_pixel(self) -> bool:
-        """Whether it samples between the same pixels as half_pixel."""
+        """Whether sampling equals that of half_pixel."""
         usual = _POSITIONS["half_pixel"](np.arange(self.target, dtype=np.float64), self.size, self.target, self.factor)
         own, usual = (np.clip(at, 0, self.size - 1) for at in (self.at, usual))
         return bool(np.allclose(own, usual, atol=1e-6))
@@ -117,10 +114,10 @@ def _axes(draft: Draft, node: Node, size: tuple[int, int], target: tuple[int, in
 
 
 def _scales(draft: Draft, node: Node) -> tuple[float, float] | None:
-    """Return the scales for rows and columns that the node states; None where it states sizes."""
+    """Return the scales of rows and columns; None where the node states sizes."""
     stored = draft.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if stored is None or stored.size != 4:
-        return None  # scales of some axes only (opset 18): the sizes mean the same unless they were rounded
+        return None  # scales of some axes only (opset 18) may be replaced by sizes
     return float(stored[2]), float(stored[3])
 
 
@@ -129,24 +126,20 @@ def _nearest(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], rounding: str)
     taken = [np.clip(rounded(axis.at), 0, axis.size - 1) for axis in axes]
     if all(axis.factor and np.array_equal(index, np.arange(axis.target) // axis.factor)
            for axis, index in zip(axes, taken, strict=True)):  # fmt: skip
-        if max(axis.factor for axis in axes) <= MAX_NEAREST and _is_plain(draft, node):
+        if max(axis.factor for axis in axes) <= MAX_NEAREST and _is_supported_nearest(draft, node):
             return
         chain, by = Chain(draft, node), (axes[0].factor, axes[1].factor)
-        count = grow(draft, chain, by)
+        count = append_nearest(draft, chain, by)
         if count:
             chain.end(f"nearest by {by[0]}x{by[1]}, asymmetric with floor, in {count} step(s)")
     elif all(axis.divisor and np.array_equal(index, np.arange(axis.target) * axis.divisor)
              for axis, index in zip(axes, taken, strict=True)):  # fmt: skip
-        _leave_out(draft, node, axes)
+        _skip_pixels(draft, node, axes)
 
 
-def grow(draft: Draft, chain: Chain, by: tuple[int, int]) -> int:
-    """Append nearest resizes by whole numbers that a DLA supports.
-
-    Returns:
-        Number of nodes appended; 0 where a factor cannot be reached.
-    """
-    steps = [_factors(factor) for factor in by]
+def append_nearest(draft: Draft, chain: Chain, by: tuple[int, int]) -> int:
+    """Append nearest resizes by integers that a DLA supports; return their number, 0 where they cannot be reached."""
+    steps = [_split_factor(factor) for factor in by]
     shape = draft.image(chain.current)
     if min(map(len, steps)) == 0 or shape is None:
         return 0
@@ -155,39 +148,39 @@ def grow(draft: Draft, chain: Chain, by: tuple[int, int]) -> int:
     height, width = shape[2:]
     for row, column in zip(rows, columns, strict=True):
         height, width = height * row, width * column
-        chain.then("Resize", (*shape[:2], height, width), *_by(draft, chain, row, column), **_PLAIN)
+        chain.then("Resize", (*shape[:2], height, width), *_resize_operands(draft, chain, row, column), **_NEAREST)
     return count
 
 
-_PLAIN = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+_NEAREST = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
 
 
-def _is_plain(draft: Draft, node: Node) -> bool:
-    """Return whether a DLA supports a nearest resize by whole numbers as the node is."""
+def _is_supported_nearest(draft: Draft, node: Node) -> bool:
+    """Return whether a DLA supports the mode of a nearest Resize."""
     mode, transformation, rounding = modes(node.attributes)
     allowed = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"))
     return mode == "nearest" and (transformation, rounding) in allowed and _scales(draft, node) is not None
 
 
-def _factors(factor: int) -> list[int]:
-    """Return the factor in parts of at most MAX_NEAREST; empty where it has a larger prime."""
+def _split_factor(factor: int) -> list[int]:
+    """Return the factor as factors of at most MAX_NEAREST; empty where it has a larger prime."""
     if factor <= MAX_NEAREST:
         return [factor]
     for part in range(MAX_NEAREST, 1, -1):
         if factor % part == 0:
-            rest = _factors(factor // part)
+            rest = _split_factor(factor // part)
             return [part, *rest] if rest else []
     return []
 
 
-def _by(draft: Draft, chain: Chain, rows: float, columns: float) -> tuple[str, str]:
-    """Return the names of the inputs roi, empty, and scales; both are float32 whatever the tensor is."""
+def _resize_operands(draft: Draft, chain: Chain, rows: float, columns: float) -> tuple[str, str]:
+    """Return the inputs roi (left out or empty) and scales of a Resize; both are float32 for tensors of any type."""
     roi = "" if draft.graph.opset >= _ROI_OPTIONAL else chain.store_exact(np.zeros(0, np.float32), "roi")
     return roi, chain.store_exact(np.array([1, 1, rows, columns], np.float32), "scales")
 
 
-def _leave_out(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
-    """Replace a Resize by a pooling window of one pixel with a stride."""
+def _skip_pixels(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
+    """Replace a Resize by a pooling over one pixel with a stride."""
     rows, columns = (factors(axis.divisor) or [] for axis in axes)
     ends = draft.image(node.outputs[0])
     if not rows or not columns or ends is None or max(axis.divisor for axis in axes) > MAX_POOL_STRIDE:
@@ -209,7 +202,7 @@ def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation:
         return
     chain = Chain(draft, node)
     given = {"mode": b"linear", "coordinate_transformation_mode": b"half_pixel"}
-    chain.then("Resize", ends, *_by(draft, chain, axes[0].factor, axes[1].factor), **given)
+    chain.then("Resize", ends, *_resize_operands(draft, chain, axes[0].factor, axes[1].factor), **given)
     chain.end(f"linear by {axes[0].factor}x{axes[1].factor}, half_pixel")
 
 

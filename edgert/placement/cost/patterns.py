@@ -9,7 +9,7 @@ normalization).
 from collections.abc import Iterator
 
 from edgert.graph import Graph, Node
-from edgert.graph.fusion import flowing
+from edgert.graph.fusion import activation_inputs
 from edgert.graph.operators import ARITHMETIC, VIEWS, about, of_kind
 
 _BETWEEN = ARITHMETIC | VIEWS | of_kind("conversion", "logic", "quantize", "dequantize")
@@ -39,7 +39,7 @@ def normalizations(graph: Graph) -> Iterator[list[Node]]:
     """Yield every layer normalization, in one node or several, with transposes that move its axis last and back."""
     for group in (*([node] for node in graph.nodes if node.op == "LayerNormalization"), *_layer_norms(graph)):
         made = {name for node in group for name in node.outputs}
-        read = {name for node in group for name in flowing(graph, node)} - made
+        read = {name for node in group for name in activation_inputs(graph, node)} - made
         before = graph.producers.get(next(iter(read))) if len(read) == 1 else None
         behind = graph.consumers.get(group[-1].outputs[0], ())
         if len(behind) == 1 and behind[0].op == _TURN and graph.output_names.isdisjoint(group[-1].outputs):
@@ -62,7 +62,7 @@ def _layer_norms(graph: Graph) -> Iterator[list[Node]]:
         group = [*reversed(back), root, readers[0]]
         for _ in range(2):  # times a scale and plus a shift
             behind = graph.consumers.get(group[-1].outputs[0], ())
-            if len(behind) == 1 and behind[0].op in ARITHMETIC and len(flowing(graph, behind[0])) == 1:
+            if len(behind) == 1 and behind[0].op in ARITHMETIC and len(activation_inputs(graph, behind[0])) == 1:
                 group.append(behind[0])
         if _is_closed(graph, group):
             yield group
@@ -70,7 +70,7 @@ def _layer_norms(graph: Graph) -> Iterator[list[Node]]:
 
 def _is_product(graph: Graph, node: Node) -> bool:
     """Return whether a node multiplies two matrices that are both computed."""
-    return about(node.op).work == "matmul" and len(flowing(graph, node)) == 2
+    return about(node.op).work == "matmul" and len(activation_inputs(graph, node)) == 2
 
 
 def _before(graph: Graph, softmax: Node) -> list[Node] | None:
@@ -86,7 +86,9 @@ def _before(graph: Graph, softmax: Node) -> list[Node] | None:
             return chain
         if producer.op not in _BETWEEN or not producer.reads:
             return None
-        tensor = next((name for name in flowing(graph, producer) if _leads_to(graph, name)), producer.reads[0])
+        tensor = next(
+            (name for name in activation_inputs(graph, producer) if _leads_to(graph, name)), producer.reads[0]
+        )
     return None
 
 
@@ -126,13 +128,17 @@ def _take_in(graph: Graph, group: list[Node]) -> None:
     grows = True
     while grows:
         grows = False
-        for name in [name for node in group for name in flowing(graph, node)]:
+        for name in [name for node in group for name in activation_inputs(graph, node)]:
             producer = graph.producers.get(name)
             if producer is None or id(producer) in members or not _is_move(graph, producer):
                 continue
             readers = [reader for output in producer.outputs for reader in graph.consumers.get(output, ())]
             is_inner = graph.output_names.isdisjoint(producer.outputs)
-            if is_inner and len(flowing(graph, producer)) == 1 and all(id(reader) in members for reader in readers):
+            if (
+                is_inner
+                and len(activation_inputs(graph, producer)) == 1
+                and all(id(reader) in members for reader in readers)
+            ):
                 group.insert(0, producer)
                 members.add(id(producer))
                 grows = True

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from edgert.errors import ModelError
 from edgert.graph import Graph, Node
 from edgert.graph.count import Product, product_of
-from edgert.graph.fusion import GENERATED, flowing, is_index, kernel
+from edgert.graph.fusion import GENERATED, activation_inputs, is_index, kernel
 from edgert.graph.operators import VIEWS, about, of_kind, of_values
 from edgert.placement.cost import patterns
 
@@ -284,7 +284,9 @@ class _Fuser:
             read=self._read(busy) if copied is None else copied,
             written=self._written(busy) if copied is None else copied,
             weights=sum(self.shapes.elements(name, node) for name, node in stored.items()),
-            inputs=tuple(dict.fromkeys(n for node in group for n in flowing(self.graph, node) if n not in inside)),
+            inputs=tuple(
+                dict.fromkeys(n for node in group for n in activation_inputs(self.graph, node) if n not in inside)
+            ),
             outputs=tuple(name for node in group for name in node.outputs if name in leaving),
             launches=0 if kind == VIEW or copied == 0 else 1,
             curved=sum(self.shapes.elements(node.outputs[0], node) for node in busy if node.op in _CURVED),
@@ -321,7 +323,7 @@ class _Fuser:
         seen = {name for node in busy for name in node.outputs}  # the unit does not read its own results from memory
         total = 0
         for node in busy:
-            fresh = [name for name in flowing(self.graph, node) if name not in seen]
+            fresh = [name for name in activation_inputs(self.graph, node) if name not in seen]
             seen.update(fresh)
             total += traffic(node, fresh, self.shapes)
         return total

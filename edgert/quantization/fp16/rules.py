@@ -20,7 +20,7 @@ from edgert.graph.operators import (
     WEIGHTED,
     about,
     clip_bounds,
-    data_of,
+    data_inputs,
     is_copy,
     is_interpolation,
     is_square,
@@ -89,7 +89,7 @@ def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None
     if node.op == "Pad" or is_copy(graph, node) or is_interpolation(node):
         return first
     if info.values != "new":
-        values = [known.get(name) for name in data_of(node.op, node.inputs)]
+        values = [known.get(name) for name in data_inputs(node.op, node.inputs)]
         return None if None in values else max(value for value in values if value is not None)
     return _computed(graph, node, known, first)
 
@@ -185,7 +185,7 @@ def _follows(found: Signature, node: Node, position: int) -> str:
         return ""
     if node.op == "DequantizeLinear":  # from opset 23 its output has a variable of its own, with the scale as default
         return "" if node.attributes.get("output_dtype") else _variable(found, 1)
-    return port.variable if found.is_given(port.variable) else ""
+    return port.variable if found.is_input_type(port.variable) else ""
 
 
 LARGEST = 65504.0

@@ -55,20 +55,20 @@ def add_steps(builder: Builder, tensor: str, scale: np.float32, wanted: str, *, 
         return builder.add(op, inputs, builder.name(f"{wanted}_{end}"))
 
     def number(value: np.float32, end: str) -> str:
-        return builder.store(np.asarray(value, np.float32), f"{wanted}_{end}_by")
+        return builder.share_constant(np.asarray(value, np.float32), f"{wanted}_{end}_by")
 
     steps = tensor if scale == 1 else add("Div", [tensor, number(scale, "steps")], "steps")
     size = steps if positive else add("Abs", [steps], "size")
     rounded = add("Floor", [add("Add", [size, number(_BELOW_HALF, "up")], "up")], "floor")
     if not positive:
         rounded = add("Mul", [rounded, add("Sign", [steps], "sign")], "rounded")
-    bounds = [builder.store(np.asarray(bound, np.float32), f"int8_{bound}") for bound in (LOW, HIGH)]
+    bounds = [builder.share_constant(np.asarray(bound, np.float32), f"int8_{bound}") for bound in (LOW, HIGH)]
     return builder.add("Clip", [rounded, *bounds], builder.name(wanted))
 
 
 def add_values(builder: Builder, steps: str, scale: np.float32 | npt.NDArray[np.float32], output: str) -> str:
     """Add the product of steps and their scale, as ``output``."""
-    factor = builder.store(np.asarray(scale, np.float32), f"{output}_scale")
+    factor = builder.share_constant(np.asarray(scale, np.float32), f"{output}_scale")
     return builder.add("Mul", [steps, factor], output)
 
 
@@ -359,12 +359,12 @@ class _Form:
         """
         weight = integer_weight(self._graph, node, self._per_channel, self._rounded)
         values = weight.values.astype(np.float32)
-        inputs = [self._tensors.steps(node.inputs[0]), self.builder.store(values, f"{node.inputs[1]}_int8")]
+        inputs = [self._tensors.steps(node.inputs[0]), self.builder.share_constant(values, f"{node.inputs[1]}_int8")]
         steps = np.asarray(self._scales[node.inputs[0]] * weight.scales, np.float32)
         attributes: Mapping[str, Any] = node.attributes
         if name := "".join(node.inputs[2:3]):
             exact = self._graph.constants[name].astype(np.float64) * bias_factor(node) / steps.astype(np.float64)
-            inputs.append(self.builder.store(away(exact).astype(np.float32), f"{name}_int32"))
+            inputs.append(self.builder.share_constant(away(exact).astype(np.float32), f"{name}_int32"))
             attributes = with_plain_bias(node)
         if steps.ndim and about(node.op).kind == "conv":  # a channel's value stands before the spatial dimensions
             steps = steps.reshape([-1, *[1] * (values.ndim - 2)])
@@ -391,5 +391,6 @@ class _Form:
             stored = self._graph.constants.get(name)
             if stored is not None and stored.dtype == np.float32:
                 with np.errstate(over="ignore"):
-                    inputs[place] = self.builder.store(stored.astype(np.float16).astype(np.float32), f"{name}_fp16")
+                    rounded = stored.astype(np.float16).astype(np.float32)
+                inputs[place] = self.builder.share_constant(rounded, f"{name}_fp16")
         return replace(node, inputs=tuple(inputs))

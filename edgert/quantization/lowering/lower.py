@@ -125,7 +125,7 @@ def with_biases(
                 inputs[1:] = form.parameters(new)
             node = replace(node, inputs=tuple(inputs), attributes=new.attributes)
         form.builder.nodes.append(node)
-    form.builder.known({name: after.constants[name] for name in after.constants.keys() - before.constants})
+    form.builder.store_values({name: after.constants[name] for name in after.constants.keys() - before.constants})
     made = form.builder.finish()
     return replace(made, nodes=needed(made.nodes, made.output_names))
 
@@ -280,10 +280,10 @@ class _Form:
         if node.op in CLIPS:  # a Clip of integers
             low, high = clip_bounds(self._graph, node) or (0.0, np.inf)
             limits = {"min": rounding.integer(low), "max": rounding.integer(high)}
-            names = [self.builder.store(value, f"{node.outputs[0]}_{end}") for end, value in limits.items()]
+            names = [self.builder.share_constant(value, f"{node.outputs[0]}_{end}") for end, value in limits.items()]
             node, inputs = replace(node, op="Clip", attributes={}), [inputs[0], *names]
         elif node.op == "Pad":
-            zero = self.builder.store(np.asarray(rounding.zero), f"{self._labels[node.inputs[0]]}_zero_point")
+            zero = self.builder.share_constant(np.asarray(rounding.zero), f"{self._labels[node.inputs[0]]}_zero_point")
             inputs[2:3] = [zero]
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
         self._stored.update(zip(node.outputs, outputs, strict=True))
@@ -303,7 +303,7 @@ class _Form:
         label, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
         if self._stays_float(node):
             restored = self._weight(node, None).restored
-            return [self.builder.store(restored, f"{label}_restored"), *([bias] if bias else [])]
+            return [self.builder.share_constant(restored, f"{label}_restored"), *([bias] if bias else [])]
         step = float(self._roundings[node.inputs[0]].scale)
         weight = self._weight(node, step)
         found = [weights.store_dequantized(self.builder, weight.values, weight.scales, weight.axis, label)]

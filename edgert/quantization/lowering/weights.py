@@ -336,8 +336,8 @@ class Rounding:
         return np.asarray(np.clip(step, bounds.min, bounds.max)).astype(self.zero.dtype)
 
     def _parameters(self, builder: Builder, label: str) -> list[str]:
-        scale = builder.store(np.asarray(self.scale, np.float32), f"{label}_scale")
-        return [scale, builder.store(np.asarray(self.zero), f"{label}_zero_point")]
+        scale = builder.share_constant(np.asarray(self.scale, np.float32), f"{label}_scale")
+        return [scale, builder.share_constant(np.asarray(self.zero), f"{label}_zero_point")]
 
 
 def outputs_of(builder: Builder, scheme: Scheme, node: Node) -> tuple[str, ...]:
@@ -351,8 +351,8 @@ def store_dequantized(builder: Builder, values: Array, scales: Scales, axis: int
 
     There is one scale, or one per index of ``axis``.
     """
-    stored = builder.store(values, f"{label}_quantized")
-    steps = builder.store(scales, f"{label}_scale")
-    zeros = builder.store(np.zeros(scales.shape, values.dtype), f"{label}_zero_point")
+    stored = builder.share_constant(values, f"{label}_quantized")
+    steps = builder.share_constant(scales, f"{label}_scale")
+    zeros = builder.share_constant(np.zeros(scales.shape, values.dtype), f"{label}_zero_point")
     attributes = {} if axis is None else {"axis": axis}
     return builder.add("DequantizeLinear", [stored, steps, zeros], builder.name(f"{label}_dequantized"), attributes)

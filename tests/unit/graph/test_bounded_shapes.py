@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from edgert.errors import ModelError
 from edgert.graph import read
-from edgert.graph.bounded_shapes import bounded
+from edgert.graph.bounded_shapes import bound_shapes
 from edgert.graph.count import multiply_adds
 from edgert.graph.ir import Graph
 from edgert.placement.cost.work import units
@@ -37,7 +37,7 @@ def found_boxes() -> Graph:
 
 
 def test_as_many_boxes_are_counted_as_were_scored() -> None:
-    found = bounded(found_boxes())
+    found = bound_shapes(found_boxes())
     assert found.sources == {"find": "NonZero [1, 50]"}
     assert found.tail == {"find", "squeeze", "pick", "product"}
     assert found.graph.shape("out") == (50, 8)
@@ -46,12 +46,12 @@ def test_as_many_boxes_are_counted_as_were_scored() -> None:
 
 
 def test_a_stated_number_of_objects_counts_fewer() -> None:
-    assert bounded(found_boxes(), 7).graph.shape("out") == (7, 8)
-    assert bounded(found_boxes(), 1000).graph.shape("out") == (50, 8)
+    assert bound_shapes(found_boxes(), 7).graph.shape("out") == (7, 8)
+    assert bound_shapes(found_boxes(), 1000).graph.shape("out") == (50, 8)
 
 
 def test_suppression_gives_at_most_its_number_of_boxes_for_each_class() -> None:
-    found = bounded(read(suppress(10)))
+    found = bound_shapes(read(suppress(10)))
     assert found.graph.shape("kept") == (20, 3)
 
 
@@ -69,14 +69,14 @@ def test_an_if_gives_at_most_as_many_rows_as_it_reads() -> None:
     ]
     inputs = {"boxes": ((50, 4), FLOAT), "scores": ((50,), FLOAT), "any": ((), TensorProto.BOOL)}
     graph = read(make(nodes, inputs, {"last": (None, FLOAT)}, {"zero": np.array([0], np.int64)}))
-    found = bounded(graph)
+    found = bound_shapes(graph)
     assert found.graph.shape("last") == (50, 4)
     assert {"find", "choose", "last"} <= found.tail
 
 
 def test_a_graph_of_known_sizes_stays_as_it_is() -> None:
     graph = read(make([helper.make_node("Relu", ["x"], ["y"])], {"x": ((1, 3), FLOAT)}, {"y": ((1, 3), FLOAT)}))
-    found = bounded(graph)
+    found = bound_shapes(graph)
     assert not found.sources and not found.tail
 
 
@@ -88,9 +88,9 @@ def test_a_size_that_nothing_bounds_is_named_with_the_key_to_set() -> None:
     weights = {"start": np.int64(0), "step": np.int64(1)}
     graph = read(make(nodes, {"x": ((), FLOAT)}, {"numbers": (None, INT64)}, weights))
     with pytest.raises(ModelError, match="node 'count_up'") as error:
-        bounded(graph)
+        bound_shapes(graph)
     assert "objects: 100" in (error.value.fix or "")
-    assert bounded(graph, 12).graph.shape("numbers") == (12,)
+    assert bound_shapes(graph, 12).graph.shape("numbers") == (12,)
 
 
 PIPELINE = """

@@ -161,22 +161,15 @@ def test_a_shared_weight_is_copied_not_changed() -> None:
     assert_same(model, folded)
 
 
-def test_a_shared_norm_and_a_shared_bias() -> None:
-    nodes = [node("Conv", ["x", "w", "b"], ["c"]), bn("c", "d"), node("Conv", ["d", "u"], ["e"]), bn("e", "y")]
-    stored = {"w": weights(4, 3, 1, 1), "u": weights(4, 4, 1, 1, seed=7), **norm(4)}
-    model = make(nodes, {"x": [1, 3, 6, 6]}, {"y": None}, stored)
-    folded, _ = applied(FOLD_BATCHNORM, model)
-    assert ops(folded) == ["Conv", "Conv"]
-    assert_same(model, folded)
-
-
-def test_two_norms_in_a_row() -> None:
-    nodes = [node("Conv", ["x", "w", "k"], ["c"]), bn("c", "d"), bn("d", "y", "2")]
-    stored = {"w": weights(4, 3, 3, 3), "k": weights(4), **norm(4), **norm(4, "2")}
-    model = make(nodes, {"x": [1, 3, 6, 6]}, {"y": None}, stored)
-    folded, _ = applied(FOLD_BATCHNORM, model)
-    assert ops(folded) == ["Conv"]
-    assert_same(model, folded)
+def test_shared_parameters_and_two_norms_in_a_row() -> None:
+    shared = [node("Conv", ["x", "w", "b"], ["c"]), bn("c", "d"), node("Conv", ["d", "u"], ["e"]), bn("e", "y")]
+    in_a_row = [node("Conv", ["x", "w", "b"], ["c"]), bn("c", "d"), bn("d", "y", "2")]
+    stored = {"w": weights(4, 3, 1, 1), "u": weights(4, 4, 1, 1, seed=7), **norm(4), **norm(4, "2")}
+    for nodes, left in ((shared, ["Conv", "Conv"]), (in_a_row, ["Conv"])):
+        model = make(nodes, {"x": [1, 3, 6, 6]}, {"y": None}, stored)
+        folded, _ = applied(FOLD_BATCHNORM, model)
+        assert ops(folded) == left
+        assert_same(model, folded)
 
 
 def test_norms_on_both_sides() -> None:
@@ -232,22 +225,15 @@ def test_half_precision_keeps_its_type_and_overflow_is_refused() -> None:
     assert applied(FOLD_BATCHNORM, large)[0] is large
 
 
-def test_no_layer_beside_it() -> None:
-    model = make([node("Relu", ["x"], ["r"]), bn("r", "y")], {"x": [1, 4, 6, 6]}, {"y": None}, norm(4))
-    assert applied(FOLD_BATCHNORM, model)[0] is model
-
-
-def test_a_norm_that_others_read_too_stays() -> None:
-    nodes = [bn("x", "n"), node("Conv", ["n", "w"], ["y"]), node("Relu", ["n"], ["z"])]
+def test_norms_without_a_layer_of_their_own_stay() -> None:
+    alone = make([node("Relu", ["x"], ["r"]), bn("r", "y")], {"x": [1, 4, 6, 6]}, {"y": None}, norm(4))
+    read_twice = [bn("x", "n"), node("Conv", ["n", "w"], ["y"]), node("Relu", ["n"], ["z"])]
     stored = {"w": weights(6, 4, 1, 1), **norm(4)}
-    model = make(nodes, {"x": [1, 4, 5, 5]}, {"y": None, "z": None}, stored)
-    assert applied(FOLD_BATCHNORM, model)[0] is model
-
-
-def test_a_norm_that_is_a_layers_weights_stays() -> None:
-    nodes = [bn("x", "n"), node("Conv", ["image", "n"], ["y"])]
-    model = make(nodes, {"x": [2, 4, 3, 3], "image": [1, 4, 5, 5]}, {"y": None}, norm(4))
-    assert applied(FOLD_BATCHNORM, model)[0] is model
+    shared = make(read_twice, {"x": [1, 4, 5, 5]}, {"y": None, "z": None}, stored)
+    as_weights = [bn("x", "n"), node("Conv", ["image", "n"], ["y"])]
+    weighing = make(as_weights, {"x": [2, 4, 3, 3], "image": [1, 4, 5, 5]}, {"y": None}, norm(4))
+    for model in (alone, shared, weighing):
+        assert applied(FOLD_BATCHNORM, model)[0] is model
 
 
 def added(shape: tuple[int, ...], *, swapped: bool = False, results: tuple[str, ...] = ("y",)) -> Model:
@@ -273,15 +259,15 @@ def test_other_constants_stay(shape: tuple[int, ...]) -> None:
     assert applied(FOLD_BIAS, model)[0] is model
 
 
-def test_a_sum_that_others_see_stays() -> None:
-    model = added((4, 1, 1), results=("y", "c"))
-    assert applied(FOLD_BIAS, model)[0] is model
-
-
-def test_one_channel_that_broadcasts_to_many_stays() -> None:
-    nodes = [node("Conv", ["x", "w"], ["c"]), node("Add", ["c", "k"], ["y"])]
-    model = make(nodes, {"x": [1, 3, 6, 6]}, {"y": None}, {"w": weights(1, 3, 3, 3), "k": weights(4, 1, 1)})
-    assert applied(FOLD_BIAS, model)[0] is model
+def test_other_sums_stay() -> None:
+    image, sum_ = {"x": [1, 3, 6, 6]}, node("Add", ["c", "k"], ["y"])
+    conv, gemm = node("Conv", ["x", "w"], ["c"]), node("Gemm", ["x", "w"], ["c"])
+    seen = added((4, 1, 1), results=("y", "c"))
+    widened = make([conv, sum_], image, {"y": None}, {"w": weights(1, 3, 3, 3), "k": weights(4, 1, 1)})
+    residual = make([conv, node("Add", ["c", "x"], ["y"])], image, {"y": None}, {"w": weights(3, 3, 1, 1)})
+    stored = {"w": np.ones((3, 4), np.int32), "k": np.ones(4, np.int32)}
+    for model in (seen, widened, residual, make([gemm, sum_], {"x": [2, 3]}, {"y": None}, stored)):
+        assert applied(FOLD_BIAS, model)[0] is model
 
 
 def test_an_existing_bias_of_transposed_conv_and_gemm() -> None:
@@ -298,15 +284,3 @@ def test_an_existing_bias_of_transposed_conv_and_gemm() -> None:
     assert ops(folded) == ["ConvTranspose", "Flatten", "Gemm"]
     assert len(changes) == 2
     assert_same(model, folded)
-
-
-def test_a_residual_sum_stays() -> None:
-    nodes = [node("Conv", ["x", "w"], ["c"]), node("Add", ["c", "x"], ["y"])]
-    model = make(nodes, {"x": [1, 3, 6, 6]}, {"y": None}, {"w": weights(3, 3, 1, 1)})
-    assert applied(FOLD_BIAS, model)[0] is model
-
-
-def test_integer_products_stay() -> None:
-    nodes = [node("Gemm", ["x", "w"], ["c"]), node("Add", ["c", "k"], ["y"])]
-    model = make(nodes, {"x": [2, 3]}, {"y": None}, {"w": np.ones((3, 4), np.int32), "k": np.ones(4, np.int32)})
-    assert applied(FOLD_BIAS, model)[0] is model

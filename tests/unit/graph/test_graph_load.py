@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from edgert import limits
 from edgert.errors import ModelError
 from edgert.graph import from_proto, load, to_bytes
 from tests.unit.graph.graphs import make_proto, node, value, weights
@@ -114,6 +115,7 @@ CHECKPOINT = b"PK\x03\x04" + bytes(30) + b"best/data.pkl\x80\x02}q\x00X\x05\x00\
         (b"<?xml version='1.0'?><net/>", "XML", ""),
         ("Modell für die Straße\n".encode() * 40, "text file", ""),
         (bytes(1000), "file of zeros", ""),
+        (b"\xde\xad\xbe\xef" * 8, "32 bytes", ""),
         (b"\x40\x00\x00\x00\x00\x00\x00\x00" + b'{"w":{}}', "safetensors", ""),
     ],
 )
@@ -134,11 +136,6 @@ def test_a_checkpoint_is_exported_with_its_own_name(tmp_path: Path, data: bytes)
 def test_a_pipeline_file_is_sent_to_its_own_check(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("name: dock\nstages: {}\n")
     assert "edgert validate checks a pipeline file" in refusal(tmp_path / "p.yaml").fix
-
-
-def test_unrecognized_bytes(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(b"\xde\xad\xbe\xef" * 8)
-    assert "not an ONNX model" in refusal(tmp_path / "m.onnx").what
 
 
 def save(proto: onnx.ModelProto, tmp_path: Path) -> Path:
@@ -313,6 +310,21 @@ def test_external_data_with_odd_numbers(split: Path, key: str, text: str) -> Non
     next(item for item in proto.graph.initializer[0].external_data if item.key == key).value = text
     split.write_bytes(proto.SerializeToString())
     assert "'w'" in refusal(split).why and len(refusal(split).why) < 200
+
+
+def test_more_than_two_gibibytes_are_refused_before_they_are_read(split: Path) -> None:
+    os.truncate(split.with_name("weights.bin"), 2**31)
+    assert "too large" in refusal(split).what
+    os.truncate(split, 2**31)
+    assert "too large" in refusal(split).what
+
+
+def test_tensors_that_share_their_data_count_each(split: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MODEL_BYTES", 800)
+    proto = onnx.load(split, load_external_data=False)
+    proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
+    split.write_bytes(proto.SerializeToString())
+    assert "it takes 864 bytes with its weights" in refusal(split).why
 
 
 @pytest.mark.parametrize("place", ["input", "stored", "inside"])

@@ -65,31 +65,16 @@ def test_chains_of_them() -> None:
     assert len(changes) == 3
 
 
-def test_a_graph_output_keeps_its_name() -> None:
-    nodes = [
-        node("Relu", ["x"], ["a"]),
-        node("Neg", ["a"], ["z"]),
-        node("Identity", ["a"], ["y"]),
-        node("Abs", ["a"], ["w"]),
-    ]
-    model = make(nodes, {"x": [4]}, {"y": None, "z": None, "w": None})
-    cleaned, _ = applied(REMOVE_NOOPS, model)
-    assert ops(cleaned) == ["Relu", "Neg", "Abs"]
-    assert [list(item.input) for item in cleaned.proto.graph.node] == [["x"], ["y"], ["y"]]
-    assert_same(model, cleaned)
-
-
-def test_a_chain_into_a_graph_output() -> None:
-    nodes = [
-        node("Relu", ["x"], ["a"]),
-        node("Identity", ["a"], ["b"]),
-        node("Identity", ["b"], ["y"]),
-        node("Neg", ["b"], ["z"]),
-    ]
-    model = make(nodes, {"x": [4]}, {"y": None, "z": None})
-    cleaned, _ = applied(REMOVE_NOOPS, model)
-    assert ops(cleaned) == ["Relu", "Neg"]
-    assert_same(model, cleaned)
+def test_a_graph_output_keeps_its_name_behind_a_chain_too() -> None:
+    relu, first = node("Relu", ["x"], ["a"]), node("Identity", ["a"], ["y"])
+    one = [relu, node("Neg", ["a"], ["z"]), first, node("Abs", ["a"], ["w"])]
+    chain = [relu, node("Identity", ["a"], ["b"]), node("Identity", ["b"], ["y"]), node("Neg", ["b"], ["z"])]
+    for nodes, results, left in ((one, "yzw", ["Relu", "Neg", "Abs"]), (chain, "yz", ["Relu", "Neg"])):
+        model = make(nodes, {"x": [4]}, dict.fromkeys(results))
+        cleaned, _ = applied(REMOVE_NOOPS, model)
+        assert ops(cleaned) == left
+        assert [list(item.input) for item in cleaned.proto.graph.node] == [["x"], ["y"], ["y"]][: len(left)]
+        assert_same(model, cleaned)
 
 
 def test_outputs_that_need_a_node_keep_one() -> None:

@@ -71,7 +71,7 @@ def test_ports_of_one_variable_have_one_type() -> None:
     assert [port.variable for port in (*found.inputs, *found.outputs)] == ["T"] * 4
     assert "float16" in found.inputs[0].dtypes
     assert "int8" not in found.inputs[0].dtypes
-    assert found.is_given("T")
+    assert found.is_input_type("T")
     assert found.input(3) is None
 
 
@@ -95,7 +95,7 @@ def test_the_last_of_a_variadic_operator_stands_for_all() -> None:
 def test_a_loop_carries_tensors_of_any_types_side_by_side() -> None:
     found = signature("Loop", 17)
     assert found is not None
-    assert not found.is_given(found.outputs[-1].variable)
+    assert not found.is_input_type(found.outputs[-1].variable)
 
 
 def test_types_depend_on_the_opset() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import onnx
@@ -13,7 +14,7 @@ from pydantic import TypeAdapter
 
 from edgert.config import ModelConfig, TaskConfig
 from edgert.errors import ConfigError
-from edgert.graph import load
+from edgert.graph import load, metadata
 from edgert.graph.metadata import class_names, metadata_of
 from edgert.stages.decode.kinds import fitting_decoder, labels_of
 
@@ -44,6 +45,14 @@ def test_metadata_are_read_as_they_were_written(tmp_path: Path) -> None:
 def test_what_is_no_model_has_no_metadata(damage: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(damage)
     assert metadata_of(tmp_path / "m.onnx") == {} == metadata_of(tmp_path / "absent.onnx")
+
+
+def test_a_pipe_and_endless_fields_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert metadata_of(tmp_path / "pipe") == {}
+    path = saved(tmp_path / "m.onnx", names="a b c")
+    monkeypatch.setattr(metadata, "_MOST_FIELDS", 2)
+    assert metadata_of(path) == {}
 
 
 @pytest.mark.parametrize(

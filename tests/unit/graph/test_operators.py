@@ -23,7 +23,7 @@ from edgert.graph.operators import (
     VIEWS,
     WEIGHTED,
     about,
-    data_of,
+    data_inputs,
     is_integer,
 )
 
@@ -174,9 +174,9 @@ def test_values_of_the_output_relate_to_those_read(name: str) -> None:
 
 
 def test_data_stands_where_the_row_says() -> None:
-    assert data_of("Slice", ["x", "from", "to"]) == ("x",)
-    assert data_of("Concat", ["x", "y", "z"]) == ("x", "y", "z")
-    assert data_of("Where", ["if", "x", "y"]) == ("x", "y")
+    assert data_inputs("Slice", ["x", "from", "to"]) == ("x",)
+    assert data_inputs("Concat", ["x", "y", "z"]) == ("x", "y", "z")
+    assert data_inputs("Where", ["if", "x", "y"]) == ("x", "y")
 
 
 def test_integer_operators() -> None:

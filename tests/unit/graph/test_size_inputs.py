@@ -87,10 +87,17 @@ def test_each_has_its_two_numbers(tmp_path: Path, image: Any, name: str, kind: i
 
 
 @pytest.mark.parametrize(
-    ("image", "name"), [(("N", 3, "H", "W"), "orig_target_sizes"), (IMAGE, "other"), ((3, 64, 96), "scale_factor")]
+    ("image", "name", "kind"),
+    [
+        (("N", 3, "H", "W"), "orig_target_sizes", TensorProto.INT64),
+        (IMAGE, "other", TensorProto.INT64),
+        ((3, 64, 96), "scale_factor", TensorProto.FLOAT),
+        (IMAGE, "im_shape", TensorProto.STRING),
+        (IMAGE, "im_shape", 999),
+    ],
 )
-def test_others_stay_inputs(tmp_path: Path, image: Any, name: str) -> None:
-    model = load(deployed(tmp_path / "m.onnx", image, name))
+def test_others_stay_inputs(tmp_path: Path, image: Any, name: str, kind: int) -> None:
+    model = load(deployed(tmp_path / "m.onnx", image, name, kind))
     assert [spec.name for spec in inputs(model)] == ["images", name]
 
 

@@ -12,7 +12,7 @@ from edgert.errors import ConfigError
 from edgert.graph import Graph, Model, count, read
 from edgert.graph.count import multiply_adds
 from edgert.graph.dla_node import dla_nodes
-from edgert.graph.dla_rewrites import fit_model, prove, ready
+from edgert.graph.dla_rewrites import fit_model, prepare_for_dla, prove
 from edgert.graph.model import Array
 from edgert.placement.dla_share import compare, survey, target_of
 from tests.helpers import yolo_models
@@ -201,7 +201,7 @@ def test_yolov8n_of_typed_int8_is_a_doubt_at_every_split() -> None:
 @pytest.mark.parametrize(("name", "segments"), [("yolov8n", 1), ("yolo11n", 2)])
 def test_backbone_and_neck_are_one_segment_and_equal(name: str, segments: int) -> None:
     """Splits behind a SiLU are gone; the attention of YOLO11 is one piece on the GPU, between its backbone and neck."""
-    before = ready(yolo_models.model(name, 64))
+    before = prepare_for_dla(yolo_models.model(name, 64))
     after, _ = fit_model(before)
     graph = read(after)
     for release in ("10.3.0", "11.4.1"):

@@ -9,7 +9,16 @@ import pytest
 
 from edgert.errors import ModelError, PlacementError
 from edgert.graph import Graph, Model, Node, inputs, read, to_bytes, write
-from edgert.graph.dla_rewrites import REWRITES, cut_head, fit, fit_model, prove, ready, static_batch, without
+from edgert.graph.dla_rewrites import (
+    REWRITES,
+    cut_head,
+    fit,
+    fit_model,
+    prepare_for_dla,
+    prove,
+    remaining_rewrites,
+    with_static_batch,
+)
 from tests.unit.graph.dla_rewrites.proving import feeds, fitted, run
 from tests.unit.graph.graphs import assert_same, make, node, ops, value, weights
 
@@ -65,19 +74,19 @@ def test_rewrites_are_optional_and_keep_their_order() -> None:
 
 
 def test_rewrites_are_left_out_by_name_or_glob() -> None:
-    assert without([]) == tuple(REWRITES)
-    assert without(["*"]) == ()
-    left = without(["max-pool", "fold-*"])
+    assert remaining_rewrites([]) == tuple(REWRITES)
+    assert remaining_rewrites(["*"]) == ()
+    left = remaining_rewrites(["max-pool", "fold-*"])
     assert set(REWRITES) - set(left) == {"max-pool", "fold-constants", "fold-batchnorm", "fold-bias"}
     assert {item.rule for item in fit(read(detector()))[1]} == {"hard-swish"}
-    assert fit(read(detector()), without(["hard-*"]))[1] == ()
+    assert fit(read(detector()), remaining_rewrites(["hard-*"]))[1] == ()
 
 
 def test_an_unknown_rewrite_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(PlacementError, match="did you mean 'hard-swish'"):
         fit(read(detector()), ["hardswish"])
     with pytest.raises(PlacementError, match="no rewrite 'maxpool'; did you mean 'max-pool'") as caught:
-        without(["maxpool"], "p.yaml:3 models.net.skip_rewrites")
+        remaining_rewrites(["maxpool"], "p.yaml:3 models.net.skip_rewrites")
     assert "fold-constants" in caught.value.why and caught.value.where.startswith("p.yaml:3") and caught.value.fix
 
 
@@ -103,17 +112,17 @@ def test_a_whole_model_with_an_open_batch() -> None:
     assert ops(after) == ["AveragePool", "Conv", "Reshape"]
     assert {item.rule for item in changes} == {"global-mean", "dense"}
     assert inputs(after)[0].shape == (1, 20, 7, 7)
-    assert prove(static_batch(model), after, feeds(after), run).relative <= 1e-5
+    assert prove(with_static_batch(model), after, feeds(after), run).relative <= 1e-5
 
 
 def test_a_batch_of_two_and_other_open_dimensions() -> None:
     model = make([node("Relu", ["x"], ["y"])], {"x": [None, 3, 4, 4]}, {"y": None})
-    assert inputs(static_batch(model, 2))[0].shape == (2, 3, 4, 4)
+    assert inputs(with_static_batch(model, 2))[0].shape == (2, 3, 4, 4)
     open_size = make([node("Relu", ["x"], ["y"])], {"x": [None, 3, "h", 4]}, {"y": None})
     with pytest.raises(ModelError, match="open dimensions"):
-        static_batch(open_size)
+        with_static_batch(open_size)
     fixed = make([node("Relu", ["x"], ["y"])], {"x": [1, 3, 4, 4]}, {"y": None})
-    assert static_batch(fixed) is fixed
+    assert with_static_batch(fixed) is fixed
 
 
 def test_a_head_and_what_is_in_front_are_cut_off() -> None:
@@ -217,7 +226,7 @@ def windows(batch: int | str) -> Model:
 
 @pytest.mark.parametrize("batch", [1, 2, "batch"])
 def test_every_tensor_of_static_windows_has_a_size(batch: int | str) -> None:
-    graph = read(ready(windows(batch)))
+    graph = read(prepare_for_dla(windows(batch)))
     ends = {spec.name: spec for spec in graph.outputs}
     made = [ends.get(name) or graph.specs[name] for node in graph.nodes for name in node.outputs]
     assert [str(spec) for spec in made if not spec.is_static] == []
@@ -228,4 +237,4 @@ def test_every_tensor_of_static_windows_has_a_size(batch: int | str) -> None:
 
 def test_the_result_stays() -> None:
     model = windows(2)
-    assert_same(model, ready(model))
+    assert_same(model, prepare_for_dla(model))
