@@ -1,4 +1,4 @@
-"""Image files: one way to read them, whatever their names are, upright, and without a word of OpenCV's own."""
+"""Image files, read in one way: whatever their names, rotated by their metadata, without messages of OpenCV."""
 
 import struct
 from pathlib import Path
@@ -11,43 +11,44 @@ from edgert.runtime.frame import U8
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 _MOST_BYTES = 2**31 - 1
-"""OpenCV's largest buffer."""
+"""Largest buffer of OpenCV."""
 _HEAD_BYTES = 1 << 16
-"""Beginning of a PNG file in which an animation is declared, before its first image."""
+"""First bytes of a PNG file, where an animation is declared before the first image."""
 _MOST_PAGES = 64
 _REDUCED = 1
-"""A TIFF page that is a smaller form of another (TIFF 6.0, NewSubfileType)."""
+"""Bit that marks a TIFF page as a smaller version of another (TIFF 6.0, NewSubfileType)."""
 
 
 def is_image(path: Path) -> bool:
-    """Return whether a file begins like an image that can be read here. Reads its first bytes only."""
+    """Return whether a file begins like an image that OpenCV reads."""
     try:
-        with path.open("rb") as file:  # OpenCV takes names that are UTF-8 text only
-            return path.is_file() and bool(cv2.haveImageReader(f"/proc/self/fd/{file.fileno()}"))
+        if not path.is_file():  # opening a named pipe would block
+            return False
+        with path.open("rb") as file:  # OpenCV itself opens only names in UTF-8
+            return bool(cv2.haveImageReader(f"/proc/self/fd/{file.fileno()}"))
     except OSError:
         return False
 
 
 def more_images(path: Path) -> str:
-    """Return what to do with the images of a file behind its first, the one that is read; empty without such."""
+    """Return how to read all images of a file, of which only the first is read; empty for a file with one image."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
             if head[:8] == b"\x89PNG\r\n\x1a\n" and b"acTL" in head.partition(b"IDAT")[0]:
-                return "it is played as a video where its name ends in .apng"
-            if (
-                head[8:16] == b"WEBPVP8X" and head[20] & 2
-            ):  # https://developers.google.com/speed/webp/docs/riff_container
-                return "made a .gif or .mp4, it is played as a video"
+                return "rename it to .apng to play it as a video"
+            # https://developers.google.com/speed/webp/docs/riff_container
+            if head[8:16] == b"WEBPVP8X" and head[20] & 2:
+                return "convert it to .gif or .mp4 to play it as a video"
             if head[:4] in (b"II*\0", b"MM\0*") and _pages(file, ">" if head[:1] == b"M" else "<") > 1:
                 return "save each of its pages as a file"
-    except (OSError, struct.error, IndexError):  # decoding it says what is wrong
+    except (OSError, struct.error, IndexError):  # decoding reports the damage
         pass
     return ""
 
 
 def _pages(file: BinaryIO, order: str) -> int:
-    """Count the pages of a TIFF file, at most some. Raises struct.error where it is cut off."""
+    """Count the full-size pages of a TIFF file, up to a limit. Raises struct.error where it is cut off."""
     count, place = 0, 4
     for _ in range(_MOST_PAGES):
         file.seek(place)
@@ -71,7 +72,7 @@ def read_pixels(path: Path, how: int = cv2.IMREAD_UNCHANGED) -> U8 | None:
     """Return an image as OpenCV decodes it with flags ``how`` (``cv2.IMREAD_…``); None when it cannot be read.
 
     By default it is (height, width) or (height, width, channels) of uint8 or uint16. It is decoded from memory, because
-    OpenCV opens no file name that is not UTF-8 text, and reads no TIFF file that is rotated by 90°.
+    OpenCV cannot open file names that are not UTF-8, nor read TIFF files that are rotated by 90°.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -79,6 +80,6 @@ def read_pixels(path: Path, how: int = cv2.IMREAD_UNCHANGED) -> U8 | None:
         data = np.frombuffer(path.read_bytes(), np.uint8)
         image: U8 | None = cv2.imdecode(data, how) if data.size else None  # type: ignore[assignment]
     except (OSError, cv2.error):
-        # No longer there; larger than OpenCV's limit on pixels, or a header that lies about it.
+        # The file is gone, or its header declares more pixels than OpenCV's limit.
         return None
     return image

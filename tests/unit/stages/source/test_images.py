@@ -22,6 +22,7 @@ from edgert.runtime import Result
 from edgert.runtime.frame import U8, with_planes
 from edgert.runtime.json_form import plain_result
 from edgert.stages.source.files import Images
+from edgert.stages.source.stills import is_image
 from tests.helpers.virtual_clock import VirtualClock
 
 
@@ -51,6 +52,11 @@ def test_a_folder_leaves_other_files_out_and_a_glob_picks(tmp_path: Path) -> Non
     assert values(images(tmp_path)) == [1, 2]
     assert values(images(tmp_path / "*.bmp")) == [2]
     assert values(images(tmp_path / "a.png")) == [1]
+
+
+def test_a_named_pipe_is_no_image_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.png")
+    assert not is_image(tmp_path / "a.png")
 
 
 def test_a_recursive_glob_finds_deeper_images(tmp_path: Path) -> None:
@@ -196,7 +202,7 @@ def _with_tag(tiff: bytes, tag: int, value: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "said"), [(".webp", "played as a video"), (".png", ".apng"), (".tif", "pages"), (".jpg", "")]
+    ("suffix", "said"), [(".webp", "play it as a video"), (".png", ".apng"), (".tif", "pages"), (".jpg", "")]
 )
 def test_of_a_file_with_several_images_the_first_is_read_and_that_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, said: str
