@@ -25,7 +25,7 @@ from edgert.reporter import OnProgress
 from edgert.result_reader import NewestResult, Results, ResultTimeout, stream
 from edgert.running import Running
 from edgert.runtime import PixelFormat, Result, Summary
-from edgert.stages.source.api import ApiSource, are_several
+from edgert.stages.source.api import ApiSource, is_batch_input
 from edgert.stages.source.user_memory import Buffer
 
 if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile
@@ -155,7 +155,7 @@ class Pipeline:
                 or it has ended.
             EdgertError: the first error of any stage, which ends the pipeline.
         """
-        if isinstance(frame, list) or are_several(frame, format):
+        if isinstance(frame, list) or is_batch_input(frame, format):
             fix = "pipeline.call_batch(frames) takes several and returns a list"
             raise StageError("a call takes one frame", why=f"this {type(frame).__name__} is a batch", fix=fix)
         (result,) = self._running.call()([frame], {"format": format, "timestamp_ns": timestamp_ns, "copy": copy})

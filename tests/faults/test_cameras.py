@@ -162,7 +162,7 @@ def test_a_refused_password_is_reported_and_tried_slowly(
         with pipeline(tmp_path, {"cam": camera(wrong), "end": "{sink: null, from: cam}"}) as running:
             running.start()
             wait(lambda: state(running).reason)
-            assert state(running).reason == "it wants another user or password"
+            assert state(running).reason == "it refuses this user or password"
             time.sleep(1.5)
             assert server.connections <= 2, "a camera locks an account after a few tries"
             server.password = "wr0ng"
@@ -233,14 +233,14 @@ def test_a_path_that_is_gone_later_is_waited_for(units: list[bytes], tmp_path: P
             wait(lambda: state(running).up)
             server.status = 404
             server.drop()
-            wait(lambda: "no stream of that path" in state(running).reason)
+            wait(lambda: "no stream at that path" in state(running).reason)
             server.status = 200
             wait(lambda: state(running).up)
         server.status = 404
         stages = {"cam": camera(server.url), "end": "{sink: null, from: cam}"}
         with pytest.raises(DeviceError, match="cannot open rtsp") as caught, pipeline(tmp_path, stages) as running:
             running.run()
-        assert "no stream of that path" in caught.value.why
+        assert "no stream at that path" in caught.value.why
 
 
 @pytest.mark.parametrize("address", ["rtsp://cam:99999/x", "rtsp://cam:port/x", "udp://239.1.1.1", "rtsp:///x"])
@@ -287,17 +287,17 @@ def warnings(log: pytest.LogCaptureFixture) -> list[str]:
 def test_reminders_come_every_few_minutes_and_new_reasons_at_once(caplog: pytest.LogCaptureFixture) -> None:
     clock, over = VirtualClock(), threading.Event()
     way = Connection("cam", "rtsp://x", clock)
-    way.gave_image()
+    way.record_image()
     while clock.now_ns() < 1000e9:
         why = "the cable is out" if clock.now_ns() < 600e9 else "it is locked"
-        clock.wait(over, way.lost(DeviceError("lost", why=why)))
+        clock.wait(over, way.record_loss(DeviceError("lost", why=why)))
     warned = warnings(caplog)
     assert [line.split(": ")[1].split(" rtsp")[0] for line in warned] == ["lost", "still no", "still no", "still no"]
     assert ["the cable is out" in line for line in warned] == [True, True, False, False]
     assert ["it is locked" in line for line in warned] == [False, False, True, True]
     assert all(f" for {minutes}" in line for line, minutes in zip(warned[1:], ("30", "60", "90"), strict=True))
     assert way.stats(0, 0).reason == "it is locked" and (way.stats(0, 0).state_s or 0) >= 999
-    way.gave_image()
+    way.record_image()
     assert "is back after 100" in warnings(caplog)[-1]
 
 
@@ -305,7 +305,7 @@ def test_reasons_that_are_always_others_do_not_flood_the_log(caplog: pytest.LogC
     clock, over = VirtualClock(), threading.Event()
     way = Connection("cam", "rtsp://x", clock)
     for number in range(5000):
-        clock.wait(over, way.lost(DeviceError("lost", why=f"buffer {number} is late")))
+        clock.wait(over, way.record_loss(DeviceError("lost", why=f"buffer {number} is late")))
     minutes = clock.now_ns() / 60e9
     assert len(warnings(caplog)) <= live.MOST_LINES * (minutes / 5 + 1)
 
@@ -313,10 +313,10 @@ def test_reasons_that_are_always_others_do_not_flood_the_log(caplog: pytest.LogC
 def test_one_that_comes_and_goes_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     clock, over = VirtualClock(), threading.Event()
     way = Connection("cam", "rtsp://x", clock)
-    way.gave_image()
+    way.record_image()
     for _ in range(500):
-        clock.wait(over, way.lost(DeviceError("lost", why="too many clients")))
-        way.gave_image()
+        clock.wait(over, way.record_loss(DeviceError("lost", why="too many clients")))
+        way.record_image()
         clock.wait(over, 1.0)
     warned = warnings(caplog)
     assert len(warned) <= 30 and any("lost rtsp://x 10 times in" in line for line in warned)
@@ -325,9 +325,9 @@ def test_one_that_comes_and_goes_does_not_flood_the_log(caplog: pytest.LogCaptur
 
 def test_waits_after_a_refused_password_are_minutes() -> None:
     way = Connection("cam", "rtsp://x", VirtualClock())
-    waits = [way.lost(LoginError("refused", why="it wants another user or password")) for _ in range(6)]
+    waits = [way.record_loss(LoginError("refused", why="it refuses this user or password")) for _ in range(6)]
     assert all(45 <= one <= 240 for one in waits) and min(waits[3:]) >= 180
-    assert way.lost(DeviceError("lost", why="away")) <= 0.25, "of another kind, it is asked soon"
+    assert way.record_loss(DeviceError("lost", why="away")) <= 0.25, "of another kind, it is asked soon"
 
 
 def test_another_codec_after_a_reconnect_is_decoded(tmp_path: Path) -> None:

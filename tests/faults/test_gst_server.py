@@ -123,7 +123,7 @@ def test_a_wrong_password_is_reported_and_tried_slowly(tmp_path: Path) -> None:
         with pipeline(tmp_path, server) as running:
             running.start()
             wait(lambda: state(running).reason)
-            assert state(running).reason == "it wants another user or password"
+            assert state(running).reason == "it refuses this user or password"
         server.url = url
         with pipeline(tmp_path, server) as running:
             running.start()

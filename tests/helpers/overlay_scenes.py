@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import cv2
 import numpy as np
 
 from edgert.runtime.frame import Frame
 from edgert.runtime.records import Classification, Crops, Detections, Keypoints, Result, Segmentation
-from pipelines.conveyor import LABELS as PARTS, Conveyor
-from tests.helpers.frames import frame_of
 
 ELEMENTS = ("boxes", "labels", "masks", "keypoints", "trails", "stats")
 _LABELS = ("person", "Fahrrad groß", "car", "g|jÅ,y")
@@ -80,26 +77,3 @@ def odd_scenes(frame: Frame) -> Iterator[Result]:
     pieces = tuple(Segmentation(mask[: 2 + row, row:] % 2, tuple(box)) for row, box in enumerate(boxes.tolist()[:9]))
     yield Result(frame, {"find": replace(found, corners=turned)})
     yield Result(frame, {"find": replace(found[np.arange(9)], masks=pieces)})
-
-
-class Demo:
-    """Frames of the demo's belt as a decoder gives them, with what is known to be on them as tracks.
-
-    Args:
-        seed: the scene that ``pipelines/hello.yaml`` shows.
-    """
-
-    def __init__(self, width: int, height: int, seed: int = 7) -> None:
-        self._belt, self._size = Conveyor(width, height, 30, seed), (width, height)
-
-    def result(self, index: int) -> Result:
-        """Of one frame: NV12, boxes with numbers, scores that differ from frame to frame."""
-        width, height = self._size
-        image = np.empty((height, width, 3), np.uint8)
-        known = self._belt.render(index, image)
-        packed = cv2.cvtColor(image, cv2.COLOR_BGR2YUV_I420)
-        chroma = packed[height:].reshape(2, height // 2, width // 2).transpose(1, 2, 0)
-        planes = packed[:height], np.ascontiguousarray(chroma)
-        frame = frame_of(width, height, "nv12", pixels=planes, index=index, timestamp_ns=index * 33_333_333)
-        scores = np.random.default_rng(index).uniform(0.9, 0.96, len(known.ids)).astype(np.float32)
-        return Result(frame, {"track": Detections(known.boxes, scores, known.classes, PARTS, known.ids)})

@@ -374,7 +374,7 @@ def test_a_message_that_is_no_image_is_left_out(tmp_path: Path, caplog: pytest.L
         wait_until(lambda: acknowledged(broker.port) == (6, 0))
         assert one.state()["stages"]["crops"]["source"]["skipped"] == 5
         one.stop()
-    assert len(re.findall("is left out: it is not JSON", caplog.text)) == 1  # not a line for each
+    assert len(re.findall("is skipped: it is not JSON", caplog.text)) == 1  # not a line for each
 
 
 def test_a_broker_that_is_away_at_the_start_and_in_between(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -460,7 +460,7 @@ def test_two_machines_with_one_consumer_name_and_other_settings(
         from edgert.stages.source import nats_group
 
         subject = "edgert.gate.north.crops"
-        name = nats_group.consumer_of("readers", "north", subject)
+        name = nats_group.consumer_name("readers", "north", subject)
 
         async def take_the_name() -> None:
             import nats
@@ -511,9 +511,9 @@ def test_many_large_objects_fit_a_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "wrong"),
     [
-        ({"source": "nats://"}, "no address of a NATS server"),
+        ({"source": "nats://"}, "not the address of a NATS server"),
         ({"source": "nats://host:99999/x"}, "Port out of range"),
-        ({"source": "nats://host/a..b"}, "no address of a NATS server"),
+        ({"source": "nats://host/a..b"}, "not the address of a NATS server"),
         ({"source": "nats://host/x", "options": {"groop": "x"}}, "did you mean 'group'"),
         ({"source": "nats://host/x", "options": {"group": "a b"}}, "a name for its group"),
         ({"source": "nats://host/x", "options": {"tls": {"cert": "x.pem"}}}, "cert"),

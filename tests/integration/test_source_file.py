@@ -220,7 +220,7 @@ def _sound(path: Path) -> None:
     [
         (_text, "cannot open", "not a video"),
         (_empty, "cannot open", "not a video"),
-        (_sound, "cannot play", "no video in it, only audio"),
+        (_sound, "cannot play", "it holds no video, only audio"),
         (Path.mkdir, "no image", "the folder holds none"),
     ],
 )

@@ -18,7 +18,7 @@ from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
 from edgert.stages.source import gst, gst_decoder
-from edgert.stages.source.decoders import Choice
+from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.gst_decoder import GstDecoder
 from edgert.stages.source.kinds import source_for
@@ -108,7 +108,7 @@ def test_a_decoder_that_fails_again_and_again_leaves_a_stream_to_the_processor(
     clip: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instead_of_a_jetsons(monkeypatch, "avdec_h264 ! identity error-after=5")
-    choice = Choice("stages.cam", "auto")
+    choice = DecoderChoice("stages.cam", "auto")
     for _ in range(3):
         video = Video(str(clip), Counter(), REAL, where="stages.cam", live=True)
         choice.apply(video, None)

@@ -216,7 +216,7 @@ def test_from_a_real_decoder_an_image_comes_without_the_next_one(tmp_path: Path)
     [
         ({"codec": "mpeg4"}, "NVDEC is given h264 and hevc here, not mpeg4"),
         ({"pix_fmt": "yuv422p"}, "pixels are yuv422p; on the GPU they are read as 4:2:0 of 8 bits"),
-        ({"rotation": 90}, "filmed upright"),
+        ({"rotation": 90}, "asks for a rotation"),
     ],
 )
 def test_what_it_cannot_decode_stays_on_the_processor(
@@ -286,7 +286,7 @@ def test_a_file_that_is_cut_off_is_told_as_on_the_processor(rig: Rig, clip: Path
 
 
 def test_times_follow_the_order_of_display() -> None:
-    times = door.Times()
+    times = door.DisplayTimes()
     for pts in (40, 120, 80, 0, 60, 100):  # an image from before the first key frame is never shown
         times.put(pts)
     assert [times.take() for _ in range(6)] == [40, 60, 80, 100, 120, None]

@@ -64,7 +64,7 @@ def test_a_source_without_videos_says_why(source: str, why: str, tmp_path: Path)
 @pytest.mark.parametrize("source", ["vids", "vids/*", "images:vids/*"])
 def test_what_matches_videos_and_images_is_never_read_as_images(source: str, tmp_path: Path) -> None:
     touch(tmp_path / "vids", "a.mp4", "b.mp4", "thumb.jpg")
-    with pytest.raises(StageError, match="names videos, too") as caught:
+    with pytest.raises(StageError, match="names both images and videos") as caught:
         validate(write(tmp_path, source, "  end: {sink: null, from: cam}\n"))
     assert "a.mp4" in caught.value.why and 'source: "videos:' in caught.value.fix
 

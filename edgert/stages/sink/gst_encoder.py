@@ -21,7 +21,7 @@ from edgert.runtime.records import Result
 from edgert.stages.sink.encoders import KEYFRAME_EVERY, TICKS_HZ, Codec, I420Writer, Kind, Unit, VideoFormat, log
 from edgert.stages.sink.gpu_images import GpuImages
 from edgert.stages.source import gst, gst_pipelines
-from edgert.stages.source.nvmm_mapping import JetsonCalls, OnGpu, Surface, jetson_calls, on_gpu
+from edgert.stages.source.nvmm_mapping import JetsonCalls, MappedSurface, Surface, jetson_calls, map_surface
 
 # Video memory of a Jetson (NVMM) for elements that take images: made once, mapped to CUDA once, written by its GPU.
 #
@@ -39,7 +39,7 @@ class NvmmPool:
         calls: gives the C functions.
 
     Attributes:
-        images: each mapped for writing; see :class:`~edgert.stages.source.nvmm_mapping.OnGpu`.
+        images: each mapped for writing; see :class:`~edgert.stages.source.nvmm_mapping.MappedSurface`.
         surfaces: addresses of their NvBufSurfaces.
         access: how CUDA gets at them, and why not in a better way.
 
@@ -51,14 +51,14 @@ class NvmmPool:
         self, device: CudaDevice, width: int, height: int, count: int, calls: Callable[[], JetsonCalls] = jetson_calls
     ) -> None:
         self._device = device
-        self.images, self.surfaces = list[OnGpu](), list[int]()
+        self.images, self.surfaces = list[MappedSurface](), list[int]()
         self.access, known = "", None
         with device:
             self._calls = calls()
             try:
                 for _ in range(count):
                     self.surfaces.append(self._calls.create(width, height))
-                    image, known = on_gpu(self.surfaces[-1], self._calls, known, writes=True)
+                    image, known = map_surface(self.surfaces[-1], self._calls, known, writes=True)
                     self.images.append(image)
                     self.access = f"{known.way} ({known.why})" if known.why else known.way
             except DeviceError:

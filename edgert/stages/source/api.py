@@ -21,13 +21,13 @@ from edgert.runtime.thread_loop import works_for
 from edgert.stages.source.planes import (
     CHANNELS,
     Planes,
-    array_of_host,
+    array_planes,
     batch_planes,
     checked_planes,
-    images_of,
+    host_array,
     is_batch,
-    parts_of,
-    whole_planes,
+    split_batch,
+    split_planes,
 )
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 from edgert.stages.source.user_memory import Buffer, Buffers, Tensors
@@ -40,10 +40,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class ApiSource:
-    """Frames that a program submits from any thread, in the order of submission; none is lost: :meth:`submit` waits.
+    """Source of frames that a program submits from any thread, in the order of submission.
 
-    While :meth:`serve` runs, the submitting thread passes a frame on. Before that, and for readers of :meth:`frames`,
-    frames wait in a queue.
+    No frame is lost: :meth:`submit` waits for room. While :meth:`serve` runs, the submitting thread itself passes its
+    frames on. Before that, and for readers of :meth:`frames`, frames wait in a queue.
 
     Without ``copy=True`` no pixel is copied. The frame *is* the caller's memory, which must not change until the
     results of that frame have been taken and released.
@@ -62,20 +62,20 @@ class ApiSource:
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=config.fps, paced=False)
         self.thin = self._timeline.thin
         self._taker: FrameTaker | None = None
-        self._stop = threading.Event()  # of the thread that serves
-        self._turn = threading.Lock()  # of one who gives a frame on
+        self._stop = threading.Event()  # set to end serve()
+        self._turn = threading.Lock()  # held while frames are passed on
         self._device: CudaDevice | None = None
         self._tensors: Tensors | None = None
         self._buffers: Buffers | None = None
         self._is_shared = self._has_advised = False
 
     def share(self, device: CudaDevice) -> None:
-        """Copy frames into memory that this GPU reads; see :class:`~edgert.assemble.pixels.SharingSource`."""
+        """Copy frames to memory that this GPU reads; see :class:`~edgert.assemble.pixels.SharingSource`."""
         self._is_shared = True
         self._timeline.share(device)
 
     def read_by(self, device: CudaDevice) -> None:
-        """Accept images on this GPU, too, because a model reads them there. Call it before the start."""
+        """Accept arrays on this GPU, too, because a model reads them there. Call it before the start."""
         self._device = device
 
     def submit(
@@ -112,7 +112,7 @@ class ApiSource:
         form: PixelFormat = format or own or "bgr"
         pictures, lease = self._pixels(array, form, copy)
         try:
-            times = self._times(timestamp_ns, len(pictures))
+            times = self._capture_times(timestamp_ns, len(pictures))
         except StageError:
             if not (isinstance(array, Buffer) and array.submitted(lease, is_taken=False)):
                 lease.release()
@@ -127,15 +127,15 @@ class ApiSource:
     def put(self, array: Any, images: list[Image], timeout_s: float | None = None) -> int:
         """Queue the images and empty the list: the second half of :meth:`submit`.
 
-        Where it raises, the array is the caller's again unless some of its frames went on.
+        After an error the array belongs to the caller again, unless some of its frames were passed on.
         """
-        return self._handed_over(array, images, partial(self._put, images, timeout_s))
+        return self._complete_submission(array, images, partial(self._put, images, timeout_s))
 
     def take(self, array: Any, images: list[Image], stop: threading.Event) -> list[Frame]:
-        """Return the images as frames at once, without a queue; for one thread, and only while nothing serves.
+        """Convert the images to frames without the queue; for one thread, and only while :meth:`serve` does not run.
 
-        There are fewer frames than images where the limit is reached or ``stop`` is set. After that there are none, and
-        the array is the caller's again.
+        There are fewer frames than images where the limit is reached or ``stop`` is set. Later calls then return none,
+        and the array belongs to the caller again.
         """
         if self._is_over:
             give_back(array, images)
@@ -143,12 +143,12 @@ class ApiSource:
 
         def taken() -> list[Frame]:
             frames = self._frames_of(images, stop)
-            self._number(len(frames))
+            self._count_submitted(len(frames))
             return frames
 
-        return self._handed_over(array, images, taken)
+        return self._complete_submission(array, images, taken)
 
-    def _handed_over(self, array: Any, images: list[Image], work: Callable[[], T]) -> T:
+    def _complete_submission(self, array: Any, images: list[Image], work: Callable[[], T]) -> T:
         lease = images[0].lease
         try:
             found = work()
@@ -169,8 +169,8 @@ class ApiSource:
     ) -> Buffer:
         """Return memory for one image or a batch that a GPU reads in place; ordinary memory without a GPU.
 
-        At most 48 buffers of a size are in use at a time, or 8 of batches and more where these are small. Then this
-        waits for one to come back. Memory of the four sizes used last is kept. Callable from any thread.
+        At most 48 single buffers of a size are in use at a time, fewer of batches, but at least 8. Then this waits for
+        one to come back. Memory of the four sizes used last is kept. Callable from any thread.
 
         See :meth:`edgert.Pipeline.buffer` for arguments and errors.
         """
@@ -178,7 +178,7 @@ class ApiSource:
         if batch is not None and batch < 1:
             what = f"there is no buffer for a batch of {batch}"
             raise StageError(what, where=self._where, fix="batch=8, or leave it out for one image")
-        return self._lender().lend(whole, format, timeout_s, self._where, batch or 0)
+        return self._open_buffers().lend(whole, format, timeout_s, self._where, batch or 0)
 
     def finish(self) -> None:
         """Declare that no more frames will come; submitted ones are still processed. May be called twice."""
@@ -196,25 +196,25 @@ class ApiSource:
     def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
         """Give frames to ``taker`` until :meth:`finish`, the limit, or ``stop``; see :class:`.ServedSource`."""
         try:
-            with self._turn:  # nobody overtakes those that wait
+            with self._turn:  # frames submitted from now on must not overtake those in the queue
                 with self._changed:
                     self._taker, self._stop = taker, stop
                     self._changed.notify_all()
-                self._give_waiting(taker)
-            while not self._refuses:
+                self._pass_on_waiting(taker)
+            while not self._refuses_frames:
                 with self._changed:
-                    if not (self._waiting or self._refuses):
-                        # A GPU that has read an image wakes no one; all else does, and a thread costs more each time.
+                    if not (self._waiting or self._refuses_frames):
+                        # Nothing notifies this thread that a GPU has read an image, so it polls for that alone.
                         self._changed.wait(None if self._tensors is None else _POLL_S)
                 with self._turn:
-                    self._give_waiting(taker)
+                    self._pass_on_waiting(taker)
                 self.reclaim()
-            with self._turn:  # what was submitted just before finish()
-                self._give_waiting(taker)
+            with self._turn:  # frames submitted just before finish()
+                self._pass_on_waiting(taker)
         finally:
-            with self._turn:  # a thread that passes a frame on has done so
+            with self._turn:  # wait for a thread that is passing frames on
                 self.close()
-                self._taker = None  # which holds this
+                self._taker = None  # breaks a reference cycle
 
     def wake(self) -> None:
         """Wake waiting threads; see :class:`~edgert.runtime.stage.ServedSource`."""
@@ -222,7 +222,7 @@ class ApiSource:
             self._changed.notify_all()
 
     def reclaim(self) -> None:
-        """Release images on a GPU that were read."""
+        """Release arrays that the GPU has read."""
         if self._tensors is not None:
             self._tensors.reclaim()
 
@@ -250,16 +250,16 @@ class ApiSource:
         if tensors is not None:
             tensors.close()
 
-    def _lender(self) -> Buffers:
+    def _open_buffers(self) -> Buffers:
         with self._changed:
             if self._is_over:
                 raise StageError("no more buffers are available", why="the pipeline has ended", where=self._where)
             if self._buffers is None:
-                is_shared = self._device is not None and self._device.traits.cached  # else the host reads past caches
+                is_shared = self._device is not None and self._device.traits.cached  # else reads bypass the CPU's cache
                 self._buffers = Buffers(self._device if is_shared else None, self._counter)
             return self._buffers
 
-    def _times(self, timestamp_ns: int | Sequence[int] | None, count: int) -> Sequence[int]:
+    def _capture_times(self, timestamp_ns: int | Sequence[int] | None, count: int) -> Sequence[int]:
         """Return the capture time of each of ``count`` frames."""
         if timestamp_ns is None:
             return [self._clock.now_ns()] * count
@@ -271,20 +271,16 @@ class ApiSource:
         return timestamp_ns
 
     def _put(self, images: list[Image], timeout_s: float | None) -> int:
-        # A thread of the pipeline itself makes the room that it would wait for, so its images wait.
-        number = self._keep(images, timeout_s) if self._taker is None or works_for(self._stop) else None
-        return self._give_now(images, timeout_s) if number is None else number
+        # A thread of the pipeline itself would wait for room that only it can make, so its images are queued.
+        number = self._enqueue(images, timeout_s) if self._taker is None or works_for(self._stop) else None
+        return self._pass_on(images, timeout_s) if number is None else number
 
-    def _keep(self, images: list[Image], timeout_s: float | None) -> int | None:
-        """Queue the images once there is room for one; return None where a taker serves by then.
-
-        Returns:
-            See :meth:`submit`.
-        """
+    def _enqueue(self, images: list[Image], timeout_s: float | None) -> int | None:
+        """Queue the images once there is room, and return what :meth:`submit` does; None where :meth:`serve` began."""
         with self._changed:
-            may_go_on = lambda: self._taker or self._refuses or len(self._waiting) < self._capacity  # noqa: E731
+            may_go_on = lambda: self._taker or self._refuses_frames or len(self._waiting) < self._capacity  # noqa: E731
             if not self._changed.wait_for(may_go_on, timeout_s):
-                raise self._no_room(timeout_s)
+                raise self._queue_full_error(timeout_s)
             self._check_open()
             if self._taker is not None and not works_for(self._stop):
                 return None
@@ -292,54 +288,54 @@ class ApiSource:
             self._waiting.extend(images)
             images.clear()
             self._changed.notify_all()
-            return self._number(count)
+            return self._count_submitted(count)
 
-    def _give_now(self, images: list[Image], timeout_s: float | None) -> int:
-        """Pass the images' frames on in this thread. Returns what :meth:`submit` does."""
+    def _pass_on(self, images: list[Image], timeout_s: float | None) -> int:
+        """Pass the images' frames on in this thread, and return what :meth:`submit` does."""
         if timeout_s is None:
-            with self._turn:  # Ctrl-C cannot come between this and the block
-                return self._given(images, None)
+            with self._turn:  # unlike acquire(), Ctrl-C cannot interrupt between the lock and the block
+                return self._pass_on_in_turn(images, None)
         until = time.monotonic() + timeout_s
         if not self._turn.acquire(timeout=max(timeout_s, 0.0)):
-            raise self._no_room(timeout_s)
+            raise self._queue_full_error(timeout_s)
         try:
-            return self._given(images, max(until - time.monotonic(), 0.0))
+            return self._pass_on_in_turn(images, max(until - time.monotonic(), 0.0))
         finally:
             self._turn.release()
 
-    def _given(self, images: list[Image], timeout_s: float | None) -> int:
-        """Do that, once it is this thread's turn."""
+    def _pass_on_in_turn(self, images: list[Image], timeout_s: float | None) -> int:
+        """Pass the images' frames on; the caller holds ``_turn``."""
         self._check_open()
         taker = self._taker
-        assert taker is not None  # as long as it is open
+        assert taker is not None  # serve() unsets it only after the source has closed
         count = len(images)
         if not taker.has_room(timeout_s):
-            raise self._no_room(timeout_s)
+            raise self._queue_full_error(timeout_s)
         self._check_open()
-        self._give(images, taker)
-        return self._number(count)
+        self._give_frames(images, taker)
+        return self._count_submitted(count)
 
-    def _number(self, count: int) -> int:
+    def _count_submitted(self, count: int) -> int:
         with self._changed:
             self._submitted += count
             return self._submitted - count
 
-    def _give_waiting(self, taker: FrameTaker) -> None:
+    def _pass_on_waiting(self, taker: FrameTaker) -> None:
         while self._waiting and not (self._is_over or self._stop.is_set()) and taker.has_room(None):
             images = [self._waiting.popleft()]
             try:
-                self._give(images, taker)
+                self._give_frames(images, taker)
             except BaseException:
                 give_back(None, images)
                 raise
 
-    def _give(self, images: list[Image], taker: FrameTaker) -> None:
-        """Pass frames on and empty the list. After an error the list has the images that still hold their lease."""
+    def _give_frames(self, images: list[Image], taker: FrameTaker) -> None:
+        """Pass the images' frames on and empty the list; see :meth:`_frames_of` for errors."""
         if frames := self._frames_of(images, self._stop):
             taker.give(frames)
 
     def _frames_of(self, images: list[Image], stop: threading.Event) -> list[Frame]:
-        """Convert images to frames; see :meth:`_give`."""
+        """Convert images to frames and empty the list. After an error it has the images that still hold their lease."""
         frames = list[Frame]()
         try:
             while images and not self._timeline.is_over:
@@ -360,39 +356,39 @@ class ApiSource:
         return frames
 
     @property
-    def _refuses(self) -> bool:
+    def _refuses_frames(self) -> bool:
         return self._is_over or self._is_finished or self._stop.is_set()
 
     def _check_open(self) -> None:
-        if self._refuses:
+        if self._refuses_frames:
             why = "finish() was called" if self._is_finished else "the pipeline has ended"
             raise StageError("no more frames can be submitted", why=why, where=self._where)
 
-    def _no_room(self, timeout_s: float | None) -> StageError:
+    def _queue_full_error(self, timeout_s: float | None) -> StageError:
         return StageError(
             f"no room for a frame within {timeout_s:g} s",
-            why="the queue is full: the pipeline is slower than frames come",
+            why="the queue is full: frames are submitted faster than the pipeline processes them",
             where=self._where,
             fix="submit less often, wait longer, or raise queue:",
         )
 
     def _pixels(self, array: Any, format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
-        """Return the planes of each image, and the lease that all share."""
+        """Return the planes of each image, and the lease that all images share."""
         if isinstance(array, Buffer) and not copy:
             pixels, lease = array.hand_over()
             if array.is_batch:
                 return batch_planes(pixels, format, self._where), lease
-            return [whole_planes(pixels, format, self._where)], lease
+            return [array_planes(pixels, format, self._where)], lease
         array = array.array if isinstance(array, Buffer) else array
-        parts = parts_of(array, format, self._where)
+        parts = split_planes(array, format, self._where)
         if not isinstance(parts[0], np.ndarray) and foreign.is_on_gpu(parts[0]):
             return self._on_gpu(parts, format, copy)
-        arrays = [array_of_host(part, self._where) for part in parts]
+        arrays = [host_array(part, self._where) for part in parts]
         if self._is_shared and not self._has_advised:
             self._has_advised = True
             _LOG.info(
                 "%s: images in ordinary memory are copied to memory that the GPU reads; "
-                "pipeline.buffer((width, height)) lends such memory, so that nothing is copied by the host",
+                "pipeline.buffer((width, height)) gives such memory, and the host then copies nothing",
                 self._where,
             )
         if len(arrays) == 1 and is_batch(arrays[0].shape, format):
@@ -403,9 +399,9 @@ class ApiSource:
         return [planes], lend(planes, self._counter)
 
     def _batch(self, array: U8, format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
-        """Return the images of one host array, copied once to memory that a GPU reads where a model needs that."""
-        images = images_of(array, format, self._where)
-        leased = self._lender().acquire(array.shape, len(array)) if self._is_shared else None
+        """Return the images of one host array, copied to shared memory where a model reads them on a GPU."""
+        images = split_batch(array, format, self._where)
+        leased = self._open_buffers().acquire(array.shape, len(array)) if self._is_shared else None
         if leased is None and not copy:
             return images, lend(array, self._counter)
         whole, lease = leased or (np.empty(array.shape, np.uint8), None)
@@ -420,10 +416,10 @@ class ApiSource:
                 f"{what} here",
                 why="no model reads the frames of this pipeline on a GPU, so it would have to be copied to the host",
                 where=self._where,
-                fix="tensor.cpu() before, or run the model on the GPU: engines: [tensorrt, onnxruntime-cuda]",
+                fix="call tensor.cpu() first, or run the model on the GPU: engines: [tensorrt, onnxruntime-cuda]",
             )
         if copy:
-            why = "the copy would not be finished when this returns"
+            why = "a copy on the GPU would not be finished when submit() returns"
             raise StageError(f"{what} with copy=True", why=why, where=self._where, fix="submit(tensor.clone())")
         with self._changed:
             if self._tensors is None:
@@ -435,7 +431,7 @@ class ApiSource:
             raise error.at(self._where)  # noqa: B904 - the same error, with its place
         try:
             if len(views) == 1 and is_batch(views[0].shape, format):
-                return images_of(views[0], format, self._where), lease
+                return split_batch(views[0], format, self._where), lease
             return [checked_planes(views, format, self._where)], lease
         except StageError:
             lease.release()
@@ -447,13 +443,11 @@ class ApiSource:
                 self._changed.wait_for(
                     lambda: self._waiting or self._is_finished or self._is_over or stop.is_set(), _POLL_S
                 )
-                if not self._waiting:
-                    if self._is_finished or self._is_over:
-                        return
-                    image = None
-                else:
-                    image = self._waiting.popleft()
+                image = self._waiting.popleft() if self._waiting else None
+                if image is not None:
                     self._changed.notify_all()
+                elif self._is_finished or self._is_over:
+                    return
             if image is None:
                 self.reclaim()
                 continue
@@ -461,13 +455,13 @@ class ApiSource:
             del image
 
 
-def are_several(array: Any, format: PixelFormat | None) -> bool:
-    """Return whether :meth:`ApiSource.submit` takes an array or :class:`Buffer` as a batch, even of one frame."""
+def is_batch_input(array: Any, format: PixelFormat | None) -> bool:
+    """Return whether :meth:`ApiSource.submit` reads an array or :class:`Buffer` as a batch, even of one frame."""
     return array.is_batch if isinstance(array, Buffer) else is_batch(getattr(array, "shape", ()), format or "bgr")
 
 
 def give_back(array: Any, images: Sequence[Image]) -> None:
-    """Undo :meth:`ApiSource.images`: return a buffer to its holder, release anything else."""
+    """Undo :meth:`ApiSource.images`: return a :class:`Buffer` to the caller, release any other array."""
     if images:
         lease = images[0].lease
         is_returned = isinstance(array, Buffer) and array.submitted(lease, is_taken=False)
@@ -490,7 +484,7 @@ def buffer_shape(shape: tuple[int, ...], format: PixelFormat, where: str) -> tup
     if not channels or len(channels) == 3 or is_odd or min(width, height) < 1 or (not is_size and whole != given):
         raise StageError(
             f"there is no buffer of shape {given} for {format} pixels",
-            why="it is one array of (height, width, channels), and for nv12 of (height * 3 / 2, width), both even",
+            why="a buffer is one array (height, width, channels), for nv12 (height * 3 / 2, width), both even",
             where=where,
             fix="buffer((width, height), format='bgr'), or 'rgb', 'nv12', 'gray', 'yuyv'",
         )

@@ -17,25 +17,24 @@ from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, PixelFormat
 from edgert.stages.source import ffmpeg, gst
-from edgert.stages.source.decoders import Choice
+from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.gst_decoder import jetson_missing, missing_mjpeg
 from edgert.stages.source.gst_pipelines import JETSON_DECODER, USB_CODECS, usb
 from edgert.stages.source.live import Device, FinalError, LiveSource
 from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
 from edgert.stages.source.v4l2 import FORMATS, Kernel, UserPointerCamera
-from edgert.stages.source.v4l2_modes import MJPEG, Offers, RateCheck, in_words, nearest, offers, wants_mjpeg
+from edgert.stages.source.v4l2_modes import MJPEG, Offers, RateCheck, describe_rates, nearest, offers, wants_mjpeg
 from edgert.units import whole_number
 
 log = logging.getLogger("edgert.source")
 
 DEVICES = Path("/dev")
-# FFmpeg's names of formats, as `format:` takes them, and the four letters V4L2 knows them by.
 _FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "gray": "GRAY", "nv12": "NV12"}
+"""``format:`` of a source, FFmpeg's name → V4L2's four letters."""
 _BY_CHANNELS: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
 
-
 Opener = Callable[[str], Any]
-"""A function that opens a device, as a ``cv2.VideoCapture``."""
+"""Function that opens a device as a ``cv2.VideoCapture``."""
 _VIDEO_CAPTURE: Opener = partial(cv2.VideoCapture, apiPreference=cv2.CAP_V4L2)
 
 
@@ -44,12 +43,12 @@ def camera_source(
 ) -> LiveSource:
     """Return a live source for the V4L2 device ``path``, set to ``size``, ``fps`` and ``format`` as far as it can.
 
-    Unplugged cameras are waited for. Where a GPU shares the processor's memory and reads ``format``, the driver writes
+    It waits for an unplugged camera. Where a GPU shares the processor's memory and reads ``format``, the driver writes
     where the GPU reads. Without an ``opener`` (tests pass their own camera), FFmpeg reads the device if it can, so that
     YUV stays YUV; else OpenCV converts it to BGR.
 
     Raises:
-        DeviceError: on the first frame, when there is no such camera or it may not be read.
+        DeviceError: on the first frame: there is no such camera, or this user may not read it.
     """
     live = True if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
@@ -69,10 +68,10 @@ def camera_source(
 
 
 class _Devices:
-    """Ways to open one camera, best first: the board's decoder, its driver into GPU memory, FFmpeg, OpenCV.
+    """Ways to open one camera, best first: the board's decoder, the driver writing to GPU memory, FFmpeg, OpenCV.
 
     Attributes:
-        shared: GPUs that share the processor's memory.
+        shared: GPUs that read OpenCV's buffers in place.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class _Devices:
     ) -> None:
         self._where, self._path, self._config = f"stages.{name}", path, config
         self._counter, self._clock, self._opener = counter, clock, opener
-        self._choice, self._mode = Choice(self._where, config.decode), ModeChoice(path, config, self._where)
+        self._choice, self._mode = DecoderChoice(self._where, config.decode), ModeChoice(path, config, self._where)
         self._check = RateCheck(self._where, path, config.fps, clock) if config.fps else None
         self.shared: list[CudaDevice] = []
 
@@ -88,35 +87,37 @@ class _Devices:
         """Open the camera.
 
         Args:
-            device: a GPU that its images are to come on, if any.
+            device: GPU whose memory the images are wanted in; None for the host.
 
         Raises:
-            DeviceError: there is no such camera, or it may not be read.
+            DeviceError: there is no such camera, or this user may not read it.
         """
         if self._opener is not None:
-            return self._opened(self._config, device)
-        require(self._path, self._where)
-        self._mode.look()
-        made = self._opened(self._mode.config, device)
-        return made if self._check is None else self._check.over(made, Kernel(), self._mode.size, self._mode.offers)
+            return self._open(self._config, device)
+        check_device(self._path, self._where)
+        self._mode.update()
+        camera = self._open(self._mode.config, device)
+        if self._check is None:
+            return camera
+        return self._check.watch(camera, Kernel(), self._mode.size, self._mode.offers)
 
     def why_not_on_gpu(self, device: CudaDevice) -> str:
-        """Return why images do not come on a GPU, as far as is known before the camera is opened."""
+        """Return why the camera cannot write images to GPU memory, as far as is known before it is opened."""
         if self._opener is None:
-            self._mode.look()
-            if not self._on_processor(self._mode.config):
+            self._mode.update()
+            if not self._why_not_on_board(self._mode.config):
                 return ""
         is_known = (self._config.format or "").lower() in FORMATS
         return "" if is_known else f"its format is not known; {', '.join(FORMATS)} can be read in place"
 
-    def _opened(self, config: SourceStage, device: CudaDevice | None) -> Device:
+    def _open(self, config: SourceStage, device: CudaDevice | None) -> Device:
         path, where, counter, clock = self._path, self._where, self._counter, self._clock
-        if self._opener is None and (made := self._decoded_by_board(config, device)) is not None:
-            return made
+        if self._opener is None and (camera := self._open_on_board(config, device)) is not None:
+            return camera
         if device is not None and (config.format or "").lower() in FORMATS:
             try:
                 return UserPointerCamera(path, config, device, counter, clock, where, Kernel())
-            except DeviceError as error:  # the other way then reports what is wrong, if anything is
+            except DeviceError as error:  # opening it another way reports a camera that is really broken
                 log.info("%s: its frames go through the processor: %s", where, error.why)
         if self._opener is not None or not ffmpeg.has_input("v4l2"):
             return Camera(path, config, counter, clock, where, self._opener or _VIDEO_CAPTURE, self.shared)
@@ -130,32 +131,30 @@ class _Devices:
             path, counter, clock, where=where, format="v4l2", options=options, timeout_s=config.timeout, live=True
         )
 
-    def _decoded_by_board(self, config: SourceStage, device: CudaDevice | None) -> Device | None:
-        """Return the camera whose images the board decodes; None where it cannot.
+    def _open_on_board(self, config: SourceStage, device: CudaDevice | None) -> Device | None:
+        """Return the camera whose images the board decodes; None where the board cannot.
 
         Raises:
-            FinalError: ``decode: gpu``, and neither the board nor a GPU can.
+            FinalError: ``decode: gpu``, and neither the board nor a GPU can decode them.
         """
-        reason = self._on_processor(config)
+        reason = self._why_not_on_board(config)
         if not reason:
             try:
-                reachable = self._mode.reachable()
-                made = JetsonCamera(
-                    self._path, reachable, self._counter, self._clock, self._where, device, self._choice
-                )
-                self._choice.say("", JETSON_DECODER)
-                return made
+                config = self._mode.with_offered_rate()
+                camera = JetsonCamera(self._path, config, self._counter, self._clock, self._where, device, self._choice)
+                self._choice.log_decoder("", JETSON_DECODER)
+                return camera
             except DeviceError as error:
                 reason = error.why
                 if config.decode != "gpu":
-                    self._choice.refuse(reason)
+                    self._choice.fall_back(reason)
         if config.decode == "gpu" and device is None:
             what = f"the images of camera {self._path} cannot be decoded on the GPU"
             raise FinalError(what, why=reason, where=f"{self._where}.decode", fix="leave decode: out")
         return None
 
-    def _on_processor(self, config: SourceStage) -> str:
-        """Return why the board's decoder does not get the camera's images; empty when it does."""
+    def _why_not_on_board(self, config: SourceStage) -> str:
+        """Return why the board does not decode the camera's images; empty when it does."""
         if config.decode == "cpu":
             return "decode: cpu"
         format_name = (config.format or "").lower()
@@ -165,12 +164,12 @@ class _Devices:
 
 
 class ModeChoice:
-    """Pixel format requested from a camera where the pipeline file has no ``format:``.
+    """Pixel format and rate requested from a camera, by what the pipeline file asks and the driver lists.
 
     Attributes:
-        config: the source's section, with ``format: mjpeg`` where that was chosen.
-        size: (width, height) that ``offers`` are of; None where it is not known.
-        offers: what the camera has at that size; empty where its driver lists nothing.
+        config: section of the source, with ``format: mjpeg`` where that was chosen.
+        size: (width, height) for which ``offers`` holds; None where it is not known.
+        offers: formats and rates of the camera at that size; empty where its driver lists nothing.
     """
 
     def __init__(self, path: str, config: SourceStage, where: str) -> None:
@@ -178,19 +177,19 @@ class ModeChoice:
         self.config, self.size = config, config.size
         self.offers: Offers = {}
 
-    def look(self) -> None:
-        """Ask the camera again: another one may be plugged in. Nothing changes where it is not there."""
+    def update(self) -> None:
+        """Read the camera's modes again, because another one may be plugged in. Without a camera nothing changes."""
         size, offered = offers(self._path, self._requested.size, Kernel())
         if offered:
             self.size, self.offers = size, offered
             before, is_mjpeg = self.config.format, self._takes_mjpeg()
             self.config = self._requested.model_copy(update={"format": "mjpeg"}) if is_mjpeg else self._requested
             if is_mjpeg and before != "mjpeg" and size is not None:
-                shown = "%s: MJPEG is asked of camera %s; frames/s at %dx%d: %s"
-                log.info(shown, self._where, self._path, *size, in_words(offered))
+                shown = "%s: MJPEG is requested from camera %s; frames/s at %dx%d: %s"
+                log.info(shown, self._where, self._path, *size, describe_rates(offered))
 
-    def reachable(self) -> SourceStage:
-        """Return the section with the rate that the camera has, as GStreamer refuses any other."""
+    def with_offered_rate(self) -> SourceStage:
+        """Return the section with the nearest rate that the camera offers, because GStreamer refuses any other."""
         letters = _FOURCC.get((self.config.format or "").lower(), "")
         if not self.config.fps:
             return self.config
@@ -205,10 +204,10 @@ class ModeChoice:
 
 
 class JetsonCamera(gst.CameraPipeline):
-    """A V4L2 device whose compressed images the board's own decoder takes.
+    """V4L2 device whose compressed images the board's own decoder decodes.
 
-    Where that fails before the first image, or often after it, the next connection uses the processor, unless ``decode:
-    gpu``.
+    Where that fails before the first image, or often after it, the next connection decodes on the processor, unless
+    ``decode: gpu``.
     """
 
     def __init__(
@@ -219,10 +218,10 @@ class JetsonCamera(gst.CameraPipeline):
         clock: Clock,
         where: str,
         device: CudaDevice | None,
-        choice: Choice,
+        choice: DecoderChoice,
     ) -> None:
         text = gst.with_appsink(usb(path, config), drop=True, sync=False, nvmm=device is not None)
-        fix = f"check cable, power and USB bandwidth; who has it: fuser {path}"
+        fix = f"check cable, power and USB bandwidth; fuser {path} shows who uses it"
         self._choice, self._clock = choice, clock
         super().__init__(
             partial(gst.Pipeline, text, True, config.timeout, counter, clock, where, device),
@@ -239,19 +238,19 @@ class JetsonCamera(gst.CameraPipeline):
                 del image
         except DeviceError as error:
             if not count and self._choice.decode != "gpu":
-                self._choice.refuse(error.why)
-            elif "v4l2src" not in error.why:  # which is the camera itself, perhaps unplugged
-                self._choice.failed(error.why, self._clock.now_ns())
+                self._choice.fall_back(error.why)
+            elif "v4l2src" not in error.why:  # that element is the camera itself, perhaps unplugged
+                self._choice.record_failure(error.why, self._clock.now_ns())
             raise
 
 
 class Camera:
-    """A V4L2 device opened by OpenCV.
+    """V4L2 device opened by OpenCV.
 
     Images are BGR in reused buffers. With ``format: yuyv422`` they stay YUYV, which saves a conversion.
 
     Args:
-        shared: the GPUs that read those buffers, too; one at most.
+        shared: GPUs that also read those buffers; at most one.
     """
 
     skipped = 0
@@ -276,12 +275,12 @@ class Camera:
             self._capture.release()
             raise DeviceError(
                 f"cannot open camera {path}",
-                why="it is no video capture device, or another program has it",
+                why="it is no video capture device, or another program uses it",
                 where=where,
-                fix=f"see who has it: fuser {path}; {_others(path)}",
+                fix=f"see who uses it: fuser {path}; {_other_devices(path)}",
                 code="E801",
             )
-        self._ask(config)
+        self._configure(config)
 
     def images(self) -> Iterator[Image]:
         """Yield images, blocking for each. Raises DeviceError when the camera stops giving images."""
@@ -302,7 +301,7 @@ class Camera:
         self._capture.release()
         self._canvas = None
 
-    def _ask(self, config: SourceStage) -> None:
+    def _configure(self, config: SourceStage) -> None:
         fourcc = _FOURCC.get((config.format or "").lower(), config.format or "")
         if len(fourcc) == 4:
             self._capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*fourcc))
@@ -326,7 +325,7 @@ class Camera:
         buffer, lease = self._canvas.acquire()
         is_good, image = self._capture.retrieve(buffer)
         if is_good and not np.shares_memory(image, buffer):
-            # The camera changed its size: OpenCV made an array of its own.
+            # The camera changed its image size, so OpenCV allocated an array.
             lease.release()
             self._canvas = None
             lease = lend(image, self._counter)
@@ -344,11 +343,11 @@ def device_path(source: str, where: str) -> str:
     return path
 
 
-def require(path: str, where: str) -> None:
+def check_device(path: str, where: str) -> None:
     """Raise DeviceError when the device is missing or this user may not read it."""
     if not Path(path).exists():
         raise DeviceError(
-            f"there is no camera {path}", why="no such device", where=where, fix=_others(path), code="E801"
+            f"there is no camera {path}", why="no such device", where=where, fix=_other_devices(path), code="E801"
         )
     if not os.access(path, os.R_OK | os.W_OK):
         raise FinalError(
@@ -360,6 +359,7 @@ def require(path: str, where: str) -> None:
         )
 
 
-def _others(path: str) -> str:
+def _other_devices(path: str) -> str:
+    """Return which other cameras are here, or how to look for one."""
     there = sorted(str(device) for device in DEVICES.glob("video*") if str(device) != path)
     return f"devices here: {', '.join(there)}" if there else "no /dev/video* here: plug the camera in, or check dmesg"

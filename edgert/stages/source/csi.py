@@ -1,4 +1,4 @@
-"""CSI cameras of a Jetson: ``csi://0``, through its image processor, whose daemon is reached by a socket."""
+"""CSI cameras of a Jetson (``csi://0``), through its image processor and the camera daemon."""
 
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -
     Frames stay in video memory where a GPU reads them; else they are copied.
 
     Raises:
-        ConfigError: not a sensor's number, or ``flip: 90`` without ``size``.
-        DeviceError: on the first frame: no GStreamer, camera, daemon or such mode.
+        ConfigError: ``source`` is not a sensor's number, or ``flip: 90`` comes without ``size``.
+        DeviceError: on the first frame: GStreamer, the camera, its daemon or the requested mode is missing.
     """
     number, where = whole_number(config.source.removeprefix("csi://")), f"stages.{name}"
     if number is None:
@@ -38,15 +38,13 @@ def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -
 
 
 def no_camera(sensor: int, where: str, why: str, root: Path = Path("/")) -> DeviceError:
-    """Return the error for a camera without images, from GStreamer's message and what this machine shows."""
+    """Return the error for a camera without images, from GStreamer's message ``why`` and the state of this machine."""
     found, kind, here = csi_sensors(root), DeviceError, detect(root)
-    if trouble := why_no_csi(here.soc, here.l4t):
-        kind, why, fix = FinalError if here.l4t.startswith("38.") else DeviceError, f"{why}; {trouble}", CSI_INSTEAD
+    if reason := why_no_csi(here.soc, here.l4t):
+        kind, why, fix = FinalError if here.l4t.startswith("38.") else DeviceError, f"{why}; {reason}", CSI_INSTEAD
     elif "nvarguscamerasrc" in why and "no element" in why:
-        kind, fix = (
-            FinalError,
-            "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia",
-        )
+        kind = FinalError
+        fix = "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia"
     elif not (root / ARGUS_SOCKET).exists():
         why, fix = f"{why}; there is no /{ARGUS_SOCKET}, the way to the camera daemon", CSI_DAEMON
     elif not found:
@@ -55,7 +53,5 @@ def no_camera(sensor: int, where: str, why: str, root: Path = Path("/")) -> Devi
         why = f"{why}; {len(found)} CSI sensors are seen here: {', '.join(one.title for one in found)}"
         fix = f"source: csi://0{f' to csi://{len(found) - 1}' if len(found) > 1 else ''}"
     else:
-        fix = (
-            "sudo systemctl restart nvargus-daemon takes it from others; or ask for a size and fps that the sensor has"
-        )
+        fix = "free the camera: sudo systemctl restart nvargus-daemon; or ask for a size and fps that the sensor has"
     return kind(f"CSI camera {sensor} gives no images", why=why, where=where, fix=fix)

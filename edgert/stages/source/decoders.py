@@ -1,4 +1,4 @@
-"""The decoder of one source, chosen once: a Jetson's own, the GPU's, or the processor."""
+"""Choice of a source's video decoder: the board's own, the GPU's, or FFmpeg on the processor."""
 
 from __future__ import annotations
 
@@ -16,58 +16,62 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgert.source")
 
 MOST_FAILURES, FAILURES_WITHIN_NS = 3, 60_000_000_000
-"""Failures of a decoder after its first image, and their time span, after which the processor takes over."""
+"""Failures of a decoder after its first image, within this time, that make the processor take over."""
 
 
-class Choice:
-    """One source's decoder. What is chosen is logged when it is chosen first, and when it changes.
+class DecoderChoice:
+    """Decoder of one source, across its connections. The first choice is logged, and every change.
 
     Args:
-        where: the source's stage.
-        decode: as in the pipeline file.
+        where: place of the source, for messages.
+        decode: ``decode:`` of the pipeline file.
 
     Attributes:
-        refused: why the decoder did not take the video; empty where it was not tried, or does.
+        refused: why hardware does not decode the video; empty while it does, or was not tried.
     """
 
     def __init__(self, where: str, decode: str) -> None:
         self._where = where
         self._failed_ns: deque[int] = deque(maxlen=MOST_FAILURES)
-        self.decode, self.refused, self._said = decode, "", ""
+        self.decode, self.refused, self._logged = decode, "", ""
         self._is_jetson = is_jetson()
 
     def apply(self, video: Video, device: CudaDevice | None) -> None:
-        """Choose the decoder of a video that was just opened. ``device`` is where frames are wanted; None for the host.
+        """Choose the decoder of a video that was just opened.
+
+        Args:
+            video: opened video, of which nothing was read.
+            device: GPU whose memory the frames are wanted in; None for the host.
 
         Raises:
             FinalError: ``decode: gpu``, and the GPU cannot decode it.
         """
         reason = "decode: cpu" if self.decode == "cpu" else self.refused or video.why_not_on(device)
         if not reason:
-            video.decode_on(device, None if self.decode == "gpu" else self.refuse, self.failed)
+            video.decode_on(device, None if self.decode == "gpu" else self.fall_back, self.record_failure)
         elif self.decode == "gpu":
             video.close()
             what = f"{video.target} cannot be decoded on the GPU"
             raise FinalError(what, why=reason, where=self._where, fix="decode: cpu")
         if device is not None or self._is_jetson:
-            self.say(reason, video.decoder)
+            self.log_decoder(reason, video.decoder)
 
-    def refuse(self, reason: str) -> None:
-        """Decode on the processor from now on, because the decoder did not take the video."""
+    def fall_back(self, reason: str) -> None:
+        """Decode on the processor from now on, because hardware refused the video or failed often."""
         self.refused = reason
         log.warning("%s: decoded on the CPU from now on: %s", self._where, reason)
-        self._said = f"decoded on the CPU: {reason}"
+        self._logged = f"decoded on the CPU: {reason}"
 
-    def failed(self, reason: str, now_ns: int) -> None:
-        """Record a failure after the first image. The processor takes over where failures repeat."""
+    def record_failure(self, reason: str, now_ns: int) -> None:
+        """Record a failure after the first image, at ``now_ns``. The processor takes over where failures repeat."""
         self._failed_ns.append(now_ns)
         is_often = len(self._failed_ns) == MOST_FAILURES and now_ns - self._failed_ns[0] <= FAILURES_WITHIN_NS
         if is_often and not self.refused and self.decode != "gpu":
-            self.refuse(f"the board's decoder failed {MOST_FAILURES} times within a minute, at last: {reason}")
+            self.fall_back(f"the board's decoder failed {MOST_FAILURES} times within a minute, last with: {reason}")
 
-    def say(self, reason: str, decoder: str) -> None:
-        """Log which decoder runs, and why the processor where it does."""
+    def log_decoder(self, reason: str, decoder: str) -> None:
+        """Log which decoder runs; ``reason`` says why it is the processor, empty for hardware."""
         what = f"decoded on the CPU: {reason}" if reason else f"decoded by {decoder}"
-        if what != self._said:
-            self._said = what
+        if what != self._logged:
+            self._logged = what
             log.info("%s: %s", self._where, what)

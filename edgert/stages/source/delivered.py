@@ -1,4 +1,4 @@
-"""Quick probe of sources: a file's size and rate, its first image, a camera's settings."""
+"""Quick probe of sources: size and rate of a video file, size of an image, modes of a camera."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,17 +12,17 @@ from edgert.stages.source.stills import read_image
 
 _LIMIT_S = 2.0
 _MOST_FPS = 1000.0
-"""A higher rate is no camera's, but a container's time base without a rate."""
+"""Highest plausible rate; a container without one shows its time base instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Frames of a source.
+    """Size and rate of the frames that a source will give.
 
     Attributes:
-        size: width and height in pixels.
-        fps: frames a second; None where there is no rate, as of images.
-        name: of the file or device that was looked at.
+        size: (width, height) in pixels.
+        fps: frames per second; None without a rate, as for images.
+        name: name of the probed file or device.
     """
 
     size: tuple[int, int]
@@ -31,10 +31,7 @@ class Delivered:
 
 
 def as_delivered(file: PipelineFile) -> tuple[PipelineFile, tuple[str, ...]]:
-    """Return the pipeline with the sizes and rates that its file omits and its sources show, and notes on them.
-
-    What the file sets stays, and so does what cannot be known.
-    """
+    """Return the pipeline with the sizes and rates that its file omits and a probe finds, and a note on each source."""
     stages, notes = dict(file.config.stages), list[str]()
     for name, stage in file.config.stages.items():
         if not isinstance(stage, SourceStage) or (stage.size is not None and stage.fps is not None):
@@ -51,7 +48,7 @@ def as_delivered(file: PipelineFile) -> tuple[PipelineFile, tuple[str, ...]]:
 
 
 def delivered(stage: SourceStage, directory: Path) -> Delivered | None:
-    """Return what a source would deliver; None where that takes more than a look, or nothing is there."""
+    """Return size and rate of a source's frames; None where a quick probe cannot find them."""
     kind = kind_of(stage.source, directory)
     try:
         if kind == "file":
@@ -63,7 +60,7 @@ def delivered(stage: SourceStage, directory: Path) -> Delivered | None:
                 return _of_video(videos_at(videos_pattern(stage, directory), ""))
             return _of_image(matched(absolute(stage.source.removeprefix("images:"), directory)))
         return _of_camera(stage) if kind == "camera" else None
-    except (EdgertError, OSError):  # the run reports it
+    except (EdgertError, OSError):  # a run of the pipeline reports it
         return None
 
 
@@ -71,7 +68,7 @@ def _of_video(paths: Iterable[Path]) -> Delivered | None:
     import av
 
     for path in paths:
-        if not path.is_file():  # a pipe would have to be waited for
+        if not path.is_file():  # opening a named pipe would block
             continue
         try:
             with av.open(str(path), timeout=_LIMIT_S) as container:

@@ -1,4 +1,4 @@
-"""The one door to PyAV for input: opens anything FFmpeg can and hands out its decoded planes without a copy.
+"""Video input through PyAV: opens anything that FFmpeg reads, and gives its decoded planes without a copy.
 
 PyAV's wheels bundle an FFmpeg that was built with GPL parts (x264, x265). edgert only imports PyAV. A product that
 ships that wheel can use a PyAV built against an LGPL FFmpeg instead.
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgert.source")
 
 PIXELS_PER_THREAD = 1920 * 1088
-"""Pixels for which one decoder thread is enough: full HD. Each further one costs processor time and, with frame
+"""Pixels per decoder thread: one is enough for full HD. Each further thread costs processor time and, with frame
 threads, a frame of latency."""
 MAX_THREADS = 4
 DECODER_TIMEOUT_S = 5.0
 _MOMENT = 0.1
-"""Part of a camera's time-out for its first packet, where opening has used all of it."""
+"""Fraction of a camera's time-out that is left for its first packet, where opening has used all of it."""
 _MAY_LEAP = 0x200
 """AVFMT_TS_DISCONT of libavformat/avformat.h."""
 ERRORS_IN_A_ROW = 64
-"""Damaged stretches without a packet between them that mean the end of the file."""
+"""Consecutive errors without a packet between them after which reading stops."""
 
 
 def has_input(format_name: str) -> bool:
-    """Return whether this FFmpeg can read ``format_name``, such as ``v4l2``. (PyAV's wheels come without it.)"""
+    """Return whether this FFmpeg can read ``format_name``. PyAV's wheels come without ``v4l2``, for example."""
     from av.format import ContainerFormat
 
     try:
@@ -63,13 +63,13 @@ class Outline:
     """Properties that a container declares in its header, which may be wrong.
 
     Attributes:
-        period_ns: usual distance of two frames; 0 when unknown.
-        begin_ns: the time of its first frame.
-        duration_ns: length of its longest stream; None for streams without an end.
-        states_length: whether it declares that length; FFmpeg measures that of others, such as MPEG-TS, at their end.
+        period_ns: usual time between two frames; 0 when unknown.
+        begin_ns: time of the first frame.
+        duration_ns: length of the longest stream; None for streams without an end.
+        states_length: whether the header declares that length. For others, such as MPEG-TS, FFmpeg measures it.
         frames: number of frames; 0 when unknown.
-        end_bytes: offset in the file where the last frame ends, by its index; 0 without one.
-        is_silent: whether there is no sound or other stream beside the images.
+        end_bytes: file offset where the last frame ends, by the index; 0 without an index.
+        is_silent: whether the container has no stream beside the video.
     """
 
     period_ns: int
@@ -85,21 +85,22 @@ class Video:
     """The first video stream of an opened file, URL or device.
 
     Args:
-        target: path or URL; passwords in it are kept out of every message.
-        where: which stage it belongs to, for messages.
-        format: FFmpeg's name of a device or container; None looks at the data.
+        target: path or URL; messages never show a password in it.
+        where: place of the source, for messages.
+        format: FFmpeg's name of a device or container; None detects it.
         options: FFmpeg's options for opening.
         timeout_s: longest wait for opening, and then for each packet; None waits without a limit.
-        live: a device or a network: no frame threads, begins at a key frame, trouble is a DeviceError.
-        watched: the caller watches ``waiting_since_ns``, and a read may take as long as FFmpeg lets it. PyAV's limit
+        live: whether it is a device or network stream. These use no frame threads, begin at a key frame, and raise
+            DeviceError.
+        watched: whether the caller watches ``waiting_since_ns``, so that reads need no time limit of PyAV's. That one
             takes Python's global lock for each read from a socket: a hundred times per image.
 
     Attributes:
-        outline: what the container declares about itself.
+        outline: properties that the container declares.
         skipped: damaged packets and frames so far.
         packets: packets read so far.
-        waiting_since_ns: since when a live one waits for its next packet; None while it does not.
-        tap: gets the packets of :meth:`images` before they are decoded, where there is one.
+        waiting_since_ns: start of a live stream's wait for its next packet; None while it does not wait.
+        tap: receiver of the packets of :meth:`images` before they are decoded; None without recorders.
     """
 
     tap: Tap | None = None
@@ -121,10 +122,10 @@ class Video:
         self._counter, self._clock, self._live, self._timeout_s = counter, clock, live, timeout_s
         self.waiting_since_ns: int | None = None
         self._hardware: Nvdec | GstDecoder | None = None
-        self._refuse: Callable[[str], None] | None = None
-        self._failed: Callable[[str, int], None] | None = None
+        self._on_refused: Callable[[str], None] | None = None
+        self._on_failed: Callable[[str, int], None] | None = None
         self._requested = target, format, dict(options or {})
-        self._begin()
+        self._open_first_stream()
         entries: Sequence[Any] = getattr(self._stream, "index_entries", ())  # older versions of PyAV do not show it
         duration_us = self._container.duration
         self.outline = Outline(
@@ -138,7 +139,7 @@ class Video:
         )
 
     def images(self) -> Iterator[Image]:
-        """Yield decoded images in display order. Damaged ones are left out and counted in :attr:`skipped`.
+        """Yield decoded images in display order. Damaged ones are skipped and counted in :attr:`skipped`.
 
         Planes are the decoder's own memory, which the lease keeps. Raises StageError, or DeviceError when live.
         """
@@ -151,35 +152,35 @@ class Video:
                         self._hidden_ns.remove(image.media_ns)
                         image.lease.release()
                         continue
-                    sender_ns = self._sender.at(image.media_ns)
+                    sender_ns = self._sender.time_at(image.media_ns)
                     yield image if sender_ns is None else replace(image, sender_ns=sender_ns)
                 return
             except DecoderRefusedError as refused:
-                if self._refuse is None or self._is_waiting():  # a silent camera is no fault of the decoder's
+                if self._on_refused is None or self._is_waiting():  # a silent camera is not the decoder's fault
                     raise
-                self._refuse(refused.why)
+                self._on_refused(refused.why)
             except DecoderFailedError as error:
-                if self._failed is not None:
-                    self._failed(error.why, self._clock.now_ns())
+                if self._on_failed is not None:
+                    self._on_failed(error.why, self._clock.now_ns())
                 raise
             self._hardware.close()
             self._hardware = None
-            if not self._live:  # which goes on at its next key frame
+            if not self._live:  # a live stream continues at its next key frame
                 self._container.close()
-                self._begin()
+                self._open_first_stream()
         for frame in self._frames(self._tapped()):
             image = to_image(frame, self._counter, self._clock.now_ns())
-            sender_ns = self._sender.at(image.media_ns)
+            sender_ns = self._sender.time_at(image.media_ns)
             yield image if sender_ns is None else replace(image, sender_ns=sender_ns)
 
     @property
     def ending(self) -> str:
-        """Reason why the video ended; a local camera has none. See :class:`~edgert.stages.source.live.Device`."""
+        """Reason why the video ended; see :class:`~edgert.stages.source.live.Device`. Empty for a local camera."""
         return ""
 
     @property
     def is_joined(self) -> bool:
-        """Whether its clock was set somewhere in what was read."""
+        """Whether the clock of the recording was set somewhere in the packets read so far."""
         return self._seams.found
 
     @property
@@ -188,9 +189,9 @@ class Video:
         return "FFmpeg on the CPU" if self._hardware is None else self._hardware.title
 
     def why_not_on(self, device: CudaDevice | None) -> str:
-        """Return why only the processor can decode this video; empty where hardware can. May read a file's first image.
+        """Return why hardware cannot decode this video; empty when it can. May decode a file's first image.
 
-        Hardware is the board's decoder, or for frames on ``device`` the GPU's.
+        Hardware is the board's decoder, or the GPU's for frames on ``device``.
         """
         from edgert.stages.source.gst_decoder import why_not
 
@@ -199,52 +200,46 @@ class Video:
             return reason
         first = next(self._frames(self._packets()), None)
         self._container.close()
-        self._begin()
+        self._open_first_stream()
         is_turned = first is not None and first.rotation != 0
-        return "its metadata marks it as filmed upright, and it is turned on the host" if is_turned else ""
+        return "its metadata asks for a rotation, which only the host does" if is_turned else ""
 
     def decode_on(
         self,
         device: CudaDevice | None,
-        refuse: Callable[[str], None] | None = None,
-        failed: Callable[[str, int], None] | None = None,
+        on_refused: Callable[[str], None] | None = None,
+        on_failed: Callable[[str, int], None] | None = None,
     ) -> None:
-        """Decode in hardware from now on; images stay on ``device`` if there is one. Call :meth:`why_not_on` before.
+        """Decode in hardware from now on. Call :meth:`why_not_on` first.
 
         Args:
-            device: the GPU that frames stay on; None for the host.
-            refuse: called with the reason where the decoder refuses the first image; the processor then continues.
-                Without it, that is an error.
-            failed: called with reason and time where the decoder fails after its first image, which is an error of the
-                images.
+            device: GPU that frames stay on; None for the host.
+            on_refused: function that gets the reason where the decoder gives no image; the processor then decodes.
+                Without it, :meth:`images` raises.
+            on_failed: function that gets reason and time where the decoder fails later, before :meth:`images` raises.
 
         Raises:
-            DeviceError: the decoder cannot be made.
+            DeviceError: the decoder cannot be created.
         """
         from edgert.stages.source.gst_decoder import GstDecoder, is_nvdec
         from edgert.stages.source.nvdec import FILE_BATCH, Nvdec
 
-        self._refuse, self._failed = refuse, failed
-        parts = self._stream, device, self._counter, self._clock
-        low_latency = self._live and not self._stream.codec_context.has_b_frames
-        if device is not None and is_nvdec(self._stream, device):
-            self._hardware = Nvdec(
-                self._stream,
-                device,
-                self._counter,
-                self._clock,
-                low_latency=low_latency,
-                where=self.where,
-                batch=1 if self._live else FILE_BATCH,
+        self._on_refused, self._on_failed = on_refused, on_failed
+        stream, counter, clock, where = self._stream, self._counter, self._clock, self.where
+        low_latency = self._live and not stream.codec_context.has_b_frames
+        if device is not None and is_nvdec(stream, device):
+            batch = 1 if self._live else FILE_BATCH
+            self._hardware = Nvdec(stream, device, counter, clock, low_latency=low_latency, where=where, batch=batch)
+            return
+        late_s = 3 * (self._timeout_s or DECODER_TIMEOUT_S)  # FFmpeg reports a silent network after twice the time-out
+        try:
+            self._hardware = GstDecoder(
+                stream, device, counter, clock, timeout_s=late_s, where=where, low_latency=low_latency
             )
-        else:
-            late_s = 3 * (self._timeout_s or DECODER_TIMEOUT_S)  # FFmpeg says after two that no packet comes
-            try:
-                self._hardware = GstDecoder(*parts, timeout_s=late_s, where=self.where, low_latency=low_latency)
-            except DeviceError as error:
-                if refuse is None:
-                    raise
-                refuse(error.why)
+        except DeviceError as error:
+            if on_refused is None:
+                raise
+            on_refused(error.why)
 
     def count(self) -> int:
         """Count the images by reading every packet without decoding; the video is then at its end."""
@@ -260,10 +255,10 @@ class Video:
         return self._packets() if self.tap is None else self.tap.passing(self._packets(), self._stream)
 
     def _frames(self, packets: Iterator[av.Packet[Any]]) -> Iterator[VideoFrame]:
-        """Yield what FFmpeg decodes, complete frames only."""
+        """Yield the complete frames that FFmpeg decodes; count the damaged ones."""
         from av.error import FFmpegError, InvalidDataError, PatchWelcomeError, UnknownError
 
-        complaints = (InvalidDataError, PatchWelcomeError, UnknownError)  # about the input, not about the machine
+        input_errors = (InvalidDataError, PatchWelcomeError, UnknownError)
         for packet in packets:
             failure = None
             try:
@@ -271,12 +266,12 @@ class Video:
             except FFmpegError as error:
                 failure, decoded = error, []
             if failure is not None:
-                # EINVAL by number, since its class was renamed in PyAV.
-                if not isinstance(failure, complaints) and failure.errno != errno.EINVAL:
+                # EINVAL by number, because PyAV's versions name its class differently.
+                if not isinstance(failure, input_errors) and failure.errno != errno.EINVAL:
                     self._fail("cannot continue decoding", failure)
                 self.skipped += 1
             for frame in decoded:
-                frame.pts = self._times.of(frame.pts, frame.dts)
+                frame.pts = self._times.choose(frame.pts, frame.dts)
                 if frame.is_corrupt:
                     self.skipped += 1
                 else:
@@ -285,7 +280,7 @@ class Video:
     def _packets(self) -> Iterator[av.Packet[Any]]:
         from av.error import FFmpegError, InvalidDataError
 
-        errors, wants_key, waited_ns = 0, self._live, self._waited_ns
+        errors, wants_key, waited_ns = 0, self._live, self._opening_wait_ns
         while errors < ERRORS_IN_A_ROW:
             failure = None
             self.waiting_since_ns, waited_ns = self._clock.now_ns() - waited_ns, 0
@@ -297,10 +292,10 @@ class Video:
                         self.waiting_since_ns = None
                         self.packets += packet.size > 0
                         if self._live:
-                            self._sender.see(packet)
+                            self._sender.read(packet)
                         else:
                             self._seams.join(packet)
-                        if packet.is_discard and self._hardware is not None:  # other decoders know it themselves
+                        if packet.is_discard and self._hardware is not None:  # FFmpeg's decoder drops it itself
                             self._hidden_ns.add(media_ns(packet.pts, packet.time_base))
                         yield packet
                     self.waiting_since_ns = self._clock.now_ns()
@@ -312,31 +307,31 @@ class Video:
                 failure = error
             if failure is not None:
                 self._fail("cannot continue reading", failure)
-        raise self._error("cannot continue reading", "what follows is damaged", "check the file, or copy it again")
+        raise self._error("cannot continue reading", "the data from here on is damaged", "copy the file again")
 
     def _is_waiting(self) -> bool:
-        """Return whether the network has been silent beyond its limit."""
+        """Return whether the network has been silent for longer than its time-out."""
         late_ns = (self._timeout_s or 0) * 1e9
         return (
             self._live and self.waiting_since_ns is not None and self._clock.now_ns() - self.waiting_since_ns > late_ns
         )
 
-    def _begin(self) -> None:
+    def _open_first_stream(self) -> None:
         began_ns, limit_ns = self._clock.now_ns(), 1e9 * (self._timeout_s or math.inf)
         self._container, self.packets, self.skipped = self._open(*self._requested), 0, 0
         self._stream, self._sender, self._times = self._video_stream(), SenderClock(self.where), BestTimes()
         self._seams = TimestampJoiner(self._stream.time_base, self._period_ns(), self._may_leap)
         self._hidden_ns = set[int | None]()
         is_silent = self._clock.now_ns() - began_ns > (1 - _MOMENT) * limit_ns
-        self._waited_ns = round((1 - _MOMENT) * limit_ns) if is_silent else 0
+        self._opening_wait_ns = round((1 - _MOMENT) * limit_ns) if is_silent else 0
 
     @property
     def _may_leap(self) -> bool:
-        """Whether times may leap in the container's format, which states no length then either."""
+        """Whether times may leap in this container format. Such a format states no length either."""
         return bool(self._container.format.flags & _MAY_LEAP)
 
     def _period_ns(self) -> int:
-        """Return the usual distance of two frames; 0 when unknown."""
+        """Return the usual time between two frames; 0 when unknown."""
         rate = usual_rate(self._container, self._stream)
         return round(1e9 / rate) if rate else 0
 
@@ -345,7 +340,7 @@ class Video:
 
         failure: av.FFmpegError | None = None
         began_ns = self._clock.now_ns()
-        options = {**options, "fflags": "-genpts"}  # PyAV's default: times made up from those of decoding
+        options = {**options, "fflags": "-genpts"}  # PyAV's default would derive missing times from decoding times
         timeout = self._timeout_s and (self._timeout_s, None if self._watched else self._timeout_s)
         try:
             return av.open(target, "r", format=format, container_options=options, timeout=timeout)
@@ -353,7 +348,7 @@ class Video:
             failure = error
         except UnicodeError:
             raise self._error("cannot open", "its name is not valid text", "rename it") from None
-        # Of a camera that says nothing, FFmpeg finds at last that it is no video.
+        # After its time-out, FFmpeg calls the silence of a camera invalid data.
         is_silent = self._live and self._clock.now_ns() - began_ns > 0.9e9 * (self._timeout_s or math.inf)
         is_silent &= isinstance(failure, av.InvalidDataError)
         return self._fail("cannot open", av.TimeoutError(0, "") if is_silent else failure)
@@ -362,9 +357,9 @@ class Video:
         streams = self._container.streams.video
         if not streams or streams[0].codec_context is None:
             kinds = ", ".join(sorted({stream.type for stream in self._container.streams})) or "nothing"
-            why = "no decoder for its video stream" if streams else f"there is no video in it, only {kinds}"
+            why = "FFmpeg has no decoder for its video stream" if streams else f"it holds no video, only {kinds}"
             self._container.close()
-            raise self._error("cannot play", why, "give a file or stream that holds video", FinalError)
+            raise self._error("cannot play", why, "name a file or stream that holds video", FinalError)
         stream = streams[0]
         context = stream.codec_context
         pixels = max(context.width * context.height, 1)
@@ -380,32 +375,33 @@ class Video:
         return kind(f"{what} {self.target}", why=why, where=self.where, fix=fix, code=code)
 
     def _fail(self, what: str, error: av.FFmpegError) -> InputContainer:
-        """Raise edgert's error for FFmpeg's, which holds the URL with its password and so is never the cause itself.
+        """Raise edgert's error for one of FFmpeg's.
 
-        Call it after the ``except`` block: inside it, the original would become the context.
+        FFmpeg's error holds the URL with its password, so a redacted copy is the cause. Call this after the ``except``
+        block: inside it, the original would become the context.
         """
         why, fix, kind = _explain(error, self._timeout_s)
-        if error.errno == errno.EIO and "://" in self.target:  # which is all that FFmpeg says
+        if error.errno == errno.EIO and "://" in self.target:  # FFmpeg does not say more
             why, fix = "the other side closed the connection early", "check the server and the network"
             if what == "cannot open":
-                why, fix = f"its name is not known here, or {why}", "check name, address and network"
+                why, fix = f"its host name is unknown, or {why}", "check name, address and network"
         cause = type(error)(error.errno or 0, redact(error.strerror or ""), self.target)
         raise self._error(what, why, fix, kind) from cause
 
 
 def _explain(error: av.FFmpegError, timeout_s: float | None) -> tuple[str, str, type[DeviceError]]:
-    """Return reason, remedy and error class (for a live stream) of an error of FFmpeg's."""
+    """Return reason, fix and error class (for a live stream) of an FFmpeg error."""
     import av.error as known
 
     again = DeviceError
     late = f"nothing came for {timeout_s:g} s" if timeout_s else "nothing came in time"
     login = "write rtsp://${USER}:${PASSWORD}@host/…"
     table: tuple[tuple[type[Exception], str, str, type[DeviceError]], ...] = (
-        (known.HTTPUnauthorizedError, "it wants another user or password", login, LoginError),
+        (known.HTTPUnauthorizedError, "it refuses this user or password", login, LoginError),
         (known.HTTPForbiddenError, "this user may not see it", "check the account's rights on the camera", LoginError),
         (
             known.HTTPNotFoundError,
-            "the server has no stream of that path",
+            "the server has no stream at that path",
             "check the path in the camera's manual",
             FinalError,
         ),

@@ -1,4 +1,4 @@
-"""Files on disk: a video, or several; or images, one file, a folder, or a glob."""
+"""Sources that read files: a video, or the images of a folder or glob."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
-from edgert.stages.source.decoders import Choice
+from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.packets import Tap
 from edgert.stages.source.stills import SUFFIXES, more_images, read_image
@@ -27,23 +27,23 @@ log = logging.getLogger("edgert.source")
 # Video files.
 
 CUT_NS = 250_000_000
-"""A video this much shorter than its container declares was cut off; less may be rounding."""
+"""Shortfall against the declared length that shows a cut-off video; less may be rounding."""
 _RIFF_STATED = 64, 2**32 - 2**20
-"""Plausible bytes of a RIFF chunk of an AVI; placeholders are outside of that."""
+"""Plausible sizes of an AVI's RIFF chunk in bytes; placeholders lie outside."""
 
 
 class VideoFile:
-    """Every frame of a video file, in order, as fast as they are taken; ``realtime: true`` holds them back until due.
+    """Source of every frame of a video file, in order, as fast as they are taken.
 
-    ``loop`` starts again at the end, ``fps`` leaves frames out evenly, ``limit`` ends early. Damaged frames are skipped
-    and counted. The file is opened at once, so that a missing file fails before anything else starts. So does a
-    recording that was cut off, where its index shows it.
+    ``realtime: true`` holds frames back until they are due, ``loop`` starts again at the end, ``fps`` drops frames
+    evenly, ``limit`` ends early. Damaged frames are skipped and counted. The file is opened at once, so that a missing
+    file fails before anything else starts. So does a recording that was cut off, where its index shows it.
 
     Args:
-        file: its name, where frames are to have it: of several videos that are played one after another.
+        file: name that the frames get, for one of several videos; empty otherwise.
 
     Raises:
-        StageError: missing, unreadable, not a video, cut off, or without a single good frame.
+        StageError: the file is missing, unreadable, not a video, cut off, or without a single good frame.
     """
 
     live = False
@@ -56,7 +56,7 @@ class VideoFile:
         self._counter, self._clock = counter, clock
         self._skipped = 0
         self._device: CudaDevice | None = None
-        self._choice = Choice(self._where, config.decode)
+        self._choice = DecoderChoice(self._where, config.decode)
         self._video: Video | None = self._open()
         period_ns = self._video.outline.period_ns or DEFAULT_PERIOD_NS
         self._timeline = Timeline(
@@ -101,8 +101,8 @@ class VideoFile:
             self.close()
             if count == 0:
                 raise self._error("gave no frame", f"all {video.skipped} pieces of it are damaged", "record it again")
-            if missing := _missing(self._path, video, end_ns):
-                raise self._error("is cut off", missing, "copy it again; frames up to here were given out")
+            if missing := _find_missing_part(self._path, video, end_ns):
+                raise self._error("is cut off", missing, "copy it again; the frames up to here were processed")
             if not self._loop:
                 return
             self._timeline.media.restart()
@@ -116,7 +116,7 @@ class VideoFile:
         size_bytes = self._path.stat().st_size
         if video.outline.end_bytes > size_bytes:
             video.close()
-            why = f"it ends after {size_bytes} bytes; its index knows frames up to byte {video.outline.end_bytes}"
+            why = f"it ends after {size_bytes} bytes; its index lists frames up to byte {video.outline.end_bytes}"
             raise self._error("is cut off", why, "copy it again, or keep what is there: ffmpeg -i IN -c copy OUT")
         return video
 
@@ -124,28 +124,28 @@ class VideoFile:
         return StageError(f"{self._path} {what}", why=why, where=self._where, fix=fix)
 
 
-def _missing(path: Path, video: Video, end_ns: int) -> str:
-    """Return what the container promised and did not give in a video read up to ``end_ns``; empty when it is complete.
+def _find_missing_part(path: Path, video: Video, end_ns: int) -> str:
+    """Return how a video that was read up to ``end_ns`` is shorter than its container declares; empty if it is not.
 
-    Frames that a recorder dropped or an edit list cut away are counted but not there.
+    The declared count includes frames that a recorder dropped or an edit list cuts away.
     """
-    if stated_bytes := _riff_bytes(path):
+    if stated_bytes := _stated_riff_bytes(path):
         size_bytes = path.stat().st_size
         return f"it ends after {size_bytes} of {stated_bytes} bytes" if size_bytes < stated_bytes else ""
     outline = video.outline
     if outline.frames:
-        # A few frames more or less are the muxer's bookkeeping, not a cut.
+        # Muxers miscount by a few frames; that is not a cut.
         is_short = not outline.end_bytes and video.packets < 0.98 * outline.frames - 2
         return f"{video.packets} of {outline.frames} frames are there" if is_short else ""
     if outline.duration_ns is None or not outline.states_length or not outline.is_silent or video.is_joined:
         return ""
-    end_ns -= min(outline.begin_ns, 0)  # the length that is stated begins at zero, or before
+    end_ns -= min(outline.begin_ns, 0)  # the declared length counts from zero, or from a negative first time
     is_short = outline.duration_ns - end_ns > CUT_NS
     return f"it ends at {end_ns / 1e9:.1f} s of {outline.duration_ns / 1e9:.1f} s" if is_short else ""
 
 
-def _riff_bytes(path: Path) -> int:
-    """Return the length of an AVI file by the sizes of its chunks; 0 for other files and unknown lengths."""
+def _stated_riff_bytes(path: Path) -> int:
+    """Return the length of an AVI file by its RIFF chunks; 0 for other files and unknown lengths."""
     end_bytes, size_bytes = 0, path.stat().st_size
     with path.open("rb") as file:
         while end_bytes < size_bytes:
@@ -154,7 +154,7 @@ def _riff_bytes(path: Path) -> int:
             if head[:4] != b"RIFF" or head[8:11] != b"AVI":
                 break
             length = int.from_bytes(head[4:8], "little")
-            if not _RIFF_STATED[0] <= length <= _RIFF_STATED[1]:  # written by a recorder that never came to its end
+            if not _RIFF_STATED[0] <= length <= _RIFF_STATED[1]:  # the recorder was interrupted before it wrote it
                 return 0
             end_bytes += 8 + length + length % 2
     return end_bytes
@@ -168,14 +168,14 @@ VIDEO_SUFFIXES = frozenset(_VIDEOS.split())
 
 
 def is_pattern(path: Path) -> bool:
-    """Return whether a path is a glob, and no file or folder of that name."""
+    """Return whether a path is a glob and not the name of an existing file or folder."""
     return any(letter in str(path) for letter in "*?[") and not exists(path)
 
 
 def matched(pattern: Path) -> list[Path]:
     """Return the files of a folder or glob, or the one file, in natural order: ``a2`` before ``a10``.
 
-    Hidden ones are left out, such as those that macOS puts beside each file of a memory card.
+    Hidden files are left out, such as those that macOS puts beside each file of a memory card.
     """
     try:
         if pattern.is_dir():
@@ -186,14 +186,14 @@ def matched(pattern: Path) -> list[Path]:
         else:
             found = [pattern]
         parts = {path: re.findall(r"\d+|\D+", str(path)) for path in found if path.is_file()}
-    except OSError:  # it may not be looked into, which is said where nothing was found
+    except OSError:  # the caller's error about an empty result names missing permissions
         return []
     shown = [path for path in parts if not path.name.startswith(".") or path == pattern]
     return sorted(shown, key=lambda path: [(0, int(p), p) if p.isdigit() else (1, 0, p) for p in parts[path]])
 
 
 def names_videos(pattern: Path) -> bool:
-    """Return whether a folder or glob means videos: by its own suffix, else by the files there."""
+    """Return whether a folder or glob means videos: by the glob's suffix, else by the files there."""
     if is_pattern(pattern) and pattern.suffix.lower() in VIDEO_SUFFIXES:
         return True
     suffixes = {path.suffix.lower() for path in matched(pattern)}
@@ -202,8 +202,6 @@ def names_videos(pattern: Path) -> bool:
 
 def videos_at(pattern: Path, where: str) -> list[Path]:
     """Return the videos of a folder or glob, or the one file.
-
-    Where a glob matches some files with the usual suffixes, all other files are left out.
 
     Where a glob matches some files with the usual suffixes, all other files are left out.
 
@@ -217,13 +215,14 @@ def videos_at(pattern: Path, where: str) -> list[Path]:
     known = " ".join(sorted(VIDEO_SUFFIXES))
     raise StageError(
         f"no video at {pattern}",
-        why=_why_none(pattern),
+        why=_why_nothing_matches(pattern),
         where=where,
         fix=f"check the path; folders are searched for {known}",
     )
 
 
-def _why_none(pattern: Path) -> str:
+def _why_nothing_matches(pattern: Path) -> str:
+    """Return why a folder or glob has no file of the wanted kind."""
     if pattern.is_dir():
         return "the folder holds none" if os.access(pattern, os.R_OK | os.X_OK) else "this user may not read the folder"
     if pattern.parent.is_dir():
@@ -236,10 +235,10 @@ _SHOWN = 5
 
 
 class Images:
-    """Images as BGR frames, in natural order (``a2`` before ``a10``), upright by their EXIF.
+    """Source of image files as BGR frames, in natural order (``a2`` before ``a10``), rotated by their EXIF.
 
-    Sizes may differ from image to image. ``fps`` (30 by default) sets how far apart they lie in media time, and
-    with ``realtime: true`` really. Images that cannot be read are skipped and counted.
+    Sizes may differ from image to image. ``fps`` (30 by default) sets their distance in media time; ``realtime: true``
+    also holds them back that long. Images that cannot be read are skipped and counted.
 
     Raises:
         StageError: no image matches, or none of them can be read.
@@ -252,10 +251,10 @@ class Images:
         self._loop, self._counter, self._clock = config.loop, counter, clock
         self._period_ns = round(1e9 / (config.fps or DEFAULT_FPS))
         self._is_explicit = config.source.startswith("images:")
-        self._paths = self._found()
+        self._paths = self._find_images()
         self._folder = os.path.commonpath([path.parent for path in self._paths])
         self._unreadable: dict[Path, None] = {}
-        self._skipped, self._is_mentioned = 0, False
+        self._skipped, self._has_warned = 0, False
         media = MediaClock(False, self._period_ns)
         self._timeline = Timeline(name, config, clock, media, fps=None, paced=bool(config.realtime))
 
@@ -279,7 +278,7 @@ class Images:
                     self._skipped += 1
                     self._unreadable[path] = None
                     continue
-                self._mention(path)
+                self._warn_of_more_images(path)
                 lease = lend(image, self._counter)
                 name = path.relative_to(self._folder).as_posix()
                 yield Image("bgr", (image,), lease, self._clock.now_ns(), file=name)
@@ -295,24 +294,24 @@ class Images:
             if not self._loop:
                 return
 
-    def _mention(self, path: Path) -> None:
-        """Warn of the first file of which not all images are read."""
-        if not self._is_mentioned and (hint := more_images(path)):
-            self._is_mentioned = True
-            log.warning("%s: %s holds several images, and the first is read: %s", self._where, path, hint)
+    def _warn_of_more_images(self, path: Path) -> None:
+        """Warn of the first file that holds more images than the one that is read."""
+        if not self._has_warned and (hint := more_images(path)):
+            self._has_warned = True
+            log.warning("%s: only the first of several images in %s is read: %s", self._where, path, hint)
 
-    def _found(self) -> Sequence[Path]:
+    def _find_images(self) -> Sequence[Path]:
         pattern, files = self._pattern, matched(self._pattern)
         found = [path for path in files if path.suffix.lower() in SUFFIXES] if pattern.is_dir() else files
         videos = [path for path in files if path.suffix.lower() in VIDEO_SUFFIXES]
         if videos and not (self._is_explicit and pattern.is_dir()):
             raise StageError(
-                f"{pattern} names videos, too",
-                why=f"{videos[0].name} is a video, and {len(files) - len(videos)} of {len(files)} files are none",
+                f"{pattern} names both images and videos",
+                why=f"{videos[0].name} is a video, and {len(files) - len(videos)} of {len(files)} files are not",
                 where=self._where,
-                fix=f'source: "videos:{pattern}", or a pattern of the images only',
+                fix=f'source: "videos:{pattern}", or a pattern that matches images only',
             )
         if not found:
             fix = f"check the path; folders are searched for {', '.join(sorted(SUFFIXES))}"
-            raise StageError(f"no image at {pattern}", why=_why_none(pattern), where=self._where, fix=fix)
+            raise StageError(f"no image at {pattern}", why=_why_nothing_matches(pattern), where=self._where, fix=fix)
         return found

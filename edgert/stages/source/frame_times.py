@@ -1,4 +1,4 @@
-"""Times that a file states wrongly or not at all, as FFmpeg's own program corrects them.
+"""Corrections for times that a file states wrongly or not at all, as the ffmpeg program makes them.
 
 A packet has up to two times: when it is shown (pts) and when it is decoded (dts). Containers such as AVI know only
 the second, some muxers write the first wrongly, and the clock of recordings that were joined starts anew at each seam.
@@ -21,24 +21,22 @@ if TYPE_CHECKING:
 
 
 _BACK_S, _BACK_PERIODS = 1, 16
-"""Decoding times never go back this far, unless the clock was set: H.264 reorders 16 images."""
+"""Backward step of decoding times that only a set clock explains: H.264 reorders 16 images."""
 _LEAP_S = {True: 10, False: 30 * 3600}
-"""Steps forward that are no gap in a recording, as in ffmpeg(1), ``-dts_delta_threshold`` and ``-dts_error_threshold``.
-The first is for formats whose clock may leap, such as MPEG-TS."""
+"""Step forward that is no gap in a recording, by whether the format's clock may leap, as in MPEG-TS. See ffmpeg(1),
+``-dts_delta_threshold`` and ``-dts_error_threshold``."""
 _LEAP_PERIODS = 3
-"""Frame distances of a leap, so that an image every minute is none."""
-
-
-_NO_TIMES = 0x80
+"""Frame periods in the shortest leap, so that one image per minute is no leap."""
+NO_TIMESTAMPS = 0x80
 """AVFMT_NOTIMESTAMPS of libavformat/avformat.h."""
 
 
 def usual_rate(container: InputContainer, stream: VideoStream) -> Fraction | None:
-    """Return how many frames a second a video has, as far as its headers say.
+    """Return a video's frames per second by its headers; None where they do not say.
 
-    Where a container has no times, the average of what it has says nothing, and the header of the video itself counts.
+    For a container without timestamps, the rate in the video's own header is used instead of the average.
     """
-    is_raw = container.format.flags & _NO_TIMES
+    is_raw = container.format.flags & NO_TIMESTAMPS
     return (stream.guessed_rate if is_raw else None) or stream.average_rate
 
 
@@ -46,12 +44,12 @@ class TimestampJoiner:
     """Correction for files whose clock was set while recording: later times continue where the earlier ones end.
 
     Args:
-        time_base: seconds of a tick.
-        period_ns: usual distance of two frames; 0 when unknown.
+        time_base: seconds per tick.
+        period_ns: usual time between two frames; 0 when unknown.
         may_leap: whether the container's clock may leap forward, as FFmpeg marks its format.
 
     Attributes:
-        found: whether there was one.
+        found: whether a set clock was found so far.
     """
 
     found = False
@@ -71,7 +69,7 @@ class TimestampJoiner:
             return
         if self._is_jump(packet):
             times = (self._shown, packet.pts), (self._decoded, packet.dts)
-            self._shift = max(last + self._step - now for last, now in times if last is not None and now is not None)
+            self._shift = max(last + self._step - time for last, time in times if last is not None and time is not None)
             self._shown, self._decoded, self.found = None, None, True
         if packet.pts is not None:
             packet.pts += self._shift
@@ -82,10 +80,10 @@ class TimestampJoiner:
         self._step = packet.duration or self._step
 
     def _is_jump(self, packet: av.Packet[Any]) -> bool:
-        """Return whether a packet belongs to another stretch than those before.
+        """Return whether the clock was set before this packet.
 
-        A key frame is shown after every packet that is stored before it. Other packets are shown in any order, but are
-        decoded in the order they are stored in.
+        A key frame is shown after every packet stored before it. Other packets are shown in any order, but are decoded
+        in storage order.
         """
         if packet.pts is not None and self._shown is not None:
             ahead = packet.pts + self._shift - self._shown
@@ -98,7 +96,7 @@ class TimestampJoiner:
 
 
 class BestTimes:
-    """Choice between PTS and DTS: the one with fewer errors (standstills, backward steps) so far.
+    """Choice between PTS and DTS for each frame, by which had fewer errors (standstills, backward steps) so far.
 
     FFmpeg calls it ``best_effort_timestamp`` (``guess_correct_pts`` of libavcodec/decode.c); PyAV does not pass it on.
     """
@@ -107,12 +105,12 @@ class BestTimes:
         self._last_pts = self._last_dts = -(2**63)
         self._wrong_pts = self._wrong_dts = 0
 
-    def of(self, pts: int | None, dts: int | None) -> int | None:
+    def choose(self, pts: int | None, dts: int | None) -> int | None:
         """Return the next frame's time in ticks; None without one.
 
         Args:
-            pts: when the frame is shown.
-            dts: of the packet that completed it.
+            pts: presentation time of the frame.
+            dts: decoding time of the packet that completed the frame.
         """
         if dts is not None:
             self._wrong_dts += dts <= self._last_dts
@@ -128,30 +126,30 @@ class BestTimes:
         return pts if pts is not None and is_right else dts
 
 
-# The time of day that a network camera gives its images itself, by its RTCP sender reports (RFC 3550, 6.4.1).
+# Capture time by a network camera's own clock, from its RTCP sender reports (RFC 3550, 6.4.1).
 
 log = logging.getLogger("edgert.source")
 
 _WALL_CLOCK_US = struct.Struct("=q")
-"""Beginning of an AVProducerReferenceTime (libavcodec/defs.h): the packet's time, since 1970."""
+"""First field of an AVProducerReferenceTime (libavcodec/defs.h): the packet's time in µs since 1970."""
 _EARLIEST_NS = 946_684_800 * 10**9
-"""The year 2000: a clock before that was never set; it counts from 1900, 1970, or the camera's start."""
+"""The year 2000. A clock before it was never set: it counts from 1900, 1970, or the camera's start."""
 
 
 class SenderClock:
     """Clock of one connection's sender, from the times that FFmpeg attaches to packets after a sender report.
 
-    Reports come every few seconds, and a camera may set its clock: each packet's time counts for the images from it on.
+    Reports come every few seconds, and a camera may set its clock. Each one holds for the images that follow it.
 
     Args:
-        where: the source, for messages.
+        where: place of the source, for messages.
     """
 
     def __init__(self, where: str) -> None:
         self._where, self._ahead_ns, self._was_odd = where, 0, False
         self._is_known = False
 
-    def see(self, packet: av.Packet[Any]) -> None:
+    def read(self, packet: av.Packet[Any]) -> None:
         """Read the sender's time from a packet, before it is decoded. Logs an impossible time once."""
         at_ns = media_ns(packet.pts, packet.time_base)
         if at_ns is None or not packet.has_sidedata("prft"):
@@ -163,11 +161,12 @@ class SenderClock:
             self._was_odd = True
             shown = rfc3339(1000 * time_us) if time_us >= 0 else "a time before 1970"
             log.warning(
-                "%s: the camera has no time of day, its clock says %s; its frames have this machine's alone: "
+                "%s: the camera's clock is not set, it says %s; its frames have this machine's time only: "
                 "set its clock, or give it an NTP server",
-                *(self._where, shown),
+                self._where,
+                shown,
             )
 
-    def at(self, media_ns: int | None) -> int | None:
-        """Return nanoseconds of the epoch at a time of the stream; None where the sender does not give it."""
+    def time_at(self, media_ns: int | None) -> int | None:
+        """Return the sender's time in ns since 1970 at a time of the stream; None where it does not give one."""
         return media_ns + self._ahead_ns if self._is_known and media_ns is not None else None

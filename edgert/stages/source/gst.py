@@ -1,6 +1,6 @@
-"""GStreamer pipelines, through PyGObject: the one door to ``gi``. Buffers are mapped, not copied.
+"""GStreamer pipelines as sources, through PyGObject. Buffers are mapped, not copied.
 
-A Jetson's own camera and decoder come in through pipelines that :mod:`edgert.stages.source.gst_pipelines` writes.
+A Jetson's own camera and decoder are pipelines that :mod:`edgert.stages.source.gst_pipelines` writes.
 """
 
 import ctypes
@@ -25,8 +25,8 @@ from edgert.stages.source.planes import plane_shapes
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
 
 FIX_CAPS = (
-    f"end the pipeline with what frames may be: … ! {TO_NVMM} (on a Jetson: its GPU then reads it in place), "
-    "or … ! videoconvert"
+    f"end the pipeline with a format that edgert reads: … ! videoconvert, or on a Jetson … ! {TO_NVMM} (its GPU then "
+    "reads it in place)"
 )
 
 
@@ -53,10 +53,10 @@ def _library() -> ctypes.CDLL:
 
 
 class Mapping:
-    """A GstBuffer mapped for reading, until the last array on it is gone.
+    """A GstBuffer mapped for reading, until the last array on it is freed.
 
-    PyGObject's own ``Gst.Buffer.map`` hands out ``bytes``, a copy; so the C function is called. The address of the
-    GstBuffer is its boxed object's hash, which is how NVIDIA's DeepStream bindings find it, too.
+    PyGObject's own ``Gst.Buffer.map`` copies to ``bytes``, so the C function is called. The address of the GstBuffer is
+    its boxed object's hash, as in NVIDIA's DeepStream bindings.
     """
 
     def __init__(self, buffer: Any) -> None:
@@ -65,7 +65,7 @@ class Mapping:
         if not self._is_mapped:
             raise DeviceError(
                 "a GStreamer buffer cannot be read",
-                why="its memory is not mapped to the processor, such as NVMM or a GPU's",
+                why="the processor cannot map its memory, such as NVMM or a GPU's",
                 fix=FIX_CAPS,
             )
 
@@ -126,28 +126,29 @@ def gst_source(
 ) -> LiveSource:
     """Return a source for a ``gst-launch-1.0`` pipeline. Adds ``appsink name=edgert`` where the pipeline has none.
 
-    It is live when it holds an element that is (a camera, a network source, ``is-live=true``); ``realtime:`` overrides
-    it. Live pipelines drop old frames and restart when they fail or end, unless ``num-buffers`` or ``reconnect: false``
-    has them end. Other pipelines lose nothing, and ``realtime: true`` lets them run at their own speed.
+    The pipeline is live when it holds a live element (a camera, a network source, ``is-live=true``); ``realtime:``
+    overrides that. Live pipelines drop old frames and restart when they fail or end, unless ``num-buffers`` or
+    ``reconnect: false`` lets them end. Other pipelines lose nothing; with ``realtime: true`` they run at their own
+    speed.
 
-    A frame's buffer belongs to the element that made it and goes back when the frame's lease ends. Cameras own few
+    A frame's buffer belongs to the element that made it and returns there when the frame's lease ends. Cameras own few
     buffers, so copy frames that are kept for long.
 
     Args:
-        name: of the stage.
+        name: name of the stage.
         pipeline: elements as ``gst-launch-1.0`` takes them.
-        config: the stage's keys.
-        counter: counts copies of pixels.
-        clock: timestamps frames.
-        title: the pipeline's name in messages.
-        lost: for a camera behind a daemon, which has no end and is retried less often: makes the error for an end or a
-            failure from GStreamer's message.
+        config: keys of the stage.
+        counter: counter of copied pixels.
+        clock: clock of the frames' timestamps.
+        title: name of the pipeline in messages.
+        lost: function that makes an error from GStreamer's message, for a camera behind a daemon. Such a camera never
+            ends, and is tried again less often.
 
     Raises:
-        DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline cannot be made or fails.
+        DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline is refused or fails.
     """
     where = f"stages.{name}"
-    if lost is None:  # a camera of a board can be asked for, and the file be checked, on any machine
+    if lost is None:  # a pipeline file with a board's camera can be checked on machines without GStreamer
         gstreamer(where)
     is_live = names_live(pipeline)
     live = is_live if config.realtime is None else config.realtime
@@ -180,21 +181,21 @@ def gst_source(
 def why_not_on(pipeline: str, device: CudaDevice) -> str:
     """Return why this GPU cannot read a pipeline's buffers in place; empty when it can."""
     if not device.traits.integrated:
-        return "GStreamer's buffers are memory of the host"
+        return "GStreamer's buffers are in host memory"
     if _OWN_SINK.search(pipeline):
-        return "the pipeline brings its own appsink"
+        return "the pipeline has its own appsink"
     return "" if _NVMM.search(pipeline) else "the pipeline does not end in video/x-raw(memory:NVMM),format=NV12"
 
 
 def names_live(pipeline: str) -> bool:
-    """Return whether a pipeline holds a live element: a camera or a network source."""
+    """Return whether a pipeline has a live element: a camera or a network source."""
     return bool(_LIVE.search(pipeline))
 
 
 def with_appsink(pipeline: str, *, drop: bool, sync: bool, nvmm: bool = False) -> str:
-    """Return the pipeline, ending in an ``appsink`` called edgert that takes the formats a frame may have.
+    """Return the pipeline with an ``appsink name=edgert`` at its end that accepts the formats a frame may have.
 
-    With ``nvmm`` it takes a Jetson's video memory in place; without, video memory is copied to the host.
+    With ``nvmm`` it accepts a Jetson's video memory in place; without, video memory is copied to the host.
     """
     if _OWN_SINK.search(pipeline):
         return pipeline
@@ -207,8 +208,8 @@ def with_appsink(pipeline: str, *, drop: bool, sync: bool, nvmm: bool = False) -
 
 @lru_cache(maxsize=1)
 def _modules() -> tuple[Any, Any]:
-    # GStreamer brings libunwind, whose _Unwind_Resume would be found by libraries that are loaded later: ONNX Runtime's
-    # C++ exceptions, thrown by libgcc's, would then abort the process. The first of a name is the one that counts.
+    # GStreamer loads libunwind. Libraries that are loaded later, such as ONNX Runtime, would then find its
+    # _Unwind_Resume, and their C++ exceptions would abort the process. So libgcc's is loaded first.
     ctypes.CDLL("libgcc_s.so.1", mode=ctypes.RTLD_GLOBAL)
     gi = importlib.import_module("gi")
     for library in ("Gst", "GstApp", "GstVideo"):
@@ -235,14 +236,14 @@ def gstreamer(where: str = "") -> tuple[Any, Any]:
 
 @lru_cache(maxsize=32)
 def properties_of(element: str) -> frozenset[str]:
-    """Return the property names of an element; none where it is not installed. Raises DeviceError without GStreamer."""
+    """Return an element's property names; empty where it is not installed. Raises DeviceError without GStreamer."""
     found, _ = gstreamer()
     made = found.ElementFactory.make(element, None)
     return frozenset() if made is None else frozenset(one.name for one in made.list_properties())
 
 
 class PipelineError(DeviceError):
-    """Error message of a GStreamer pipeline."""
+    """Error that a GStreamer pipeline reports."""
 
 
 class BadPipelineError(PipelineError, FinalError):
@@ -250,10 +251,10 @@ class BadPipelineError(PipelineError, FinalError):
 
 
 class Pipeline:
-    """One running pipeline. Raises PipelineError when it cannot be made or started, DeviceError without GStreamer.
+    """One running pipeline. Raises PipelineError when it is refused or does not start, DeviceError without GStreamer.
 
     Args:
-        endless: its end is a failure: ``rtspsrc`` ends the stream when its server is gone.
+        endless: whether its end is a failure, as ``rtspsrc`` ends the stream when its server is gone.
     """
 
     skipped = 0
@@ -281,15 +282,15 @@ class Pipeline:
             self._pipeline = self._gst.parse_launch(text)
         except glib.Error as refused:
             why = str(redact(refused.message))
-        if why:  # raised here, since GStreamer's error may quote a password
+        if why:  # raised outside of ``except``, because GStreamer's error may quote a password
             is_format = f"to {APPSINK}" in why  # "could not link capsfilter0 to edgert"
-            fix = FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are"
+            fix = FIX_CAPS if is_format else "list the elements that are installed: gst-inspect-1.0"
             raise BadPipelineError(_FAILED, why=why, where=where, fix=fix)
         self._bus = self._pipeline.get_bus()
         self._sink = self._pipeline.get_by_name(APPSINK)
         self._caps: Any = None
         if self._nvmm is not None:
-            self._sink.set_property("enable-last-sample", False)  # one more that the element in front waits for
+            self._sink.set_property("enable-last-sample", False)  # it would keep one of the few buffers
             self._pad = self._sink.get_static_pad("sink")
             self._probe = self._pad.add_probe(self._gst.PadProbeType.EVENT_DOWNSTREAM, self._on_event, self._nvmm)
             self._nvmm.start()
@@ -297,7 +298,7 @@ class Pipeline:
             error = self.failure() or self._error("it did not start", "run it with gst-launch-1.0 to see more")
             self.close()
             raise error
-        # Cameras number their buffers; files may keep other things there, such as positions in bytes.
+        # Cameras number their buffers by offset. The offset of files may be something else, such as bytes.
         self._is_live = is_live
         self._offset: int | None = None
 
@@ -334,11 +335,11 @@ class Pipeline:
             if self._probe:
                 self._pad.remove_probe(self._probe)  # which holds this object
                 self._probe = 0
-            self._nvmm.close()  # first: the pool's buffers go with the state
+            self._nvmm.close()  # before the change of state, which frees the pool's buffers
         self._pipeline.set_state(self._gst.State.NULL)
 
     def _on_event(self, _: Any, info: Any, nvmm: NvmmLoans) -> Any:
-        """Store new caps, which come before the element that made the old buffers frees them."""
+        """Store new caps, and unmap buffers of the old ones, which their element frees after this event."""
         event = info.get_event()
         if event.type == self._gst.EventType.CAPS:
             self._caps = event.parse_caps()
@@ -391,10 +392,10 @@ class Pipeline:
 
 
 class CameraPipeline:
-    """The pipeline of one camera: its end and its failure mean that the camera is lost.
+    """Pipeline of one camera, whose end or failure means that the camera is lost.
 
-    Without a camera, nvarguscamerasrc prints why and sends the end of the stream. Errors of GStreamer or video memory
-    keep their own class.
+    Without a camera, nvarguscamerasrc prints why and ends the stream. Errors of the installation or of video memory
+    keep their class.
     """
 
     skipped = 0
@@ -422,5 +423,5 @@ class CameraPipeline:
 
 @lru_cache(maxsize=32)
 def _color(matrix: str, range_name: str) -> Color:
-    """Return the colors; ``range_name`` is GstVideoColorRange: 0-255 or 16-235."""
+    """Return the colors for the nicknames of a GstVideoColorMatrix and a GstVideoColorRange (0-255 or 16-235)."""
     return Color("bt709" if matrix in ("bt709", "bt2020", "smpte240m") else "bt601", range_name == "0-255")

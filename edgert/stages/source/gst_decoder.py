@@ -1,9 +1,8 @@
-"""Video decoded by a Jetson's own decoder: FFmpeg's packets go through GStreamer's ``nvv4l2decoder``.
+"""A Jetson's own video decoder, GStreamer's ``nvv4l2decoder``, fed with FFmpeg's packets.
 
-As with :mod:`nvdec`, only the packets go there. FFmpeg reads the container or the network, so that reconnection,
-passwords, cut-off files and clocks are those of FFmpeg's decoder. The decoder has its own threads. One more thread
-feeds packets, so that an image is available when it is ready and not with the next packet. None of this has run on a
-board.
+FFmpeg reads the container or the network, as for :mod:`nvdec`. So reconnection, passwords, cut-off files and clocks
+work as with FFmpeg's decoder. One thread feeds packets, so that an image is available as soon as it is decoded, not
+with the next packet. None of this has run on a board.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ def jetson_missing() -> str:
 
 
 def missing_mjpeg() -> str:
-    """Return why this board's nvv4l2decoder takes no MJPEG; empty when it does, or when there is none."""
+    """Return why this board's nvv4l2decoder does not decode MJPEG; empty when it does, and without such a decoder."""
     return why_no_mjpeg(detect().soc)
 
 
 def why_not(stream: VideoStream, device: CudaDevice | None) -> str:
-    """Return why only the processor decodes a video stream, as far as its header shows; empty when hardware does."""
+    """Return why hardware cannot decode a video stream, as far as its header shows; empty when it can."""
     board = jetson_missing()
     if not board:
         return nvdec.unsuited(stream.codec_context)
@@ -65,13 +64,13 @@ def why_not(stream: VideoStream, device: CudaDevice | None) -> str:
 
 
 def missing() -> str:
-    """Return why no video can be decoded for frames on a GPU, and what to do; empty when hardware is there."""
+    """Return why no hardware decodes video for frames on a GPU, and what to do; empty when there is some."""
     board = jetson_missing()
     return board and (nvdec.missing() if detect().has_desktop_nvdec else board)
 
 
 def decoding(codec: str, low_latency: bool) -> str:
-    """Return the decoder's elements for ``h264`` or ``hevc``, with the low-latency properties that it has."""
+    """Return the decoder's elements for ``h264`` or ``hevc``; ``low_latency`` sets the properties that it has."""
     text = DECODERS[codec]
     name = text.rpartition("! ")[2].partition(" ")[0]
     known = gst.properties_of(name) if low_latency else frozenset[str]()
@@ -79,43 +78,43 @@ def decoding(codec: str, low_latency: bool) -> str:
 
 
 def is_nvdec(stream: VideoStream, device: CudaDevice) -> bool:
-    """Return whether PyNvVideoCodec decodes frames on a GPU, for streams that hardware takes at all."""
+    """Return whether PyNvVideoCodec is the decoder for frames on this GPU; for streams without a :func:`why_not`."""
     return detect().has_desktop_nvdec and not nvdec.why_not(stream, device)
 
 
 DECODERS = {codec: f"{parse} ! {gst_pipelines.JETSON_DECODER}" for codec, parse in gst_pipelines.PARSERS.items()}
 LOW_LATENCY = {"disable-dpb": 1, "enable-max-performance": 1, "low-latency-mode": 1}
-"""Properties of nvv4l2decoder for live streams without reordering. An image is given out as soon as it is decoded, not
-when the reorder buffer is full. An Orin's has the first two, a Thor's the last."""
+"""Properties of nvv4l2decoder for live streams without reordering. It then outputs an image as soon as it is decoded,
+not when the reorder buffer is full. An Orin's has the first two, a Thor's the last."""
 END = gst_pipelines.TO_NVMM
 _PACKETS = "packets"
 _BEFORE_NS = 3_600_000_000_000
-"""Offset of times inside GStreamer, which are unsigned: a stream's may begin below zero."""
+"""Offset added to times inside GStreamer, which are unsigned; a stream's times may begin below zero."""
 _UNDERWAY = 1 << 14
-"""Most images inside the decoder; only the time of decoding is known of their packets."""
+"""Most images inside the decoder whose packets have a decoding time only."""
 _START_CODES = (b"\x00\x00\x01", b"\x00\x00\x00\x01")
 
 
 class DecoderFailedError(DeviceError):
-    """The decoder failed after it had given images."""
+    """Failure of the decoder after it had given images."""
 
 
 class DecoderRefusedError(DeviceError):
-    """The decoder failed before its first image: it does not take this video, or does not work here."""
+    """Failure of the decoder before its first image: it cannot decode this video, or does not work here."""
 
 
 class GstDecoder:
     """GStreamer decoder of one opened video stream.
 
     Args:
-        stream: of an opened container.
-        device: where images are wanted, in video memory that it reads in place; None for the host.
-        timeout_s: the longest that images may stay out.
-        where: which stage it belongs to, for messages.
-        low_latency: the stream is live and has no B frames: images come in the order of display.
+        stream: video stream of an opened container.
+        device: GPU that reads the images in video memory; None for images on the host.
+        timeout_s: longest wait for an image.
+        where: place of the source, for messages.
+        low_latency: whether the stream is live and has no B frames, so that images come in display order.
 
     Raises:
-        DeviceError: GStreamer does not make the pipeline.
+        DeviceError: GStreamer refuses the pipeline.
     """
 
     title = "the board's own decoder (nvv4l2decoder)"
@@ -142,15 +141,15 @@ class GstDecoder:
         self._feeder: threading.Thread | None = None
         self._closed, self._packets, self._on_host = threading.Event(), 0, device is None
         self._failure: Exception | None = None
-        self._times = nvdec.Times(_UNDERWAY)  # of packets without a pts, in the order that images are shown in
+        self._times = nvdec.DisplayTimes(_UNDERWAY)  # times of packets without a pts
 
     def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
         """Yield images in display order. The decoder conceals damage inside an image.
 
         Raises:
-            DecoderRefusedError: there was not one image.
-            DecoderFailedError: the decoder gives up later.
-            DeviceError: reading the packets fails.
+            DecoderRefusedError: the decoder gave no image.
+            DecoderFailedError: the decoder failed after an image.
+            DeviceError: reading the packets failed.
         """
         self._feeder = threading.Thread(target=self._feed, args=(packets,), name="edgert-packets", daemon=True)
         self._feeder.start()
@@ -160,7 +159,7 @@ class GstDecoder:
                 count += 1
                 at_ns = None if image.media_ns is None else image.media_ns - _BEFORE_NS
                 at_ns = media_ns(self._times.take(), self._source.time_base) if at_ns is None else at_ns
-                # a buffer of video memory knows its colors; caps of nvvidconv's host memory do not carry them
+                # A buffer in video memory declares its colors; the caps of nvvidconv's host memory do not.
                 color = self._color if self._on_host else image.color
                 yield replace(image, media_ns=at_ns, color=color)
                 del image
@@ -174,7 +173,7 @@ class GstDecoder:
             raise kind(what, why=why, where=self._where, fix="decode: cpu")
 
     def close(self) -> None:
-        """Take no more packets; wait for the one that is being read. May be called twice."""
+        """Stop the decoder, and wait until the packet that is being read has come. May be called twice."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -187,20 +186,20 @@ class GstDecoder:
         try:
             units = nvdec.StartCodes(self._filter_name, self._source)
             head = bytes(self._source.codec_context.extradata or b"")
-            head = head if head.startswith(_START_CODES) else b""  # a camera may send it once, when it is asked
+            head = head if head.startswith(_START_CODES) else b""  # a camera may send it in its description only
             for packet in packets:
-                for part in units.of(packet):
+                for part in units.convert(packet):
                     if part.pts is None:
                         self._times.put(part.dts)
-                    if self._closed.is_set() or not self._is_put(head + bytes(part), part.pts):
+                    if self._closed.is_set() or not self._push(head + bytes(part), part.pts):
                         return
                     head = b""
-        except Exception as error:  # noqa: BLE001 - raised by images(), in the thread that asked for them
+        except Exception as error:  # noqa: BLE001 - images() raises it in the consumer's thread
             self._failure = error
         finally:
             self._put.end_of_stream()
 
-    def _is_put(self, data: bytes, pts: int | None) -> bool:
+    def _push(self, data: bytes, pts: int | None) -> bool:
         self._packets += 1
         buffer = self._gst.Buffer.new_wrapped(data)
         at_ns = media_ns(pts, self._source.time_base)

@@ -12,21 +12,21 @@ from fractions import Fraction
 from edgert.config.stages import SourceStage
 
 OUTPUT_BUFFERS = 10
-"""Buffers of nvvidconv, 4 by default. Two wait in the appsink, one is the reader's, one waits for the pipeline, and up
-to three are with the GPU. With fewer, frames are lost in front of the appsink, uncounted."""
+"""Buffers of nvvidconv, 4 by default. Two wait in the appsink, one is in the reader, one waits for the pipeline, and
+the GPU reads up to three. With fewer, frames are lost before the appsink and not counted."""
 NVMM = "video/x-raw(memory:NVMM),format=NV12"
 TO_NVMM = f"nvvidconv bl-output=false output-buffers={OUTPUT_BUFFERS} ! {NVMM}"
-"""The end of a pipeline whose images the GPU reads in place: kernels cannot read block-linear ones."""
+"""Last elements of a pipeline whose images the GPU reads in place. Kernels cannot read block-linear images."""
 FLIPS = {"90": 3, "180": 2, "270": 1, "horizontal": 4, "vertical": 6}
-"""``flip-method`` of nvvidconv, which counts quarters counterclockwise; degrees here are clockwise."""
+"""``flip:`` → ``flip-method`` of nvvidconv, which counts quarter turns counterclockwise; ``flip:`` is clockwise."""
 JETSON_DECODER = "nvv4l2decoder"
 
 
 def csi(sensor: int, config: SourceStage) -> str:
     """Return the pipeline of a CSI camera, through its image processor.
 
-    ``size`` and ``fps`` are asked of the sensor, and choose its mode where ``sensor_mode`` does not; at ``flip: 90``
-    and ``270`` the frames' sides are exchanged. ``options`` are further properties of ``nvarguscamerasrc``.
+    The sensor is set to ``size`` and ``fps``, which choose its mode where ``sensor_mode`` does not. ``flip: 90`` and
+    ``270`` exchange the frames' sides. ``options`` are further properties of ``nvarguscamerasrc``.
     """
     mode = {} if config.sensor_mode is None else {"sensor-mode": config.sensor_mode}
     source = " ".join(["nvarguscamerasrc", *_properties({"sensor-id": sensor, **mode, **config.options})])
@@ -59,8 +59,8 @@ def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
     Args:
         codec: ``h264`` or ``hevc``, in access units with start codes.
         source: name of the appsrc.
-        decoder: the elements that decode.
-        end: the elements that follow.
+        decoder: elements that decode.
+        end: elements behind the decoder.
     """
     caps = f"video/x-{codec.replace('hevc', 'h265')},stream-format=byte-stream,alignment=au"
     put = f'appsrc name={source} format=time block=true max-bytes=4194304 caps="{caps}"'
@@ -69,9 +69,9 @@ def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
 
 ENCODERS = {"h264": "nvv4l2h264enc", "h265": "nvv4l2h265enc"}
 ENCODER = "encoder"
-"""Name of such an encoder in its pipeline."""
-_BASELINE = 0
-_HIGH = 4  # profile, as x264 takes it; the element's own is Baseline, which needs more bits
+"""Name of the encoder element in its pipeline."""
+_BASELINE, _HIGH = 0, 4
+"""H.264 profiles. Files use High, as x264 does; the element's default, Baseline, needs more bits."""
 
 
 def encoding(
@@ -87,17 +87,17 @@ def encoding(
 ) -> str:
     """Return the pipeline that encodes images from an ``appsrc`` and gives access units to an ``appsink``.
 
-    For files, all images have one quantizer, which the element takes with ``ratecontrol-enable=0 preset-level=0``. With
-    ``bps`` there is one bit rate. There are no B frames, every key frame comes with parameter sets, and the encoder has
-    its highest clock, as in jetson-utils.
+    For files, all images have one quantizer, which the element accepts with ``ratecontrol-enable=0 preset-level=0``.
+    With ``bps`` the bit rate is constant. There are no B frames, every key frame has parameter sets, and the encoder
+    runs at its highest clock, as in jetson-utils.
 
     Args:
         codec: ``h264`` or ``hevc``.
-        encoder: one of :data:`ENCODERS`; any other element is taken as written.
-        names: of the appsrc and the appsink.
+        encoder: one of :data:`ENCODERS`, or any other element with its properties.
+        names: names of the appsrc and the appsink.
         size: (width, height), pixels.
-        fps: the encoder's nominal rate; 30 where it varies.
-        quality: the quantizer, 0 to 51.
+        fps: nominal frame rate; None, for a varying one, means 30.
+        quality: quantizer, 0 to 51.
         keyframe_every: frames from one key frame to the next.
         nvmm: whether the images are NV12 in video memory, not I420 on the host.
         bps: bit rate of video that is watched live; 0 uses the quantizer.
@@ -134,7 +134,7 @@ def _properties(named: Mapping[str, object]) -> list[str]:
 
 
 def _quoted(value: object) -> str:
-    """Quote a value for gst-launch-1.0 where it has a space, as ``exposuretimerange``'s has."""
+    """Quote a value for gst-launch-1.0 where it needs that, such as the spaces of ``exposuretimerange``."""
     text = str(value)
     if text and all(letter.isalnum() or letter in "._-/" for letter in text):
         return text
@@ -146,11 +146,9 @@ def _size(size: tuple[int, int] | None) -> str:
 
 
 def _rate(fps: float | None) -> str:
-    """Return the caps of a frame rate: 29.97 becomes 30000/1001, as cameras write it."""
+    """Return the caps of a frame rate; 29.97 becomes 30000/1001, as cameras write it."""
     if fps is None:
         return ""
-    near = Fraction(round(fps) * 1000, 1001)
-    rate = (
-        near if round(fps) and abs(near - Fraction(fps)) < Fraction(1, 200) else Fraction(fps).limit_denominator(1000)
-    )
+    exact, ntsc = Fraction(fps), Fraction(round(fps) * 1000, 1001)
+    rate = ntsc if round(fps) and abs(ntsc - exact) < Fraction(1, 200) else exact.limit_denominator(1000)
     return f",framerate={rate.numerator}/{rate.denominator}"

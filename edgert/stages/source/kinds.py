@@ -1,4 +1,4 @@
-"""The kinds of sources: which one a ``source:`` line means, which keys mean nothing to it, and how it is made."""
+"""Kinds of sources: which kind a ``source:`` line means, which keys it does not use, and how it is created."""
 
 import logging
 import re
@@ -22,23 +22,23 @@ from edgert.user_code import load_object
 
 log = logging.getLogger("edgert.source")
 
-_OWN_SIZE = "its frames have the size they were made in; models and sinks scale for themselves"
+_OWN_SIZE = "its frames keep their size; models and sinks scale them"
 _NO_CODEC = "its images are not decoded by edgert"
 _NO_END = "a live stream has no end to start again from"
 _CAMERA_S = "it is a camera's option"
-_NO_OPTIONS = "its keys are its settings"
-_IS_THERE = "missing at the start, it is an error"
+_NO_OPTIONS = "it has no settings beside its keys"
+_IS_THERE = "a file that is missing at the start is an error"
 _CSI = dict.fromkeys(("sensor_mode", "flip"), "it is an option of csi://")
 _MADE = {"options": _NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S, **_CSI}
 
 
 class Kind(ABC):
-    """A kind of source whose frames wait until they are taken; live ones override :meth:`is_live`.
+    """One kind of source. By default its frames wait until they are taken; live kinds override :meth:`is_live`.
 
     Attributes:
-        title: its name in messages.
-        unused: keys of a ``source:`` stage that have no meaning for it, and why.
-        has_packets: whether it gets images encoded, so that they can be recorded as they come.
+        title: name in messages.
+        unused: keys of a ``source:`` stage that have no meaning for this kind, and why.
+        has_packets: whether it receives encoded images, which can be recorded without encoding them again.
     """
 
     title: ClassVar[str]
@@ -53,7 +53,7 @@ class Kind(ABC):
     @staticmethod
     @abstractmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Return the source, not started. Raises an EdgertError where it is known not to work."""
+        """Return the source, not started. Raises an EdgertError where it certainly cannot work."""
 
 
 class File(Kind):
@@ -72,7 +72,7 @@ class File(Kind):
 
 
 class Recording(Kind):
-    """A recording of a run: see [replay](replay.md)."""
+    """A recording of a run, by ``sink: mcap``."""
 
     title = "a recording"
     unused: ClassVar[dict[str, str]] = {
@@ -105,7 +105,7 @@ class Videos(Kind):
         for path in videos_at(videos_pattern(config, context.directory), f"stages.{name}"):
             try:
                 return VideoFile(name, path, config, context.counter, context.clock, path.name)
-            except StageError as error:  # a mere check of a pipeline takes the next one
+            except StageError as error:  # checking a pipeline needs only one video that opens
                 failure = failure or error
         assert failure is not None
         raise failure
@@ -126,7 +126,7 @@ class Images(Kind):
 
 
 class Network(Kind):
-    """RTSP, HTTP, RTMP and UDP."""
+    """A network stream: RTSP, HTTP, RTMP or UDP."""
 
     title = "a network stream"
     has_packets = True
@@ -239,7 +239,7 @@ class Python(Kind):
 
 
 class Synthetic(Python):
-    """A trivial scene, for tests and measurements."""
+    """A generated scene, for tests and measurements."""
 
     title = "synthetic"
     unused: ClassVar[dict[str, str]] = {**Python.unused, "options": _NO_OPTIONS}
@@ -279,7 +279,7 @@ class Nats(Kind):
         "size": _OWN_SIZE,
         "format": _CAMERA_S,
         **_CSI,
-        "fps": "its frames are as they were sent; every: of the sink that sends sets their rate",
+        "fps": "every: of the sending sink sets the rate",
         "loop": _NO_END,
         "realtime": "messages wait with the server until they are taken",
         "decode": _NO_CODEC,
@@ -292,7 +292,7 @@ class Nats(Kind):
         return nats_source(name, config, context.counter, context.clock)
 
 
-class Ros2(Kind):
+class Ros2(Camera):
     """The topics of a camera in ROS 2."""
 
     title = "a topic of ROS 2"
@@ -303,11 +303,6 @@ class Ros2(Kind):
         "loop": _NO_END,
         "decode": "compressed images are decoded on the CPU",
     }
-
-    @staticmethod
-    def is_live(config: SourceStage) -> bool:
-        """Return True unless the file sets ``realtime``."""
-        return True if config.realtime is None else config.realtime
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
@@ -362,7 +357,7 @@ KINDS = {
     **dict.fromkeys(rtsp.SCHEMES, Network),
     **dict.fromkeys(("v4l2", "usb"), Camera),
 }
-"""Kinds by their names, and by every scheme that means them."""
+"""Kinds by their names and by their schemes."""
 
 _PREFIXES = (
     "v4l2://",
@@ -378,10 +373,10 @@ _PREFIXES = (
     "ros2://",
     "bag:",
 )
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path
-
-# Logged but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
-_ASKED_OF_CAMERAS = ("size", "format", "decode", "sensor_mode", "flip", "start")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")
+"""A scheme of at least two letters, because ``C:`` begins a path."""
+_CAMERA_KEYS = ("size", "format", "decode", "sensor_mode", "flip", "start")
+"""Keys that cause a warning, not an error, so that a file can replace a camera: --set stages.camera.source=clip.mp4."""
 
 
 def source_for(
@@ -390,16 +385,16 @@ def source_for(
     """Return the source that ``config.source`` names, ready for :meth:`Source.frames`.
 
     Args:
-        name: of the stage.
-        config: the stage's keys.
-        counter: counts copies of pixels.
-        clock: timestamps frames.
-        directory: of the pipeline file; relative paths start there.
-        pipeline: its name.
+        name: name of the stage.
+        config: keys of the stage.
+        counter: counter of copied pixels.
+        clock: clock of the frames' timestamps.
+        directory: folder of the pipeline file, where relative paths start.
+        pipeline: name of the pipeline.
 
     Raises:
-        ConfigError: unknown kind or scene, or an option that has no meaning for this kind; those meant for cameras only
-            cause a warning.
+        ConfigError: unknown kind or scene, or a key that has no meaning for this kind. Keys of cameras only cause a
+            warning.
         StageError: a file or folder is missing or cannot be read.
         DeviceError: a library that the kind needs is missing.
     """
@@ -416,14 +411,14 @@ def source_for(
         )
     scheme = _SCHEME.match(config.source)
     if scheme and scheme[1].lower() in SOURCES.own:
-        SOURCES.vet(scheme[1].lower())  # an error where a package claims a scheme of edgert's
+        SOURCES.vet(scheme[1].lower())  # raises where another package claims one of edgert's schemes
     found = SOURCES.get(kind)
     title = getattr(found, "title", kind)
     for option, why in found.unused.items():
         value = getattr(config, option)
         if not value or value == SourceStage.model_fields[option].default:
             continue
-        if option in _ASKED_OF_CAMERAS:
+        if option in _CAMERA_KEYS:
             log.warning("%s.%s: has no meaning for %s; %s", where, option, title, why)
         else:
             what = f"{option}: has no meaning for {title}"
@@ -470,20 +465,24 @@ def kind_of(source: str, directory: Path = Path()) -> str:
 def is_bag(path: Path) -> bool:
     """Return whether a path is a bag of ROS 2: a folder with its ``metadata.yaml``, or one of its files.
 
-    Of MCAP files those are bags whose profile is ``ros2``: ``bag:PATH`` reads others, too.
+    An MCAP file counts as a bag if its profile is ``ros2``; ``bag:PATH`` also reads others.
     """
     if path.suffix.lower() != ".mcap":
         return path.suffix.lower() == ".db3" or exists(path / "metadata.yaml")
-    return _head(path, 25)[17:] == b"\x04\0\0\0ros2"  # behind the magic, and the kind and length of the header
+    return _head(path, 25)[17:] == b"\x04\0\0\0ros2"  # after the magic and the header's opcode and length
+
+
+_OWN_HEADER = re.compile(rb"\x89MCAP0\r\n\x01.{8}\0{4}.{4}edgert ", re.DOTALL)
+"""First bytes of an MCAP file whose header names edgert as its writer."""
 
 
 def is_own_recording(path: Path) -> bool:
-    """Return whether a file is one that ``sink: mcap`` wrote, by its first bytes."""
-    return _OWN.match(_head(path, 64)) is not None
+    """Return whether ``sink: mcap`` wrote a file, by its first bytes."""
+    return _OWN_HEADER.match(_head(path, 64)) is not None
 
 
 def _head(path: Path, count: int) -> bytes:
-    """Return the first bytes of a file; none of a pipe or device, which may keep who opens it waiting."""
+    """Return the first bytes of a file; none of a pipe or device, because opening it may block."""
     try:
         if not path.is_file():
             return b""
@@ -493,18 +492,14 @@ def _head(path: Path, count: int) -> bytes:
         return b""
 
 
-_OWN = re.compile(rb"\x89MCAP0\r\n\x01.{8}\0{4}.{4}edgert ", re.DOTALL)
-"""An MCAP file whose header names edgert as what wrote it."""
-
-
 def is_live(config: SourceStage, directory: Path = Path()) -> bool:
-    """Return whether the source will be live, as cameras are: its newest frame counts. Opens nothing."""
+    """Return whether the source will be live, as cameras are. Opens no device."""
     kind = kind_of(config.source, directory)
     return bool(kind) and bool(SOURCES.get(kind).is_live(config))
 
 
 def starts_over(config: SourceStage, directory: Path = Path()) -> bool:
-    """Return whether another run gets the same frames and ends: recordings, and code with a ``limit``."""
+    """Return whether every run gets the same frames and ends, as with recordings, and code with a ``limit``."""
     kind = kind_of(config.source, directory)
     if kind in ("python", "synthetic"):
         return config.limit is not None and not config.realtime

@@ -24,25 +24,25 @@ from edgert.stages.sink.send.nats import PORT, NatsConnection, reason
 from edgert.stages.sink.send.section import TlsSection
 from edgert.stages.sink.send.server import TIMEOUT_S, Server, Tls
 from edgert.stages.source.live import POLL_S, Connection, redact
-from edgert.stages.source.nats_group import Arrived, Group
-from edgert.stages.source.sent_images import SentImage, decoded, images_in
+from edgert.stages.source.nats_group import Group, ReceivedMessage
+from edgert.stages.source.sent_images import SentImage, decode_jpeg, read_images
 
 log = logging.getLogger("edgert.source")
 
 _LAST_S = 5.0
-"""Seconds at the end by ``limit`` for the work on the last frames."""
+"""Longest wait for the work on the last frames when ``limit`` is reached."""
 _REMIND_S = 60.0
 DEFAULT_SUBJECT, DEFAULT_GROUP = "edgert.*.*.crops", "edgert"
 
 
 class NatsSource:
-    """Frames of cameras whose images others send. None is lost: what is not taken stays with the server.
+    """Source of frames from cameras of other machines. None is lost: the server keeps messages until they are taken.
 
-    Connecting may take as long as the network likes, so another thread does it.
+    Connecting may block for long, so another thread does it.
 
     Args:
-        subject: of the messages; its wildcards are the camera's name.
-        group: boards with the same one share the cameras.
+        subject: subject of the messages; the parts that match its wildcards are the camera's name.
+        group: name of the group; boards with the same one share the cameras.
     """
 
     live = False
@@ -53,27 +53,27 @@ class NatsSource:
         self._where, self._server, self._config = f"stages.{name}", server, config
         self._counter, self._clock = counter, clock
         self._title, self._address = f"edgert {name}", server.name(PORT)
-        self._way = Connection(self._where, self._address, clock)
-        self._make = partial(Group, subject=subject, name=group)
+        self._connection = Connection(self._where, self._address, clock)
+        self._make_group = partial(Group, subject=subject, name=group)
         self._group: Group | None = None
         self._outcomes: queue.SimpleQueue[Group | OSError] = queue.SimpleQueue()
         self._is_trying, self._next_s = False, 0.0
         self._over, self._in_work, self._turn = threading.Event(), 0, threading.Lock()
-        self._skipped, self._told_s = 0, -math.inf
+        self._skipped, self._warned_s = 0, -math.inf
 
     def stats(self) -> SourceStats:
         """See :class:`~edgert.runtime.Source`."""
-        return self._way.stats(self._skipped, 0)
+        return self._connection.stats(self._skipped, 0)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Yield frames until ``limit`` or ``stop``. Raises DeviceError where no connection is to be tried again."""
+        """Yield frames until ``limit`` or ``stop``. Raises DeviceError for a loss without ``reconnect``."""
         limit = self._config.limit or math.inf
         self._over.clear()
         try:
             while limit and not stop.is_set():
                 if self._group is None:
-                    self._try(stop)
-                elif (arrived := self._next(self._group)) is not None:
+                    self._connect_or_wait(stop)
+                elif (arrived := self._next_message(self._group)) is not None:
                     for frame in self._frames_of(arrived, self._group, stop):
                         limit -= 1
                         yield frame
@@ -86,14 +86,17 @@ class NatsSource:
             self._over.set()
 
     def close(self) -> None:
-        """Leave the group. What is not acknowledged goes to another board."""
+        """Leave the group. Messages that are not acknowledged go to another board."""
         self._over.set()
         self._leave()
+        while not self._outcomes.empty():  # a connection that was made while frames() ended
+            if isinstance(outcome := self._outcomes.get(), Group):
+                outcome.close()
 
     # The connection.
 
-    def _try(self, stop: threading.Event) -> None:
-        """Begin to connect, or see what came of it; wait a moment otherwise."""
+    def _connect_or_wait(self, stop: threading.Event) -> None:
+        """Start to connect, or take the outcome of a started try, waiting for a moment."""
         if not self._is_trying:
             if time.monotonic() < self._next_s:
                 stop.wait(POLL_S)
@@ -109,15 +112,15 @@ class NatsSource:
             self._lost(outcome)
         else:
             self._group = outcome
-            self._way.gave_image()  # it is up: cameras that send nothing are no trouble of this source
+            self._connection.record_image()  # the source is up, even while the cameras send nothing
 
     def _connect(self) -> None:
         connection = NatsConnection(self._server, self._title, 2 * limits.PACKET_BYTES)
-        group = self._make(connection)
+        group = self._make_group(connection)
         try:
             connection.open()
             connection.wait(group.begin(connection.client), 2 * TIMEOUT_S)
-        except Exception as error:  # noqa: BLE001 - whatever the package makes of what a server sends; it is tried again
+        except Exception as error:  # noqa: BLE001 - nats-py raises anything for a server's answer; it is tried again
             group.close()
             self._outcomes.put(error if isinstance(error, OSError) else OSError(reason(error)))
         else:
@@ -125,7 +128,7 @@ class NatsSource:
             if self._over.is_set():
                 group.close()
 
-    def _next(self, group: Group) -> Arrived | None:
+    def _next_message(self, group: Group) -> ReceivedMessage | None:
         """Return the next message; None where none comes soon, or the connection is lost."""
         try:
             arrived = group.arrived.get(timeout=POLL_S)
@@ -136,7 +139,7 @@ class NatsSource:
             self._lost(group.failure)
             return None
         if arrived is not None:
-            self._way.gave_image()
+            self._connection.record_image()
         return arrived
 
     def _leave(self) -> None:
@@ -145,23 +148,23 @@ class NatsSource:
             group.close()
 
     def _lost(self, error: OSError) -> None:
-        """Wait before another try. Raises DeviceError where none is wanted."""
+        """Schedule the next try. Raises DeviceError where none is wanted."""
         loss = DeviceError(f"no messages from {self._address}", why=printable(str(error)), where=self._where)
-        if (self._way.frame_ns is None and self._config.start == "fail") or not self._config.reconnect:
+        if (self._connection.frame_ns is None and self._config.start == "fail") or not self._config.reconnect:
             raise loss
-        self._next_s = time.monotonic() + self._way.lost(loss)
+        self._next_s = time.monotonic() + self._connection.record_loss(loss)
 
     # Messages.
 
-    def _frames_of(self, arrived: Arrived, group: Group, stop: threading.Event) -> Iterator[Frame]:
-        """Yield the frames of a message; one that has none is ended, and counted."""
+    def _frames_of(self, arrived: ReceivedMessage, group: Group, stop: threading.Event) -> Iterator[Frame]:
+        """Yield the frames of a message; terminate and count a message without any."""
         try:
-            images = [(one, decoded(one.jpeg)) for one in images_in(arrived.body)]
+            images = [(one, decode_jpeg(one.jpeg)) for one in read_images(arrived.body)]
         except ValueError as error:
-            group.answer(arrived, b"+TERM")
-            self._skip(arrived, error)
+            group.acknowledge(arrived, b"+TERM")
+            self._skip_message(arrived, error)
             return
-        receipt = Receipt(partial(self._done, arrived, group))
+        receipt = Receipt(partial(self._finish_message, arrived, group))
         with self._turn:
             self._in_work += 1
         taken = 0
@@ -172,11 +175,11 @@ class NatsSource:
                 taken += 1  # before the frame is passed on: a limit may end this generator there
                 yield self._frame(arrived, image, pixels, receipt)
         finally:
-            if taken < len(images):  # another board does the others
+            if taken < len(images):  # the message goes to another board
                 receipt.refuse()
             receipt.release()
 
-    def _frame(self, arrived: Arrived, image: SentImage, pixels: U8, receipt: Receipt) -> Frame:
+    def _frame(self, arrived: ReceivedMessage, image: SentImage, pixels: U8, receipt: Receipt) -> Frame:
         height, width = pixels.shape[:2]
         return Frame(
             arrived.camera.name, image.index, self._clock.now_ns(), image.media_ns, width, height, "bgr", (pixels,),
@@ -184,19 +187,19 @@ class NatsSource:
             delivery=Delivery(arrived.trace, image.about, receipt, arrived.parent, arrived.is_sampled),
         )  # fmt: skip
 
-    def _done(self, arrived: Arrived, group: Group, is_refused: bool) -> None:
-        """Acknowledge a message. After a stop, frames end without their work: another board does it."""
+    def _finish_message(self, arrived: ReceivedMessage, group: Group, is_refused: bool) -> None:
+        """Acknowledge a finished message. Frames that end by a stop are not finished, and go to another board."""
         if not is_refused and not self._over.is_set():
-            group.answer(arrived, b"+ACK")
+            group.acknowledge(arrived, b"+ACK")
         with self._turn:
             self._in_work -= 1
 
-    def _skip(self, arrived: Arrived, error: ValueError) -> None:
+    def _skip_message(self, arrived: ReceivedMessage, error: ValueError) -> None:
         self._skipped += 1
         now_s = time.monotonic()
-        if now_s - self._told_s > _REMIND_S:
-            self._told_s = now_s
-            what = f"a message of {arrived.camera.subject} is left out: {printable(str(error))}"
+        if now_s - self._warned_s > _REMIND_S:
+            self._warned_s = now_s
+            what = f"a message of {arrived.camera.subject} is skipped: {printable(str(error))}"
             log.warning("%s: %s (%d so far)", self._where, what, self._skipped)
 
 
@@ -204,7 +207,7 @@ def nats_source(name: str, config: SourceStage, counter: Counter, clock: Clock) 
     """Return the source of an address like ``nats://USER:PASSWORD@HOST:4222/SUBJECT``.
 
     Raises:
-        ConfigError: it is none, an option is unknown, or the package of NATS is not installed.
+        ConfigError: the address is malformed, an option is unknown, or the package nats-py is not installed.
     """
     where, example = f"stages.{name}.source", "nats://10.0.0.5:4222/edgert.*.*.crops"
     options = dict(config.options)
@@ -224,7 +227,7 @@ def nats_source(name: str, config: SourceStage, counter: Counter, clock: Clock) 
         raise ConfigError("source: nats cannot be used", why=str(error), where=where, fix=f"like {example}") from error
     subject = parts.path.lstrip("/") or DEFAULT_SUBJECT
     if not host or not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", subject):
-        what = f"{redact(config.source)!r} is no address of a NATS server and a subject"
+        what = f"{redact(config.source)!r} is not the address of a NATS server and a subject"
         raise ConfigError(what, where=where, fix=f"like {example}")
     if find_spec("nats") is None:
         raise ConfigError("source: nats needs the package nats-py", where=where, fix=installation.command("nats"))

@@ -1,4 +1,4 @@
-"""The one door to PyNvVideoCodec: video decoded by the GPU's own decoder, images used where it wrote them.
+"""The GPU's own video decoder, through PyNvVideoCodec; images are used where it wrote them.
 
 FFmpeg (through PyAV) reads the container, and only its packets go to the decoder. So files, cut-off recordings and
 network cameras behave as with FFmpeg's decoder. API of version 2:
@@ -32,15 +32,15 @@ log = logging.getLogger("edgert.source")
 CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toannexb")}
 """FFmpeg's codec → NVDEC's, and the filter that converts its packets to units with start codes."""
 _NEXT = {"h264": bytes.fromhex("00000001 09f0 00000001")}
-"""Bytes that show NVDEC's parser the end of an image before the next one. They are an access unit delimiter (ITU-T
+"""Bytes that mark the end of an image for NVDEC's parser before the next one comes: an access unit delimiter (ITU-T
 H.264, 7.3.2.4) and a start code. PyNvVideoCodec 2.2 has a flag for it, but not where images are used in place. For HEVC
-this was not tried on a GPU, and an image waits for the next one."""
+this was not tried on a GPU, so an image waits for the next one."""
 _FORMATS = ("yuv420p", "yuvj420p", "nv12")
 _REORDERED = 24
-"""More images than a decoder holds back: 16 of a stream's own, and those in work."""
+"""Bound above the images that a decoder holds back: 16 to reorder, and those in work."""
 FILE_BATCH = 8
-"""Packets of a file that go to the decoder in one call. Each call drops Python's lock and waits to get it back, while
-the decoder has no work."""
+"""Packets of a file per decoder call. Each call releases Python's lock and waits to get it back, while the decoder is
+idle."""
 
 
 def nvdec() -> Any:
@@ -51,7 +51,7 @@ def nvdec() -> Any:
         raise DeviceError(
             "PyNvVideoCodec is not installed", why=str(error), fix=installation.command("nvdec")
         ) from error
-    except (ImportError, RuntimeError) as error:  # it looks for libnvidia-encode when it is imported, also to decode
+    except (ImportError, RuntimeError) as error:  # its import needs libnvidia-encode, even for decoding only
         why = str(error).strip().splitlines()[0]
         fix = "install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
         raise DeviceError("PyNvVideoCodec does not work here", why=why, fix=fix) from error
@@ -59,7 +59,7 @@ def nvdec() -> Any:
 
 
 def why_not(stream: VideoStream, device: CudaDevice) -> str:
-    """Return why a video stream cannot be decoded on this GPU; empty when it can, as far as its header shows."""
+    """Return why this GPU cannot decode a video stream; empty when it can, as far as its header shows."""
     context = stream.codec_context
     if reason := unsuited(context) or missing():
         return reason
@@ -83,14 +83,14 @@ def why_not(stream: VideoStream, device: CudaDevice) -> str:
 def _caps(module: Any, ordinal: int, codec: str) -> dict[str, int]:
     """Return the capabilities of a GPU's NVDEC, cached.
 
-    PyNvVideoCodec makes and ends a context for it. That takes a quarter of a second, during which every decoder waits.
+    PyNvVideoCodec creates and destroys a context for them, which blocks every decoder for a quarter of a second.
     """
     found: dict[str, int] = module.GetDecoderCaps(gpuid=ordinal, codec=getattr(module.cudaVideoCodec, codec))
     return found
 
 
 def unsuited(context: VideoCodecContext) -> str:
-    """Return why a video is not for NVDEC, by its codec, pixels and size; empty when it may be."""
+    """Return why hardware cannot decode a video, by its codec, pixels and size; empty when it may."""
     if context.name not in CODECS:
         return f"NVDEC is given {' and '.join(CODECS)} here, not {context.name}"
     if context.pix_fmt not in _FORMATS:
@@ -117,8 +117,8 @@ class StartCodes:
 
         self._filter = BitStreamFilterContext(name, stream)
 
-    def of(self, packet: av.Packet[Any]) -> Sequence[av.Packet[Any]]:
-        """Return the units of a packet; none of a damaged one, such as the last of a file that was cut."""
+    def convert(self, packet: av.Packet[Any]) -> Sequence[av.Packet[Any]]:
+        """Return the units of a packet; none for a damaged one, such as the last of a file that was cut off."""
         from av.error import InvalidDataError
 
         try:
@@ -128,14 +128,14 @@ class StartCodes:
             return ()
 
 
-class Times:
-    """Times of images in the order of display, from those of packets in the order of decoding.
+class DisplayTimes:
+    """Times of images in display order, from times of packets in decoding order.
 
-    The decoder locks a surface only where it does not report its time (``GetLockedFrame``). Its images come in the
-    order of display, so each has the smallest time that is left. Images before the first key frame are never shown.
+    The decoder's call that locks a surface (``GetLockedFrame``) does not report its time. Images come in display order,
+    so each has the smallest waiting time. Images before the first key frame are never shown.
 
     Args:
-        most: that may wait; what is more is of images that the decoder left out.
+        most: limit of waiting times; more belong to images that the decoder dropped.
     """
 
     def __init__(self, most: int = _REORDERED) -> None:
@@ -154,12 +154,12 @@ class Times:
             heapq.heappop(self._waiting)
 
     def take(self) -> int | None:
-        """Return the next image's time; None where packets have none."""
+        """Remove and return the next image's time; None where packets have none."""
         return heapq.heappop(self._waiting) if self._waiting else None
 
 
-class _Bytes:
-    """Memory at one address, for some packets, one behind the other."""
+class _PacketMemory:
+    """Contiguous copy of some packets, at a fixed address while it does not grow."""
 
     def __init__(self) -> None:
         self.nbytes, self.address, self._memory = 0, 0, bytearray()
@@ -180,11 +180,11 @@ class _Bytes:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-class _Locks:
-    """Objects that surfaces in use keep alive: the decoder and the stream that it works on."""
+class _SurfaceOwner:
+    """Decoder and its stream, kept alive by surfaces in use."""
 
     def __init__(self, decoder: Any, stream: Stream) -> None:
-        self._decoder, self._stream = decoder, stream  # the decoder goes first
+        self._decoder, self._stream = decoder, stream  # freed in this order
 
     def release(self, surface: int) -> None:
         self._decoder.UnlockFrame(surface)
@@ -193,18 +193,18 @@ class _Locks:
 class Nvdec:
     """GPU decoder of one opened video stream.
 
-    The decoder writes each image into a surface of its own. The surface is free again when the image's lease has ended
-    and the GPU has read it; the decoder makes as many surfaces as are in use. Its work is on its own stream, which
-    readers on other streams wait for. Surfaces in use stay valid after :meth:`close`.
+    The decoder writes each image into one of its surfaces. A surface is free again when the image's lease has ended and
+    the GPU has read it; the decoder creates as many surfaces as are in use. It works on its own stream, which readers
+    on other streams wait for. Surfaces in use stay valid after :meth:`close`.
 
     Args:
-        stream: of an opened container.
-        low_latency: give each image out at once; for streams without B frames only.
-        batch: packets decoded in one call; more than one where latency does not matter, as with files.
-        where: which stage it belongs to, for messages.
+        stream: video stream of an opened container.
+        low_latency: whether each image comes at once; for streams without B frames only.
+        batch: packets per decoder call; more than one where latency does not matter, as with files.
+        where: place of the source, for messages.
 
     Raises:
-        DeviceError: the package is missing, or does not take the codec.
+        DeviceError: the package is missing, or refuses the codec.
     """
 
     title = "NVDEC"
@@ -228,10 +228,10 @@ class Nvdec:
         self._codec, self._filter_name = CODECS[context.name]
         ends = _NEXT.get(context.name) if low_latency else None
         self._next = None if ends is None else ctypes.create_string_buffer(ends, len(ends))
-        self._times, self._batch, self._bytes = Times(_REORDERED + batch), batch, _Bytes()
+        self._times, self._batch, self._memory = DisplayTimes(_REORDERED + batch), batch, _PacketMemory()
         self._data = self._module.PacketData()
         latency = self._module.DisplayDecodeLatencyType
-        self._decoder = self._called(
+        self._decoder = self._call(
             self._module.CreateDecoder,
             gpuid=device.ordinal,
             codec=getattr(self._module.cudaVideoCodec, self._codec),
@@ -240,55 +240,50 @@ class Nvdec:
             usedevicememory=True,
             latency=latency.LOW if low_latency else latency.NATIVE,
         )
-        self._loans = Loans(device, counter, _Locks(self._decoder, self._stream).release)
-
-    @property
-    def leased(self) -> int:
-        """Surfaces that were not given back to the decoder yet."""
-        return self._loans.leased
+        self._loans = Loans(device, counter, _SurfaceOwner(self._decoder, self._stream).release)
 
     def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
         """Yield images in display order. The decoder conceals damage inside an image.
 
         Raises:
-            DeviceError: the decoder gives up: the GPU cannot decode this stream, or has too little memory.
+            DeviceError: the GPU cannot decode this stream, or has too little memory.
         """
-        for address, nbytes in self._runs(packets):
+        for address, nbytes in self._packet_runs(packets):
             yield from self._decoded(address, nbytes)
 
     def close(self) -> None:
-        """Take no more packets, and wait for the GPU's work with surfaces that came back."""
+        """Wait for the GPU's work with surfaces whose leases have ended. No packet may follow."""
         self._loans.close()
 
-    def _runs(self, packets: Iterable[av.Packet[Any]]) -> Iterator[tuple[int, int]]:
-        """Yield address and size of the bytes of each decoder call; zero bytes mark the end.
+    def _packet_runs(self, packets: Iterable[av.Packet[Any]]) -> Iterator[tuple[int, int]]:
+        """Yield address and size of the bytes for each decoder call; zero bytes mark the end.
 
-        The bytes stay valid until the next are asked for.
+        The bytes stay valid until the next item is requested.
         """
         units, held, failure = StartCodes(self._filter_name, self._source), 0, None
-        whole = self._bytes
+        memory = self._memory
         try:
             for packet in packets:
-                for part in units.of(packet):
-                    self._times.put(part.dts if part.pts is None else part.pts)  # of AVI, none has a pts
+                for part in units.convert(packet):
+                    self._times.put(part.dts if part.pts is None else part.pts)  # AVI has no pts
                     if self._batch == 1:
                         yield part.buffer_ptr, part.buffer_size
                         continue
-                    whole.add(part)
+                    memory.add(part)
                     held += 1
                     if held == self._batch:
-                        yield whole.address, whole.nbytes
-                        held = whole.nbytes = 0
-        except EdgertError as error:  # of reading: what was read before it is decoded first
+                        yield memory.address, memory.nbytes
+                        held = memory.nbytes = 0
+        except EdgertError as error:  # raised below, after the packets before it are decoded
             failure = error
         if held:
-            yield whole.address, whole.nbytes
+            yield memory.address, memory.nbytes
         if failure is not None:
             raise failure
         yield 0, 0
 
     def _decoded(self, address: int, nbytes: int) -> Iterator[Image]:
-        """Yield the images that bytes at an address complete; the bytes must stay there for the call."""
+        """Yield the images that the bytes at an address complete; the bytes must stay valid during the call."""
         self._loans.reclaim()
         yield from self._completed(address, nbytes)
         if self._next is not None and nbytes:
@@ -296,9 +291,9 @@ class Nvdec:
 
     def _completed(self, address: int, nbytes: int) -> Iterator[Image]:
         self._data.bsl_data, self._data.bsl = address, nbytes
-        count = self._called(self._decoder.GetNumDecodedFrame, self._data)
+        count = self._call(self._decoder.GetNumDecodedFrame, self._data)
         for _ in range(count):
-            yield self._image(int(self._called(self._decoder.GetLockedFrame)))
+            yield self._image(int(self._call(self._decoder.GetLockedFrame)))
 
     def _image(self, surface: int) -> Image:
         """Return the image in a surface: rows without gaps, chroma behind luma."""
@@ -314,7 +309,7 @@ class Nvdec:
             color=self._color,
         )
 
-    def _called(self, function: Any, *arguments: Any, **options: Any) -> Any:
+    def _call(self, function: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
         except (self._module.PyNvVCException, self._module.PyNvVCExceptionUnsupported, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Buffers of a Jetson's own video memory (NVMM) on the GPU: mapped once, returned as soon as they were read."""
+"""Buffers in a Jetson's video memory (NVMM) as images on the GPU: mapped once, returned when the GPU has read them."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Loans, StreamLease
 from edgert.runtime.frame import U8, Color
-from edgert.stages.source.nvmm_mapping import Access, JetsonCalls, OnGpu, Surface, jetson_calls, on_gpu
+from edgert.stages.source.nvmm_mapping import Access, JetsonCalls, MappedSurface, Surface, jetson_calls, map_surface
 from edgert.stages.source.planes import device_planes
 
 log = logging.getLogger("edgert.source")
@@ -18,15 +18,15 @@ _POLL_S = 0.1
 
 
 class NvmmLoans:
-    """Planes of one stream's NVMM buffers. Each plane holds its buffer until the GPU has read it.
+    """Loans of one stream's NVMM buffers, each until the GPU has read it.
 
-    A pool's buffers come again and again. Each is mapped when it comes first, and stays so until :meth:`forget`,
+    A pool's buffers come again and again. Each is mapped when it first comes, and stays mapped until :meth:`forget`,
     because mapping costs several system calls. A thread of this object returns buffers: it waits for the GPU while the
     reader waits for the camera.
 
     Args:
-        where: the stage, for the log.
-        calls: gives the C functions, when the first image is there.
+        where: name of the stage, for the log.
+        calls: function that loads the C functions, called with the first image.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class NvmmLoans:
         self._device, self._where, self._calls = device, where, calls
         self._stream = device.stream()
         self._lock = threading.Lock()
-        self._mapped: dict[tuple[int, int], OnGpu] = {}
-        self._held: dict[int, tuple[OnGpu, object]] = {}
+        self._mapped: dict[tuple[int, int], MappedSurface] = {}
+        self._held: dict[int, tuple[MappedSurface, object]] = {}
         self._loans = Loans(device, counter, self._give_back)
         self._access: Access | None = None
         self._failure: DeviceError | None = None
@@ -51,16 +51,16 @@ class NvmmLoans:
         """Return planes (NV12), lease and colors of an NvBufSurface; colors are None where it does not declare them.
 
         Args:
-            surface: its address.
-            owner: keeps the buffer, and is released when the GPU has read it.
-            keep: the buffer will come again: it is of the pool that is in use.
+            surface: address of the NvBufSurface.
+            owner: object that keeps the buffer alive; dropped when the GPU has read it.
+            keep: whether the buffer belongs to the pool in use, and will come again.
 
         Raises:
-            DeviceError: it is no image that kernels can read.
+            DeviceError: kernels cannot read the image.
         """
         with self._lock, self._device:
             image = self._image(surface, keep)
-            # Not the address: an element may give out a buffer twice, and numbers that come again bound the events.
+            # Keys are reused numbers, which bounds the GPU events. An address would not do: a buffer may come twice.
             key = next(number for number in count() if number not in self._held)
             self._held[key] = image, owner
         lease = self._loans.lend(key)
@@ -68,7 +68,7 @@ class NvmmLoans:
         return device_planes("nv12", size, image.planes, lease, self._device, self._stream), lease, image.color
 
     def reclaim(self) -> None:
-        """Return buffers that the GPU is done with, where :meth:`start` was not called."""
+        """Return buffers that the GPU has read; only where :meth:`start` was not called."""
         self._loans.reclaim()
 
     def check(self) -> None:
@@ -77,9 +77,9 @@ class NvmmLoans:
             raise self._failure
 
     def forget(self) -> None:
-        """Undo every mapping, the last first, and those in use when their lease ends. From any thread.
+        """Unmap every buffer, in reverse order; those in use follow when their lease ends. From any thread.
 
-        Call it while the pool's buffers are there: before their size changes, before the pipeline goes to NULL.
+        Call it while the pool's buffers exist: before their size changes, and before the pipeline's state becomes NULL.
         """
         with self._lock:
             images, self._mapped = list(self._mapped.values()), {}
@@ -87,19 +87,19 @@ class NvmmLoans:
                 self._unmap(image)
 
     def close(self) -> None:
-        """Wait for the GPU and undo every mapping; buffers in use go back when their lease ends."""
+        """Wait for the GPU and unmap every buffer; buffers in use go back when their lease ends."""
         self._closed.set()
         if self._reclaimer.is_alive():
             self._reclaimer.join()
         self._loans.close()
         self.forget()
 
-    def _image(self, surface: int, keep: bool) -> OnGpu:
+    def _image(self, surface: int, keep: bool) -> MappedSurface:
         batch = Surface.from_address(surface)
         key = surface, int(batch.surface_list[0].buffer_desc) if batch.surface_list else 0
         image = self._mapped.get(key)
         if image is None:
-            image, access = on_gpu(surface, self._calls(), self._access)
+            image, access = map_surface(surface, self._calls(), self._access)
             if access != self._access:
                 why = f" ({access.why})" if access.why else ""
                 log.info("%s: CUDA reads video memory in place, by %s%s", self._where or "NVMM", access.way, why)
@@ -114,13 +114,13 @@ class NvmmLoans:
             if image not in self._mapped.values():
                 self._unmap(image)
 
-    def _unmap(self, image: OnGpu) -> None:
+    def _unmap(self, image: MappedSurface) -> None:
         if any(image is leased for leased, _ in self._held.values()):
             return
         try:
             with self._device:
                 image.close()
-        except DeviceError as error:  # nothing is left to be done about it, and the frames are whole
+        except DeviceError as error:  # nothing can be done about it, and no frame is affected
             log.warning("%s: %s: %s", self._where or "NVMM", error.what, error.why)
 
     def _reclaim(self) -> None:

@@ -1,7 +1,7 @@
-"""A Jetson's own video memory (NVMM) on the GPU: an NvBufSurface's planes as addresses that kernels read.
+"""A Jetson's video memory (NVMM) on the GPU: an NvBufSurface's planes as addresses that kernels read.
 
-What an element such as ``nvarguscamerasrc`` or ``nvv4l2decoder`` gives is a buffer whose mapped bytes are an
-``NvBufSurface``. How CUDA gets at it depends on its memory; no pixel moves. Sources of structs and calls:
+Elements such as ``nvarguscamerasrc`` and ``nvv4l2decoder`` give buffers whose mapped bytes are an ``NvBufSurface``. How
+CUDA maps it depends on its memory type; no pixel is copied. Sources of structs and calls:
 
 - ``nvbufsurface.h`` of JetPack 5 and 6, the same in DeepStream:
   https://docs.nvidia.com/metropolis/deepstream/5.0.1/sdk-api/Api/BufSurface/BufSurface.html
@@ -10,10 +10,10 @@ What an element such as ``nvarguscamerasrc`` or ``nvv4l2decoder`` gives is a buf
   not supported on this platform"): https://github.com/NVIDIA-ISAAC-ROS/isaac_ros_compression
 - ``NvBufSurfaceCudaBuffer``:
   https://docs.nvidia.com/metropolis/deepstream/9.0/sdk-api/structNvBufSurfaceCudaBuffer.html; the header in
-  isaac_ros_compression has it without ``basePtr``, so CUDA is asked what a word is before it is used
+  isaac_ros_compression has it without ``basePtr``, so CUDA checks each word before it is used
 
-The structs have only the fields that are read; tests hold their sizes and offsets to the headers. JetPack 6 and 7 use
-reserved words behind these fields; nothing before them moved. None of this has run on a board.
+The structs have only the fields that are read; tests compare their sizes and offsets with the headers. JetPack 6 and 7
+use reserved words behind these fields; nothing before them moved. None of this has run on a board.
 """
 
 import ctypes
@@ -47,7 +47,7 @@ _U32 = ctypes.c_uint32
 _NOT_READ = "an image in NVMM memory cannot be read by kernels"
 _NOT_USED = "an image in NVMM memory cannot be used by CUDA"
 _FIX = "… ! nvvidconv bl-output=false ! video/x-raw(memory:NVMM),format=NV12"
-_FIX_HOST = "GST_DEBUG=2 shows more; frames reach the host without it: … ! nvvidconv ! video/x-raw,format=NV12"
+_FIX_HOST = "copy frames to the host: … ! nvvidconv ! video/x-raw,format=NV12; GST_DEBUG=2 shows more"
 _FIX_DISPLAY = "unset DISPLAY WAYLAND_DISPLAY before the start (ssh -X sets DISPLAY): EGL then needs no display"
 
 
@@ -62,10 +62,10 @@ class PlaneParams(ctypes.Structure):
 
 
 class CudaBuffer(ctypes.Structure):
-    """The beginning of ``NvBufSurfaceCudaBuffer``, of libraries that have ``NvBufSurfaceMapCudaBuffer``.
+    """First words of ``NvBufSurfaceCudaBuffer``, in libraries that have ``NvBufSurfaceMapCudaBuffer``.
 
-    By one header its words are ``basePtr``, ``dataPtr``, ``extMem``; by another ``dataPtr``, ``extMem``. The latter is
-    a handle of the host, and a kernel that reads it ends the context.
+    By one header they are ``basePtr``, ``dataPtr``, ``extMem``; by another ``dataPtr``, ``extMem``. ``extMem`` is a
+    handle of the host: a kernel that reads it destroys the context.
     """
 
     _fields_ = (("words", ctypes.c_void_p * 2),)
@@ -102,7 +102,7 @@ class SurfaceParams(ctypes.Structure):
 
 
 class Surface(ctypes.Structure):
-    """``NvBufSurface``: a batch of images, here of one."""
+    """``NvBufSurface``: a batch of images; here a batch of one."""
 
     _fields_ = (
         ("gpu_id", _U32),
@@ -141,7 +141,7 @@ class JetsonCalls:
     The CUDA context must be current. Raises DeviceError without the libraries.
 
     Attributes:
-        has_cuda_buffers: whether the library knows ``NvBufSurfaceMapCudaBuffer`` and its reverse.
+        has_cuda_buffers: whether the library has ``NvBufSurfaceMapCudaBuffer`` and its reverse.
     """
 
     has_cuda_buffers = False
@@ -170,14 +170,14 @@ class JetsonCalls:
         return int(self._surface.NvBufSurfaceDestroy(ctypes.c_void_p(surface)))
 
     def map_cuda(self, surface: int) -> int:
-        # Of the first image, here and below; its address is then in the struct.
+        # 0 is the index of the image, here and below. Its address is then in the struct.
         return int(self._surface.NvBufSurfaceMapCudaBuffer(ctypes.c_void_p(surface), 0))
 
     def unmap_cuda(self, surface: int) -> int:
         return int(self._surface.NvBufSurfaceUnMapCudaBuffer(ctypes.c_void_p(surface), 0))
 
     def is_on_device(self, address: int) -> bool:
-        """Return whether CUDA knows the address as memory of the device."""
+        """Return whether the address is device memory, by CUDA."""
         kind = ctypes.c_uint()
         code = self._cuda.cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(address))
         return not code and kind.value == _DEVICE_MEMORY
@@ -213,20 +213,20 @@ class Access:
     why: str = ""
 
 
-class OnGpu:
-    """An NvBufSurface that CUDA uses until :meth:`close`, which must come after the GPU's work with it.
+class MappedSurface:
+    """An NvBufSurface mapped for CUDA until :meth:`close`, which must come after the GPU's work with it.
 
     Args:
-        surface: its address; valid for as long as the buffer that it came from.
-        writes: whether kernels write it, too.
+        surface: address of the NvBufSurface; valid as long as its buffer.
+        writes: whether kernels also write it.
 
     Attributes:
-        planes: of the first image, their addresses and bytes per row.
+        planes: (address, bytes per row) of each plane of the first image.
         width, height: pixels.
         color: matrix and range of the first image; None where its format does not declare them.
 
     Raises:
-        DeviceError: it is not pitch-linear memory, or a call fails; what was mapped by then is unmapped.
+        DeviceError: the memory is not pitch-linear, or a call fails; the steps before it are undone.
     """
 
     def __init__(self, surface: int, calls: JetsonCalls, way: Way = "EGL image", writes: bool = False) -> None:
@@ -244,7 +244,7 @@ class OnGpu:
             raise
 
     def close(self) -> None:
-        """Undo every step in reverse order, also after one that fails; then raise DeviceError. May be called twice."""
+        """Undo every step in reverse order; raise DeviceError at the end if one failed. May be called twice."""
         failed = ""
         while self._undo:
             name, handle = self._undo.pop()
@@ -291,17 +291,19 @@ def _checked(code: int, name: str) -> None:
         raise DeviceError(_NOT_USED, why=f"{name} returned {code}", fix=_FIX_HOST)
 
 
-def on_gpu(surface: int, calls: JetsonCalls, known: Access | None = None, writes: bool = False) -> tuple[OnGpu, Access]:
-    """Map an NvBufSurface in the way that suits its memory, and return which way that was.
+def map_surface(
+    surface: int, calls: JetsonCalls, known: Access | None = None, writes: bool = False
+) -> tuple[MappedSurface, Access]:
+    """Map an NvBufSurface by the fastest way that its memory allows, and return which way that was.
 
     Args:
-        surface: its address.
-        calls: the C functions.
-        known: the way of the stream's images before, so that a library which refuses one is asked once.
-        writes: whether kernels write it, too.
+        surface: address of the NvBufSurface.
+        calls: C functions of the board.
+        known: way of the stream's earlier images, so that a way which the library refuses is tried only once.
+        writes: whether kernels also write it.
 
     Raises:
-        DeviceError: no kernel can read its memory, or every way fails.
+        DeviceError: kernels cannot read its memory, or every way fails.
     """
     batch = Surface.from_address(surface)
     if not batch.surface_list or batch.mem_type not in (0, _CUDA_DEVICE, _SURFACE_ARRAY):
@@ -309,17 +311,17 @@ def on_gpu(surface: int, calls: JetsonCalls, known: Access | None = None, writes
         why = f"its memory type is {batch.mem_type}{kind}, with {batch.num_filled} images"
         raise DeviceError("a buffer is no image in NVMM memory", why=why, fix=_FIX)
     if batch.mem_type == _CUDA_DEVICE:
-        return OnGpu(surface, calls, "device address", writes), Access("device address")
+        return MappedSurface(surface, calls, "device address", writes), Access("device address")
     if known is not None and known.way != "device address":
-        return OnGpu(surface, calls, known.way, writes), known
+        return MappedSurface(surface, calls, known.way, writes), known
     refused = "this libnvbufsurface has no NvBufSurfaceMapCudaBuffer"
     if calls.has_cuda_buffers:
         try:
-            return OnGpu(surface, calls, "CUDA buffer", writes), Access("CUDA buffer")
+            return MappedSurface(surface, calls, "CUDA buffer", writes), Access("CUDA buffer")
         except DeviceError as error:
             refused = error.why
     try:
-        return OnGpu(surface, calls, "EGL image", writes), Access("EGL image", refused)
+        return MappedSurface(surface, calls, "EGL image", writes), Access("EGL image", refused)
     except DeviceError as error:
         if calls.has_cuda_buffers:
             error.why += f"; before that, {refused}"

@@ -1,7 +1,7 @@
-"""Packets as a camera or file has them, shared with recorders: neither decoded nor copied.
+"""Encoded packets of a source, shared with recorders, neither decoded nor copied.
 
-A source puts each packet into the inbox of every recorder before it is decoded. Times of one connection mean nothing in
-the next, so every packet also has a position, which continues from one connection to the other.
+A source puts each packet into the inbox of every recorder before it decodes it. The times of one connection mean
+nothing in the next, so every packet also has a position, which continues across connections.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgert.source")
 
 _BACK_NS = 1_000_000_000
-"""Decoding order differs from display order, but never by more than this."""
+"""Largest difference between decoding order and display order."""
 _UNTIMED = 64
+"""Most packets without a time that wait for a packet with one."""
 _START_CODE = re.compile(rb"\x00\x00\x01")
 _HEAD_BYTES = 1 << 14
 """First bytes of an access unit, which contain its parameter sets."""
 _SETS = {"h264": (0, 31, (7, 8), range(1, 6)), "hevc": (1, 63, (32, 33, 34), range(32))}
-"""Bits of a unit's type, types of parameter sets, and of images (ITU-T H.264 and H.265, 7.4)."""
+"""Codec → shift and mask of a unit's type, types of parameter sets, types of images (ITU-T H.264 and H.265, 7.4)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Format:
-    """Properties of a stream that a muxer needs; every connection has its own.
+    """Properties of one connection's stream that a muxer needs.
 
     Attributes:
-        codec: FFmpeg's name.
-        time_base: seconds of a tick.
+        codec: FFmpeg's name of the codec.
+        time_base: seconds per tick.
         sets: parameter sets, where packets carry them between start codes.
-        stream: what a muxer copies its own stream from. It outlives the container that it came from.
-        color: to be written beside the packets; None where they say it themselves.
+        stream: template for a muxer's stream. It stays valid after its container is closed.
+        color: colors to write beside the packets; None where the packets declare them.
     """
 
     codec: str
@@ -60,7 +61,7 @@ class Format:
         """Return the format of an opened container's stream, which may be closed afterwards."""
         import av
 
-        holder = av.open(os.devnull, "w", format="null")  # keeps the parameters; nothing is ever written to it
+        holder = av.open(os.devnull, "w", format="null")  # holds the parameters; nothing is ever written
         held = holder.add_stream_from_template(stream, opaque=True)
         codec, time_base = stream.codec_context.name, time_base or stream.time_base
         assert time_base is not None
@@ -73,9 +74,9 @@ class Format:
 
         Args:
             data: the access unit.
-            raw: FFmpeg's name of a file of nothing but such units.
+            raw: FFmpeg's name of the raw format of such units.
             time_base: seconds per tick of the packets.
-            color: matrix and range; None takes the unit's.
+            color: matrix and range; None reads them from the unit.
         """
         import av
 
@@ -83,7 +84,7 @@ class Format:
             return cls.of_stream(units.streams.video[0], time_base, color)
 
     def followed_by(self, packet: Packet[Any]) -> Format:
-        """Return the format from this keyframe on: this one, unless the camera has changed its parameters."""
+        """Return the format from this keyframe on: the same object, unless the camera changed its parameters."""
         from av.error import FFmpegError
 
         sets = _parameter_sets(bytes(memoryview(packet)[:_HEAD_BYTES]), self.codec) if self.codec in _SETS else ()
@@ -92,16 +93,12 @@ class Format:
         try:
             return Format.of_unit(bytes(packet), self.codec, self.time_base)
         except FFmpegError as error:
-            log.debug("parameter sets that FFmpeg does not read: %s", error)
+            log.debug("FFmpeg cannot read parameter sets: %s", error)
             return self
-
-    def again(self) -> Format:
-        """Return a copy for packets that do not continue those before."""
-        return replace(self)
 
 
 def _parameter_sets(data: bytes, codec: str) -> tuple[bytes, ...]:
-    """Return the parameter sets before the first image; none where units begin with their lengths, not start codes."""
+    """Return the parameter sets before the first image; none where units have lengths instead of start codes."""
     if codec not in _SETS or not data.startswith((b"\0\0\1", b"\0\0\0\1")):
         return ()
     shift, mask, wanted, images = _SETS[codec]
@@ -120,10 +117,13 @@ class Sample(NamedTuple):
     """One packet.
 
     Attributes:
-        data: the packet, or the bytes of an encoder.
+        data: packet, or bytes of an encoder.
+        nbytes: size of the data.
         pts, dts, duration: ticks of ``format.time_base``.
+        is_key: whether decoding can begin here.
         at_ns: position in the stream at which it is shown, across connections.
-        read_ns: monotonic clock when it came.
+        read_ns: arrival by the monotonic clock.
+        format: format of its stream.
     """
 
     data: Packet[Any] | bytes
@@ -138,15 +138,15 @@ class Sample(NamedTuple):
 
 
 class Inbox:
-    """Queue of one stream's packets for one recorder, from one thread to another.
+    """Queue of one stream's packets, from the source's thread to a recorder's.
 
     Args:
-        limit_bytes: what may wait.
-        waits: who puts waits for room; else packets are lost up to the next keyframe.
-        wake: set when it fills.
+        limit_bytes: limit of waiting bytes.
+        waits: whether :meth:`put` waits for room; else packets are lost up to the next keyframe.
+        wake: event to set when the queue is half full.
 
     Attributes:
-        lost: packets that found no room.
+        lost: number of packets that found no room.
     """
 
     def __init__(self, limit_bytes: int, waits: bool, wake: threading.Event) -> None:
@@ -157,7 +157,7 @@ class Inbox:
         self._wants_key, self._is_closed = False, False
 
     def put(self, sample: Sample) -> None:
-        """Add a sample, or lose it where the inbox is full."""
+        """Add a sample; without room, wait or count it as lost."""
         with self._change:
             if self._nbytes > self._limit_bytes // 2:
                 self._wake.set()
@@ -186,12 +186,13 @@ class Inbox:
 
 
 class Tap:
-    """The packets of one source. Without anybody who listens it takes none.
+    """Distributor of one source's packets to recorders.
 
     Args:
-        media: which gives the source's frames their positions.
-        live: whether a connection begins when it does, or right behind the one before; as of ``media``.
-        waits: whether the source waits for who records; else packets that find no room are lost.
+        media: clock of the positions of the source's frames.
+        live: whether a new connection's position continues by the wall clock, or right behind the last packet; as for
+            ``media``.
+        waits: whether the source waits for slow recorders; else packets that find no room are lost.
     """
 
     def __init__(self, clock: Clock, media: MediaClock, *, live: bool, waits: bool) -> None:
@@ -203,10 +204,10 @@ class Tap:
         self._last: Sample | None = None
         self._untimed = deque[tuple["Packet[Any]", int]]()
         self._shift_ns: int | None = None
-        self._stretches = deque[tuple[int, int]](maxlen=64)  # since when, and what is added to the stream's own time
+        self._stretches = deque[tuple[int, int]](maxlen=64)  # (start ns, offset added to the stream's own time)
 
     def listen(self, limit_bytes: int, wake: threading.Event) -> Inbox:
-        """Return an inbox that gets packets from now on; see :class:`Inbox`."""
+        """Add and return an inbox that gets packets from now on; see :class:`Inbox`."""
         inbox = Inbox(limit_bytes, self.waits, wake)
         self._inboxes = (*self._inboxes, inbox)
         return inbox
@@ -217,9 +218,9 @@ class Tap:
         inbox.close()
 
     def passing(self, packets: Iterable[Packet[Any]], stream: VideoStream) -> Iterator[Packet[Any]]:
-        """Yield the packets of one connection after recorders got them.
+        """Yield the packets of one connection after the recorders got them.
 
-        Recorders get nothing from a connection that was replaced and still gives packets.
+        Recorders get no packet of a connection that was replaced by a newer one.
         """
         self._connection += 1
         own, self._format, self._shift_ns = self._connection, None, None
@@ -234,7 +235,7 @@ class Tap:
             self._put_untimed(None)
 
     def place(self, timestamp_ns: int, media_ns: int) -> int:
-        """Return the position, on the packets' scale, of a frame that the source gave at that time. From any thread."""
+        """Return the packets' position for a frame's capture time and media time. From any thread."""
         raw_ns = self._media.stream_ns(media_ns)
         stretches = list(self._stretches)
         shifts = [shift_ns for since_ns, shift_ns in stretches if since_ns <= timestamp_ns]
@@ -246,8 +247,8 @@ class Tap:
         pts, dts = (dts if pts is None else pts), (pts if dts is None else dts)
         if pts is None or dts is None:
             if self._last is None or self._shift_ns is None:
-                self._untimed.append((packet, now_ns))  # of a connection's first packets FFmpeg may not know the time
-                if len(self._untimed) > _UNTIMED:  # nor of any: it is a file of nothing but images
+                self._untimed.append((packet, now_ns))  # FFmpeg may not know the time of a connection's first packets
+                if len(self._untimed) > _UNTIMED:  # the stream has no times at all
                     self._put_untimed(None)
                 return
             pts = dts = self._last.dts + max(self._last.duration, 1)
@@ -255,10 +256,10 @@ class Tap:
         self._add(packet, pts, dts, now_ns)
 
     def _put_untimed(self, dts: int | None) -> None:
-        """Add the packets without a time one after another, the last of them right before ``dts``."""
+        """Add the packets without a time one after another, so that the last one ends at ``dts``; None: from zero."""
         lengths = [max(packet.duration or 0, 1) for packet, _ in self._untimed]
         at = 0 if dts is None else dts - sum(lengths)
-        at = max(at, 0) if dts is None or dts > 0 else at  # times of a network stream begin with its first packet
+        at = max(at, 0) if dts is None or dts > 0 else at  # a network stream's times begin with its first packet
         for (packet, now_ns), length in zip(self._untimed, lengths, strict=True):
             self._add(packet, at, at, now_ns)
             at += length
@@ -278,14 +279,14 @@ class Tap:
             self._shift_ns = 0 if last is None else self._next_ns(last, now_ns) - raw_ns
             self._stretches.append((now_ns, self._shift_ns))
             if jumped:
-                format = self._format = format.again()
+                format = self._format = replace(format)  # a recorder compares by identity, and begins anew
         sample = Sample(packet, packet.size, pts, dts, duration, is_key, raw_ns + self._shift_ns, now_ns, format)
         self._last = sample
         for inbox in self._inboxes:
             inbox.put(sample)
 
     def _next_ns(self, last: Sample, now_ns: int) -> int:
-        """Return where a stretch begins: at its time when live, else right behind the one before."""
+        """Return the position of a new stretch: by the time that passed if live, else right behind the last packet."""
         base = last.format.time_base
         passed_ns = now_ns - last.read_ns if self._live else last.duration * 1e9 * base.numerator / base.denominator
         return last.at_ns + int(passed_ns)

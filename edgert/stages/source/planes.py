@@ -1,4 +1,4 @@
-"""The planes of an image: of FFmpeg's frames, of arrays from outside, and of memory on the GPU."""
+"""Planes of an image, from FFmpeg's frames, arrays of a program, or memory on the GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
     "nv12": (1, 2),
     "i420": (1, 1, 1),
 }
-"""Channels of each plane. The planes behind the first are chroma, half as wide and high."""
+"""Channels of each plane. All planes but the first are chroma, of half the width and height."""
 
 
 @lru_cache(maxsize=64)
@@ -57,12 +57,12 @@ def device_planes(
     """Return the planes of an image on the GPU.
 
     Args:
-        format: of the pixels.
+        format: pixel format.
         size: (width, height), pixels.
-        rows: of each plane, its address and the bytes from one row to the next.
-        lease: keeps the memory.
-        device: the GPU.
-        stream: what writes the image.
+        rows: (address, bytes from one row to the next) of each plane.
+        lease: lease of the memory.
+        device: GPU that holds the memory.
+        stream: stream that writes the image.
     """
     layouts = _layouts(format, size, tuple([pitch for _, pitch in rows]))
     planes = [
@@ -88,24 +88,26 @@ def media_ns(pts: int | None, time_base: Fraction | None) -> int | None:
     return pts * time_base.numerator * 1_000_000_000 // time_base.denominator
 
 
-# Checks that arrays from outside are pixels in one of the layouts that a frame may have.
+# Arrays of a program, checked against the layouts that a frame may have.
 
 _MOST_COLORS = 4
+"""Largest last dimension of a gray array that is taken for colors, not for a width."""
 _MOST_PITCH = 2**31 - 1
-"""Bytes from one row to the next that a kernel can count."""
+"""Longest distance between two rows, bytes; kernels count it in 32 bits."""
 
 
 def as_planes(array: Any, format: PixelFormat, where: str, *, copy: bool = False) -> tuple[U8, ...]:
-    """Return the planes of ``array`` as uint8 arrays on the same memory, or on their own with ``copy``.
+    """Return the planes of ``array`` as uint8 arrays on the same memory, or copies with ``copy``.
 
     Raises:
-        StageError: unknown format, no array, not uint8, wrong shape, or rows whose pixels are not contiguous.
+        StageError: the format is unknown, or the array is not one, not uint8, of a wrong shape, or has rows whose
+            pixels are not contiguous.
     """
-    return checked_planes([array_of_host(part, where) for part in parts_of(array, format, where)], format, where, copy)
+    return checked_planes([host_array(part, where) for part in split_planes(array, format, where)], format, where, copy)
 
 
-def parts_of(array: Any, format: PixelFormat, where: str) -> Sequence[Any]:
-    """Return the arrays that an image was given as: one, or its planes. Raises StageError."""
+def split_planes(array: Any, format: PixelFormat, where: str) -> Sequence[Any]:
+    """Return the arrays of an image that is given as one array or as its planes. Raises StageError."""
     if format not in CHANNELS:
         hint = nearest(str(format), CHANNELS)
         raise StageError(f"unknown format {format!r}{hint}", why=f"known: {', '.join(CHANNELS)}", where=where)
@@ -119,9 +121,9 @@ def parts_of(array: Any, format: PixelFormat, where: str) -> Sequence[Any]:
 
 
 def is_batch(shape: Sequence[int], format: PixelFormat) -> bool:
-    """Return whether an array has one dimension more than one image of the format.
+    """Return whether an array has one dimension more than an image of the format.
 
-    A gray array whose last dimension is that of colors is no batch.
+    A gray array whose last dimension can be colors is not a batch.
     """
     if format == "i420":
         return False
@@ -129,33 +131,33 @@ def is_batch(shape: Sequence[int], format: PixelFormat) -> bool:
     return len(shape) == own + 1 and (own == 3 or shape[-1] > _MOST_COLORS)
 
 
-def images_of(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
+def split_batch(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
     """Return the planes of each image of a batch: a host array or a view of a GPU's memory. Raises StageError."""
     if not len(batch):
-        raise StageError("a batch without images was submitted", where=where, fix="submit at least one")
-    checked_planes([batch[0]], format, where)  # they are alike
+        raise StageError("a batch without images was submitted", where=where, fix="submit at least one image")
+    checked_planes([batch[0]], format, where)  # all images have the same layout
     return batch_planes(batch, format, where)
 
 
 def batch_planes(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
     """Return the planes of each image of a batch whose shape was checked before."""
     if format != "nv12" or isinstance(batch, DeviceView):
-        return [whole_planes(batch[row], format, where) for row in range(len(batch))]
+        return [array_planes(batch[row], format, where) for row in range(len(batch))]
     count, rows, width = batch.shape
     luma, chroma = batch[:, : rows // 3 * 2], batch[:, rows // 3 * 2 :]
     return list(zip(luma, chroma.reshape(count, rows // 3, width // 2, 2), strict=True))
 
 
-def whole_planes(array: U8, format: PixelFormat, where: str) -> tuple[U8, ...]:
+def array_planes(array: U8, format: PixelFormat, where: str) -> tuple[U8, ...]:
     """Return the planes of an image in one C-contiguous array whose shape was checked before."""
-    return _two_planes(array, where) if format == "nv12" else (array,)
+    return _nv12_planes(array, where) if format == "nv12" else (array,)
 
 
 def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy: bool = False) -> tuple[U8, ...]:
     """Return arrays of the host, or views of a GPU's memory, as the planes of an image. Raises StageError."""
     for array in arrays:
         _check_bytes(array, where)
-    planes = _two_planes(arrays[0], where) if format == "nv12" and len(arrays) == 1 else tuple(arrays)
+    planes = _nv12_planes(arrays[0], where) if format == "nv12" and len(arrays) == 1 else tuple(arrays)
     height, width = planes[0].shape[:2] if planes[0].ndim >= 2 else (0, 0)
     for number, (plane, shape) in enumerate(zip(planes, plane_shapes(format, width, height), strict=True)):
         if tuple(plane.shape) != shape or 0 in shape:
@@ -164,7 +166,7 @@ def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy:
                 f"plane {number} of a {format} frame has shape {tuple(plane.shape)}",
                 why=f"expected {names}" + (f", here {shape}" if number else ""),
                 where=where,
-                fix="give pixels as height, width, channels; or another format=",
+                fix="submit an array of (height, width, channels), or another format=",
             )
     if copy:
         return tuple(plane.copy() for plane in planes)
@@ -176,19 +178,19 @@ def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy:
                 f"the pixels of a row are not contiguous (strides {plane.strides})",
                 why="the array is a flipped, transposed or strided view, and reading it would need a hidden copy",
                 where=where,
-                fix="tensor.contiguous() before" if on_gpu else "copy=True, or numpy.ascontiguousarray(array) before",
+                fix="submit tensor.contiguous()" if on_gpu else "copy=True, or submit numpy.ascontiguousarray(array)",
             )
     return planes
 
 
-def _two_planes(whole: Any, where: str) -> tuple[Any, Any]:
-    """Return luma, and behind it chroma, of one array (height * 3 / 2, width)."""
+def _nv12_planes(whole: Any, where: str) -> tuple[Any, Any]:
+    """Return luma and chroma of one array (height * 3 / 2, width)."""
     if whole.ndim != 2 or whole.shape[0] % 3 or whole.shape[1] % 2 or 0 in whole.shape:
         raise StageError(
             f"an nv12 frame in one array has shape {tuple(whole.shape)}",
-            why="expected (height * 3 / 2, width), both even: luma, and behind it half as many rows of chroma",
+            why="expected (height * 3 / 2, width), both even: luma, then half as many rows of chroma",
             where=where,
-            fix="give the two planes as a sequence, or another format=",
+            fix="submit the two planes as a sequence, or another format=",
         )
     height = whole.shape[0] // 3 * 2
     luma, chroma = whole[:height], whole[height:]
@@ -202,14 +204,14 @@ def _check_bytes(array: Any, where: str) -> None:
     if array.dtype != np.uint8:
         raise StageError(
             f"pixels must be uint8, not {array.dtype}",
-            why="sources give bytes from 0 to 255; mean and std belong to the model's input",
+            why="frames hold bytes from 0 to 255; mean and std belong to the model's input",
             where=where,
-            fix="array.astype(numpy.uint8), scaled to 0-255 before",
+            fix="scale the array to 0-255, then array.astype(numpy.uint8)",
         )
 
 
-def array_of_host(part: Any, where: str) -> npt.NDArray[Any]:
-    """Return an array on the same memory. Raises StageError."""
+def host_array(part: Any, where: str) -> npt.NDArray[Any]:
+    """Return a NumPy array on the memory of another library's array on the host. Raises StageError."""
     if hasattr(part, "__array_interface__"):
         array: npt.NDArray[Any] = np.asarray(part)
     elif hasattr(part, "__dlpack__"):
@@ -220,7 +222,7 @@ def array_of_host(part: Any, where: str) -> npt.NDArray[Any]:
                 f"cannot share a {type(part).__name__} without copying",
                 why=str(error),
                 where=where,
-                fix="bring it to the CPU first, like tensor.cpu()",
+                fix="copy it to the host first, like tensor.cpu()",
             ) from error
     else:
         raise StageError(
@@ -243,17 +245,17 @@ _FORMATS: dict[str, PixelFormat] = {
     "rgb24": "rgb",
     "gray": "gray",
 }
-# AVColorSpace of libavutil/pixfmt.h (ITU-T H.273 table 4): BT.709, SMPTE 240M, BT.2020 in two kinds.
 _LIKE_BT709 = frozenset({1, 7, 9, 10})
+"""AVColorSpace of libavutil/pixfmt.h (ITU-T H.273 table 4): BT.709, SMPTE 240M, and two forms of BT.2020."""
 _FULL_RANGE = 2  # AVCOL_RANGE_JPEG
 _TURNS = {-90: cv2.ROTATE_90_CLOCKWISE, 90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, -180: cv2.ROTATE_180}
 
 
 def to_image(frame: VideoFrame, counter: Counter, now_ns: int) -> Image:
-    """Return the frame's planes without a copy.
+    """Return the frame's planes without a copy, except in two cases, which are counted.
 
-    Two cases do copy, which is counted. Pixel formats that edgert does not read (10 bit, 4:2:2 planar, RGB with alpha
-    …) are converted to 4:2:0 or BGR, and video filmed upright is rotated.
+    Pixel formats that edgert does not read (10 bit, 4:2:2 planar, RGB with alpha …) are converted to 4:2:0 or BGR.
+    Video whose metadata asks for a rotation is rotated.
     """
     pixel_format = _FORMATS.get(frame.format.name)
     if pixel_format is None or frame.planes[0].line_size < 0:
@@ -262,7 +264,7 @@ def to_image(frame: VideoFrame, counter: Counter, now_ns: int) -> Image:
     planes = tuple(map(_as_array, frame.planes, CHANNELS[pixel_format]))
     if len(planes) > 1:
         for plane in planes:
-            # The decoder predicts later frames from these bytes: nobody may paint on them.
+            # The decoder predicts later frames from these bytes, so nothing may write to them.
             plane.flags.writeable = False
     lease = lend(frame, counter)
     if (turn := _TURNS.get(frame.rotation)) is not None and pixel_format != "yuyv":
@@ -288,9 +290,9 @@ def _as_array(plane: VideoPlane, channels: int) -> U8:
 
 @lru_cache(maxsize=32)
 def color_of_tags(colorspace: int, color_range: int, format_name: str) -> Color:
-    """Return the colors that numbers of AVColorSpace and AVColorRange mean.
+    """Return the colors for numbers of AVColorSpace and AVColorRange.
 
-    An untagged stream is BT.601 here, whatever its size. FFmpeg and OpenCV convert it to RGB that way, and models were
+    An untagged stream counts as BT.601, whatever its size. FFmpeg and OpenCV convert it that way, and models were
     trained on the result. (Players such as mpv guess BT.709 above 576 lines.)
     """
     full_range = color_range == _FULL_RANGE or format_name.startswith("yuvj")

@@ -1,4 +1,4 @@
-"""Images from the user's own iterator (``python:module:name``), and synthetic scenes for tests and measurements.
+"""Images from the user's own code (``python:module:name``), and synthetic scenes for tests and measurements.
 
 The scenes are ``synthetic:blank``, ``noise`` and ``counter``.
 """
@@ -28,7 +28,7 @@ DEFAULT_FPS = 30.0
 
 @runtime_checkable
 class Renderer(Protocol):
-    """User function that draws images into given memory, without a copy. It never ends; ``limit`` ends the source."""
+    """User object that draws images into given memory, without a copy. It never ends; ``limit`` ends the source."""
 
     def render(self, index: int, out: U8) -> object:
         """Draw image ``index``, from 0 on, into ``out``; the returned value is ignored.
@@ -39,16 +39,17 @@ class Renderer(Protocol):
 
 
 class PythonSource:
-    """Frames of a :class:`Renderer` or an iterable, as fast as they are taken; at ``fps`` with ``realtime: true``.
+    """Source of frames from a :class:`Renderer` or an iterable, as fast as they are taken; ``realtime`` paces them.
 
-    An iterable's images are uint8 (height, width, 3) BGR arrays. They are not copied: each is a new array, or one that
-    never changes.
+    An iterable's images are uint8 (height, width, 3) BGR arrays. They are not copied: each must be a new array, or one
+    that never changes.
 
     Args:
-        make: is called with those of ``width``, ``height``, ``fps`` and ``seed`` that it takes, and with the options.
+        make: function that returns a :class:`Renderer` or an iterable. It gets those of ``width``, ``height``, ``fps``
+            and ``seed`` that it has as parameters, and the options.
 
     Raises:
-        ConfigError: ``make`` does not take these arguments or refuses them, or its result is neither.
+        ConfigError: ``make`` refuses these arguments, or returns something else.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class PythonSource:
         self.live = bool(config.realtime)
         self._where, self._counter, self._clock = f"stages.{name}", counter, clock
         self._period_ns = 1e9 / (config.fps or DEFAULT_FPS)
-        self._made = _made(make, config, self._where)
+        self._maker = _call_factory(make, config, self._where)
         self._canvas = Canvas(*(config.size or DEFAULT_SIZE), counter)
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=None, paced=self.live)
         self.thin = self._timeline.thin
@@ -68,7 +69,7 @@ class PythonSource:
             yield from self._timeline.frames(images, stop)
 
     def share(self, device: CudaDevice) -> None:
-        """Let a renderer draw where this GPU reads; copy an iterable's images there. Call it before the start."""
+        """Give a renderer memory that this GPU reads; copy an iterable's images there. Call it before the start."""
         self._canvas.share(device)
         self._timeline.share(device)
 
@@ -85,22 +86,23 @@ class PythonSource:
                 media_ns = round(index * self._period_ns)
                 yield Image("bgr", (image,), lease, self._clock.now_ns(), media_ns)
         finally:
-            if (close := getattr(self._made, "close", None)) is not None:  # a generator's, or of what opened a device
+            if (close := getattr(self._maker, "close", None)) is not None:  # a generator has one
                 close()
 
     def _drawn(self) -> Iterator[tuple[U8, Lease]]:
-        if isinstance(self._made, Renderer):
+        if isinstance(self._maker, Renderer):
             for index in count():
                 out, lease = self._canvas.acquire()
-                self._made.render(index, out)
+                self._maker.render(index, out)
                 yield out, lease
         else:
-            for image in self._made:
+            for image in self._maker:
                 (plane,) = as_planes(image, "bgr", self._where)
                 yield plane, lend(plane, self._counter)
 
 
-def _made(make: Callable[..., Any], config: SourceStage, where: str) -> Renderer | Iterable[Any]:
+def _call_factory(make: Callable[..., Any], config: SourceStage, where: str) -> Renderer | Iterable[Any]:
+    """Return what ``make`` returns; see :class:`PythonSource` for arguments and errors."""
     title = f"{config.source!r} cannot make images"
     width, height = config.size or DEFAULT_SIZE
     usual = {"width": width, "height": height, "fps": config.fps or DEFAULT_FPS, "seed": config.seed}
@@ -116,45 +118,45 @@ def _made(make: Callable[..., Any], config: SourceStage, where: str) -> Renderer
     if not isinstance(found, Iterable):
         raise ConfigError(
             title,
-            why=f"it gives a {type(found).__name__}",
+            why=f"it returns a {type(found).__name__}",
             where=where,
-            fix="yield images, (height, width, 3) uint8 BGR arrays, or give the class render(self, index, out)",
+            fix="yield images, (height, width, 3) uint8 BGR arrays, or write a class with render(self, index, out)",
         )
     if config.size is not None and not {"width", "height"} <= arguments.keys():
         raise ConfigError(
             f"size: has no meaning for {config.source!r}",
-            why="it takes no width and height",
+            why="it has no parameters width and height",
             where=f"{where}.size",
-            fix="leave size: out, or add these arguments",
+            fix="leave size: out, or add these parameters",
         )
     return found
 
 
-# Trivial scenes, made as the user's own images are.
+# Synthetic scenes.
 
 NOISE_IMAGES = 8
 BLANK_GRAY = 114
-"""The gray that letterboxes are padded with."""
+"""Gray level of letterbox padding."""
 SQUARE_PX = 8
 BITS = 32
 
 
 def blank(width: int, height: int) -> Iterator[U8]:
-    """Return one gray image, over and over: no work per frame."""
+    """Return one gray image without end, which costs no work per frame."""
     image = np.full((height, width, 3), BLANK_GRAY, np.uint8)
-    image.flags.writeable = False  # nobody may change what others see
+    image.flags.writeable = False  # all frames share it
     return repeat(image)
 
 
 def noise(width: int, height: int, seed: int) -> Iterator[U8]:
-    """Return a few images of noise, over and over: no work per frame."""
+    """Return a few images of noise without end, which costs no work per frame."""
     images = np.random.default_rng(seed).integers(0, 256, (NOISE_IMAGES, height, width, 3), np.uint8)
     images.flags.writeable = False
     return cycle(images)
 
 
 class Counting:
-    """The index in binary, as squares along the top, most significant bit first; white is 1."""
+    """Scene that shows its index in binary, as squares along the top, most significant bit first; white is 1."""
 
     def __init__(self, width: int, height: int) -> None:
         if width < BITS * SQUARE_PX or height < SQUARE_PX:

@@ -1,4 +1,4 @@
-"""Frames of a recording: packets decoded again, or pixels as they were; and recordings as a source of any pipeline."""
+"""Frames of a recording, from its packets or pixels, for replays and as a source of any pipeline."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from edgert.stages.source.planes import plane_shapes, to_image
 from edgert.stages.source.timeline import Image, Pacer, Thinner
 
 _AHEAD_BYTES = 64 << 20
-"""Packets of a stream that wait while it gives no frame, as one that was paused; older ones are decoded for nothing."""
+"""Limit of a stream's waiting packets while it gives no frame, as when it is paused; older ones are decoded and
+dropped."""
 _REORDERED = 64
-"""More images than a decoder holds back to bring them into the order of display."""
+"""Bound above the images that a decoder holds back to reorder them for display."""
 _MOST_SIDE = 1 << 15
 
 
 class RecordedStream:
-    """The camera data of one stream, decoded as far as frames are asked for.
+    """Camera data of one stream, decoded as frames are requested.
 
     Attributes:
-        damaged: packets and images that could not be decoded.
+        damaged: number of packets and images that could not be decoded.
     """
 
     def __init__(self, stream: str, counter: Counter) -> None:
@@ -48,12 +49,12 @@ class RecordedStream:
         self._images = deque[tuple[int, Image]]()
 
     def add(self, piece: Piece) -> None:
-        """Take the next packet or image."""
+        """Add the next packet or image."""
         self._pieces.append(piece)
         self._nbytes += len(piece.data)
 
     def restart(self, restart: Restart) -> None:
-        """Take what a decoder must know from a packet on."""
+        """Add the data with which a new decoder begins at a packet."""
         self._restarts[restart.number] = restart.about
         while self._nbytes > _AHEAD_BYTES and self._pieces[0].number < restart.number:
             self._decode()
@@ -62,7 +63,7 @@ class RecordedStream:
     def image(self, number: int) -> Image | None:
         """Return the image of a packet, with its lease; None where it was not recorded or is damaged.
 
-        They are asked for in the order of display.
+        Request images in display order.
         """
         is_flushed = number < 0
         while True:
@@ -75,13 +76,13 @@ class RecordedStream:
                 self._decode()
             elif self._pieces or is_flushed:
                 return None
-            else:  # the last images of a file come out at its end
+            else:  # a decoder gives its last images when it is flushed
                 is_flushed = True
                 self._flush()
                 self._decoder = None
 
     def close(self) -> None:
-        """Release what was decoded."""
+        """Release the decoded images."""
         self._drop(len(self._images))
 
     def _drop(self, count: int) -> None:
@@ -119,7 +120,7 @@ class RecordedStream:
             self._give(None)
 
     def _give(self, packet: Any) -> None:
-        """Decode a packet; None: what the decoder still holds."""
+        """Decode a packet; None flushes the decoder."""
         import av
 
         try:
@@ -136,11 +137,11 @@ class RecordedStream:
                 self._images.append((number, to_image(frame, self._counter, 0)))
 
     def _pixels(self, piece: Piece) -> Image:
-        """Return an image that was recorded as pixels. Raises ValueError for too few of them."""
+        """Return an image that was recorded as pixels. Raises ValueError for a wrong size or missing pixels."""
         unit = read_image(piece.data)
         width, height = unit.size
         if not (0 < width <= _MOST_SIDE and 0 < height <= _MOST_SIDE):
-            raise ValueError("no image is that large")
+            raise ValueError(f"an image of {width}x{height} is beyond the limit of {_MOST_SIDE}")
         data, at, planes = np.frombuffer(unit.data, np.uint8), 0, []
         for shape in plane_shapes(unit.format, width, height):
             size = int(np.prod(shape))
@@ -153,7 +154,7 @@ class RecordedStream:
 
 
 def _decoder(codec: str, about: Mapping[str, Any]) -> Any:
-    """Return a decoder. Raises ValueError where FFmpeg has none, or for a damaged head."""
+    """Return a decoder, set up by a :class:`Restart`. Raises ValueError where FFmpeg has none, or for damaged data."""
     import av
 
     try:
@@ -165,7 +166,7 @@ def _decoder(codec: str, about: Mapping[str, Any]) -> Any:
         try:
             made.extradata = binascii.a2b_base64(head)
         except binascii.Error as error:
-            raise ValueError("its head is damaged") from error
+            raise ValueError("the decoder's extradata is damaged") from error
     tags = about.get("tags")
     if isinstance(tags, list) and len(tags) == 2 and all(type(one) is int and 0 <= one < 256 for one in tags):
         made.colorspace, made.color_range = tags
@@ -174,17 +175,17 @@ def _decoder(codec: str, about: Mapping[str, Any]) -> Any:
 
 
 def frame_of(entry: Entry, image: Image) -> Frame:
-    """Return the frame of a recorded decision, with the image's lease.
+    """Return the frame of a recorded ``give`` decision, with the image's lease.
 
     Raises:
-        StageError: the image is not of the recorded size, as of video that was filmed upright.
+        StageError: the image has another size than the recorded frame, as with rotated video.
     """
     timestamp_ns, media_ns, sender_ns, width, height, *_ = entry.more
     found = image.planes[0].shape[1], image.planes[0].shape[0]
     if found != (width, height):
         image.lease.release()
-        why = f"it is {found[0]}x{found[1]} here, and was {width}x{height}: the container turned it"
-        what = f"frame {entry.frame} of {entry.stream!r} cannot be made again"
+        why = f"it decodes to {found[0]}x{found[1]}, and was {width}x{height}: the container's metadata rotated it"
+        what = f"frame {entry.frame} of {entry.stream!r} cannot be reproduced"
         raise StageError(what, why=why, fix="record with pixels: true")
     return Frame(
         entry.stream, entry.frame, timestamp_ns, media_ns, width, height, image.format, image.planes, image.lease,
@@ -193,17 +194,17 @@ def frame_of(entry: Entry, image: Image) -> Frame:
 
 
 class RecordedSource:
-    """The frames of one stream of a recording, each when it is taken, with its recorded number and times.
+    """Source of one recorded stream's frames, as fast as they are taken, with their recorded numbers and times.
 
     Args:
-        name: of the stage.
-        path: of the recording.
-        config: ``options: {stream: NAME}`` says which, where there are several; ``fps``, ``limit`` and ``realtime``
-            mean what they mean for a video file.
+        name: name of the stage.
+        path: file of the recording.
+        config: keys of the stage. ``options: {stream: NAME}`` chooses one of several streams; ``fps``, ``limit`` and
+            ``realtime`` work as for a video file.
 
     Raises:
-        ArtifactError: no recording, or a damaged one.
-        StageError: it has no such stream, or several and none is named.
+        ArtifactError: the file is not a recording, or is damaged.
+        StageError: it has no such stream, or several, and none is named.
     """
 
     live = False
@@ -211,7 +212,7 @@ class RecordedSource:
     def __init__(self, name: str, path: Path, config: SourceStage, counter: Counter, clock: Clock) -> None:
         self._name, self._config, self._counter = name, config, counter
         self._recording = open_recording([path])
-        known = sorted({*self._recording.frames, *self._recording.head["streams"]})  # a camera may have given no frame
+        known = sorted({*self._recording.frames, *self._recording.head["streams"]})  # a stream may have no frame
         self._stream = _stream_of(known, config.options.get("stream"), f"stages.{name}", path)
         self._pacer = Pacer(clock) if config.realtime else None
         self._data: RecordedStream | None = None
@@ -238,16 +239,17 @@ class RecordedSource:
                 yield frame
 
     def stats(self) -> SourceStats:
-        """Return how many packets or images were damaged."""
+        """Return the number of damaged packets and images."""
         return SourceStats(self._data.damaged if self._data is not None else 0)
 
     def close(self) -> None:
-        """Release what was decoded."""
+        """Release the decoded images."""
         if self._data is not None:
             self._data.close()
 
 
 def _stream_of(known: list[str], wanted: object, where: str, path: Path) -> str:
+    """Return the stream to play: the wanted one, or the only one. Raises StageError."""
     if wanted is None and len(known) == 1:
         return known[0]
     if wanted not in known:

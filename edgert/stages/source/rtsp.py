@@ -15,8 +15,9 @@ from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
-from edgert.stages.source.decoders import Choice
+from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.ffmpeg import Video
+from edgert.stages.source.frame_times import NO_TIMESTAMPS
 from edgert.stages.source.live import LiveSource, LoginError, redact
 from edgert.stages.source.packets import Tap
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
@@ -25,43 +26,43 @@ if TYPE_CHECKING:
     import av
 
 
-# Login methods that an RTSP camera accepts, requested after FFmpeg failed to log in and did not name them.
+# Login methods of an RTSP camera, asked for after FFmpeg failed to log in, because FFmpeg does not name them.
 
 _PORTS = {"rtsp": 554, "rtsps": 322}
 _MOST_BYTES = 1 << 14
-"""Most bytes of an answer's headers."""
+"""Limit of an answer's headers."""
 _KNOWN = ("MD5", "MD5-sess")
-"""Algorithms of Digest that FFmpeg has (libavformat/httpauth.c)."""
+"""Digest algorithms that FFmpeg has (libavformat/httpauth.c)."""
 _ALGORITHM = re.compile(r'\balgorithm\s*=\s*"?([\w-]+)', re.IGNORECASE)
 
 
 def why_refused(url: str, timeout_s: float, clock: Clock) -> str:
     """Return why FFmpeg cannot log in with any password; empty where it can, or where the camera does not say.
 
-    One request without user and password is sent.
+    Sends one request without user and password.
     """
     try:
-        offered = _challenges(_answer(url, timeout_s, clock))
-    except (OSError, ValueError):  # ValueError: no address; FFmpeg's own error says more
+        offered = _challenges(_describe_answer(url, timeout_s, clock))
+    except (OSError, ValueError):  # FFmpeg's own error says more
         return ""
     digests = [name for name in offered if name != "Basic"]
     if not digests or digests[-1] in _KNOWN:  # of several, FFmpeg takes the last
         return ""
     if set(offered) == {digests[-1]}:
-        return f"it logs users in by Digest with {digests[-1]} only, and FFmpeg has Digest with MD5, and Basic"
+        return f"it accepts Digest with {digests[-1]} only, and FFmpeg has Digest with MD5, and Basic"
     names = ", ".join(name if name == "Basic" else f"Digest with {name}" for name in offered)
     return f"it offers {names}; FFmpeg tries the last Digest, and has that with MD5 only"
 
 
-def _answer(url: str, timeout_s: float, clock: Clock) -> str:
-    """Return the headers of what a camera answers to DESCRIBE. Raises OSError, or ValueError for no address."""
+def _describe_answer(url: str, timeout_s: float, clock: Clock) -> str:
+    """Return the headers of a camera's answer to DESCRIBE. Raises OSError, or ValueError for a malformed address."""
     address = urlsplit(url)
     requested = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
     request = f"DESCRIBE {requested} RTSP/1.0\r\nCSeq: 1\r\nAccept: application/sdp\r\n\r\n"
     until_ns = clock.now_ns() + round(timeout_s * 1e9)
     place = address.hostname or "", address.port or _PORTS[address.scheme]
     plain = socket.create_connection(place, timeout_s)
-    with _encrypted(plain) if address.scheme == "rtsps" else plain as way:
+    with _start_tls(plain) if address.scheme == "rtsps" else plain as way:
         way.sendall(request.encode("utf-8", "surrogateescape"))
         data = b""
         while b"\r\n\r\n" not in data and len(data) < _MOST_BYTES:
@@ -73,15 +74,15 @@ def _answer(url: str, timeout_s: float, clock: Clock) -> str:
     return data.partition(b"\r\n\r\n")[0].decode("latin-1")
 
 
-def _encrypted(plain: socket.socket) -> ssl.SSLSocket:
-    """Return a socket over TLS. As with FFmpeg, the certificate is not checked; nothing secret is sent."""
+def _start_tls(plain: socket.socket) -> ssl.SSLSocket:
+    """Return the socket over TLS. As with FFmpeg, the certificate is not checked; nothing secret is sent."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context.wrap_socket(plain)
 
 
 def _challenges(headers: str) -> list[str]:
-    """Return the ways to log in: ``Basic``, or the algorithm of a Digest, which is MD5 where none is named."""
+    """Return the login methods: ``Basic``, or the algorithm of a Digest, which is MD5 by default."""
     found = []
     for line in headers.split("\r\n"):
         name, _, value = line.partition(":")
@@ -94,20 +95,19 @@ def _challenges(headers: str) -> list[str]:
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "rtmp", "udp")
 _ROUNDING_NS = 500_000_000
-"""Tolerance of a stream's length against the announced one, beside two frames."""
-_NO_TIMESTAMPS = 0x80  # FFmpeg's AVFMT_NOTIMESTAMPS
+"""Tolerance between a stream's length and the announced one, in addition to two frames."""
 _RECORDINGS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"})
 
 
 def network_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
-    """Return a source for the URL in ``config``, opened again when nothing came for ``timeout``.
+    """Return a source for the URL in ``config``, which reconnects when nothing came for ``timeout``.
 
     It reads over TCP unless set otherwise and begins at a key frame. It is live, so that a slow pipeline sees the
-    newest frame. ``realtime: false``, or the URL of a recording such as ``https://…/clip.mp4``, keeps every frame and
-    is never begun anew.
+    newest frame. ``realtime: false`` keeps every frame. So does the URL of a recording, such as
+    ``https://…/clip.mp4``, which is never opened twice.
 
     Raises:
-        ConfigError: not a URL.
+        ConfigError: ``source`` is not a URL.
     """
     try:
         address = urlsplit(config.source)
@@ -115,7 +115,7 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
         has_host = port is not None or (bool(address.hostname) and address.scheme != "udp")
     except ValueError:
         has_host = False
-    if not has_host:  # raised here, since the first error would quote the address with its password
+    if not has_host:  # raised outside of ``except``, because the first error quotes the address with its password
         raise ConfigError(
             f"{redact(config.source)!r} is no network address",
             why="host or port is malformed",
@@ -124,10 +124,9 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
         )
     recorded = is_recording(config.source)
     live = not recorded if config.realtime is None else config.realtime
-    reconnect = config.reconnect and not recorded  # it would begin anew, and give frames twice
+    reconnect = config.reconnect and not recorded  # a recording would start over and give frames twice
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=config.fps, paced=False)
-
-    choice, tap = Choice(f"stages.{name}", config.decode), Tap(clock, timeline.media, live=True, waits=not live)
+    choice, tap = DecoderChoice(f"stages.{name}", config.decode), Tap(clock, timeline.media, live=True, waits=not live)
 
     def connect(device: CudaDevice | None) -> Stream:
         stream = Stream(name, config, counter, clock)
@@ -138,10 +137,10 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     def why_not(device: CudaDevice) -> str:
         from edgert.stages.source.gst_decoder import missing
 
-        return missing()  # whether the stream suits is known when it is there
+        return missing()  # only a connection shows whether the decoder takes this stream
 
     title = redact(config.source)
-    wait_s = config.timeout if address.scheme in ("rtsp", "rtsps") else None
+    silence_s = config.timeout if address.scheme in _PORTS else None
     return LiveSource(
         name,
         title,
@@ -152,23 +151,23 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
         reconnect=reconnect,
         start=config.start,
         why_not=why_not,
-        wait_s=wait_s,
+        silence_s=silence_s,
         tap=tap,
     )
 
 
 class Stream(Video):
-    """One connection. Raises DeviceError when it cannot be made."""
+    """One connection to a network stream. Raises DeviceError when it cannot be made."""
 
     def __init__(self, name: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
         scheme, colon, rest = config.source.partition(":")
         url, where, timeout_us = scheme.lower() + colon + rest, f"stages.{name}", str(round(config.timeout * 1e6))
         options = {"rw_timeout": timeout_us}  # ffmpeg-protocols(1) and ffmpeg-formats(1) have them all
-        is_rtsp = scheme.lower() in ("rtsp", "rtsps")
+        is_rtsp = scheme.lower() in _PORTS
         if is_rtsp:
             options = {
                 "rtsp_transport": config.transport,
-                "allowed_media_types": "video",  # sound would only hide that the image stands still
+                "allowed_media_types": "video",  # sound packets would hide that no image comes
                 "timeout": timeout_us,
                 "max_delay": "0" if config.transport == "tcp" else "100000",  # µs to wait for late packets
                 "fpsprobesize": "0",  # do not hold frames back to guess their rate
@@ -182,11 +181,11 @@ class Stream(Video):
         except LoginError as error:
             why = why_refused(url, wait_s, clock) if is_rtsp else ""
             if why:
-                error.why, error.fix = why, "let the camera offer Digest with MD5 alone, or Basic alone"
+                error.why, error.fix = why, "set the camera to offer only Digest with MD5, or only Basic"
             raise
 
-        # FFmpeg guesses the length of a file that is nothing but images. Sound may last longer than images do.
-        is_guessed = self._container.format.flags & _NO_TIMESTAMPS
+        # FFmpeg guesses the length of a stream without timestamps. Sound may last longer than the images.
+        is_guessed = self._container.format.flags & NO_TIMESTAMPS
         self._length_ns = None if is_guessed else self._stated_ns()
         self._first, self._last, self._count = 0, 0, 0
 
@@ -196,7 +195,7 @@ class Stream(Video):
             return ""
         tick_ns = 1e9 * self._stream.time_base
         allowed_ns = _ROUNDING_NS + 2 * (self._last - self._first) * tick_ns / self._count
-        # Who joins in the middle may get positions of the whole, or positions from there on.
+        # A connection in mid-stream may count times from the start of the stream, or from the connection.
         for end_ns in (self._last * tick_ns, (self._last - self._first) * tick_ns):
             if abs(self._length_ns - end_ns) <= allowed_ns:
                 return f"its stream ended after {end_ns / 1e9:.1f} s of {self._length_ns / 1e9:.1f} s"
@@ -205,8 +204,7 @@ class Stream(Video):
     def images(self) -> Iterator[Image]:
         """Yield images. Only a stream that announced its length can end; every other end is a loss."""
         yield from super().images()
-        is_checked = self._length_ns is not None
-        if self.ending or (self.outline.duration_ns and not is_checked):
+        if self.ending or (self.outline.duration_ns and self._length_ns is None):
             return
         why = "the other side closed the connection"
         if self._length_ns:
@@ -221,7 +219,7 @@ class Stream(Video):
                     self._count += 1
                 yield packet
         except DeviceError:
-            if not self.ending:  # else a server hung up, or fell silent, that had sent everything
+            if not self.ending:  # a server may hang up or fall silent after it has sent everything
                 raise
 
     def _stated_ns(self) -> int | None:
@@ -235,6 +233,6 @@ def is_recording(url: str) -> bool:
     """Return whether a URL names a file that has an end, not a live camera."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # no address, as :func:`network_source` says
+    except ValueError:  # :func:`network_source` reports the malformed address
         return False
     return parts.scheme in ("http", "https") and PurePosixPath(parts.path).suffix.lower() in _RECORDINGS

@@ -1,4 +1,4 @@
-"""Images in messages of another edgert, read as what a stranger may have sent: sizes first, then pixels."""
+"""Images in messages of another edgert. A stranger may have sent them, so sizes are checked before pixels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgert import limits
 from edgert.runtime.frame import U8
 
 _TEXT = 200
-"""Longest text that is taken over from a message."""
+"""Longest text that is read from a message."""
 _TRACE = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _WORDS, _NUMBERS = ("label",), ("row", "class", "score", "id")
 
@@ -25,11 +25,11 @@ class SentImage:
     """One image of a message.
 
     Attributes:
-        index: number of the frame; crops of one frame have numbers of their own.
+        index: number of the frame; each crop of a camera's frame has its own.
         media_ns: position in the camera's stream.
-        sender_ns: nanoseconds of the epoch of the capture, by the sender's clock; None: it does not say.
-        about: plain data about the object that it was cut out around, and the number of the camera's frame.
-        jpeg: its file.
+        sender_ns: capture time in ns since 1970, by the sender's clock; None where the message has none.
+        about: number of the camera's frame, and plain data about the object that was cropped.
+        jpeg: JPEG file.
     """
 
     index: int
@@ -39,18 +39,18 @@ class SentImage:
     jpeg: bytes
 
 
-def images_in(body: bytes) -> list[SentImage]:
+def read_images(body: bytes) -> list[SentImage]:
     """Return the images of a message.
 
     Raises:
-        ValueError: it has none, or is no message of an edgert.
+        ValueError: the message has no image, or does not have edgert's format.
     """
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from error
     if not isinstance(message, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     index, media_s, sender_ns = message.get("frame"), message.get("media_s"), message.get("time_ns")
     if not _is_whole(index):
         raise ValueError("it has no frame number")
@@ -60,29 +60,29 @@ def images_in(body: bytes) -> list[SentImage]:
     if crops is None:
         return [SentImage(index, media_ns, captured_ns, {"frame": index}, _jpeg_of(message))]
     if not isinstance(crops, list) or not crops or not all(isinstance(one, dict) for one in crops):
-        raise ValueError("crops is no list of objects")
+        raise ValueError("crops is not a list of objects")
     if len(crops) > limits.SENT_CROPS:
         raise ValueError(f"it has {len(crops)} images, and the limit is {limits.SENT_CROPS}")
     first = index * limits.SENT_CROPS
     return [
-        SentImage(first + n, media_ns, captured_ns, {"frame": index, **_about(one)}, _jpeg_of(one))
+        SentImage(first + n, media_ns, captured_ns, {"frame": index, **_crop_data(one)}, _jpeg_of(one))
         for n, one in enumerate(crops)
     ]
 
 
-def trace_in(traceparent: str) -> tuple[str, str, bool]:
-    """Return trace id and span id of a W3C ``traceparent``, and whether its spans are exported; or empty ones."""
+def parse_traceparent(traceparent: str) -> tuple[str, str, bool]:
+    """Return trace id, span id and sampled flag of a W3C ``traceparent``; empty ids and False for a malformed one."""
     found = _TRACE.fullmatch(traceparent)
     if found is None or not found[1].strip("0") or not found[2].strip("0"):
         return "", "", False
     return found[1], found[2], bool(int(found[3], 16) & 1)
 
 
-def decoded(jpeg: bytes) -> U8:
+def decode_jpeg(jpeg: bytes) -> U8:
     """Return the (h, w, 3) uint8 BGR pixels of a JPEG file.
 
     Raises:
-        ValueError: it is none, is damaged, or has more pixels than :data:`edgert.limits.SENT_PIXELS`.
+        ValueError: the data is not a JPEG, is damaged, or has more pixels than :data:`edgert.limits.SENT_PIXELS`.
     """
     width, height = jpeg_size(jpeg)
     if width * height > limits.SENT_PIXELS:
@@ -107,7 +107,7 @@ def jpeg_size(data: bytes | memoryview) -> tuple[int, int]:
                 return width, height
             break
         at += 2 + max(length, 2)
-    raise ValueError("its image is no JPEG")
+    raise ValueError("its image is not a JPEG")
 
 
 def _jpeg_of(holder: dict[str, Any]) -> bytes:
@@ -121,7 +121,8 @@ def _jpeg_of(holder: dict[str, Any]) -> bytes:
         raise ValueError("its image is not base64") from error
 
 
-def _about(crop: dict[str, Any]) -> dict[str, Any]:
+def _crop_data(crop: dict[str, Any]) -> dict[str, Any]:
+    """Return a crop's known fields that have the right type."""
     found = {key: crop[key] for key in _NUMBERS if _is_number(crop.get(key))}
     found |= {key: crop[key][:_TEXT] for key in _WORDS if isinstance(crop.get(key), str)}
     box = crop.get("box")

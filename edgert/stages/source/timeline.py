@@ -1,4 +1,4 @@
-"""Time within a stream: positions that never run backwards, frames given out at their own speed, even decimation."""
+"""Time within a stream: positions that never run backwards, pacing, even reduction of the frame rate, and frames."""
 
 import threading
 from collections import deque
@@ -21,15 +21,15 @@ YUV = Color()
 @made_quickly
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """Image from a decoder or camera, which becomes a Frame once it has a number and a position.
+    """Image from a decoder or camera, which becomes a Frame when it gets a number and a position.
 
     Attributes:
         format, planes, lease, color: as in :class:`edgert.runtime.frame.Frame`, which has the size of its first plane.
-        timestamp_ns: monotonic clock when it was captured or decoded.
-        media_ns: position by the stream's own clock, which may jump; None when it has none.
-        lost: images known to be missing just before this one.
-        file: its name, of an image file.
-        sender_ns: nanoseconds of the epoch at its capture, by the clock of a network camera; None: it does not say.
+        timestamp_ns: time of capture or decoding by the monotonic clock.
+        media_ns: position by the stream's own clock, which may jump; None without one.
+        lost: number of images known to be missing just before this one.
+        file: name of the image file; empty for other sources.
+        sender_ns: capture time in ns since 1970, by the clock of a network camera; None without one.
         depth: distances that a depth camera measured with it.
     """
 
@@ -46,7 +46,7 @@ class Image:
 
 
 class Canvas:
-    """BGR buffers of one size for images that are made here, used again once their leases end."""
+    """Pool of BGR buffers of one size, reused when their leases end."""
 
     def __init__(self, width: int, height: int, counter: Counter) -> None:
         self.width, self.height = width, height
@@ -54,7 +54,7 @@ class Canvas:
         self._supply: GrowingPool | None = None
 
     def share(self, device: CudaDevice) -> None:
-        """Allocate in memory that this GPU reads, too, from now on."""
+        """Allocate memory that this GPU also reads from now on."""
         self._make = partial(shared_supply, device, self.width * self.height * 3)
         self._supply = None
 
@@ -66,46 +66,46 @@ class Canvas:
         return leased[0].reshape(self.height, self.width, 3), leased[1]
 
     def close(self) -> None:
-        """Free the memory when the last image is gone; later images get new memory."""
+        """Free the memory when the last lease ends; later images get new memory."""
         self._supply = None
 
 
 DEFAULT_PERIOD_NS = 40_000_000
-"""FFmpeg's own assumption for streams without a rate."""
+"""Frame period of streams without a rate, as FFmpeg assumes it."""
 JUMP_NS = 10_000_000_000
-"""A stream clock that moves this far between two frames was set; no camera pauses that long."""
+"""Step between two frames that shows a set clock; no camera pauses that long."""
 LEAST_NS = 1_000
-"""Least distance of two frames, where a stream gives both the same time."""
+"""Distance given to two frames to which a stream gives the same time."""
 SETTLED_NS = 1_000_000_000
-"""Time from the start of a live stretch in which its position is found."""
+"""First part of a live stretch, in which its position is corrected."""
 LATE_NS = 1_000_000_000
-"""A paced stream this late does not catch up: the machine slept, or the pipeline is too slow."""
+"""Delay after which a paced stream does not catch up: the machine slept, or the pipeline is too slow."""
 
 
 class MediaClock:
     """Converter of a stream's timestamps into positions that start at 0 and always increase.
 
-    A new connection, a loop, or a changed clock starts a new stretch. Live streams bridge the gap by the time that
-    really passed. Files continue one frame distance behind the last frame.
+    A new connection, a loop, or a changed clock starts a new stretch. Live streams continue after the time that really
+    passed. Files continue one frame period behind the last frame.
 
-    A server sends what it has stored to a new client at once, which would put each live stretch ahead for good. So,
-    except for the first, a live stretch begins where the frame of its first second with the least delay is.
+    A server sends its stored images to a new client at once, which would put each live stretch ahead for good. So,
+    except for the first, a live stretch is placed by that frame of its first second which has the least delay.
 
     Args:
-        live: whether gaps are bridged by the wall clock.
-        period_ns: assumed distance of frames where nothing better is known. 0 for times that a program gives its
-            images: equal times stay equal, and a time before the last one becomes the last one.
+        live: whether gaps last as long as they really did.
+        period_ns: assumed frame period where nothing better is known. 0 for times that a program gives its images:
+            equal times stay equal, and a time before the last one becomes the last one.
     """
 
     def __init__(self, live: bool, period_ns: int = 0) -> None:
         self._live, self._period_ns, self._is_checked = live, period_ns, live or period_ns > 0
         self._last: tuple[int, int | None, int] | None = None
-        self._step_ns, self._stood = 0, 0  # of a file's own times; and for how many frames they have stood still
+        self._step_ns, self._stood = 0, 0  # last step of a file's times, and number of frames without a step
         self._shift_ns = 0
         self._is_new = True
-        self._began_ns, self._began_at_ns = 0, 0  # the stretch: by the clock, and its position
+        self._began_ns, self._began_at_ns = 0, 0  # start of the stretch by the clock, and its position
         self._is_settled = True
-        self._shifts = deque[tuple[int, int]]([(0, 0)], maxlen=256)  # from which position on, and by how much
+        self._shifts = deque[tuple[int, int]]([(0, 0)], maxlen=256)  # (first position, shift)
 
     def restart(self, period_ns: int | None = None) -> None:
         """Begin a new stretch with the next frame: another connection, or the file from its start."""
@@ -117,7 +117,7 @@ class MediaClock:
         position = self._position(media_ns, now_ns)
         if self._is_new:
             self._began_ns, self._began_at_ns = now_ns, position
-            # The first stretch is ahead of nothing; FFmpeg gives the first frame of a connection no time of its own.
+            # The first stretch cannot be ahead. FFmpeg gives the first frame of a connection no time.
             self._is_settled = self._last is None or (self._is_settled and self._last[1] is None)
         self._is_new = False
         if media_ns is None and self._last is not None and not self._live:
@@ -146,7 +146,7 @@ class MediaClock:
         is_set = step_ns is None or (step_ns < 0 and self._is_checked) or (self._live and step_ns >= JUMP_NS)
         if self._is_new or is_set:
             self._is_new, self._shift_ns = True, next_ns - media_ns
-        elif self._stood > 1 and self._is_checked:  # two frames may have one time; with more, the clock does not run
+        elif self._stood > 1 and self._is_checked:  # two frames may have one time; with more, the clock stands still
             self._shift_ns = next_ns - media_ns
         elif self._live and not self._is_settled and now_ns - self._began_ns < SETTLED_NS:
             due_ns = self._began_at_ns + now_ns - self._began_ns
@@ -160,7 +160,7 @@ class MediaClock:
 
 
 class Pacer:
-    """Wait until a position in the stream is due by the clock."""
+    """Delay of frames until their position in the stream is due by the clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -179,7 +179,7 @@ class Pacer:
 
 @dataclass(slots=True)
 class Thinner:
-    """Frame rate reduction to ``fps`` by dropping frames evenly; None keeps every frame."""
+    """Reduction of the frame rate to ``fps`` by dropping frames evenly; None keeps every frame."""
 
     fps: float | None
     _slot: int = -1
@@ -188,7 +188,7 @@ class Thinner:
         """Return whether to keep the frame at this position."""
         if self.fps is None:
             return True
-        # Positions are rounded to whole ticks, so a frame may lie a hair before its slot.
+        # Positions are rounded to ticks, so a frame may lie slightly before its slot.
         slot = int(media_ns * self.fps / 1e9 + 1e-3)
         if slot <= self._slot:
             return False
@@ -201,11 +201,11 @@ class Timeline:
 
     Args:
         stream: name of the source stage.
-        config: gives ``limit``.
-        media: positions in the stream; the source calls its ``restart`` between connections and loops.
+        config: keys of the source stage, of which ``limit`` and ``fps`` are used.
+        media: clock of the positions; the source calls its ``restart`` between connections and loops.
         fps: frames to keep per second of the stream; None keeps all.
         paced: whether frames are held back until they are due.
-        file: the name of the file that all images come from, if frames are to have it.
+        file: name that all frames get where their images have none; empty for none.
     """
 
     def __init__(
@@ -221,31 +221,31 @@ class Timeline:
     ) -> None:
         self.media = media
         self._stream, self._limit, self._clock, self._file = stream, config.limit, clock, file
-        self._asked_fps = config.fps if fps is None else None
+        self._opened_fps = config.fps if fps is None else None
         self._thinner = Thinner(fps)
         self._pacer = Pacer(clock) if paced else None
         self._staging: Staging | None = None
         self._index = self._count = 0
 
     def thin(self, fps: float | None) -> None:
-        """Keep this many frames per second of the stream from now on; None: all. May be called from any thread.
+        """Keep this many frames per second of the stream from now on; None keeps all. Callable from any thread.
 
         Raises:
-            StageError: a camera, or code, was asked for fewer when it was opened.
+            StageError: the camera or the user's code was opened with a lower rate.
         """
-        if self._asked_fps is not None and (fps is None or fps > self._asked_fps):
-            why = f"it was asked for {self._asked_fps:g} frames per second when it was opened"
-            raise StageError(f"{self._stream!r} gives no more frames", why=why, fix="restart it with this fps:")
+        if self._opened_fps is not None and (fps is None or fps > self._opened_fps):
+            why = f"it was opened with {self._opened_fps:g} frames per second"
+            raise StageError(f"{self._stream!r} cannot give more frames", why=why, fix="restart it with this fps:")
         self._thinner = Thinner(fps)
 
     def share(self, device: CudaDevice) -> None:
-        """Give frames in memory that this GPU reads from now on; images elsewhere are copied there, and counted."""
+        """Give frames in memory that this GPU reads from now on. Images in other memory are copied, and counted."""
         self._staging = Staging(device)
 
     def frames(self, images: Iterable[Image], stop: threading.Event) -> Iterator[Frame]:
         """Yield frames until the images end, the limit is reached or ``stop`` is set.
 
-        Leases pass on to the frames; those of images that are left out end here.
+        Leases pass on to the frames; those of dropped images end here.
         """
         self._index = self._count = 0
         try:
@@ -255,7 +255,7 @@ class Timeline:
                 except BaseException:
                     image.lease.release()
                     raise
-                del image  # nothing here holds on to a camera's buffer while the next frame is awaited
+                del image  # a camera's buffer must not stay in use while the next frame is awaited
                 if frame is not None:
                     yield frame
                     del frame
@@ -275,9 +275,9 @@ class Timeline:
         return self._count == self._limit
 
     def frame(self, image: Image, stop: threading.Event) -> Frame | None:
-        """Return an image's frame, with its lease; None where it is left out or ``stop`` is set, and the lease ends.
+        """Return an image's frame with its lease; return None and end the lease if it is dropped or ``stop`` is set.
 
-        Where it raises, such as DeviceError for too little memory, the lease is still the caller's.
+        After an error, such as DeviceError for too little memory, the lease still belongs to the caller.
         """
         media_ns = self.media.at(image.media_ns, image.timestamp_ns)
         self._index += image.lost
@@ -290,7 +290,7 @@ class Timeline:
         return frame
 
     def close(self) -> None:
-        """Free its memory when the last frame in it is gone."""
+        """Free shared memory when the last frame in it is released."""
         if self._staging is not None:
             self._staging.close()
 

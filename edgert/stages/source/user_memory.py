@@ -1,4 +1,4 @@
-"""Memory of images that a program brings: other libraries' arrays on a GPU, and buffers of edgert."""
+"""Memory of submitted images: other libraries' arrays on a GPU, and buffers of edgert."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from edgert.stages.gpu.upload import shared_supply
 
 
 class Tensors:
-    """Arrays of other libraries on one GPU, used in place. Any thread may add some.
+    """Arrays of other libraries on one GPU, used in place. Callable from any thread.
 
-    Each image in use has its own stream, which waits for the stream that writes it; readers of the image wait for that
-    stream. Arrays are released when their lease has ended and the GPU has read them. No thread waits for that: it is
-    checked with each image, and by :meth:`reclaim`.
+    Each image in use has its own stream. That stream waits for the stream that writes the image, and readers of the
+    image wait for it. Arrays are released when their lease has ended and the GPU has read them. No thread waits for
+    that: it is checked with each image, and by :meth:`reclaim`.
     """
 
     def __init__(self, device: CudaDevice, counter: Counter) -> None:
@@ -34,7 +34,7 @@ class Tensors:
         self._loans = Loans(device, counter, partial(_release_arrays, self._held, self._free))
 
     def take(self, parts: Sequence[Any]) -> tuple[list[DeviceView], StreamLease]:
-        """Return views of the arrays of an image, and the lease that keeps these alive. Raises DeviceError."""
+        """Return views of an image's arrays, and the lease that keeps the arrays alive. Raises DeviceError."""
         self.reclaim()
         with self._turn:
             if not self._free:
@@ -46,7 +46,7 @@ class Tensors:
             for part in parts:
                 held.append(foreign.view_of(part, self._streams[slot], self._counter, self._library))
         except BaseException:
-            self._streams[slot] = self.device.stream()  # that one may have been made part of a recording
+            self._streams[slot] = self.device.stream()  # the old one may now belong to a capture of a CUDA graph
             _release_arrays(self._held, self._free, slot)
             raise
         lease = self._loans.lend(slot)
@@ -62,23 +62,23 @@ class Tensors:
 
 
 def _release_arrays(held: dict[int, list[DeviceView]], free: list[int], slot: int) -> None:
-    """Return an image's arrays to their owners."""
+    """Release an image's arrays to their owners."""
     for view in held.pop(slot):
         view.lease.release()
     free.append(slot)
 
 
 class Buffer:
-    """Memory for one image, or for a batch, to be filled and then submitted, or given to a call of the pipeline.
+    """Memory for one image or a batch, to be filled and then submitted, or passed to a call of the pipeline.
 
-    It goes back when the frame that it became is released. One that is never submitted goes back when it is released,
-    left by ``with``, or dropped.
+    The memory is reused after the submitted frame is released. A buffer that is never submitted ends with
+    :meth:`release`, a ``with`` block, or its last reference.
 
     Attributes:
-        format: how the pixels are read.
-        shape: of :attr:`array`: (height, width, 3) of bgr and rgb, (height * 3 / 2, width) of nv12; of a batch, the
-            number of images before that.
-        is_batch: whether it is for a batch.
+        format: pixel format.
+        shape: shape of :attr:`array`: (height, width, 3) for bgr and rgb, (height * 3 / 2, width) for nv12; a batch has
+            the number of images before that.
+        is_batch: whether the buffer is for a batch.
     """
 
     def __init__(self, array: U8, lease: Lease, format: PixelFormat, is_batch: bool = False) -> None:
@@ -88,9 +88,9 @@ class Buffer:
 
     @property
     def array(self) -> U8:
-        """The pixels, uint8, C-contiguous, contents undefined until they are written.
+        """Pixels, uint8, C-contiguous, contents undefined until they are written.
 
-        An array that is kept beyond the submission keeps the memory from being used again. Raises StageError once the
+        While a program keeps the array after the submission, the memory is not reused. Raises StageError once the
         buffer was submitted or released.
         """
         return self._own()[0]
@@ -99,7 +99,7 @@ class Buffer:
         """Return the pixels and their lease for a submission, which ends with :meth:`submitted`.
 
         Raises:
-            StageError: as :attr:`array`.
+            StageError: see :attr:`array`.
         """
         held = self._own()
         self._gone = "it was submitted, and its pixels belong to the pipeline"
@@ -109,11 +109,11 @@ class Buffer:
         """End a submission that :meth:`hand_over` began.
 
         Args:
-            lease: of the frame that was submitted.
-            is_taken: whether the pipeline has it now; else the buffer is its holder's again.
+            lease: lease of the submitted frame.
+            is_taken: whether the pipeline took the frame; else the buffer can be used again.
 
         Returns:
-            Whether the lease is this buffer's; if not, nothing was done.
+            Whether the lease belongs to this buffer; if not, nothing was done.
         """
         if self._held is None or self._held[1] is not lease:
             return False
@@ -141,24 +141,25 @@ class Buffer:
     def _own(self) -> tuple[U8, Lease]:
         if self._held is None or self._gone:
             fix = "take a new one for each frame: pipeline.buffer(…)"
-            raise StageError("a buffer was used after it was given away", why=self._gone, fix=fix)
+            raise StageError("a buffer was used after its end", why=self._gone, fix=fix)
         return self._held
 
 
 _MOST_BATCHES = 8
 _SIZES = 4
-"""Sizes that memory is kept for."""
-_POLL_S = 0.0005  # between two looks for a free one; only where all are lent
+"""Number of sizes for which memory is kept."""
+_POLL_S = 0.0005
+"""Seconds between two checks for a free buffer, while all are in use."""
 
 
 class Buffers:
-    """Buffers that a GPU reads without a copy by the host, where there is one; else ordinary aligned memory.
+    """Supply of buffers that a GPU reads without a copy by the host; of ordinary aligned memory without a GPU.
 
-    At most :func:`most_in_use` of a size are in use at a time; memory of the four sizes used last is kept. From any
-    thread.
+    At most :func:`most_in_use` of a size are in use at a time. Memory of the four sizes used last is kept. Callable
+    from any thread.
 
     Args:
-        device: the GPU that is going to read them, or None.
+        device: GPU that reads the buffers; None without one.
     """
 
     def __init__(self, device: CudaDevice | None, counter: Counter) -> None:
@@ -172,7 +173,7 @@ class Buffers:
 
         Raises:
             StageError: none came back in time.
-            DeviceError: too little memory.
+            DeviceError: there is too little memory.
         """
         shape = (batch, *shape) if batch else shape
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -180,34 +181,34 @@ class Buffers:
             if until is not None and time.monotonic() >= until:
                 raise StageError(
                     f"no buffer came back within {timeout_s:g} s",
-                    why=f"{most_in_use(batch)} of this size are in use: they wait to be submitted, are in the "
-                    "pipeline, or their arrays and results are kept",
+                    why=f"{most_in_use(batch)} of this size are in use: not submitted yet, in the pipeline, or kept by "
+                    "the program's arrays and results",
                     where=where,
-                    fix="submit, release or drop buffers, arrays and results; or ask with a longer timeout",
+                    fix="submit or release buffers, release results, drop arrays; or set a longer timeout_s=",
                 )
             time.sleep(_POLL_S)
         return Buffer(*leased, format, is_batch=batch > 0)
 
     def close(self) -> None:
-        """Free the memory when the last buffer is gone."""
+        """Free the memory when the last buffer is released."""
         self._supplies.clear()
 
     def acquire(self, shape: tuple[int, ...], batch: int = 0) -> tuple[U8, Lease] | None:
         """Return an array of that shape for ``batch`` images, and its lease; None where all are in use.
 
         Raises:
-            DeviceError: too little memory.
+            DeviceError: there is too little memory.
         """
         nbytes = math.prod(shape)
         with self._turn:
-            supply = self._supplies.pop(nbytes, None) or self._made(nbytes, most_in_use(batch))
-            self._supplies[nbytes] = supply  # the one used last comes last
+            supply = self._supplies.pop(nbytes, None) or self._new_pool(nbytes, most_in_use(batch))
+            self._supplies[nbytes] = supply  # keeps the order of last use
             if len(self._supplies) > _SIZES:
                 del self._supplies[next(iter(self._supplies))]
             leased = supply.acquire()
         return None if leased is None else (leased[0].reshape(shape), leased[1])
 
-    def _made(self, nbytes: int, most: int) -> GrowingPool:
+    def _new_pool(self, nbytes: int, most: int) -> GrowingPool:
         if self._device is None:
             return GrowingPool(nbytes, self._counter, count=1, most=most)
         return shared_supply(self._device, nbytes, most)
@@ -216,6 +217,6 @@ class Buffers:
 def most_in_use(batch: int) -> int:
     """Return the limit of buffers of one size in use, for batches of ``batch`` images.
 
-    It is about as much memory as of single ones, but enough for batches that are read, that wait and that are filled.
+    Batches may use about as much memory as single images, but at least enough to read, queue and fill some.
     """
     return SETTLED if batch < 2 else max(SETTLED // batch, _MOST_BATCHES)

@@ -1,10 +1,10 @@
-"""A V4L2 camera whose driver writes into memory that the GPU fetches from: mapped or pinned, handed over by address.
+"""V4L2 camera whose driver writes into memory that the GPU reads (``V4L2_MEMORY_USERPTR``).
 
 A GPU that shares the processor's memory (Jetson) reads it in place; another makes one copy, which is counted. The order
 of the calls is that of the kernel's documentation, https://docs.kernel.org/userspace-api/media/v4l/userp.html. Structs
-and requests are those of linux/videodev2.h, https://docs.kernel.org/userspace-api/media/v4l/videodev.html. Tests hold
-their 64-bit sizes and offsets to a C compiler's. Tested with a double of the kernel; none of this has run on a board,
-or with a camera.
+and requests are those of linux/videodev2.h, https://docs.kernel.org/userspace-api/media/v4l/videodev.html. Tests
+compare their 64-bit sizes and offsets with a C compiler's. Tested with a double of the kernel; none of this has run on
+a board, or with a camera.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ FORMATS: dict[str, tuple[str, PixelFormat]] = {
 }
 """``format:`` of a source → V4L2's four letters, and the frames' format."""
 BUFFERS = 6
-"""One being written, one waiting for it, and those in the pipeline."""
+"""Buffers per camera: one being written, one queued behind it, and those in the pipeline."""
 _PAGE_BYTES = 4096
 _POLL_S = 0.1
 
@@ -48,12 +48,22 @@ QUERYCAP, S_FMT, S_PARM, REQBUFS = 0x8068_5600, 0xC0D0_5605, 0xC0CC_5616, 0xC014
 QBUF, DQBUF, STREAMON, STREAMOFF = 0xC058_560F, 0xC058_5611, 0x4004_5612, 0x4004_5613
 G_FMT, G_PARM = 0xC0D0_5604, 0xC0CC_5615
 ENUM_FMT, ENUM_FRAMESIZES, ENUM_FRAMEINTERVALS = 0xC040_5602, 0xC02C_564A, 0xC034_564B
-_REQUESTS = (QUERYCAP, S_FMT, S_PARM, REQBUFS, QBUF, DQBUF, STREAMON, STREAMOFF)
-_OF_MODES = (G_FMT, G_PARM, ENUM_FMT, ENUM_FRAMESIZES, ENUM_FRAMEINTERVALS)
-_NAMES = "QUERYCAP S_FMT S_PARM REQBUFS QBUF DQBUF STREAMON STREAMOFF"
-_NAMES_OF_MODES = "G_FMT G_PARM ENUM_FMT ENUM_FRAMESIZES ENUM_FRAMEINTERVALS"
-_NAMED = zip((*_REQUESTS, *_OF_MODES), f"{_NAMES} {_NAMES_OF_MODES}".split(), strict=True)
-NAMES = {request: f"VIDIOC_{name}" for request, name in _NAMED}
+NAMES = {
+    QUERYCAP: "VIDIOC_QUERYCAP",
+    S_FMT: "VIDIOC_S_FMT",
+    S_PARM: "VIDIOC_S_PARM",
+    REQBUFS: "VIDIOC_REQBUFS",
+    QBUF: "VIDIOC_QBUF",
+    DQBUF: "VIDIOC_DQBUF",
+    STREAMON: "VIDIOC_STREAMON",
+    STREAMOFF: "VIDIOC_STREAMOFF",
+    G_FMT: "VIDIOC_G_FMT",
+    G_PARM: "VIDIOC_G_PARM",
+    ENUM_FMT: "VIDIOC_ENUM_FMT",
+    ENUM_FRAMESIZES: "VIDIOC_ENUM_FRAMESIZES",
+    ENUM_FRAMEINTERVALS: "VIDIOC_ENUM_FRAMEINTERVALS",
+}
+"""Request → its name in the kernel, for messages."""
 _U32 = ctypes.c_uint32
 
 
@@ -133,15 +143,15 @@ class FormatDescription(ctypes.Structure):
 
 
 class FrameSize(ctypes.Structure):
-    """``v4l2_frmsizeenum``; ``numbers`` are width and height, or least, most and step of the width, then the height."""
+    """``v4l2_frmsizeenum``; ``numbers`` are width and height, or minimum, maximum and step of each in this order."""
 
     _fields_ = (*_u32("index", "pixel_format", "type"), ("numbers", _U32 * 6), ("reserved", _U32 * 2))
 
 
 class FrameInterval(ctypes.Structure):
-    """``v4l2_frmivalenum``; ``fractions`` are seconds per frame as numerator and denominator.
+    """``v4l2_frmivalenum``; ``fractions`` are seconds per frame, as (numerator, denominator).
 
-    There is one, or the shortest, the longest and the step.
+    There is one fraction, or the shortest, the longest and the step.
     """
 
     _fields_ = (
@@ -152,13 +162,13 @@ class FrameInterval(ctypes.Structure):
 
 
 class Kernel:
-    """The kernel's calls, each of which raises OSError.
+    """System calls on a device; each raises OSError.
 
     ``ioctl`` leaves the answer in ``argument``; ``wait`` returns whether a filled buffer came in time.
     """
 
     def open(self, path: str) -> int:
-        # Without blocking, so that wait() decides how long.
+        # Non-blocking, so that wait() sets the time limit.
         return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
@@ -172,11 +182,7 @@ class Kernel:
 
 
 class Node:
-    """An opened device.
-
-    Raises:
-        DeviceError: by every method, naming the request that the driver refuses and its reason.
-    """
+    """Open device. Every method raises DeviceError with the request that the driver refused, and the reason."""
 
     def __init__(self, path: str, where: str, kernel: Kernel) -> None:
         self._path, self._where, self._kernel = path, where, kernel
@@ -186,7 +192,7 @@ class Node:
             raise self.error("cannot open", cause(error)) from error
 
     def ask(self, request: int, argument: ctypes.Structure | ctypes.c_int) -> None:
-        """Send the driver a request; its answer is then in ``argument``."""
+        """Send a request to the driver, which leaves its answer in ``argument``."""
         try:
             self._kernel.ioctl(self._fd, request, argument)
         except OSError as error:
@@ -204,7 +210,7 @@ class Node:
         self._kernel.close(self._fd)
 
     def error(self, what: str, why: str) -> DeviceError:
-        fix = "check cable and power, and who else has it: fuser " + self._path
+        fix = f"check cable and power; fuser {self._path} shows who uses it"
         return DeviceError(f"{what} camera {self._path}", why=why, where=self._where, fix=fix)
 
 
@@ -216,11 +222,11 @@ def fourcc(letters: str) -> int:
 class UserPointerCamera:
     """One opened camera; see :class:`~edgert.stages.source.live.Device`.
 
-    A buffer goes back to the driver when its image's lease has ended and the GPU has read it. Buffers in use when the
-    camera is closed are freed when they come back.
+    A buffer returns to the driver when its image's lease has ended and the GPU has read it. Buffers in use when the
+    camera is closed are freed at that point.
 
     Raises:
-        DeviceError: the driver takes no user memory, has not the format, or there is too little memory.
+        DeviceError: the driver supports no user memory or not the format, or there is too little memory.
     """
 
     def __init__(
@@ -255,7 +261,7 @@ class UserPointerCamera:
             raise
 
     def images(self) -> Iterator[Image]:
-        """Yield images, blocking for each. Raises DeviceError when the camera is gone, or gives none in time."""
+        """Yield images, blocking for each. Raises DeviceError when the camera is lost, or gives none in time."""
         waited_since_ns = self._clock.now_ns()
         while True:
             self._loans.reclaim(_POLL_S if len(self._leased) == BUFFERS else 0.0)
@@ -276,7 +282,7 @@ class UserPointerCamera:
             self._node.ask(STREAMOFF, ctypes.c_int(CAPTURE))
             self._node.ask(REQBUFS, RequestBuffers(0, CAPTURE, USERPTR))
         except DeviceError as error:
-            log.debug("%s", error)  # one that was unplugged has nothing to stop
+            log.debug("%s", error)  # an unplugged camera has nothing to stop
         self._node.close()
         for index, block in enumerate(self._blocks):
             if index not in self._leased:
@@ -289,14 +295,14 @@ class UserPointerCamera:
         self._node.ask(QUERYCAP, found)
         caps = found.device_caps if found.capabilities & CAP_DEVICE_CAPS else found.capabilities
         if not (caps & CAP_CAPTURE and caps & CAP_STREAMING):
-            raise self._node.error("cannot use", "it is no video capture device that streams")
+            raise self._node.error("cannot use", "it is not a streaming video capture device")
         requested = Format(type=CAPTURE)
         requested.fmt.pix.width, requested.fmt.pix.height = config.size or (640, 480)
         requested.fmt.pix.pixelformat = fourcc(self._letters)
         self._node.ask(S_FMT, requested)
         pix: PixFormat = requested.fmt.pix
         if pix.pixelformat != fourcc(self._letters):
-            raise self._node.error("cannot use", f"it does not give {self._letters}")
+            raise self._node.error("cannot use", f"it does not offer {self._letters}")
         if config.fps:
             rate = StreamParm(type=CAPTURE, numerator=1000, denominator=round(config.fps * 1000))
             self._node.ask(S_PARM, rate)
@@ -307,7 +313,7 @@ class UserPointerCamera:
         self._node.ask(QBUF, Buffer(index=index, type=CAPTURE, memory=USERPTR, userptr=address, length=nbytes))
 
     def _next(self) -> Image | None:
-        """Return the image that the driver has filled; None for a damaged one."""
+        """Return the image in the buffer that the driver has filled; None for a damaged one."""
         buffer = Buffer(type=CAPTURE, memory=USERPTR)
         self._node.ask(DQBUF, buffer)
         if buffer.flags & FLAG_ERROR:

@@ -22,18 +22,19 @@ log = logging.getLogger("edgert.source")
 
 MJPEG = "MJPG"
 _RAW = "YUYV", "UYVY", "YVYU", "VYUY", "NV12", "NV21", "YU12", "YV12", "422P", "RGB3", "BGR3"
-"""Raw color formats, each of which FFmpeg or OpenCV prefers to MJPEG."""
+"""Raw color formats, which FFmpeg and OpenCV prefer to MJPEG."""
 _USUAL_FPS = 30.0
 """Expected rate of a camera where the file sets none."""
 _DISCRETE = 1  # V4L2_FRMSIZE_TYPE_DISCRETE, V4L2_FRMIVAL_TYPE_DISCRETE
-_MOST = 256  # formats, sizes or rates that are read: a broken driver may name them without an end
+_MOST = 256
+"""Formats, sizes or rates that are read at most: a broken driver may list them without an end."""
 _SLACK = 0.9
-"""A rate counts as slower below this fraction of the requested one: 29.97 is 30, and camera clocks differ."""
+"""Fraction of the requested rate that still counts as reached: 29.97 is 30, and camera clocks differ."""
 
 Size = tuple[int, int]
 Range = tuple[float, float]
 Offers = Mapping[str, tuple[Range, ...]]
-"""Four letters of each format with a size → its rates there, as lowest and highest of each range."""
+"""Four letters of each format → its frame rates at one size, as (lowest, highest) ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Granted:
 
 
 def granted(path: str, kernel: v4l2.Kernel) -> Granted | None:
-    """Return how the camera is set now; None where its driver does not say."""
+    """Return the mode that the camera is set to; None where its driver does not report one."""
     with suppress(OSError):
         fd = kernel.open(path)
         try:
@@ -57,9 +58,10 @@ def granted(path: str, kernel: v4l2.Kernel) -> Granted | None:
 
 
 def offers(path: str, size: Size | None, kernel: v4l2.Kernel) -> tuple[Size | None, Offers]:
-    """Return the size, and what the camera offers at it; nothing where it cannot be opened or its driver lists nothing.
+    """Return the size, and the formats and rates of the camera at that size.
 
-    ``size`` is (width, height); None means the one that the camera is set to.
+    There are none where the camera cannot be opened or its driver lists none. ``size`` is (width, height); None means
+    the size that the camera is set to.
     """
     with suppress(OSError):
         fd = kernel.open(path)
@@ -71,7 +73,7 @@ def offers(path: str, size: Size | None, kernel: v4l2.Kernel) -> tuple[Size | No
                 if not _is_there(fd, kernel, v4l2.ENUM_FMT, one):
                     break
                 if _has_size(fd, kernel, one.pixelformat, size):
-                    found[_letters(one.pixelformat)] = tuple(_rates(fd, kernel, one.pixelformat, size))
+                    found[_fourcc(one.pixelformat)] = tuple(_rates(fd, kernel, one.pixelformat, size))
             return size, found
         finally:
             kernel.close(fd)
@@ -79,23 +81,23 @@ def offers(path: str, size: Size | None, kernel: v4l2.Kernel) -> tuple[Size | No
 
 
 def wants_mjpeg(offered: Offers, fps: float | None) -> bool:
-    """Return whether MJPEG is faster than every raw color format, none of which reaches the rate that is asked for."""
+    """Return whether MJPEG is faster than every raw color format, and none of these reaches the requested rate."""
     raw = max((fastest(offered, letters) for letters in _RAW), default=0.0)
     return fastest(offered, MJPEG) * _SLACK > raw and raw < (fps or _USUAL_FPS) * _SLACK
 
 
 def fastest(offered: Offers, letters: str) -> float:
-    """Return the highest rate of a format; 0 where the camera does not have it, or names no rate."""
+    """Return the highest rate of a format; 0 where the camera does not offer it, or lists no rate."""
     return max((high for _, high in offered.get(letters, ())), default=0.0)
 
 
 def nearest(offered: Offers, letters: str, fps: float) -> float:
-    """Return the rate of a format that is nearest to the one asked for, which is returned where none is known."""
+    """Return the offered rate of a format that is nearest to ``fps``; ``fps`` itself where none is listed."""
     possible = [min(max(fps, low), high) for low, high in offered.get(letters, ())]
     return min(possible, key=lambda rate: abs(rate - fps), default=fps)
 
 
-def in_words(offered: Offers, without: str = "") -> str:
+def describe_rates(offered: Offers, without: str = "") -> str:
     """Return the fastest rate of each format, such as ``YUYV 10, MJPG 30``."""
     rates = ((letters, fastest(offered, letters)) for letters in offered if letters != without)
     return ", ".join(f"{letters} {rate:.4g}" for letters, rate in rates if rate)
@@ -104,52 +106,53 @@ def in_words(offered: Offers, without: str = "") -> str:
 class RateCheck:
     """Comparison of a camera's requested frame rate with the granted and the measured one.
 
-    Logs one warning in all, with what to do about it.
+    It logs at most one warning, with what to do.
 
     Args:
-        where: the stage, for the log.
-        fps: what the pipeline file asks for.
+        where: place of the source, for the log.
+        path: path of the device.
+        fps: frame rate that the pipeline file requests.
     """
 
     def __init__(self, where: str, path: str, fps: float, clock: Clock) -> None:
         self._where, self._path, self._fps, self._clock = where, path, fps, clock
         self._is_done = False
 
-    def over(self, device: Device, kernel: v4l2.Kernel, size: Size | None, offered: Offers) -> Device:
-        """Return the opened camera, whose images are counted from now on. ``offered`` are rates at ``size``."""
-        return _Counted(device, partial(self._watched, kernel, size, offered))
+    def watch(self, device: Device, kernel: v4l2.Kernel, size: Size | None, offered: Offers) -> Device:
+        """Return the opened camera with its images counted. ``offered`` holds its rates at ``size``."""
+        return _Counted(device, partial(self._watch_images, kernel, size, offered))
 
-    def _watched(
+    def _watch_images(
         self, kernel: v4l2.Kernel, size: Size | None, offered: Offers, images: Iterable[Image]
     ) -> Iterator[Image]:
-        """Yield the images. Time that the reader of them takes is no fault of the camera's and is left out."""
+        """Yield the images, and measure their rate without the time that the consumer takes."""
         windows, count, held_ns, since_ns, is_first = 0, 0, 0, self._clock.now_ns(), True
         for image in images:
             came_ns = self._clock.now_ns()
-            if is_first:  # GStreamer sets the camera up in a thread of its own, before the first image
-                self._ask(kernel, size, offered)
+            if is_first:  # GStreamer configures the camera in its own thread, before the first image
+                self._check_granted(kernel, size, offered)
                 is_first = False
             if not self._is_done and came_ns - since_ns >= WINDOW_NS:
                 seconds = (came_ns - since_ns - held_ns) / 1e9
                 if windows and held_ns < WINDOW_NS * (1 - _SLACK) and count < self._fps * seconds * _SLACK:
-                    self._arrives(count / seconds)
+                    self._warn_of_measured(count / seconds)
                 windows, count, held_ns, since_ns = windows + 1, 0, 0, came_ns
             count += 1 + image.lost
             yield image
             del image
             held_ns += self._clock.now_ns() - came_ns
 
-    def _ask(self, kernel: v4l2.Kernel, size: Size | None, offered: Offers) -> None:
+    def _check_granted(self, kernel: v4l2.Kernel, size: Size | None, offered: Offers) -> None:
         found = granted(self._path, kernel)
         if found is not None and found.fps is not None and found.fps < self._fps * _SLACK:
             width, height = found.size
-            others = in_words(offered, found.letters) if found.size == size else ""
+            others = describe_rates(offered, found.letters) if found.size == size else ""
             more = f"; other formats have, at most: {others}" if others else ""
             rate = f"format: another, a smaller size:, or fps: {found.fps:.4g}"
             fix = "format: mjpeg" if fastest(offered, MJPEG) > found.fps and found.letters != MJPEG else rate
             self._warn(f"the camera grants {found.fps:.4g}, in {found.letters} at {width}x{height}{more}", fix)
 
-    def _arrives(self, fps: float) -> None:
+    def _warn_of_measured(self, fps: float) -> None:
         dim = "v4l2-ctl -c exposure_dynamic_framerate=0 (exposure_auto_priority=0 on older kernels)"
         fix = f"more light, as many cameras expose longer in the dark ({dim}); or another USB port"
         self._warn(f"{fps:.3g} arrive", f"{fix}; or fps: {fps:.0f}")
@@ -157,12 +160,12 @@ class RateCheck:
     def _warn(self, what: str, fix: str) -> None:
         if not self._is_done:
             self._is_done = True
-            message = "%s: fps: %g is asked of camera %s, and %s; fix: %s"
+            message = "%s: fps: %g is requested from camera %s, and %s; fix: %s"
             log.warning(message, self._where, self._fps, self._path, what, fix)
 
 
 WINDOW_NS = 5_000_000_000
-"""Window for counting images; the first one does not count, because a camera adjusts its exposure."""
+"""Window for counting images; the first window is ignored, because a camera adjusts its exposure."""
 
 
 class _Counted:
@@ -192,14 +195,14 @@ class _Counted:
 
 
 def _granted(fd: int, kernel: v4l2.Kernel) -> Granted:
-    """Return what the camera is set to. Raises OSError where the driver does not report its format."""
+    """Return the mode that the camera is set to. Raises OSError where the driver does not report its format."""
     format, parameters = v4l2.Format(type=v4l2.CAPTURE), v4l2.StreamParm(type=v4l2.CAPTURE)
     kernel.ioctl(fd, v4l2.G_FMT, format)
     fps = None
     if _is_there(fd, kernel, v4l2.G_PARM, parameters) and parameters.numerator and parameters.denominator:
         fps = parameters.denominator / parameters.numerator
     pix = format.fmt.pix
-    return Granted(_letters(pix.pixelformat), (int(pix.width), int(pix.height)), fps)
+    return Granted(_fourcc(pix.pixelformat), (int(pix.width), int(pix.height)), fps)
 
 
 def _has_size(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> bool:
@@ -234,7 +237,7 @@ def _rates(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> Itera
 
 
 def _is_there(fd: int, kernel: v4l2.Kernel, request: int, argument: ctypes.Structure) -> bool:
-    """Return whether the driver answers; EINVAL is the end of a list, ENOTTY an unknown request."""
+    """Return whether the driver answers; it refuses behind the end of a list (EINVAL) and unknown requests (ENOTTY)."""
     try:
         kernel.ioctl(fd, request, argument)
     except OSError:
@@ -242,6 +245,6 @@ def _is_there(fd: int, kernel: v4l2.Kernel, request: int, argument: ctypes.Struc
     return True
 
 
-def _letters(pixel_format: int) -> str:
+def _fourcc(pixel_format: int) -> str:
     """Return the four letters, such as ``YUYV``, of V4L2's number."""
     return int(pixel_format & 0x7FFF_FFFF).to_bytes(4, "little").decode("ascii", "replace")

@@ -20,7 +20,7 @@ from edgert.errors import ConfigError
 from edgert.runtime.frame import Delivery
 from edgert.runtime.trace_ids import SAMPLED, span_of, trace_of
 from edgert.stages.sink.send.nats import headers_of
-from edgert.stages.source.sent_images import trace_in
+from edgert.stages.source.sent_images import parse_traceparent
 from edgert.timeline import telemetry
 from edgert.timeline.telemetry import Sampler, Telemetry, telemetry_of
 from edgert.tracing import Recorder, TaskTrace, Tracing
@@ -121,7 +121,7 @@ def test_a_trace_goes_on_on_the_next_machine() -> None:
     frame = sender.step(7, 100)
     (root, *_) = sender.spans()
     message = SimpleNamespace(id="1", body=b'{"trace":"%s"}' % trace_of(frame).encode())
-    trace, parent, is_sampled = trace_in(headers_of(message)["traceparent"])
+    trace, parent, is_sampled = parse_traceparent(headers_of(message)["traceparent"])
     assert is_sampled and int(parent, 16) == root.context.span_id
     delivery = Delivery(trace, {}, None, parent, is_sampled)
     for index in (448, 449):  # two crops of that frame
@@ -138,7 +138,7 @@ def test_a_frame_that_is_not_exported_says_so_in_its_header() -> None:
     own.step(0, 100)
     frame = own.step(1, 200)
     message = SimpleNamespace(id="1", body=b'{"trace":"%s"}' % trace_of(frame).encode())
-    assert trace_in(headers_of(message)["traceparent"])[2] is False
+    assert parse_traceparent(headers_of(message)["traceparent"])[2] is False
 
 
 def test_errors_are_bounded() -> None:

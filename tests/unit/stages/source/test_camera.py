@@ -20,7 +20,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
 from edgert.stages.source import camera, ffmpeg, gst, live
 from edgert.stages.source.camera import camera_source, device_path
-from edgert.stages.source.decoders import Choice
+from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.live import LiveSource
 from edgert.stages.source.timeline import Image
 from tests.helpers.cuda_double import CudaDouble
@@ -138,7 +138,7 @@ def test_an_unplugged_camera_is_waited_for(caplog: pytest.LogCaptureFixture) -> 
         "still no",
         "back",
     ], "one line for the loss, one for another reason, one for the return"
-    assert "gives no more frames" in warned[0] and "another program has it" in warned[1]
+    assert "gives no more frames" in warned[0] and "another program uses it" in warned[1]
     assert all(capture.is_released for capture in captures)
 
 
@@ -219,7 +219,7 @@ def test_an_absent_device_lists_those_that_exist(tmp_path: Path, monkeypatch: py
     (tmp_path / "video7").touch()
     monkeypatch.setattr(camera, "DEVICES", tmp_path)
     with pytest.raises(DeviceError) as caught:
-        camera.require(str(tmp_path / "video0"), "stages.cam")
+        camera.check_device(str(tmp_path / "video0"), "stages.cam")
     assert "video7" in caught.value.fix
 
 
@@ -228,7 +228,7 @@ def test_a_device_that_may_not_be_read_hints_at_the_group(monkeypatch: pytest.Mo
     device.touch()
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(DeviceError) as caught:
-        camera.require(str(device), "stages.cam")
+        camera.check_device(str(device), "stages.cam")
     assert "usermod -aG video" in caught.value.fix
 
 
@@ -286,7 +286,7 @@ class Decoding:
 def board(monkeypatch: pytest.MonkeyPatch) -> type[Decoding]:
     """A board with a decoder and a USB camera."""
     monkeypatch.setattr(camera, "jetson_missing", lambda: "")
-    monkeypatch.setattr(camera, "require", lambda path, where: None)
+    monkeypatch.setattr(camera, "check_device", lambda path, where: None)
     monkeypatch.setattr(gst, "Pipeline", Decoding)
     monkeypatch.setattr(Decoding, "texts", [])
     monkeypatch.setattr(ffmpeg, "has_input", lambda name: False)
@@ -341,7 +341,7 @@ def test_a_decoder_that_fails_again_and_again_gives_way_once(
     frames = take(usb(format="mjpeg"), 20)
     assert [frame.format for frame in frames] == ["gray"] * 9 + ["bgr"] * 11 and len(board.texts) == 3
     said = [record.getMessage() for record in caplog.records if "from now on" in record.getMessage()]
-    assert len(said) == 1 and "failed 3 times within a minute, at last: no memory" in said[0]
+    assert len(said) == 1 and "failed 3 times within a minute, last with: no memory" in said[0]
 
 
 @pytest.mark.parametrize("why", ["v4l2src0: Could not read from resource", "no memory"])
@@ -363,12 +363,12 @@ def test_frames_for_a_gpu_that_the_decoder_does_not_take_come_through_the_proces
 
 
 def test_failures_hours_apart_do_not_add_up() -> None:
-    choice, hour_ns = Choice("stages.cam", "auto"), 3_600_000_000_000
+    choice, hour_ns = DecoderChoice("stages.cam", "auto"), 3_600_000_000_000
     for number in range(10):
-        choice.failed("no memory", number * hour_ns)
+        choice.record_failure("no memory", number * hour_ns)
     assert not choice.refused
-    choice.failed("no memory", 9 * hour_ns + 1)
-    choice.failed("no memory", 9 * hour_ns + 2)
+    choice.record_failure("no memory", 9 * hour_ns + 1)
+    choice.record_failure("no memory", 9 * hour_ns + 2)
     assert choice.refused
 
 

@@ -77,17 +77,17 @@ def test_seams_leave_no_time_out(given: list[tuple[int | None, int | None, bool]
 
 def test_a_frames_own_time_counts_where_it_is_right() -> None:
     best = BestTimes()
-    assert [best.of(pts, dts) for pts, dts in ((0, 5), (1, 6), (2, None), (3, 8))] == [0, 1, 2, 3]
+    assert [best.choose(pts, dts) for pts, dts in ((0, 5), (1, 6), (2, None), (3, 8))] == [0, 1, 2, 3]
 
 
 def test_of_frames_whose_own_times_run_backward_the_packets_count() -> None:
     """As of AVI files whose muxer wrote times of decoding as if they were those of display."""
     best = BestTimes()
-    found = [best.of(pts, dts) for pts, dts in ((1, 2), (3, 3), (4, 4), (2, 5), (6, 6), (7, 7), (5, 8))]
+    found = [best.choose(pts, dts) for pts, dts in ((1, 2), (3, 3), (4, 4), (2, 5), (6, 6), (7, 7), (5, 8))]
     assert found == [1, 3, 4, 5, 6, 7, 8]
     assert all(one < other for one, other in itertools.pairwise(found))
 
 
 def test_what_has_one_time_has_that() -> None:
     best = BestTimes()
-    assert [best.of(*pair) for pair in ((None, 3), (None, 4), (None, None), (9, None))] == [3, 4, None, 9]
+    assert [best.choose(*pair) for pair in ((None, 3), (None, 4), (None, None), (9, None))] == [3, 4, None, 9]

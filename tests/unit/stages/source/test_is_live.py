@@ -25,6 +25,7 @@ from edgert.stages.source.kinds import is_live, source_for, starts_over
         ("https://example.com/clip.mp4", False),
         ("https://example.com/live.m3u8", True),
         ("v4l2:///dev/video0", True),
+        ("synthetic:blank", False),
     ],
 )
 def test_as_the_source_says(source: str, live: bool, realtime: bool | None, tmp_path: Path) -> None:

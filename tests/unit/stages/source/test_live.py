@@ -48,7 +48,7 @@ def test_the_last_word_of_a_reader_is_heard_although_it_has_ended() -> None:
 
 
 def test_a_reader_that_ends_without_a_word_is_told() -> None:
-    with pytest.raises(StageError, match="the reader of the camera died"):
+    with pytest.raises(StageError, match="the reader thread of the camera crashed"):
         images(None)
 
 

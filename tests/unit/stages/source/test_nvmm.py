@@ -20,11 +20,11 @@ from edgert.stages.source.nvmm_mapping import (
     CudaBuffer,
     EglFrame,
     MappedAddress,
-    OnGpu,
+    MappedSurface,
     PlaneParams,
     Surface,
     SurfaceParams,
-    on_gpu,
+    map_surface,
 )
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.waiting import wait_until
@@ -117,11 +117,11 @@ def test_structs_have_the_sizes_and_offsets_of_the_headers() -> None:
 def test_calls_come_in_order_and_are_taken_back_in_reverse() -> None:
     buffer = Buffer()
     calls = Calls(buffer)
-    on_gpu = OnGpu(buffer.address, calls)
-    assert on_gpu.planes == [(LUMA, 2048), (CHROMA, 2048)]
-    assert (on_gpu.width, on_gpu.height) == (1280, 720)
-    on_gpu.close()
-    on_gpu.close()
+    mapped = MappedSurface(buffer.address, calls)
+    assert mapped.planes == [(LUMA, 2048), (CHROMA, 2048)]
+    assert (mapped.width, mapped.height) == (1280, 720)
+    mapped.close()
+    mapped.close()
     assert calls.order == [*FORWARD, *BACK]
 
 
@@ -141,7 +141,7 @@ def test_a_call_that_fails_is_named_and_what_was_done_is_undone(
     buffer = Buffer()
     calls = Calls(buffer, fails)
     with pytest.raises(DeviceError) as caught:
-        OnGpu(buffer.address, calls)
+        MappedSurface(buffer.address, calls)
     assert caught.value.why == name and calls.order == order
     assert "unset" not in caught.value.fix and "bl-output" not in caught.value.fix
 
@@ -151,18 +151,18 @@ def test_a_display_is_named_where_egl_fails_with_one_and_nowhere_else(monkeypatc
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
     buffer = Buffer()
     with pytest.raises(DeviceError) as caught:
-        OnGpu(buffer.address, Calls(buffer, "map_egl"))
+        MappedSurface(buffer.address, Calls(buffer, "map_egl"))
     assert "returned 999 with DISPLAY=localhost:10.0 and WAYLAND_DISPLAY=wayland-0" in caught.value.why
     assert "unset DISPLAY WAYLAND_DISPLAY" in caught.value.fix and "ssh -X" in caught.value.fix
     with pytest.raises(DeviceError) as caught:
-        OnGpu(buffer.address, Calls(buffer, "register"))
+        MappedSurface(buffer.address, Calls(buffer, "register"))
     assert caught.value.why == "cuGraphicsEGLRegisterImage returned 999" and "unset" not in caught.value.fix
 
 
 def test_every_step_is_undone_also_behind_one_that_fails() -> None:
     buffer = Buffer()
     calls = Calls(buffer)
-    image = OnGpu(buffer.address, calls)
+    image = MappedSurface(buffer.address, calls)
     calls.fails = "unregister"
     with pytest.raises(DeviceError) as caught:
         image.close()
@@ -208,11 +208,11 @@ def test_the_way_to_the_pixels_is_that_of_the_memory_and_of_the_library(
     buffer = Buffer(mem_type=mem_type)
     buffer.params.data_ptr = LUMA
     calls = Calls(buffer, fails, cuda=cuda)
-    image, found = on_gpu(buffer.address, calls)
+    image, found = map_surface(buffer.address, calls)
     assert image.planes == [(LUMA, 2048), (CHROMA, 2048)]
     assert (found, calls.order) == (access, order)
     image.close()
-    again, same = on_gpu(buffer.address, calls, found)
+    again, same = map_surface(buffer.address, calls, found)
     again.close()
     assert same == found and calls.order.count("map_cuda") == order.count("map_cuda") + (access.way == "CUDA buffer")
 
@@ -221,7 +221,7 @@ def test_where_every_way_fails_both_causes_are_told() -> None:
     buffer = Buffer()
     calls = Calls(buffer, "register", cuda=buffer_of(None, None))
     with pytest.raises(DeviceError) as caught:
-        on_gpu(buffer.address, calls)
+        map_surface(buffer.address, calls)
     assert caught.value.why == f"cuGraphicsEGLRegisterImage returned 999; before that, {BOTH_NULL}"
 
 
@@ -237,7 +237,7 @@ def test_where_every_way_fails_both_causes_are_told() -> None:
 )
 def test_colors_are_those_of_the_buffer(color_format: int, color: Color | None) -> None:
     buffer = Buffer(color_format=color_format)
-    assert OnGpu(buffer.address, Calls(buffer)).color == color
+    assert MappedSurface(buffer.address, Calls(buffer)).color == color
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_what_kernels_cannot_read_is_refused_with_the_way_out(
     buffer = Buffer(**options)
     calls = Calls(buffer, frame_type=frame_type)
     with pytest.raises(DeviceError) as caught:
-        on_gpu(buffer.address, calls)
+        map_surface(buffer.address, calls)
     assert caught.value.why == why and "nvvidconv" in caught.value.fix
     assert calls.order in ([], [*FORWARD, *BACK])
 
@@ -378,7 +378,7 @@ def test_a_pipelines_video_memory_is_taken_as_it_is_or_brought_to_the_host() -> 
     ("pipeline", "integrated", "why"),
     [
         (PIPELINE, True, ""),
-        (PIPELINE, False, "memory of the host"),
+        (PIPELINE, False, "in host memory"),
         ("nvarguscamerasrc ! nvvidconv ! video/x-raw,format=NV12", True, "does not end in"),
         (f"{PIPELINE} ! appsink name=edgert", True, "its own appsink"),
     ],

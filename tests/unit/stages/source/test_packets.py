@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ def clock() -> VirtualClock:
 
 @pytest.fixture(autouse=True)
 def _no_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Format, "of_stream", lambda *_: FORMAT.again())
+    monkeypatch.setattr(Format, "of_stream", lambda *_: replace(FORMAT))
     monkeypatch.setattr(Format, "followed_by", lambda self, packet: self)
 
 

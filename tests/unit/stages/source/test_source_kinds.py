@@ -67,17 +67,6 @@ def test_relative_paths_start_at_the_pipeline_file(tmp_path: Path) -> None:
     assert str(tmp_path / "clips" / "a.mp4") in caught.value.what
 
 
-def test_live_by_kind_and_by_wish() -> None:
-    assert make("rtsp://cam/live").live
-    assert not make("rtsp://cam/live", realtime=False).live
-    assert not make("https://host/clip.mp4?x=1").live
-    assert make("https://host/live.m3u8").live
-    assert make("usb:0").live
-    assert not make("api").live
-    assert not make("synthetic:blank").live
-    assert make("synthetic:blank", realtime=True).live
-
-
 def test_an_unknown_scheme_names_the_known_and_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         make("rtps://bob:s3cret@cam/live")
@@ -118,7 +107,10 @@ def test_what_stands_in_for_a_camera_is_told_what_it_ignores(
 def test_a_file_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(EdgertError, match="missing"):
         make("/missing.mp4", start="wait")
-    assert "stages.cam.start: has no meaning for a video file; missing at the start, it is an error" in caplog.text
+    assert (
+        "stages.cam.start: has no meaning for a video file; a file that is missing at the start is an error"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("source", ["usb:x", "v4l2://video0", "rtsp://[bad"])

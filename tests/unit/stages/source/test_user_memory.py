@@ -210,7 +210,7 @@ class TestBuffers:
                 rig.source.images(np.zeros((4, 6, 3), np.uint8))[0].lease.release()
             plain_source().images(np.zeros((4, 6, 3), np.uint8))[0].lease.release()
         (message,) = caplog.messages
-        assert "pipeline.buffer((width, height)) lends such memory" in message
+        assert "pipeline.buffer((width, height)) gives such memory" in message
 
     def test_the_gpu_reads_what_was_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from edgert.stages.gpu.upload import on_gpu
@@ -311,7 +311,7 @@ class TestBuffers:
         buffer = source.buffer((6, 4))
         source.submit(buffer)
         for use in (lambda: buffer.array, lambda: source.submit(buffer)):
-            with pytest.raises(StageError, match="after it was given away") as caught:
+            with pytest.raises(StageError, match="after its end") as caught:
                 use()
             assert "it was submitted" in caught.value.why and "pipeline.buffer" in caught.value.fix
         other = source.buffer((6, 4))

@@ -268,7 +268,7 @@ def test_where_the_driver_refuses_frames_go_through_the_processor(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(Kernel(v4l2.REQBUFS))
-    monkeypatch.setattr(camera, "require", lambda *_: None)
+    monkeypatch.setattr(camera, "check_device", lambda *_: None)
     monkeypatch.setattr(camera, "Kernel", lambda: rig.kernel)
     monkeypatch.setattr(ffmpeg, "has_input", lambda name: False)
     monkeypatch.setattr(camera, "Camera", lambda *_: "through OpenCV")

@@ -27,7 +27,7 @@ def test_modes_are_listed_with_their_rates() -> None:
     kernel = UsbCamera()
     size, found = offers("/dev/video0", HD, kernel)
     assert size == HD and found == {"YUYV": ((10, 10), (5, 5)), "MJPG": ((30, 30), (15, 15))}
-    assert v4l2_modes.in_words(found) == "YUYV 10, MJPG 30"
+    assert v4l2_modes.describe_rates(found) == "YUYV 10, MJPG 30"
     assert offers("/dev/video0", (1920, 1080), kernel)[1] == {"MJPG": ((30, 30),)}
     assert offers("/dev/video0", None, kernel)[0] == HD, "the size that it is set to"
     assert kernel.opened == kernel.closed == 3
@@ -96,7 +96,7 @@ def run(
     """Opens a camera that was asked for a rate, and takes its images for so long."""
     clock = VirtualClock()
     check, device = RateCheck("stages.cam", "/dev/video0", fps, clock), Giving(clock, gives, lost)
-    opened = check.over(device, kernel, *offers("/dev/video0", HD, kernel))
+    opened = check.watch(device, kernel, *offers("/dev/video0", HD, kernel))
     for image in opened.images():
         clock.wait(threading.Event(), held_s)
         image.lease.release()
@@ -113,7 +113,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_rate_that_the_camera_does_not_grant_is_one_warning_with_the_fix(caplog: pytest.LogCaptureFixture) -> None:
     run(UsbCamera(), gives=10, seconds=30)
     (line,) = warnings(caplog)
-    assert "fps: 30 is asked of camera /dev/video0" in line and "grants 10, in YUYV at 1280x720" in line
+    assert "fps: 30 is requested from camera /dev/video0" in line and "grants 10, in YUYV at 1280x720" in line
     assert "MJPG 30" in line and line.endswith("fix: format: mjpeg")
 
 
@@ -121,7 +121,7 @@ def test_what_is_granted_is_asked_when_images_come(caplog: pytest.LogCaptureFixt
     """A camera that GStreamer opened is not set up before."""
     clock, kernel = VirtualClock(), UsbCamera()
     check = RateCheck("stages.cam", "/dev/video0", 30, clock)
-    opened = check.over(Giving(clock, 30), kernel, HD, {})
+    opened = check.watch(Giving(clock, 30), kernel, HD, {})
     kernel.letters, kernel.fps = "MJPG", 30
     next(opened.images()).lease.release()
     assert warnings(caplog) == [] and kernel.opened == 1
@@ -175,7 +175,7 @@ class Opened:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     made = Opened()
-    monkeypatch.setattr(camera, "require", lambda path, where: None)
+    monkeypatch.setattr(camera, "check_device", lambda path, where: None)
     monkeypatch.setattr(camera, "Kernel", UsbCamera)
     monkeypatch.setattr(ffmpeg, "has_input", lambda name: True)
     monkeypatch.setattr(ffmpeg, "Video", made.video)
@@ -206,7 +206,9 @@ def test_ffmpeg_is_asked_for_the_format_that_suits(
         first(**options)
     assert opened.seen[0].get("input_format") == format
     is_chosen = "format" not in options and format is not None
-    assert ("MJPEG is asked of camera /dev/video0; frames/s at 1280x720: YUYV 10, MJPG 30" in caplog.text) == is_chosen
+    assert (
+        "MJPEG is requested from camera /dev/video0; frames/s at 1280x720: YUYV 10, MJPG 30" in caplog.text
+    ) == is_chosen
 
 
 @pytest.mark.parametrize(
