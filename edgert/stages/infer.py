@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Protocol
 
 from edgert.backend import Session
@@ -27,24 +26,19 @@ class Inference(Protocol):
     @property
     def rows(self) -> int:
         """The most frames that fit in one run."""
-        ...
 
     @property
     def idle(self) -> bool:
         """Whether everything that was given to the engine is done."""
-        ...
 
     def warm_up(self) -> None:
         """Make the first frame no slower than the others."""
-        ...
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Take a frame into a row of the next run; return the way back to source pixels. The frame may be released."""
-        ...
 
     def run(self, *geometries: Geometry) -> Iterable[Record]:
         """Run the rows that were filled; return a record for each."""
-        ...
 
 
 class PendingRecords(ABC):
@@ -136,6 +130,15 @@ class Infer(SimpleStage):
         (record,) = self._inference.run(self._inference.fill(result.frame))
         return result.with_output(self.name, record)
 
+    def _run_crops(self, crops: Sequence[Frame]) -> list[Record]:
+        """Return the record of each crop, running as many at once as the model has rows."""
+        runs = []
+        for start in range(0, len(crops), self._inference.rows):
+            batch = enumerate(crops[start : start + self._inference.rows])
+            runs.append(self._inference.run(*(self._inference.fill(crop, row) for row, crop in batch)))
+        # The first run is collected after the last has begun, so that a GPU works while further crops are uploaded.
+        return [one for run in runs for one in (run.records() if isinstance(run, PendingRecords) else run)]
+
 
 def newest_detections(result: Result) -> tuple[str, Detections]:
     """Return the stage with the newest detections, and these; crops are cut from them."""
@@ -169,13 +172,7 @@ class InferCrops(Infer):
             crops = [upright(result.frame, corners, self._crop.margin) for corners in detections.corners[rows]]
         else:
             crops = [result.frame.crop(*box) for box in boxes.tolist()]
-        runs = []
-        for start in range(0, len(crops), self._inference.rows):
-            batch = enumerate(crops[start : start + self._inference.rows])
-            runs.append(self._inference.run(*(self._inference.fill(crop, row) for row, crop in batch)))
-        # A GPU works on the first while the others are brought to it.
-        each = [run.records() if isinstance(run, PendingRecords) else run for run in runs]
-        return result.with_output(self.name, Crops(parent, rows, tuple(chain.from_iterable(each))))
+        return result.with_output(self.name, Crops(parent, rows, tuple(self._run_crops(crops))))
 
 
 @dataclass(slots=True)

@@ -9,8 +9,7 @@ of it only where its own tile cuts it off.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from edgert.errors import StageError
 from edgert.runtime import Detections, Frame, Result
 from edgert.runtime.frame import origin_of
 from edgert.stages.decode.detection import Bool, Index, suppress
-from edgert.stages.infer import Infer, Inference, PendingRecords
+from edgert.stages.infer import Infer, Inference
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -62,13 +61,8 @@ class InferTiles(Infer):
         if frame.index % self.every:
             return result
         places = tiles_of(frame.width, frame.height, self._config)
-        crops, runs = [frame.crop(*place) for place in places], []
-        for start in range(0, len(crops), self._inference.rows):
-            batch = enumerate(crops[start : start + self._inference.rows])
-            runs.append(self._inference.run(*(self._inference.fill(crop, row) for row, crop in batch)))
-        # A GPU works on the first while the others are brought to it.
-        each = [run.records() if isinstance(run, PendingRecords) else run for run in runs]
-        found = list(chain.from_iterable(each))
+        crops = [frame.crop(*place) for place in places]
+        found = cast("list[Detections]", self._run_crops(crops))
         return result.with_output(self.name, joined(found, crops, frame, self._config, self._agnostic))
 
 

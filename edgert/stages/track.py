@@ -26,7 +26,6 @@ class Tracker(Protocol):
         Returns:
             (N,) int64, the object of each detection, from 1; -1 for a detection that belongs to none.
         """
-        ...
 
 
 @runtime_checkable
@@ -35,7 +34,6 @@ class Looking(Protocol):
 
     def look(self, result: Result, found: Detections) -> None:
         """Read other outputs of the result, before each update with these detections."""
-        ...
 
 
 @runtime_checkable
@@ -47,7 +45,6 @@ class Predicting(Protocol):
 
         The answer is numbers (N,) of objects that it saw, and (N, 4) pixels that the sides of their boxes have moved.
         """
-        ...
 
 
 _FARTHEST = 2.0

@@ -125,12 +125,10 @@ class Device(Protocol):
     @property
     def skipped(self) -> int:
         """Damaged images so far."""
-        ...
 
     @property
     def waiting_since_ns(self) -> int | None:
         """Start of the current wait for the network, ns; None while there is none. Read from any thread."""
-        ...
 
     @property
     def ending(self) -> str:
@@ -138,15 +136,12 @@ class Device(Protocol):
 
         Empty before that, and for streams that announce no length. Read from any thread.
         """
-        ...
 
     def images(self) -> Iterator[Image]:
         """Yield images, blocking for each, until the stream ends. Raises DeviceError when it is lost."""
-        ...
 
     def close(self) -> None:
         """Release the device."""
-        ...
 
 
 Message = Image | EdgertError | Literal["connected", "ended"]

@@ -35,7 +35,6 @@ class Renderer(Protocol):
 
         ``out`` is (height, width, 3) uint8 BGR of the configured size, contents undefined.
         """
-        ...
 
 
 class PythonSource:
