@@ -12,10 +12,11 @@ _LOOKS = {"refused": "bad", "back": "bad", "switched": "good", "done": "good"}
 
 def page_of(pipeline: str, state: State, disagreements: Sequence[Disagreement]) -> str:
     """Return the report as HTML, with its images inside: at most eight frames of 480 pixels."""
+    looked_at = "on every frame" if state.every == 1 else f"on one of {state.every} frames"
     figures = [
-        Figure("Agreement", f"{state.agreement.mean:.3f}", f"surely {state.agreement.low:.3f}"),
-        Figure("Frames", f"{state.frames}", f"of {state.terms.shadow}; {state.empty} more without a find"),
-        Figure("Run", _ms(state.run_ms), f"{_ms(state.allowed_ms)} are there; every {state.every}. frame"),
+        Figure("Agreement", f"{state.agreement.mean:.3f}", f"at least {state.agreement.low:.3f}, with 95 % confidence"),
+        Figure("Frames", f"{state.frames}", f"of {state.terms.shadow}; {state.empty} more without objects"),
+        Figure("Run of the new model", _ms(state.run_ms), f"at most {_ms(state.allowed_ms)}; {looked_at}"),
     ]
     head = Head(
         f"{pipeline}: swap of {state.model}",
