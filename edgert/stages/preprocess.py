@@ -225,9 +225,8 @@ class Preprocessor:
         channels = 1 if config.color == "gray" else 3
         self.layout = layout_of(tensor.shape, config.layout, channels, where)
         if tensor.dtype.name not in _STAND_IN:
-            raise ModelError(
-                f"the model wants {tensor.dtype} pixels", why=f"edgert writes {', '.join(_STAND_IN)}", where=where
-            )
+            why, fix = f"edgert writes {', '.join(_STAND_IN)}", "export the model with an input of float32 or float16"
+            raise ModelError(f"the model wants {tensor.dtype} pixels", why=why, where=where, fix=fix)
         check_levels(config, tensor.dtype.name, where)
         stand_in = _STAND_IN[tensor.dtype.name]
         self._tensor = tensor.view(stand_in) if stand_in else tensor
@@ -338,6 +337,7 @@ def layout_of(shape: tuple[int, ...], wanted: str, channels: int, where: str = "
             f"the model's input {list(shape)} does not fit an image of {color} as {wanted}",
             why="an image input is [N, C, H, W] or [N, H, W, C]",
             where=where,
-            fix="set input: color and layout to what the model was exported with",
+            fix="set input: color and layout to what the model was exported with, "
+            "or feed other channels with edgert.load_engine",
         )
     return found[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from edgert.backend import Backend, Engine, EngineOptions, Session, backend
@@ -16,6 +16,7 @@ from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.errors import BuildError, ConfigError, EdgertError, ModelError
 from edgert.files import FileStore
 from edgert.graph import Model
+from edgert.graph.model import from_proto
 from edgert.kinds import BACKENDS
 from edgert.memory import ALIGN_BYTES
 from tests.helpers import models
@@ -235,6 +236,26 @@ class TestWhatIsComputed:
     def test_text_is_no_input(self, ort: Backend) -> None:
         with pytest.raises(ModelError, match="input 'x' is a tensor"):
             ort.compile(models.texts(), EngineOptions(1))
+
+    @pytest.mark.parametrize(
+        ("node", "kind", "named"),
+        [
+            (helper.make_node("SequenceConstruct", ["x"], ["y"]), None, r"seq\(tensor\(float\)\)"),
+            (helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING), TensorProto.STRING, r"tensor\(string\)"),
+            (helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16), TensorProto.BFLOAT16, "bfloat16"),
+        ],
+    )
+    def test_an_output_is_a_tensor_of_numbers(
+        self, ort: Backend, node: NodeProto, kind: int | None, named: str
+    ) -> None:
+        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])
+        sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+        out = sequence if kind is None else helper.make_tensor_value_info("y", kind, [1, 3, 8, 8])
+        proto = helper.make_model(helper.make_graph([node], "g", [given], [out]), ir_version=8)
+        proto.opset_import[0].version = 17
+        with pytest.raises(ModelError, match=f"output 'y' is a .*{named}") as caught:
+            ort.compile(from_proto(proto), EngineOptions(1))
+        assert "float32" in caught.value.fix
 
     def test_a_closed_engine_opens_no_session(self, computing: Backend) -> None:
         engine = computing.compile(models.conv(), EngineOptions(1))
