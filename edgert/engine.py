@@ -285,8 +285,10 @@ def _letters(spec: TensorSpec, config: ModelConfig, path: Path) -> dict[int, str
     if len(spec.shape) != 4:
         return {0: "N"}
     channels = 1 if config.input.color == "gray" else 3
-    likely = tuple(dim if isinstance(dim, int) else channels if n == 1 else -1 for n, dim in enumerate(spec.shape))
-    return dict(enumerate(layout_of(likely, config.input.layout, channels, str(path)).upper()))
+    is_last = spec.shape[3] == channels  # an open dimension before them is a height, as in TensorFlow's
+    likely = [channels if axis == 1 and not is_last else -1 for axis in range(4)]
+    likely = [dim if isinstance(dim, int) else guess for dim, guess in zip(spec.shape, likely, strict=True)]
+    return dict(enumerate(layout_of(tuple(likely), config.input.layout, channels, str(path)).upper()))
 
 
 def one_image(engine: Shaped) -> list[tuple[int, ...]]:

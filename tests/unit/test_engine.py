@@ -44,6 +44,7 @@ def test_letters_follow_the_layout() -> None:
     spans = open_spans(conv((1, "c", "h", "w")), section(shape={"H": [8, 16, 24], "W": 32}))
     assert spans["x"] == Span((1, 3, 8, 32), (1, 3, 16, 32), (1, 3, 24, 32))
     check_open(conv((1, 3, "h", 32)), section(shape={"H": [8, 16, 24], "W": 32}))
+    assert default_profile(conv((1, "h", "w", 3)), section(size="32x16")) == {"default": {"x": (1, 16, 32, 3)}}
 
 
 def test_a_size_that_the_model_fixes_has_no_range() -> None:
