@@ -88,6 +88,8 @@ _SUM_TOLERANCE = 0.02
 class Classify:
     """The first output, [C] or with dimensions of 1 around it, as probabilities.
 
+    A single number is the probability of the only class: as it is between 0 and 1, else past a sigmoid.
+
     Attributes:
         classify: whether the network ends in its softmax; ``auto`` looks whether the numbers are a distribution.
         top: how many classes to report.
@@ -102,7 +104,8 @@ class Classify:
         """Yield a fit for a vector with a number for every class."""
         length = signature.vector
         if length is not None:
-            yield Fit(f"{length} numbers, one per class", 3 if length in (1000, 1001) else 2, length)
+            reason = f"{length} numbers, one per class" if length > 1 else "one number, of the only class"
+            yield Fit(reason, 3 if length in (1000, 1001) else 2, length)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless the first output is one row of numbers, ConfigError for another number of labels."""
@@ -118,9 +121,12 @@ class Classify:
         is_final = self.classify == "softmax"
         if self.classify == "auto":
             is_final = float(np.min(values)) >= 0 and abs(float(values.sum()) - 1) <= _SUM_TOLERANCE
+            is_final |= values.size == 1 and 0 <= float(values[0]) <= 1
         best = strongest(values, self.top)  # softmax keeps the order
         scores = values[best]
-        if not is_final:
+        if not is_final and values.size == 1:  # whose softmax is always 1
+            scores = _sigmoid(scores)
+        elif not is_final:
             top = np.max(values)
             scores = np.exp(scores - top) / np.exp(values - top).sum()
         best, scores = best[scores == scores], scores[scores == scores]
@@ -163,7 +169,7 @@ class MultiLabel:
         if self.activation == "auto":
             is_final = float(values.min()) >= 0 and float(values.max()) <= 1
         best = strongest(values, self.top)  # the sigmoid keeps the order
-        scores: F32 = values[best] if is_final else np.reciprocal(1 + np.exp(-values[best]))
+        scores = values[best] if is_final else _sigmoid(values[best])
         found = scores >= self.score
         return Classification(scores[found], best[found].astype(np.int32), self.labels)
 
@@ -208,3 +214,8 @@ class Heads:
                 float(output.reshape(-1)[0]) if is_number else Classify("auto", self.top, labels)([output], geometry)
             )
         return Attributes(found)
+
+
+def _sigmoid(values: F32) -> F32:
+    """Return 1 / (1 + exp(-values)), without an overflow."""
+    return as_f32((1 + np.tanh(values / 2)) / 2)

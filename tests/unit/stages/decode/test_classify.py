@@ -41,6 +41,22 @@ def test_the_file_can_say_what_the_output_is() -> None:
     np.testing.assert_allclose(Classify("softmax")([output * 3], IMAGE).scores, output * 3)
 
 
+@pytest.mark.parametrize(
+    ("classify", "number", "score"),
+    [
+        ("auto", 0.73, 0.73),
+        ("auto", 2.5, 0.924142),
+        ("auto", -900, 0),
+        ("logits", 0.73, 0.674805),
+        ("softmax", 0.2, 0.2),
+    ],
+)
+def test_one_number_is_the_probability_of_the_only_class(classify: str, number: float, score: float) -> None:
+    decoder = decoder_for(ClassifyTask(classify=classify), ())
+    record = decoder([np.array([[number]], np.float32)], IMAGE)
+    assert record.classes.tolist() == [0] and record.scores.tolist() == pytest.approx([score], abs=1e-6)
+
+
 def test_dimensions_of_one_and_half_precision_do_not_matter() -> None:
     output = softmax(np.arange(1000) / 100).astype(np.float16).reshape(1000, 1, 1)
     record = Classify(top=2)([output], IMAGE)
