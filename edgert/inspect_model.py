@@ -269,7 +269,8 @@ def _guesses(summary: ModelSummary) -> list[Guess]:
         return []
     count = len(class_names(summary.metadata)) or None
     outputs = [_sizes(spec.shape[1:]) for spec in ranked]
-    return guess(outputs, [spec.name for spec in ranked], _sizes(images[0].shape[1:]), count)
+    names, dtypes = [spec.name for spec in ranked], [spec.dtype for spec in ranked]
+    return guess(outputs, names, _sizes(images[0].shape[1:]), count, dtypes=dtypes)
 
 
 def _sizes(shape: Sequence[int | str | None]) -> tuple[int | None, ...]:

@@ -18,7 +18,7 @@ def contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> 
 
 def _contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> Iterator[str]:
     meant = declared_task(declared, tuple(one_image(found.engine)))
-    if meant and not reads(meant, found.engine, found.network, len(declared.labels)):
+    if meant and not reads(meant, found.engine, found.network):
         yield f"its metadata mean {meant}, which contradicts its outputs and is left out"
     sizes = {size for spec in inputs(model) for size in spec.shape[1:]}
     if declared.size and not set(declared.size) <= sizes and all(isinstance(size, int) for size in sizes):

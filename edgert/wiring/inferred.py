@@ -9,6 +9,7 @@ from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import not_one_image, one_image
 from edgert.errors import EdgertError, ModelError
 from edgert.graph import TensorSpec, inputs, load
+from edgert.stages.decode.guess import Guess
 from edgert.wiring.check import prior_for, rows_of, ties_of
 from edgert.wiring.check_report import Row
 from edgert.wiring.contradictions import contradictions, integers
@@ -125,7 +126,7 @@ def _is_read(found: Subject, declared: DeclaredSettings) -> bool:
         return False
 
 
-def _declared(declared: DeclaredSettings, found: Subject) -> str:
+def _declared(declared: DeclaredSettings, found: Subject) -> Guess | None:
     return declared_task(declared, tuple(one_image(found.engine)))
 
 

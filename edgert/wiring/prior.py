@@ -9,7 +9,7 @@ from edgert.config import InputConfig, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.graph.metadata import literal
 from edgert.stages.decode.decoder import Shapes, is_rows_of_six
-from edgert.stages.decode.guess import MOST_QUERIES
+from edgert.stages.decode.guess import MOST_QUERIES, Guess
 from edgert.wiring.exporter_metadata import DeclaredSettings
 from edgert.wiring.families import FAMILIES, PLACED, Family
 from edgert.wiring.settings import GROUPS, Setting, crossed, differs
@@ -69,8 +69,8 @@ class Prior:
         return self if known == self.input else replace(self, input=known)
 
 
-def declared_task(declared: DeclaredSettings, shapes: Shapes = ()) -> str:
-    """Return the decoder of the file's ``task`` for its exporter, like ``detect: yolov8``; empty without one.
+def declared_task(declared: DeclaredSettings, shapes: Shapes = ()) -> Guess | None:
+    """Return the decoder of the file's ``task`` for its exporter; None without one.
 
     Metadata name the task. Whether boxes are final shows in the outputs, too: exports with ``nms=True`` do not say so
     in every release.
@@ -80,8 +80,25 @@ def declared_task(declared: DeclaredSettings, shapes: Shapes = ()) -> str:
         shapes: of its outputs, without the batch dimension; empty: the metadata alone decide.
     """
     family = _declaring(declared)
-    decoder = family.tasks[declared.metadata["task"]] if family else ""
-    return _FINAL if decoder in ("detect: yolov8", "detect: detr") and _is_final(declared, shapes) else decoder
+    if family is None:
+        return None
+    decoder = family.tasks[declared.metadata["task"]]
+    if decoder in ("detect: yolov8", "detect: detr") and _is_final(declared, shapes):
+        decoder = _FINAL
+    verb, _, kind = decoder.partition(": ")
+    options: Mapping[str, object] = _of_points(declared) if decoder == "keypoints: yolo-pose" else {}
+    return Guess(verb, kind, "the metadata in the file name the task", _DECLARED, len(declared.labels) or None, options)
+
+
+_DECLARED = 9
+"""Weight of a declared decoder."""
+
+
+def _of_points(declared: DeclaredSettings) -> dict[str, int]:
+    """Return what no shape of a pose shows: where classes end and points begin, and how many numbers a point has."""
+    shape, classes = literal(declared.metadata.get("kpt_shape", "")), len(declared.labels)
+    is_flat = isinstance(shape, (list, tuple)) and list(shape[1:]) == [2]
+    return ({"classes": classes} if classes > 1 else {}) | ({"dims": 2} if is_flat else {})
 
 
 def _is_final(declared: DeclaredSettings, shapes: Shapes) -> bool:

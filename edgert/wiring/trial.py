@@ -27,18 +27,19 @@ from edgert.wiring.prior import named_family
 from edgert.wiring.settings import variants
 
 
-def guesses(engine: Engine, label_count: int | None = None, declared: str = "") -> list[Guess]:
+def guesses(engine: Engine, label_count: int | None = None, declared: Guess | None = None) -> list[Guess]:
     """Return decoders that fit shapes and names, the likeliest first; the declared one comes before them.
 
     Args:
         engine: with the outputs.
         label_count: number of known class names.
-        declared: the decoder of the file's metadata, as a task writes it, like ``detect: yolov8``.
+        declared: the decoder of the file's metadata.
     """
     (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
     is_batched = not engine.batched or engine.batched[0]
-    looks = guess(one_image(engine), names, image.shape[1:], label_count, is_batched=is_batched)
+    shapes, dtypes = one_image(engine), [tensor.dtype for tensor in engine.outputs]
+    looks = guess(shapes, names, image.shape[1:], label_count, is_batched=is_batched, dtypes=dtypes)
     family = named_family([image.name], names)
     decoder = family.reads[0] if family else ""
     if family and decoder not in map(str, looks):  # of another size than is usual, where it can be read so at all
@@ -54,19 +55,15 @@ def guesses(engine: Engine, label_count: int | None = None, declared: str = "") 
         if family and str(one) == decoder
     ]
     looks = sorted([*better, *(one for one in looks if str(one) != decoder)], key=lambda one: -one.weight)
-    if not declared:
-        return looks
-    verb, _, decoder = declared.partition(": ")
-    known = Guess(verb, decoder, "the metadata in the file name the task", _DECLARED, label_count)
-    return [known, *(look for look in looks if str(look) != declared)]
+    return looks if declared is None else [declared, *(look for look in looks if str(look) != str(declared))]
 
 
-_DECLARED, _NAMED = 9, 3
-"""Weight of a declared decoder, and of names without a shape: text for masks."""
+_NAMED = 3
+"""Weight of names without a shape: text for masks."""
 
 
 def readings(
-    written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size, declared: str = ""
+    written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size, declared: Guess | None = None
 ) -> list[TaskConfig]:
     """Return every way to read the outputs: the written one first, then guesses, each with its variants.
 
@@ -193,16 +190,15 @@ def _rows_of(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Seque
 def task_of(found: Guess) -> TaskConfig:
     """Return the section ``task:`` of a guess."""
     written: dict[str, object] = {found.task: found.decoder}
-    if found.decoder == "yolo-pose" and (found.classes or 1) > 1:  # no shape shows where classes end and points begin
-        written["options"] = {"classes": found.classes}
+    if found.options:
+        written["options"] = dict(found.options)
     task: TaskConfig = TypeAdapter(TaskConfig).validate_python(written)
     return task
 
 
-def reads(decoder: str, engine: Engine, network: Size, label_count: int | None = None) -> bool:
-    """Return whether a decoder, as a task writes it, like ``detect: yolov8``, can read the outputs."""
-    verb, _, kind = decoder.partition(": ")
-    return _why_not(task_of(Guess(verb, kind, "", 1, label_count)), engine, network) is None
+def reads(found: Guess, engine: Engine, network: Size) -> bool:
+    """Return whether the decoder of a guess can read the outputs."""
+    return _why_not(task_of(found), engine, network) is None
 
 
 def _why_not(task: TaskConfig, engine: Engine, network: Size) -> str | None:

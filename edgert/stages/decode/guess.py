@@ -1,7 +1,7 @@
 """What a model's outputs look like by their shapes and names, and which decoders report that they can read them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from edgert.errors import ConfigError, ModelError
 from edgert.kinds import DECODERS
@@ -39,12 +39,19 @@ class OutputSignature:
         names: of the outputs, in lower case, with spaces between.
         network: the input's (width, height); None when dynamic or not an image.
         is_batched: whether the first output has a batch dimension in the model.
+        dtypes: NumPy's names of the outputs' types; empty where they are not known.
     """
 
     shapes: Shapes
     names: str
     network: Size | None
     is_batched: bool = True
+    dtypes: tuple[str, ...] = ()
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether there is one output, and it holds whole numbers."""
+        return len(self.dtypes) == 1 and self.dtypes[0].lstrip("u").startswith(("int", "bool"))
 
     @property
     def table(self) -> tuple[int, int] | None:
@@ -98,6 +105,7 @@ class Guess:
         reason: why, in words.
         weight: 1 possible, 2 likely, 3 fits in every number; one more or less by labels and names.
         classes: how many classes the outputs would then distinguish; None when shapes do not show it.
+        options: options of the decoder that no shape shows.
     """
 
     task: str
@@ -105,6 +113,7 @@ class Guess:
     reason: str
     weight: int
     classes: int | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.task}: {self.decoder}"
@@ -117,6 +126,7 @@ def guess(
     n_labels: int | None,
     *,
     is_batched: bool = True,
+    dtypes: Sequence[str] = (),
 ) -> list[Guess]:
     """Return the decoders that can read such outputs, the likeliest first; empty when none can.
 
@@ -126,17 +136,21 @@ def guess(
         input_shape: (C, H, W) or (H, W, C), without the batch dimension; dynamic dimensions are None.
         n_labels: how many labels there are, when known.
         is_batched: whether the first output has a batch dimension in the model.
+        dtypes: NumPy's names of the outputs' types; empty where they are not known.
 
     Raises:
         ConfigError: a decoder of an installed package cannot be used.
     """
     shapes = tuple(tuple(size or 0 for size in shape) for shape in output_shapes)
-    signature = OutputSignature(shapes, " ".join(output_names).lower(), network_size(input_shape), is_batched)
+    joined, network = " ".join(output_names).lower(), network_size(input_shape)
+    signature = OutputSignature(shapes, joined, network, is_batched, tuple(dtypes))
     found = list[Guess]()
     kept = needed_outputs(shapes, output_names)
     if kept is not None and len(kept) < len(shapes):
         names = [output_names[place] for place in kept] if output_names else ()
-        few = guess([shapes[place] for place in kept], names, input_shape, n_labels, is_batched=is_batched)
+        types = [dtypes[place] for place in kept] if dtypes else ()
+        sizes = [shapes[place] for place in kept]
+        few = guess(sizes, names, input_shape, n_labels, is_batched=is_batched, dtypes=types)
         spare = len(shapes) - len(kept)
         beside = f"{spare} output{'s' if spare > 1 else ''} beside it that {'are' if spare > 1 else 'is'} not needed"
         found += [replace(one, reason=f"{one.reason}; with {beside}") for one in few]

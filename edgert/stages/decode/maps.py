@@ -31,8 +31,10 @@ class SegmentArgmax:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a channel for every class."""
+        """Yield a fit for a channel for every class, or for one channel of whole numbers."""
         for channels, height, width, order in signature.maps:
+            if channels == 1 and signature.is_integer and signature.covers(height, width, order):
+                yield Fit("one channel of whole numbers over the image is a map of classes", 4)
             if channels > 1 and signature.covers(height, width, order):
                 weight = 2 if channels == 3 and signature.stride(height, width) == 1 else 3
                 yield Fit(f"{channels} channels over the image, {order}", weight, channels)

@@ -6,6 +6,7 @@ pixels, then class scores past their sigmoid.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -199,6 +200,8 @@ class YoloPose:
         classes: how many C are; usually all bodies are of one.
         agnostic: whether bodies suppress those of other classes, too.
         boxes: of these and of points, network pixels, or parts of the network's width and height.
+        dims: numbers of a point: x, y and a visibility; or x and y, whose points get a visibility of 1. The second of
+            Ultralytics' ``kpt_shape``.
     """
 
     score: float = 0.25
@@ -208,6 +211,7 @@ class YoloPose:
     classes: int = 1
     agnostic: bool = False
     boxes: Unit = "pixels"
+    dims: Literal[2, 3] = 3
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
@@ -221,14 +225,14 @@ class YoloPose:
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless the one output has complete points, ConfigError for another number of names."""
-        check_labels(_point_count(shapes, network, self.classes), self.labels)
+        check_labels(_point_count(shapes, network, self.classes, self.dims), self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
         """Return bodies by falling score."""
         shapes = shapes_of(outputs)
         self.check(shapes, geometry.network)
         raw = as_f32(outputs[0])
-        if is_final_pose(shapes[0], geometry.network):
+        if is_final_pose(shapes[0], geometry.network, self.dims):
             found = raw[raw[:, 4] >= self.score]
             boxes, scores, classes = found[:, :4], found[:, 4], found[:, 5].astype(np.int32)
             points = found[:, 6:]
@@ -249,7 +253,9 @@ class YoloPose:
         return detection.suppress(boxes, scores, kinds, self.iou, self.limit)
 
     def _record(self, boxes: F32, scores: F32, classes: I32, points: F32, geometry: Geometry) -> Keypoints:
-        places = points.reshape(len(points), points.shape[1] // 3, 3)
+        places = points.reshape(len(points), points.shape[1] // self.dims, self.dims)
+        if self.dims == 2:
+            places = np.concatenate([places, np.ones((*places.shape[:2], 1), np.float32)], axis=2)
         if self.boxes == "relative":
             boxes = in_pixels(boxes, geometry.network, self.boxes)
             places = places * np.array((*geometry.network, 1), np.float32)
@@ -257,20 +263,20 @@ class YoloPose:
         return Keypoints(geometry.boxes(boxes), scores.copy(), classes, points=mapped, names=self.labels)
 
 
-def is_final_pose(shape: tuple[int, ...], network: Size) -> bool:
-    """Return whether a pose model did its own NMS, [N, 6 + 3 * K].
+def is_final_pose(shape: tuple[int, ...], network: Size, dims: int = 3) -> bool:
+    """Return whether a pose model did its own NMS, [N, 6 + dims * K].
 
-    Otherwise it has a row count of 5 + 3 * K beside the cells of the network.
+    Otherwise it has a row count of 5 + dims * K beside the cells of the network.
     """
-    return shape[1] != all_cells(network, STRIDES) and shape[1] % 3 == 0 and shape[1] > 6
+    return shape[1] != all_cells(network, STRIDES) and (shape[1] - 6) % dims == 0 and shape[1] > 6
 
 
-def _point_count(shapes: Shapes, network: Size, classes: int) -> int:
+def _point_count(shapes: Shapes, network: Size, classes: int, dims: int) -> int:
     if len(shapes) == 1 and len(shapes[0]) == 2:
         rows, columns = shapes[0]
-        if is_final_pose(shapes[0], network):
-            return (columns - 6) // 3
-        if rows > 4 + classes and (rows - 4 - classes) % 3 == 0:
-            return (rows - 4 - classes) // 3
-    reads = f"one output [{4 + classes} + 3 * points, {all_cells(network, STRIDES)}]"
+        if is_final_pose(shapes[0], network, dims):
+            return (columns - 6) // dims
+        if rows > 4 + classes and (rows - 4 - classes) % dims == 0:
+            return (rows - 4 - classes) // dims
+    reads = f"one output [{4 + classes} + {dims} * points, {all_cells(network, STRIDES)}]"
     raise wrong_shapes("keypoints: yolo-pose", reads, shapes, network)

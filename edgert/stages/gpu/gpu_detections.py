@@ -202,6 +202,8 @@ class GpuPose(GpuBoxes):
         """See :meth:`GpuReader.unsupported`."""
         if reason := why_not_single_output(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder):
             return reason
+        if decoder.dims != 3:
+            return f"the kernels read points of three numbers, not {decoder.dims}"
         is_final = yolo.is_final_pose(outputs[0].shape[1:], network)
         return FINAL if is_final else ""
 

@@ -321,9 +321,27 @@ def test_names_of_inputs_and_outputs_show_what_shapes_do_not(tmp_path: Path) -> 
 
 
 def test_the_task_of_the_metadata() -> None:
-    assert declared_task(Declared({"author": "Ultralytics", "task": "pose"})) == "keypoints: yolo-pose"
-    assert declared_task(Declared({"author": "Ultralytics", "task": "detect", "end2end": "True"})) == "detect: yolov10"
-    assert declared_task(Declared({"task": "detect"})) == ""
+    pose = {"author": "Ultralytics", "task": "pose"}
+    assert str(declared_task(Declared(pose))) == "keypoints: yolo-pose"
+    final = {"author": "Ultralytics", "task": "detect", "end2end": "True"}
+    assert str(declared_task(Declared(final))) == "detect: yolov10"
+    assert declared_task(Declared({"task": "detect"})) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "options"),
+    [
+        ("[17, 3]", ("person",), {}),
+        ("[12, 2]", ("tiger",), {"dims": 2}),
+        ("(4, 2)", ("a", "b"), {"classes": 2, "dims": 2}),
+        ("[12", ("tiger",), {}),
+    ],
+)
+def test_metadata_of_a_pose_say_how_many_numbers_a_point_has(
+    shape: str, labels: tuple[str, ...], options: dict[str, int]
+) -> None:
+    found = declared_task(Declared({"author": "Ultralytics", "task": "pose", "kpt_shape": shape}, labels=labels))
+    assert found is not None and found.options == options
 
 
 RT_DETR = {"author": "Ultralytics", "task": "detect", "description": "Ultralytics rtdetr-l model trained on coco.yaml"}
@@ -345,7 +363,7 @@ EIGHTY = tuple(f"class {number}" for number in range(80))
 def test_metadata_name_the_task_and_outputs_show_how_boxes_come(
     metadata: dict[str, str], labels: tuple[str, ...], shape: tuple[int, int], decoder: str
 ) -> None:
-    assert declared_task(Declared(metadata, labels=labels), (shape,)) == decoder
+    assert str(declared_task(Declared(metadata, labels=labels), (shape,))) == decoder
 
 
 def test_final_boxes_of_ultralytics_rt_detr_are_relative_centers_and_sizes() -> None:

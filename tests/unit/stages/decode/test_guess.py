@@ -129,6 +129,12 @@ def test_two_heads_that_fit_equally_are_both_named() -> None:
         assert first.weight == second.weight
 
 
+@pytest.mark.parametrize(("dtype", "first"), [("int64", "argmax"), ("uint8", "argmax"), ("float32", "threshold")])
+def test_whole_numbers_over_the_image_are_classes(dtype: str, first: str) -> None:
+    for shape in ((64, 64), (1, 64, 64), (64, 64, 1)):
+        assert str(guess([shape], ["output"], (3, 64, 64), None, dtypes=[dtype])[0]) == f"segment: {first}"
+
+
 def test_rows_of_seven_are_those_of_yolov7_only_where_they_have_no_batch() -> None:
     found = guess([(5, 7)], ["output"], (3, 64, 64), None, is_batched=False)
     assert str(found[0]) == "detect: yolov10" and found[0].weight >= 3

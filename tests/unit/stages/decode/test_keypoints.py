@@ -74,6 +74,18 @@ def test_bodies_of_two_classes_do_not_suppress_each_other() -> None:
         YoloPose().check(((9, 84),), (64, 64))
 
 
+@pytest.mark.parametrize("final", [False, True])
+def test_points_of_two_numbers_are_all_visible(final: bool) -> None:
+    output = np.zeros((3, 12) if final else (11, 84), np.float32)
+    numbers = [20, 20, 40, 40, 0.9, 0] if final else [30, 30, 20, 20, 0.9]
+    output[0 if final else slice(None), slice(None) if final else 3] = [*numbers, 30, 31, 32, 33, 34, 35]
+    record = YoloPose(dims=2)([output], identity((64, 64)))
+    np.testing.assert_array_equal(record.boxes, [[20, 20, 40, 40]])
+    np.testing.assert_array_equal(record.points, [[[30, 31, 1], [32, 33, 1], [34, 35, 1]]])
+    with pytest.raises(ModelError, match=r"5 \+ 2 \* points"):
+        YoloPose(dims=2).check(((12, 84),), (64, 64))
+
+
 def test_two_boxes_on_one_body_become_one() -> None:
     output = np.zeros((8, 84), np.float32)
     output[:, 3] = [30, 30, 20, 20, 0.9, 30, 31, 1]
