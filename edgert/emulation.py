@@ -104,7 +104,6 @@ class BoardMeters(Meters):
         self.pacer = pacer
 
     def sample(self) -> Sample:
-        """See :meth:`edgert.meters.all.Meters.sample`."""
         sample, source = super().sample(), "simulated board"
         own = {name: one for name, one in sample.readings.items() if not name.startswith(f"{POWER}.")}
         heat, units = self.pacer.thermal, {POWER: "W", TEMPERATURE: "C", MARGIN: "C"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -107,9 +106,8 @@ _DTYPES = {
     "tensor(double)": "float64",
     "tensor(uint8)": "uint8",
     "tensor(int8)": "int8",
-    "tensor(int32)": "int32",
-    "tensor(int64)": "int64",
     "tensor(bool)": "bool",
+    **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (16, 32, 64)},
 }
 
 
@@ -122,7 +120,7 @@ class OrtEngine:
         self.profiles = tuple(profiles)
         first = self.session()
         for out in session.get_outputs():
-            _refuse_other_than_numbers(out, path)
+            dtype_of(out, f"output {out.name!r}", path)
         self.inputs = tuple(base.Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
         specs, arrays = session.get_outputs(), _run_endable(first)
         self.outputs = tuple(
@@ -320,16 +318,6 @@ def _bind_array(bind: Callable[..., None], name: str, array: base.Array) -> None
 def dtype_of(arg: Any, what: str, path: str) -> str:
     """Return NumPy's name for the type of an input or output. Raises ModelError unless it is a plain tensor."""
     if arg.type not in _DTYPES:
-        why = f"edgert feeds and reads tensors of {', '.join(_DTYPES.values())}"
-        raise ModelError(f"{what} is a {arg.type}", why=why, where=path, fix=_OTHER_TYPE)
+        why, fix = "edgert feeds and reads tensors of numbers that NumPy knows", "export it as a tensor of float32"
+        raise ModelError(f"{what} is a {arg.type}", why=why, where=path, fix=fix)
     return _DTYPES[arg.type]
-
-
-_OTHER_TYPE = "export the model with tensors of float32 or float16"
-
-
-def _refuse_other_than_numbers(out: Any, path: str) -> None:
-    """Raise ModelError for an output that is no tensor, or one whose elements NumPy does not know."""
-    if not re.fullmatch(r"tensor\((float|float16|double|bool|u?int(8|16|32|64))\)", out.type):
-        what = f"output {out.name!r} is a {out.type}"
-        raise ModelError(what, why="edgert reads tensors of numbers", where=path, fix=_OTHER_TYPE)

@@ -60,7 +60,6 @@ class YoloRaw(RowHead):
             yield Fit(f"{len(levels.sizes)} maps with 3 × (5 + {classes}) numbers for every cell", 3, classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Return the number of classes. Raises ModelError unless each row of anchors has a map of the same depth."""
         return self._levels(shapes, network).numbers - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
@@ -73,7 +72,6 @@ class YoloRaw(RowHead):
         return replace(self, activation="none" if 0 <= low <= high <= 1 else "sigmoid").read(outputs, network, score)
 
     def why_all_rows(self, shapes: Shapes, network: Size) -> str:
-        """See :meth:`RowHead.why_all_rows`."""
         why = "activation: auto asks all objectness; options: {activation: sigmoid} or none does not"
         return why if self.activation == "auto" else ""
 
@@ -91,7 +89,6 @@ class YoloRaw(RowHead):
         return tuple(found)
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         layout, table = self._levels(shapes, network), self._table
         sizes = [(layout.sizes[index], pair) for index, row in zip(layout.order, table, strict=True)
                  for pair in zip(row[::2], row[1::2], strict=True)]  # fmt: skip
@@ -206,7 +203,6 @@ class DetectNet(RowHead):
             yield Fit(reason, 2 + (stride == 16) + named, classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Return the number of classes. Raises ModelError unless there are two such maps."""
         which = _coverage(shapes)
         if which is None:
             reads = "two outputs, coverage [classes, h, w] and sides [4 * classes, h, w]"

@@ -109,10 +109,7 @@ class Classify:
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless the first output is one row of numbers, ConfigError for another number of labels."""
-        sizes = [size for size in shapes[0] if size != 1] if shapes else [0, 0]
-        if len(sizes) > 1:
-            raise wrong_shapes(f"classify: {self.classify}", "one output [classes]", shapes, network)
-        check_labels(sizes[0] if sizes else 1, self.labels)
+        _check_row(f"classify: {self.classify}", shapes, network, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
         """Return the ``top`` best classes, or all when there are fewer; none whose probability is NaN."""
@@ -156,10 +153,7 @@ class MultiLabel:
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless the first output is one row of numbers, ConfigError for another number of labels."""
-        sizes = [size for size in shapes[0] if size != 1] if shapes else [0, 0]
-        if len(sizes) > 1:
-            raise wrong_shapes("classify: multilabel", "one output [classes]", shapes, network)
-        check_labels(sizes[0] if sizes else 1, self.labels)
+        _check_row("classify: multilabel", shapes, network, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
         """Return the classes that reach the score, best first; perhaps none."""
@@ -214,6 +208,12 @@ class Heads:
                 float(output.reshape(-1)[0]) if is_number else Classify("auto", self.top, labels)([output], geometry)
             )
         return Attributes(found)
+
+
+def _check_row(decoder: str, shapes: Shapes, network: Size, labels: tuple[str, ...]) -> None:
+    if not shapes or sum(size != 1 for size in shapes[0]) > 1:
+        raise wrong_shapes(decoder, "one output [classes]", shapes, network)
+    check_labels(math.prod(shapes[0]), labels)
 
 
 def _sigmoid(values: F32) -> F32:

@@ -127,17 +127,14 @@ class Ssd(RowHead):
             yield Fit(reason, 1 if 0 < boxes <= MOST_QUERIES else 3, classes - 1)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int:
-        """Return the number of classes. Raises ModelError unless there are scores and boxes for the same rows."""
         return shapes[self._roles(shapes, network)[1]][1] - self._skipped
 
     def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`."""
         boxes, scores = self._roles(shapes, network)
         classes = columns(scores, shapes[scores], self._skipped)
         return (Level(shapes[boxes][0], ((classes, score),), (classes, columns(boxes, shapes[boxes]))),)
 
     def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         numbers, boxes = found[0].parts
         rows, scores, classes = every_class(numbers, score)
         return Candidates(_in_pixels(boxes[rows], network, self.boxes, self.order), scores, classes)
@@ -205,10 +202,6 @@ class PpYoloe(RowHead):
             yield Fit(f"[{rows}, 4 + {columns - 4}] can be corners and scores", 1, columns - 4)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int | None:
-        """Return the number of classes, None for final rows.
-
-        Raises ModelError for other outputs than the three layouts.
-        """
         if _is_counted(shapes):
             return None
         roles = _boxes_and_columns(shapes)
@@ -230,11 +223,9 @@ class PpYoloe(RowHead):
         return super(PpYoloe, self).read(outputs, network, score)
 
     def why_all_rows(self, shapes: decoder.Shapes, network: decoder.Size) -> str:
-        """See :meth:`RowHead.why_all_rows`."""
         return FINAL if _is_counted(shapes) else ""
 
     def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`."""
         self.class_count(shapes, network)
         roles = _boxes_and_columns(shapes)
         if roles is None:
@@ -245,7 +236,6 @@ class PpYoloe(RowHead):
         return (Level(rows, ((classes, score),), (classes, columns(roles[0], shapes[roles[0]]))),)
 
     def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         numbers, boxes = found[0].parts
         if _boxes_and_columns(shapes) is None:
             rows, scores, classes = every_class(numbers, score)
@@ -324,10 +314,6 @@ class Detr(RowHead):
             yield Fit(reason, 3 if 0 < boxes <= MOST_QUERIES else 1, classes)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int | None:
-        """Return the number of classes, None for decoded outputs.
-
-        Raises ModelError unless there are boxes and class numbers of the same queries.
-        """
         if decoder.roles_of(shapes) is not None:
             return None
         roles = decoder.boxes_and_scores(shapes)
@@ -354,7 +340,6 @@ class Detr(RowHead):
         return self.placed([Found(np.arange(level.rows), parts)], shapes, network, score)
 
     def why_all_rows(self, shapes: decoder.Shapes, network: decoder.Size) -> str:
-        """See :meth:`RowHead.why_all_rows`."""
         if self.class_count(shapes, network) is None:
             return FINAL
         if self.activation == "auto":
@@ -362,7 +347,6 @@ class Detr(RowHead):
         return ""
 
     def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`."""
         self.class_count(shapes, network)
         boxes, numbers = decoder.boxes_and_scores(shapes) or (0, 0)
         classes = columns(numbers, shapes[numbers], 4 if boxes == numbers else 0)
@@ -375,7 +359,6 @@ class Detr(RowHead):
         return (Level(rows, ((classes, floor),), wanted),)
 
     def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         numbers, boxes = found[0].parts
         rows, scores, classes = self._scored(numbers, score, best_class if len(shapes) == 1 else every_class)
         query = found[0].rows[rows, None].astype(np.float32)

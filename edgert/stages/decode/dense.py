@@ -41,10 +41,7 @@ class Depth:
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for one channel over the image, better where a name says so."""
-        if any(
-            channels == 1 and signature.covers(height, width, order)
-            for channels, height, width, order in signature.maps
-        ):
+        if signature.is_one_channel:
             is_named = any(word in signature.names for word in ("depth", "disp"))
             yield Fit("one channel over the image can be depth", 4 if is_named else 1)
 

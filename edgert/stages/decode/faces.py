@@ -119,12 +119,10 @@ class Scrfd(FaceHead):
         return _fit_levels(shapes, network, ({1: 1, 4: 1}, {1: 1, 4: 1, _POINTS: 1}), 2)
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`."""
         self.class_count(shapes, network)
         return tuple([_face_level(level, shapes, (score,)) for level in levels_of(shapes)])
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         parts = []
         for number, (level, (rows, (scores, sides, *points))) in enumerate(zip(levels_of(shapes), found, strict=True)):
             center = _cell_corners(network, 8 << number, rows, shapes[level[1][0]][0])
@@ -203,14 +201,12 @@ class RetinaFace(FaceHead):
         return sorted(shapes) == [(rows, 2), (rows, 4), (rows, _POINTS)]
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`."""
         self.class_count(shapes, network)
         classes, boxes, points = _by_width(shapes)
         face = classes._replace(first=1, width=1)
         return (Level(shapes[0][0], ((face, score),), (face, boxes, points)),)
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         ((rows, (scores, boxes, points)),) = found
         placed, marks = _from_priors(priors_of(network, self.sizes, False)[rows], boxes, points)
         return _faces(placed, scores[:, 0], marks)
@@ -257,7 +253,6 @@ class YuNet(FaceHead):
         return tuple([_face_level(level, shapes, (least, least)) for level in levels_of(shapes)])
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         parts = []
         for number, (rows, (one, other, *tables)) in enumerate(found):
             scores = np.sqrt(np.clip(one[:, 0], 0, 1) * np.clip(other[:, 0], 0, 1))
@@ -304,7 +299,6 @@ class YoloV5Face(FaceHead):
         return (Level(shapes[0][0], ((table._replace(first=4, width=1), score),), (table,)),)
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         ((_, (table,)),) = found
         scores = table[:, 4] * table[:, -1]
         keep = scores >= score

@@ -71,6 +71,11 @@ class OutputSignature:
         return (first, (one[2], one[0], one[1], "nhwc")) if 0 < one[2] < min(one[:2]) else (first,)
 
     @property
+    def is_one_channel(self) -> bool:
+        """Whether the one output is a map of one channel over the image."""
+        return any(maps[0] == 1 and self.covers(*maps[1:]) for maps in self.maps)
+
+    @property
     def vector(self) -> int | None:
         """How many numbers, where there is one output of one dimension, others being 1."""
         sizes = [size for size in self.shapes[0] if size != 1] if len(self.shapes) == 1 else [0]

@@ -50,7 +50,6 @@ class YoloV8Seg(Head):
                       rows - 4 - masks)  # fmt: skip
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """Return the number of classes, None for final boxes. Raises ModelError unless there are boxes and maps."""
         found = find_tables(shapes)
         if found is not None and shapes[found[0]][1] == 6 + shapes[found[1]][0] > 6:
             return None
@@ -130,10 +129,6 @@ class DetrSeg(RowHead):
                 yield Fit(f"{fit.reason}, and as many masks", 3, fit.classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """Return the number of classes.
-
-        Raises ModelError unless boxes, class numbers and maps are of the same queries.
-        """
         rest = _beside_maps(shapes)
         if rest is None:
             reads = "logits [queries, classes], boxes [queries, 4] and masks [queries, h, w]"
@@ -147,7 +142,6 @@ class DetrSeg(RowHead):
         return self._detr.read([outputs[first], outputs[second]], network, score)
 
     def why_all_rows(self, shapes: Shapes, network: Size) -> str:
-        """See :meth:`RowHead.why_all_rows`."""
         self.class_count(shapes, network)
         return self._detr.why_all_rows(_two(shapes), network)
 
@@ -171,7 +165,6 @@ class DetrSeg(RowHead):
         return self._detr.placed([Found(np.arange(len(rows)), tuple(parts))], _two(shapes), network, score)
 
     def seen(self, found: Sequence[Found], shapes: Shapes) -> Sequence[Array]:
-        """See :meth:`RowHead.seen`."""
         which, *_ = _beside_maps(shapes) or (0, 0, 0)
         return [found[0].parts[-1].reshape(-1, *shapes[which][1:])]
 

@@ -32,9 +32,9 @@ class SegmentArgmax:
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a channel for every class, or for one channel of whole numbers."""
+        if signature.is_one_channel and signature.is_integer:
+            yield Fit("one channel of whole numbers over the image is a map of classes", 4)
         for channels, height, width, order in signature.maps:
-            if channels == 1 and signature.is_integer and signature.covers(height, width, order):
-                yield Fit("one channel of whole numbers over the image is a map of classes", 4)
             if channels > 1 and signature.covers(height, width, order):
                 weight = 2 if channels == 3 and signature.stride(height, width) == 1 else 3
                 yield Fit(f"{channels} channels over the image, {order}", weight, channels)
@@ -76,10 +76,7 @@ class SegmentThreshold:
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for one channel."""
-        if any(
-            channels == 1 and signature.covers(height, width, order)
-            for channels, height, width, order in signature.maps
-        ):
+        if signature.is_one_channel:
             yield Fit("one channel over the image is a mask", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:

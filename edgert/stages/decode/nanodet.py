@@ -40,7 +40,6 @@ class FastestDet(RowHead):
                 yield Fit(f"5 + {channels - 5} channels, stride {stride:g}", 3, channels - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Return the number of classes. Raises ModelError unless the one output is a map of at least six channels."""
         if len(shapes) != 1 or len(shapes[0]) != 3 or shapes[0][0] < 6:
             raise wrong_shapes("detect: fastestdet", "one output [5 + classes, h, w]", shapes, network)
         return shapes[0][0] - 5
@@ -54,7 +53,6 @@ class FastestDet(RowHead):
         return (Level(height * width, ((every._replace(width=1), least),), (every,)),)
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         ((cell, (raw,)),) = found
         _, height, width = shapes[0]
         strength = raw[:, :1] ** np.float32(_OBJECT_POWER)
@@ -112,11 +110,9 @@ class NanoDet(RowHead):
                 yield Fit(f"scores and sides for each of {levels} strides", 3)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Return the number of classes. Raises ModelError unless there are scores and sides for every level."""
         return self._layout(shapes, network).classes
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`."""
         layout = self._layout(shapes, network)
         tables = [
             (
@@ -128,7 +124,6 @@ class NanoDet(RowHead):
         return tuple([Level(shapes[pair[0].output][0], ((pair[0], score),), pair) for pair in tables])
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`."""
         layout = self._layout(shapes, network)
         starts = np.cumsum([0, *(cells(network, stride) for stride in layout.strides)])
         parts = []

@@ -48,10 +48,6 @@ class YoloV8Obb(Head):
             yield Fit(f"[{rows}, 7] can be final boxes with their score, class and angle", 1 + is_named)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """Return the number of classes, None for final boxes.
-
-        Raises ModelError unless the one output has at least six numbers for every box.
-        """
         if _is_final(shapes):
             return None
         if len(shapes) != 1 or len(shapes[0]) != 2 or not 6 <= shapes[0][0] <= shapes[0][1]:

@@ -50,10 +50,7 @@ class DB(Head):
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for one channel over the image."""
-        if any(
-            channels == 1 and signature.covers(height, width, order)
-            for channels, height, width, order in signature.maps
-        ):
+        if signature.is_one_channel:
             yield Fit("one channel over the image can be a map of text", 2, 1)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:

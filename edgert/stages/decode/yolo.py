@@ -50,10 +50,6 @@ class YoloV5(Head):
             yield Fit(found, 3 if exact else 1, columns - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Return the number of classes.
-
-        Raises ModelError unless the one output has at least six numbers for every box.
-        """
         if len(shapes) != 1 or len(shapes[0]) != 2 or not 6 <= shapes[0][1] <= shapes[0][0]:
             raise wrong_shapes("detect: yolov5", "one output [boxes, 5 + classes]", shapes, network)
         return shapes[0][1] - 5
@@ -107,7 +103,6 @@ class YoloX(Head):
             yield Fit(f"[{rows}, 5 + {columns - 5}] has one row for every cell of strides 8, 16, 32", 3, columns - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Return the number of classes. Raises ModelError unless the one output has a row for every cell."""
         rows = all_cells(network, self.strides)
         if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][0] != rows or shapes[0][1] < 6:
             raise wrong_shapes("detect: yolox", f"one output [{rows}, 5 + classes]", shapes, network)
@@ -152,7 +147,6 @@ class YoloV8(Head):
             yield Fit(f"[4 + {rows - 4}, {columns or 'N'}] has {found}", 3 if exact else 2, rows - 4)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """Return the number of classes. Raises ModelError unless one side of the one output can be 4 + C."""
         cells = all_cells(network, STRIDES)
         if is_rows_of_six(shapes) and shapes[0][0] != cells and shapes[0][0] > 6:
             return None  # end to end; two classes, turned, would have a row per cell

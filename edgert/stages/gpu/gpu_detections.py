@@ -107,7 +107,6 @@ class GpuBoxes(GpuReader):
         return _LIVE.pack(decoder.score, decoder.iou, more, decoder.limit)
 
     def close(self) -> None:
-        """See :meth:`GpuReader.close`."""
         super().close()
         self._scratch.release()
         if self._transforms is not None:
@@ -171,7 +170,6 @@ class GpuDetector(GpuBoxes):
 
     @classmethod
     def unsupported(cls, decoder: Detector, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """See :meth:`GpuReader.unsupported`."""
         head = decoder.head
         if type(head) not in _HEADS:
             return f"the kernels read yolox, yolov5 and yolov8, not {type(head).__name__.lower()}"
@@ -199,7 +197,6 @@ class GpuPose(GpuBoxes):
 
     @classmethod
     def unsupported(cls, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """See :meth:`GpuReader.unsupported`."""
         if reason := why_not_single_output(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder):
             return reason
         if decoder.dims != 3:
@@ -221,7 +218,6 @@ class GpuOriented(GpuBoxes):
 
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """See :meth:`GpuReader.unsupported`."""
         if reason := why_not_single_output(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder.head):
             return reason
         is_final = decoder.head.class_count((outputs[0].shape[1:],), network) is None
@@ -253,7 +249,6 @@ class GpuInstances(GpuBoxes):
 
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """See :meth:`GpuReader.unsupported`."""
         shapes = [output.shape[1:] for output in outputs]
         found = instances.find_tables(shapes)
         if found is None:
@@ -268,7 +263,6 @@ class GpuInstances(GpuBoxes):
         return why_not_single_output(outputs[:1]) or why_not_single_output(outputs[1:]) or _not_pixels(decoder.head)
 
     def close(self) -> None:
-        """See :meth:`GpuReader.close`."""
         super().close()
         self._kept.release()
 

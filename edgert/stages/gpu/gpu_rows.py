@@ -67,7 +67,6 @@ class GpuRows(GpuReader):
 
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """See :meth:`GpuReader.unsupported`."""
         shapes = tuple(output.shape[1:] for output in outputs)
         if reason := decoder.head.why_all_rows(shapes, network):
             return str(reason)
@@ -78,7 +77,6 @@ class GpuRows(GpuReader):
         return "" if len(levels) <= _LEVELS else f"the kernels read up to {_LEVELS} levels, not {len(levels)}"
 
     def close(self) -> None:
-        """See :meth:`GpuReader.close`."""
         super().close()
         self._counts.release()
 

@@ -72,7 +72,6 @@ class GpuClasses(GpuReader):
         return struct.pack("=i", min(decoder.top, self._count))
 
     def close(self) -> None:
-        """See :meth:`GpuReader.close`."""
         super().close()
         self._scratch.release()
 
@@ -120,7 +119,6 @@ class GpuMask(GpuReader):
 
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """See :meth:`GpuReader.unsupported`."""
         classes, _, _ = _form(decoder, outputs[0].shape[1:], network)
         is_chosen = classes == 1 and isinstance(decoder, maps.SegmentArgmax)
         return why_not_single_output(outputs, ("int32", "int64") if is_chosen else FLOATS)
@@ -160,7 +158,6 @@ class GpuPeaks(GpuReader):
 
     @classmethod
     def unsupported(cls, decoder: maps.Heatmap, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """See :meth:`GpuReader.unsupported`."""
         return why_not_single_output(outputs)
 
     def _launch(self, rows: int, stream: Stream) -> None:

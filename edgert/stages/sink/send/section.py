@@ -227,7 +227,6 @@ class Mqtt(Sends):
         return self
 
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
-        """See the family."""
         from edgert.stages.sink.send.mqtt import MqttPublisher, Topics
 
         sensors = _sensors(context.before) if self.home_assistant else None
@@ -276,7 +275,6 @@ class Nats(Sends):
     jetstream: bool = Field(default=True, description="a JetStream stream stores and acknowledges; false: plain NATS")
 
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
-        """See the family."""
         from edgert.stages.sink.send.nats import NatsPublisher
 
         return NatsPublisher(self.reached(), self.subject, context.pipeline, self.jetstream)
@@ -291,7 +289,6 @@ class Kafka(Sends):
     options: dict[str, str] = Field(default_factory=dict, repr=False, description="settings of librdkafka")
 
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
-        """See the family."""
         from edgert.stages.sink.send.kafka import KafkaPublisher
 
         return KafkaPublisher(self.reached(), self.topic, context.pipeline, self.options)
@@ -315,7 +312,6 @@ class Webhook(Sends):
         return self
 
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
-        """See the family."""
         from edgert.stages.sink.send.webhook import WebhookPublisher
 
         return WebhookPublisher(self.reached(), context.pipeline, self.headers, self.secret, self.body == "image")
