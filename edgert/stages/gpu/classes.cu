@@ -58,10 +58,12 @@ __device__ __forceinline__ float summed(float number) {
 // By one warp: each lane has one of the best.
 __device__ __forceinline__ void answer(const Job& job, int row, int top, const Part& whole, u64 best) {
     const int lane = threadIdx.x;
-    const bool is_one = whole.least >= 0 && fabsf(whole.sum - 1) <= TOLERANCE;
+    const bool is_single = job.classes == 1;  // a probability, or what a sigmoid makes one
+    const bool is_one = whole.least >= 0 && (is_single ? whole.most <= 1 : fabsf(whole.sum - 1) <= TOLERANCE);
     const float number = number_of(best);
     const bool is_final = job.manner == SOFTMAX || (job.manner == AUTO && is_one);
-    const float score = is_final ? number : __fdiv_rn(expf(number - pivot(whole.most)), whole.power);
+    const float power = is_single ? 1 : expf(number - pivot(whole.most));
+    const float score = is_final ? number : __fdiv_rn(power, is_single ? 1 + expf(-number) : whole.power);
     const bool is_there = lane < top && best != NONE && score == score;
     char* out = (char*)job.out + (long long)row * job.pitch;
     if (is_there) ((float*)(out + 16))[lane] = score, ((int*)(out + 16))[job.room + lane] = (int)best;

@@ -62,7 +62,7 @@ class GpuClasses(GpuReader):
         count = math.prod(outputs[0].shape[1:])
         if min(decoder.top, count) > _MOST:
             return f"the kernels find up to {_MOST} classes, not {decoder.top}"
-        return "" if count > 1 else "the kernels compare classes, and there is none to compare"
+        return "" if count else "there are no classes"
 
     def fits(self, decoder: Any) -> bool:
         """See :meth:`GpuReader.fits`: the kernels find a few classes."""
