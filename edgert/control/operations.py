@@ -21,10 +21,12 @@ from edgert.control.request import VERBS, Request, line_of, refusal, request_of,
 from edgert.control.saving import save
 from edgert.control.source_changes import state_of
 from edgert.errors import EdgertError
+from edgert.stages.source.live import redact
 from edgert.timeline.trace_file import check_trace_path, write_trace
 
 _LOG = logging.getLogger(__name__)
 _HERE = "this program"
+_LONGEST = 300  # characters of a request in the log: one may have a mebibyte
 
 
 class Control:
@@ -205,29 +207,39 @@ class Control:
         operation = partial(_OPERATIONS[request.verb], self._run, *request.words, **values)
         if verb.is_reading or verb.is_long:
             return operation()
-        named = request.verb  # with no address of a source, which may hold a password
-        if request.words and verb.words.split()[0] != "FILE":
-            named += f" {request.words[0]}"
-        named += "".join(f" --{name}={text}" for name, text in request.options.items())
         with self._run.changing:
             began_ns = self._run.clock.now_ns()
             try:
                 self._run.changeable()
                 result = operation()
             except EdgertError as error:
-                _LOG.info("%s, by %s: refused: %s", named, who, error.what)
-                self._recorded(named, began_ns, who, f"refused: {error.what}")
+                named = _log_line(request, has_value=False)  # of an unknown key, it may be a password
+                self._noted(named, began_ns, who, f"refused: {_without_secrets(error.what)}")
                 raise
         done = "planned" if result.get("applied") is False else "done"
-        _LOG.info("%s, by %s: %s", named, who, done)
-        self._recorded(named, began_ns, who, done)
+        self._noted(_log_line(request), began_ns, who, done)
         return result
 
-    def _recorded(self, named: str, began_ns: int, who: str, came: str) -> None:
-        """Note an operation in a trace that is under way."""
+    def _noted(self, named: str, began_ns: int, who: str, came: str) -> None:
+        """Note an operation in the log, and in a trace that is under way."""
+        _LOG.info("%s, by %s: %s", named, who, came)
         if (recorder := self._run.tracing.recorder) is not None:
             about = {"by": who, "result": came}
             recorder.ring().add(("operation", began_ns, recorder.now_ns(), named, "", -1, about))
+
+
+def _log_line(request: Request, *, has_value: bool = True) -> str:
+    """Return a request for the log: without the text of a file, and without the value of a key where so asked."""
+    line = [request.verb]
+    for word, kind in zip(request.words, VERBS[request.verb].words.split(), strict=False):
+        if kind != "FILE":
+            line.append(word if has_value or kind != "KEY=VALUE" else word.partition("=")[0])
+    return _without_secrets(" ".join([*line, *(f"--{name}={text}" for name, text in request.options.items())]))
+
+
+def _without_secrets(text: str) -> str:
+    """Return a text from outside as one line of bounded length, without passwords in addresses."""
+    return " ".join(redact(text).split())[:_LONGEST]
 
 
 def _show(run: Controlled) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Request:
         """Return the value of each option that is given, under its name in Python.
 
         Raises:
-            ConfigError: an unknown verb or option, a wrong value, or a wrong number of words.
+            ConfigError: an unknown verb or option, a wrong value, a wrong number of words, or one that is no text.
         """
         if (verb := VERBS.get(self.verb)) is None:
             what = f"{self.verb!r} is no verb of edgert ctl{nearest(self.verb, VERBS)}"
@@ -99,6 +99,12 @@ class Request:
         if not least <= len(self.words) <= len(wanted):
             what = f"{self.verb} takes {least or 'no'} word{'s' * (least != 1)}, not {len(self.words)}"
             raise ConfigError(what, fix=fix)
+        for word, kind in zip(self.words, wanted, strict=False):
+            try:  # the names of files may have bytes that are no UTF-8
+                word.encode(errors="strict" if kind == "FILE" else "surrogateescape")
+            except UnicodeEncodeError as error:
+                why = f"character {error.start} of {kind.strip('[]')} is half of a pair, as a \\ud800 of JSON"
+                raise ConfigError(f"{self.verb} takes text", why=why, fix=fix) from error
         made = {}
         for name, text in self.options.items():
             if name not in verb.options:

@@ -77,6 +77,27 @@ def test_the_same_operations_with_the_same_errors(belt: Pipeline, caplog: pytest
 
 
 @pytest.mark.parametrize(
+    ("request_", "line"),
+    [
+        (Request("set", ("stages.cam.source=rtsp://me:sesame@10.0.0.9/x",)), "set stages.cam.source, by"),
+        (Request("set", ("stages.page.tokne=sesame-sesame-sesame",)), "set stages.page.tokne, by"),
+        (Request("set", ("stages.draw.draw=[stats]\nforged: line",)), "set stages.draw.draw, by"),
+        (Request("set", ("stages.draw.draw=" + 5000 * "x",)), "set stages.draw.draw, by"),
+        (Request("set", ("\n".join(("stages.draw.drow", "forged")) + "=1",)), "set stages.draw.drow forged, by"),
+        (Request("add", ("rtsp://me:sesame@10.0.0.9/x", "gate")), "add rtsp://***@10.0.0.9/x gate, by"),
+        (Request("pause", ("rtsp://me:sesame@10.0.0.9/x",)), "pause rtsp://***@10.0.0.9/x, by"),
+    ],
+)
+def test_the_log_of_an_operation_is_one_line_without_secrets(
+    belt: Pipeline, caplog: pytest.LogCaptureFixture, request_: Request, line: str
+) -> None:
+    caplog.set_level(logging.INFO, logger="edgert.control")
+    assert belt.control.answer(request_, "user 0")["ok"] is False
+    (logged,) = (record.getMessage() for record in caplog.records if record.name == "edgert.control.operations")
+    assert logged.startswith(line) and "sesame" not in logged and "\n" not in logged and len(logged) < 700
+
+
+@pytest.mark.parametrize(
     ("body", "headers", "status", "words"),
     [
         (b'{"verb": "show"}', {"Authorization": ""}, 401, b"wants its token"),
