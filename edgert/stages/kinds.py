@@ -233,7 +233,11 @@ class PageTls(Section):
         return made
 
 
-_TOKEN = re.compile(r"[!-~]{16,256}")
+def check_token(token: str) -> None:
+    """Raise ValueError for a token that could be guessed, or does not fit into a header of HTTP."""
+    if not re.fullmatch(r"[!-~]{16,256}", token):
+        count = f"this one has {len(token)} characters" if token else "it is empty"
+        raise ValueError(f"token: expected 16 to 256 letters, digits or signs without spaces; {count}")
 
 
 class Http(SinkStage):
@@ -264,9 +268,8 @@ class Http(SinkStage):
 
     @model_validator(mode="after")
     def _is_closed(self) -> Http:
-        if "token" in self.model_fields_set and not _TOKEN.fullmatch(self.token):
-            short = "it is empty" if not self.token else "it is none"
-            raise ValueError(f"token: expected 16 to 256 letters, digits or signs without spaces; {short}")
+        if "token" in self.model_fields_set:
+            check_token(self.token)
         return self
 
     def make(self, name: str, context: Context) -> Stage:

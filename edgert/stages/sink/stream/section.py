@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from edgert.config import stages as section
-from edgert.stages.kinds import PAIR, PageTls, mapping
+from edgert.stages.kinds import PAIR, PageTls, check_token, mapping
 from edgert.stages.sink.client_limits import is_loopback
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from edgert.stages.sink.stream.broadcast import Wanted
 
 _PATH = re.compile(r"(/([A-Za-z0-9._~-]|\{stream\})+)+")
-_TOKEN = re.compile(r"[!-~]{16,256}")
 
 
 class Streams(section.SinkStage):
@@ -101,8 +100,8 @@ class Webrtc(Streams):
 
     @model_validator(mode="after")
     def _is_closed(self) -> Webrtc:
-        if "token" in self.model_fields_set and not _TOKEN.fullmatch(self.token):
-            raise ValueError("token: expected 16 to 256 letters, digits or signs without spaces")
+        if "token" in self.model_fields_set:
+            check_token(self.token)
         if not self.token and not is_loopback(self.host):
             raise ValueError(f"host: {self.host} can be reached from the network; add token:, or host: 127.0.0.1")
         return self
