@@ -16,8 +16,7 @@ from urllib.request import Request, urlopen
 from edgert import limits
 from edgert.cli import terminal
 from edgert.cli.top_view import HISTORY, History, Look, Row, is_number, number, part, shares, style_of, text
-from edgert.control.client import STRANGE
-from edgert.errors import cause
+from edgert.control.client import STRANGE, unanswered
 from edgert.runtime.health import unready
 from edgert.units import format_ms
 
@@ -83,9 +82,7 @@ def ask(url: str) -> Row:
         with urlopen(requested, timeout=_ANSWER_S) as answer:  # noqa: S310 - as above
             state = json_text.loads(answer.read(limits.STATE_BYTES))
     except (URLError, HTTPException, OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "reason", error)
-        why = cause(reason) if isinstance(reason, OSError) else str(reason)
-        return {"at": url, "trouble": why or type(error).__name__}
+        return {"at": url, "trouble": unanswered(error)}
     stats = state.get("stats") if isinstance(state, dict) else None
     return {"at": url, "stats": stats} if isinstance(stats, dict) else {"at": url, "trouble": STRANGE}
 

@@ -6,20 +6,21 @@ import json
 import logging
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPException, RemoteDisconnected
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request as HttpRequest, urlopen
 
 from edgert import limits
 from edgert.control.control_socket import check_folder, is_answered, peer_of, socket_folders
 from edgert.control.request import VERBS, Request, result_of
-from edgert.errors import ConfigError, DeviceError, EdgertError, StageError, nearest
+from edgert.errors import ConfigError, DeviceError, EdgertError, StageError, cause, nearest
 
 _LOG = logging.getLogger(__name__)
 _CONNECTING_S, _LOOK_S = 10.0, 1.0
@@ -143,12 +144,25 @@ def send_to_page(url: str, request: Request, token: str) -> Any:
             why = text.decode("utf-8", "replace").strip() or str(error)
             raise DeviceError(f"{url} takes no changes", why=why, fix="its token: in EDGERT_TOKEN") from error
     except (HTTPException, OSError) as error:
-        why = str(getattr(error, "reason", error))
-        raise DeviceError(f"{url} does not answer", why=why, fix="curl -v shows more") from error
+        raise DeviceError(f"{url} does not answer", why=unanswered(error), fix="curl -v shows more") from error
     try:
         return result_of(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise DeviceError(f"{url} {STRANGE}") from error
+
+
+def unanswered(error: Exception) -> str:
+    """Return why a page gave no answer, and where that is known, what helps."""
+    reason = error.reason if isinstance(error, URLError) and not isinstance(error, HTTPError) else error
+    if isinstance(reason, HTTPError) and reason.code == HTTPStatus.UNAUTHORIZED:
+        return "EDGERT_TOKEN is not its token" if os.environ.get("EDGERT_TOKEN") else "EDGERT_TOKEN is not set"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return f"{reason.verify_message}; trust its cert: by SSL_CERT_FILE=page.pem"
+    if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
+        return "it does not speak TLS; try http://"
+    if isinstance(reason, RemoteDisconnected):
+        return "it closed the connection without an answer; with tls: it has https://"
+    return (cause(reason) if isinstance(reason, Exception) else str(reason)) or type(error).__name__
 
 
 def _shown(own: socket.socket) -> Mapping[str, Any] | str:

@@ -150,8 +150,27 @@ def test_top_sends_the_token_of_its_environment(monkeypatch: pytest.MonkeyPatch)
     sink = http_sink(token=TOKEN)
     sink.open()
     try:
-        assert ask(sink.url)["trouble"] == "Unauthorized"
+        monkeypatch.delenv("EDGERT_TOKEN", raising=False)
+        assert ask(sink.url)["trouble"] == "EDGERT_TOKEN is not set"
+        monkeypatch.setenv("EDGERT_TOKEN", f"{TOKEN}-not")
+        assert ask(sink.url)["trouble"] == "EDGERT_TOKEN is not its token"
         monkeypatch.setenv("EDGERT_TOKEN", TOKEN)
         assert ask(sink.url)["stats"] == STUCK
+        assert ask(sink.url.replace("http:", "https:"))["trouble"] == "it does not speak TLS; try http://"
+    finally:
+        sink.close()
+
+
+def test_top_says_what_helps_with_a_page_by_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cert, key = certificate(tmp_path, "localhost")
+    sink = http_sink(token=TOKEN, tls={"cert": str(cert), "key": str(key)})
+    sink.open()
+    url = sink.url.replace("127.0.0.1", "localhost")
+    try:
+        assert "https://" in ask(url.replace("https:", "http:"))["trouble"]
+        assert ask(url)["trouble"] == "self-signed certificate; trust its cert: by SSL_CERT_FILE=page.pem"
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        monkeypatch.setenv("EDGERT_TOKEN", TOKEN)
+        assert ask(url)["stats"] == STUCK
     finally:
         sink.close()
