@@ -78,7 +78,7 @@ class Control:
         Args:
             name: of the new stage.
             source: as in ``source:``.
-            like: the source whose other keys it takes over; the first one by default.
+            like: source whose other keys it takes over, where they fit its kind; the first one by default.
 
         Raises:
             EdgertError: the name is taken, the source cannot be made, or nothing can listen to it.

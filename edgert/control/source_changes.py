@@ -11,6 +11,7 @@ from edgert.config.pipeline_file import changed_pipeline
 from edgert.control.changing import changes_to, make_changes
 from edgert.control.controlled import Controlled, check_source, data_of
 from edgert.errors import StageError
+from edgert.stages.source.kinds import options_unused_by
 
 
 def pause(run: Controlled, name: str) -> dict[str, Any]:
@@ -31,7 +32,9 @@ def add(run: Controlled, name: str, source: str, like: str = "") -> dict[str, An
     like = like or next(one for one, stage in stages.items() if isinstance(stage, SourceStage))
     check_source(run, like)
     data = data_of(run)
-    data["stages"][name] = {"on_error": "drop", **data["stages"][like], "source": source}
+    unused = options_unused_by(source, run.file.document.path.parent)  # such as loop: of a file, beside a camera
+    common = {key: value for key, value in data["stages"][like].items() if key not in unused}
+    data["stages"][name] = {"on_error": "drop", **common, "source": source}
     inputs = {one: [*inputs_of(stage), name] for one, stage in stages.items() if like in inputs_of(stage)}
     _make(run, data, inputs)
     return {"source": name, "listeners": list(inputs)}

@@ -17,6 +17,7 @@ import pytest
 
 import edgert
 from edgert import Pipeline, Result
+from edgert.config import SourceStage
 from edgert.control.client import send_request
 from edgert.control.live_keys import live_values
 from edgert.control.request import Request
@@ -371,6 +372,17 @@ def test_a_source_that_was_added_is_joined_behind_both_paths(small: Pipeline) ->
         pipeline.control.remove("b")
         with pytest.raises(StageError):
             pipeline.submit(FRAME, stage="b", timeout=1.0)
+
+
+def test_a_source_of_another_kind_takes_over_what_has_a_meaning_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    like = {"source": "synthetic:noise", "size": "32x24", "seed": 7, "realtime": True, "fps": 5.0, "timeout": "3s"}
+    stages = {"cam": like, "out": {"sink": "null", "from": "cam"}}
+    with edgert.Pipeline({"stages": stages}) as pipeline:
+        pipeline.start()
+        pipeline.control.add("gate", "rtsp://127.0.0.1:1/x")
+        assert "no meaning" not in caplog.text
+        gate = pipeline.file.config.stages["gate"]
+        assert isinstance(gate, SourceStage) and (gate.fps, gate.timeout, gate.size) == (5.0, 3.0, None)
 
 
 def test_a_stage_cannot_change_its_own_pipeline_and_nobody_one_that_ended() -> None:

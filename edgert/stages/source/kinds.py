@@ -492,6 +492,12 @@ def _head(path: Path, count: int) -> bytes:
         return b""
 
 
+def options_unused_by(source: str, directory: Path) -> Mapping[str, str]:
+    """Return the options that have no meaning for a kind of source, and why; none of an unknown kind."""
+    kind = kind_of(source, directory)
+    return SOURCES.get(kind).unused if kind else {}
+
+
 def is_live(config: SourceStage, directory: Path = Path()) -> bool:
     """Return whether the source will be live, as cameras are. Opens no device."""
     kind = kind_of(config.source, directory)
