@@ -49,6 +49,7 @@ _CONVERTED = {
     "bayer_gbrg8": (cv2.COLOR_BayerGBRG2BGR, 1),
     "bayer_grbg8": (cv2.COLOR_BayerGRBG2BGR, 1),
 }
+_PAIRED = 2  # bytes of a pixel where two pixels share their colors, as in all encodings above: rows are even
 _DEPTHS = {"16UC1": "u2", "mono16": "u2", "32FC1": "f4"}
 _ENCODINGS: dict[PixelFormat, str] = {"bgr": "bgr8", "rgb": "rgb8", "gray": "mono8"}
 _TOGETHER_NS = 20_000_000
@@ -123,6 +124,7 @@ class CameraTopics:
         self._info: dict[str, Any] | None = None
         self._waiting: tuple[dict[str, Any], Incoming] | None = None
         self._last_ns = 0
+        self._has_image, self._has_warned = False, False
         self.skipped, self.frame_id = 0, ""
 
     def images(self, incoming: Incoming | None, at_ns: int) -> Iterator[Image]:
@@ -133,7 +135,8 @@ class CameraTopics:
             at_ns: the time now, as of ``Incoming.at_ns``.
 
         Raises:
-            MismatchError: an encoding that is no image here.
+            MismatchError: the first image has an encoding that is no image here. Later ones are skipped, as of another
+                publisher on the topic; where all are, no image comes in time.
             DeviceError: the clock of its stamps jumped back, and that is an error.
         """
         if incoming is not None:
@@ -178,19 +181,31 @@ class CameraTopics:
         elif time_ns < last_ns:
             self.skipped += 1
             return None
-        self._last_ns, self.frame_id = time_ns, message["header.frame_id"]
         try:
             made = self._compressed(message) if incoming.kind == COMPRESSED_IMAGE else self._raw(message)
         except DamagedMessage as error:
             self.skipped += 1
             log.debug("%s: %s", self._where, error)
             return None
+        except MismatchError as error:
+            self._skip_stray(error)
+            return None
+        self._has_image, self._last_ns, self.frame_id = True, time_ns, message["header.frame_id"]
         format, plane, owner = made
         if depth is not None and self._info is not None:
             depth = DepthImage(depth.values, _camera(self._info, plane.shape[1], plane.shape[0]))
         stamp = time_ns or None
         taken_ns, lease = self._taken_ns(time_ns), lend(owner, self._counter)
         return Image(format, (plane,), lease, taken_ns, stamp, lost=incoming.lost, sender_ns=stamp, depth=depth)
+
+    def _skip_stray(self, error: MismatchError) -> None:
+        """Skip a message that does not fit those before it. Raises the error where there were none."""
+        if not self._has_image:
+            raise error
+        self.skipped += 1
+        if not self._has_warned:
+            log.warning("%s: %s, unlike those before; they are skipped", self._where, error.what)
+        self._has_warned = True
 
     def _taken_ns(self, time_ns: int) -> int:
         """Return when an image was taken, by the pipeline's clock."""
@@ -243,7 +258,8 @@ class CameraTopics:
     def _add_depth(self, message: dict[str, Any]) -> None:
         if message.get("encoding") not in _DEPTHS:
             what = f"the depth topic of {self._title} has images of encoding {message.get('encoding')!r}"
-            raise MismatchError(what, why=f"depth images are {', '.join(_DEPTHS)}", where=self._where)
+            self._skip_stray(MismatchError(what, why=f"depth images are {', '.join(_DEPTHS)}", where=self._where))
+            return
         order = ">" if message["is_bigendian"] else "<"
         values = _values(message, np.dtype(order + _DEPTHS[message["encoding"]]), ())
         if values is None:
@@ -264,7 +280,7 @@ def _size_of(data: memoryview) -> tuple[int, int] | None:
 
 def _plane(message: dict[str, Any], depth: int) -> U8:
     found = _values(message, np.dtype(np.uint8), (depth,) if depth > 1 else ())
-    if found is None:
+    if found is None or (depth == _PAIRED and found.shape[1] % 2):
         size = f"{message['width']}x{message['height']} pixels, {message['step']} bytes a row"
         raise DamagedMessage(f"{len(message['data'])} bytes are no image of {size}")
     return cast("U8", found)

@@ -113,6 +113,27 @@ def test_other_encodings_name_those_that_fit() -> None:
         taken(camera(), data, COMPRESSED_IMAGE)
 
 
+@pytest.mark.parametrize("role", ["image", "depth"])
+def test_an_image_of_another_publisher_on_the_topic_ends_nothing(role: str, caplog: pytest.LogCaptureFixture) -> None:
+    into, pixels = camera(depth=role == "depth"), np.zeros((6, 8, 3), np.uint8)
+    own = np.zeros((6, 8), np.uint16), "16UC1"
+    if role == "depth":
+        taken(into, message(*own), IMAGE, "depth")
+    assert len(taken(into, message(pixels, "bgr8"))) == 1
+    for _ in range(3):
+        assert taken(into, message(np.zeros((6, 8, 6), np.uint8), "rgb16"), IMAGE, role) == []
+    assert into.skipped == 3 and caplog.text.count("encoding 'rgb16', unlike those before; they are skipped") == 1
+    taken(into, message(*own, 10**12 + MS), IMAGE, role)
+    assert len(taken(into, message(pixels, "bgr8", 10**12 + 2 * MS))) == 1
+
+
+@pytest.mark.parametrize("encoding", ["uyvy", "yuyv"])
+def test_colors_of_two_pixels_need_even_rows(encoding: str) -> None:
+    into = camera()
+    assert taken(into, message(np.zeros((6, 7, 2), np.uint8), encoding)) == [] and into.skipped == 1
+    assert len(taken(into, message(np.zeros((6, 8, 2), np.uint8), encoding))) == 1
+
+
 def test_damaged_jpegs_are_skipped() -> None:
     into, good = camera(), np.full((8, 8, 3), 90, np.uint8)
     jpeg = cv2.imencode(".jpg", good)[1].tobytes()
