@@ -353,10 +353,11 @@ def _figures(row: Row) -> Iterator[str]:
     if "trouble" in row:
         yield from ("",) * 6
         return
-    stats, now = row["stats"], row.get("fps_now")
-    yield number(stats.get("fps") if now is None else now, plain_number)
+    stats = row["stats"]
+    recent = part(stats, "recent")
+    _, *last_minute = shares(recent)
+    yield number(recent.get("fps", stats.get("fps")), plain_number)  # the sparkline has those of this second
     yield number(stats.get("frames_out"), plain_number)
-    _, *last_minute = shares(part(stats, "recent"))
     yield from last_minute
     yield size(stats.get("peak_rss_bytes"))
 

@@ -59,11 +59,11 @@ def test_what_is_no_address_is_refused(url: str, tmp_path: Path) -> None:
 
 
 STATS = {
-    "fps": 24.6,
+    "fps": 7.5,
     "frames_out": 240,
     "seconds": 10.0,
     "dropped": 3,
-    "recent": {"latency_ms": {"p50": 8.0, "p99": 21.4}, "dropped": {"queue": 2, "join": 1}},
+    "recent": {"fps": 24.6, "latency_ms": {"p50": 8.0, "p99": 21.4}, "dropped": {"queue": 2, "join": 1}},
     "peak_rss_bytes": 300 * 2**20,
     "budgets": {
         "governor": {"setting": "80 % of the frames"},
@@ -104,7 +104,9 @@ def test_the_rate_is_that_since_the_look_before() -> None:
     pipelines = Pipelines()
     with shown_run(state):
         rates = [row["fps_now"] for _ in range(2) for row in pipelines.look() if row.get("name") == "rate"]
+        shown = run("--once")
     assert rates == [None, pytest.approx(50.0)]
+    assert " 24.6 " in shown and " 50 " not in shown  # of the last minute, as the table says: a look is short
 
 
 def test_cameras_have_rows_of_their_own() -> None:
