@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -163,13 +163,15 @@ class BudgetConfig(Section):
     """Limits: what the pipeline may use, and what happens when it uses more."""
 
     live: ClassVar[tuple[str, ...]] = ("power", "cpu", "memory", "latency", "when_exceeded")
-    power: Watts | None = Field(default=None, description="watts drawn by the module")
+    power: Annotated[Watts, Field(gt=0)] | None = Field(default=None, description="watts drawn by the module")
     cpu: Cores | None = Field(
         default=None,
         description="CPU time of this process in cores, such as 1.5; instead of power",
     )
     memory: Bytes | None = Field(default=None, description="physical memory of this process")
-    latency: Seconds | None = Field(default=None, description="99th percentile from capture to sink")
+    latency: Annotated[Seconds, Field(gt=0)] | None = Field(
+        default=None, description="99th percentile from capture to sink"
+    )
     when_exceeded: Literal["warn", "degrade", "stop"] = Field(
         default="warn", description="what happens over a budget ([budgets](budgets.md))"
     )

@@ -117,7 +117,7 @@ class SourceStage(_Stage):
     realtime: bool | None = Field(default=None, description="play files at their own speed")
     limit: int | None = Field(default=None, ge=1, description="stop after this many frames")
     seed: int = Field(default=0, ge=0, description="seed of random numbers in code")
-    timeout: Seconds = Field(default=5.0, description="open a live source again after this time without a frame")
+    timeout: Seconds = Field(default=5.0, gt=0, description="open a live source again after this time without a frame")
     reconnect: bool = Field(default=True, description="open a lost live source again; false: its loss is an error")
     start: Literal["wait", "fail"] | None = Field(
         default=None,

@@ -126,6 +126,8 @@ _MODEL = "models:\n  m: {onnx: a, task: {detect: yolox}, %s}\n" + MINIMAL
         ("budgets: {cpu: 1%}\n" + MINIMAL, "expected a number of CPU cores above 0, like 1.5"),
         ("budgets: {cpu: 0}\n" + MINIMAL, "expected a number of CPU cores above 0, like 1.5"),
         ("budgets: {cpu: yes}\n" + MINIMAL, "expected a number of CPU cores above 0, like 1.5"),
+        ("budgets: {latency: 0ms}\n" + MINIMAL, "expected more than 0"),
+        ("budgets: {power: 0W}\n" + MINIMAL, "expected more than 0"),
         ("budgets: {when_exceeded: halt}\n" + MINIMAL, "expected warn, degrade or stop"),
         ("budgets: {when_exceeded: stopp}\n" + MINIMAL, "expected warn, degrade or stop; did you mean 'stop'?"),
         ("name: 5\n" + MINIMAL, "expected text; a number is text in quotes"),
