@@ -352,11 +352,7 @@ class Running:
         return self._environment.engines is not None
 
     def admitted(self, file: PipelineFile) -> Callable[[], None]:
-        """Return what has the budgets of a changed pipeline be kept, once it has changed.
-
-        Raises:
-            BudgetError: they cannot be kept, or there is too little memory.
-        """
+        """Return what has the budgets of a changed pipeline be kept; see :meth:`.Controlled.admitted`."""
         from edgert.assemble.memory import check_room
 
         plan, governing = check_room(self.file, file, self._footprint), self._governing

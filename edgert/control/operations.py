@@ -213,28 +213,26 @@ class Control:
                 self._run.changeable()
                 result = operation()
             except EdgertError as error:
-                named = _log_line(request, has_value=False)  # of an unknown key, it may be a password
-                self._noted(named, began_ns, who, f"refused: {_without_secrets(error.what)}")
+                self._noted(request, began_ns, who, f"refused: {error.what}")
                 raise
-        done = "planned" if result.get("applied") is False else "done"
-        self._noted(_log_line(request), began_ns, who, done)
+        changed = f"{result['was']} -> {result['is']}" if "is" in result else "done"
+        self._noted(request, began_ns, who, "planned" if result.get("applied") is False else changed)
         return result
 
-    def _noted(self, named: str, began_ns: int, who: str, came: str) -> None:
+    def _noted(self, request: Request, began_ns: int, who: str, came: str) -> None:
         """Note an operation in the log, and in a trace that is under way."""
+        named, came = _log_line(request), _without_secrets(came)
         _LOG.info("%s, by %s: %s", named, who, came)
         if (recorder := self._run.tracing.recorder) is not None:
             about = {"by": who, "result": came}
             recorder.ring().add(("operation", began_ns, recorder.now_ns(), named, "", -1, about))
 
 
-def _log_line(request: Request, *, has_value: bool = True) -> str:
-    """Return a request for the log: without the text of a file, and without the value of a key where so asked."""
-    line = [request.verb]
-    for word, kind in zip(request.words, VERBS[request.verb].words.split(), strict=False):
-        if kind != "FILE":
-            line.append(word if has_value or kind != "KEY=VALUE" else word.partition("=")[0])
-    return _without_secrets(" ".join([*line, *(f"--{name}={text}" for name, text in request.options.items())]))
+def _log_line(request: Request) -> str:
+    """Return a request for the log, without the text of a file and the value of a key, which may be a password."""
+    kinds = zip(request.words, VERBS[request.verb].words.split(), strict=False)
+    words = [word.partition("=")[0] if kind == "KEY=VALUE" else word for word, kind in kinds if kind != "FILE"]
+    return _without_secrets(" ".join([request.verb, *words, *map("--{0[0]}={0[1]}".format, request.options.items())]))
 
 
 def _without_secrets(text: str) -> str:

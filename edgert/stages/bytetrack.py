@@ -91,16 +91,7 @@ class ByteTrack:
         return len(self._ids)
 
     def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
-        """Advance one frame, with the detections in it.
-
-        Args:
-            boxes: (N, 4) float32 x1, y1, x2, y2 in pixels; N may be 0. Nothing is modified or kept.
-            scores: (N,) float32 from 0 to 1.
-            classes: (N,) int32.
-
-        Returns:
-            (N,) int64, the track of each detection, in the order given: unique numbers from 1 in the order of
-            confirmation. ``UNTRACKED`` (-1) for a detection without a confirmed track.
+        """Advance one frame, as :meth:`edgert.stages.track.Tracker.update`; numbers are in the order of confirmation.
 
         Raises:
             StageError: shapes disagree, or a box or score is NaN or infinite; no track has changed then.

@@ -50,11 +50,6 @@ class Family:
     results: tuple[int, ...] = ()
     by_file: bool = False
 
-    @property
-    def is_marked(self) -> bool:
-        """Whether something besides its outputs' shapes shows that a model is of it."""
-        return bool(self.metadata or self.producer or self.gives)
-
 
 _LETTERBOX = {"resize": "letterbox", "anchor": "center", "pad": 114}
 _STRETCH: Mapping[str, object] = {"resize": "stretch"}

@@ -63,7 +63,7 @@ def test_the_same_operations_with_the_same_errors(belt: Pipeline, caplog: pytest
     caplog.set_level(logging.INFO, logger="edgert.control")
     url = address(belt)
     assert send_to_page(url, Request("set", ("stages.draw.draw=[stats]",)), TOKEN)["is"] == ["stats"]
-    assert "set stages.draw.draw=[stats], by address 127.0.0.1: done" in caplog.text
+    assert "set stages.draw.draw, by address 127.0.0.1: ['boxes'] -> ['stats']" in caplog.text
     with pytest.raises(StageError, match="no source 'yard'"):
         send_to_page(url, Request("remove", ("yard",)), TOKEN)
     assert "remove yard, by address 127.0.0.1: refused: no source 'yard'" in caplog.text

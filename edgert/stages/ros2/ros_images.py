@@ -124,8 +124,7 @@ class CameraTopics:
         self._info: dict[str, Any] | None = None
         self._waiting: tuple[dict[str, Any], Incoming] | None = None
         self._last_ns = 0
-        self._has_image, self._has_warned = False, False
-        self.skipped, self.frame_id = 0, ""
+        self.skipped, self.frame_id, self._has_image = 0, "", False
 
     def images(self, incoming: Incoming | None, at_ns: int) -> Iterator[Image]:
         """Take a message, and yield the images that are complete.
@@ -143,8 +142,7 @@ class CameraTopics:
             try:
                 message = decoded(incoming.kind, incoming.data)
             except DamagedMessage as error:
-                self.skipped += 1
-                log.debug("%s: %s", self._where, error)
+                self._skip(error)
                 return
             if incoming.role == "image":
                 yield from self._finished(at_ns, self._waiting is not None)
@@ -183,12 +181,8 @@ class CameraTopics:
             return None
         try:
             made = self._compressed(message) if incoming.kind == COMPRESSED_IMAGE else self._raw(message)
-        except DamagedMessage as error:
-            self.skipped += 1
-            log.debug("%s: %s", self._where, error)
-            return None
-        except MismatchError as error:
-            self._skip_stray(error)
+        except (DamagedMessage, MismatchError) as error:
+            self._skip(error)
             return None
         self._has_image, self._last_ns, self.frame_id = True, time_ns, message["header.frame_id"]
         format, plane, owner = made
@@ -198,14 +192,12 @@ class CameraTopics:
         taken_ns, lease = self._taken_ns(time_ns), lend(owner, self._counter)
         return Image(format, (plane,), lease, taken_ns, stamp, lost=incoming.lost, sender_ns=stamp, depth=depth)
 
-    def _skip_stray(self, error: MismatchError) -> None:
-        """Skip a message that does not fit those before it. Raises the error where there were none."""
-        if not self._has_image:
+    def _skip(self, error: DamagedMessage | MismatchError) -> None:
+        """Count a message that is left out. Raises a MismatchError where no image before it was good."""
+        if isinstance(error, MismatchError) and not self._has_image:
             raise error
         self.skipped += 1
-        if not self._has_warned:
-            log.warning("%s: %s, unlike those before; they are skipped", self._where, error.what)
-        self._has_warned = True
+        log.debug("%s: %s", self._where, error)
 
     def _taken_ns(self, time_ns: int) -> int:
         """Return when an image was taken, by the pipeline's clock."""
@@ -258,7 +250,7 @@ class CameraTopics:
     def _add_depth(self, message: dict[str, Any]) -> None:
         if message.get("encoding") not in _DEPTHS:
             what = f"the depth topic of {self._title} has images of encoding {message.get('encoding')!r}"
-            self._skip_stray(MismatchError(what, why=f"depth images are {', '.join(_DEPTHS)}", where=self._where))
+            self._skip(MismatchError(what, why=f"depth images are {', '.join(_DEPTHS)}", where=self._where))
             return
         order = ">" if message["is_bigendian"] else "<"
         values = _values(message, np.dtype(order + _DEPTHS[message["encoding"]]), ())

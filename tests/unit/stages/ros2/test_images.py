@@ -114,7 +114,7 @@ def test_other_encodings_name_those_that_fit() -> None:
 
 
 @pytest.mark.parametrize("role", ["image", "depth"])
-def test_an_image_of_another_publisher_on_the_topic_ends_nothing(role: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_image_of_another_publisher_on_the_topic_ends_nothing(role: str) -> None:
     into, pixels = camera(depth=role == "depth"), np.zeros((6, 8, 3), np.uint8)
     own = np.zeros((6, 8), np.uint16), "16UC1"
     if role == "depth":
@@ -122,7 +122,7 @@ def test_an_image_of_another_publisher_on_the_topic_ends_nothing(role: str, capl
     assert len(taken(into, message(pixels, "bgr8"))) == 1
     for _ in range(3):
         assert taken(into, message(np.zeros((6, 8, 6), np.uint8), "rgb16"), IMAGE, role) == []
-    assert into.skipped == 3 and caplog.text.count("encoding 'rgb16', unlike those before; they are skipped") == 1
+    assert into.skipped == 3
     taken(into, message(*own, 10**12 + MS), IMAGE, role)
     assert len(taken(into, message(pixels, "bgr8", 10**12 + 2 * MS))) == 1
 
