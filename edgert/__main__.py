@@ -17,7 +17,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, _leave)  # nothing is there to clean up
     _have_the_third_end_it()
     from edgert import cli
-    from edgert.cli.progress import Interrupted, interrupt
+    from edgert.cli.progress import Interruption, raise_interrupt
     from edgert.errors import EXIT_INTERRUPTED
 
     if not is_heard:
@@ -26,17 +26,17 @@ def main() -> None:
     report = sys.unraisablehook
     sys.unraisablehook = lambda one: None if one.exc_type is KeyboardInterrupt else report(one)
     try:
-        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGINT, raise_interrupt)
         cli.main()
     except (KeyboardInterrupt, SystemExit) as end:
-        if not Interrupted.was_raised:
+        if not Interruption.was_raised:
             raise
         # It may have become another error, or got lost where Python cannot raise it. If it came in an exec() of text,
         # as dataclasses have, CPython would end by the signal itself; the next such call has it forget that.
         eval("0")  # noqa: S307
         raise SystemExit(EXIT_INTERRUPTED) from end
     finally:
-        if signal.getsignal(signal.SIGINT) is interrupt:  # else what is written last must not be broken off
+        if signal.getsignal(signal.SIGINT) is raise_interrupt:  # else what is written last must not be broken off
             signal.signal(signal.SIGINT, _leave)
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # only Python's own end is left then
 

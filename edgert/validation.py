@@ -11,7 +11,7 @@ from edgert.board.devices import CSI_INSTEAD, why_no_csi, why_no_mjpeg
 from edgert.board.record import board as board_of
 from edgert.config import PipelineFile, SourceStage
 from edgert.config.engine_choice import ORT, ORT_CUDA
-from edgert.config.pipeline_file import CODE, read_pipeline
+from edgert.config.pipeline_file import CODE_PREFIX, read_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.graph import load
 from edgert.graph.inspection import unsupported_nodes
@@ -132,5 +132,5 @@ def _replaced(record: Any, inner: list[str]) -> Any:
     """Return a frozen section with :func:`not_run` at a key path."""
     key, *deeper = inner
     if not deeper:
-        return record.model_copy(update={key: CODE + _NOT_RUN if key == "source" else _NOT_RUN})
+        return record.model_copy(update={key: CODE_PREFIX + _NOT_RUN if key == "source" else _NOT_RUN})
     return record.model_copy(update={key: _replaced(getattr(record, key), deeper)})

@@ -24,10 +24,10 @@ from dla.limit import LIMITS, PAGES as SOURCE_PAGES
 from edgert import errors
 from edgert.board.record import boards, find_board
 from edgert.cli import app, boards_command, file_commands
-from edgert.cli.boards_command import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
+from edgert.cli.boards_command import BOARD_HEADINGS, LEGEND, board_row, mode_headings, mode_notes, mode_row
 from edgert.cli.terminal import NONE
 from edgert.config import engine_choice, model_section, pipeline_file, stages as stage
-from edgert.config.fields import Kinded, section_of
+from edgert.config.fields import Kinded, section_of_kind
 from edgert.graph.dla_rewrites import REWRITES
 from edgert.installation import labels_names
 from edgert.stages.kinds import ByteTrackStage, FileSink
@@ -234,7 +234,7 @@ def folded(lines: Iterable[str], title: str = "keys") -> list[str]:
 def kinds(family: type[Kinded]) -> list[str]:
     """Return what each of edgert's own kinds takes beside the keys of its family; shared keys stand once."""
     key, registry = family.family
-    sections = {name: section_of(family, registry, name) for name in registry.own}
+    sections = {name: section_of_kind(family, registry, name) for name in registry.own}
     parts = []
     known: set[str] = {*family.model_fields}
     shared = [base for base in SHARED if any(issubclass(own, base) for own in sections.values())]
@@ -326,7 +326,7 @@ def escaped(text: str) -> str:
 
 def boards_page() -> str:
     """Return the page of the boards and their power modes."""
-    rows = [list_row(board) for board in boards()]
+    rows = [board_row(board) for board in boards()]
     reasons: dict[str, list[str]] = {}
     for one in boards():
         if one.jetpack.no_edgert:
@@ -346,7 +346,7 @@ def boards_page() -> str:
         "",
         LEGEND,
         "",
-        *table(LIST, rows),
+        *table(BOARD_HEADINGS, rows),
         "| confidence | means |",
         "|---|---|",
         "| high | in the maker's file or data sheet, or several independent sources agree |",
@@ -377,7 +377,7 @@ def boards_page() -> str:
         for mode in board.modes:
             cells = dict(zip(mode_headings(board), mode_row(board, mode), strict=True))  # TOPS follow from clocks
             owners.setdefault(tuple(cells.get(heading, NONE) for heading in headings), []).append(board.name)
-        for line in remarks(board):
+        for line in mode_notes(board):
             notes.setdefault(line, []).append(board.name)
     modes = [(", ".join(names), *cells) for cells, names in owners.items()]
     said = [f"- {', '.join(names)}: {line}" for line, names in notes.items() if line != BOOTS]

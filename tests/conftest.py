@@ -37,13 +37,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def _nothing_is_left() -> Iterator[None]:
     """A value that one test hides shows in the messages of the next, and where a command's log went ends with it."""
     from edgert import errors
-    from edgert.cli.progress import Interrupted
+    from edgert.cli.progress import Interruption
 
     log = logging.getLogger("edgert")
     before = list(log.handlers), log.propagate, log.level
     yield
     errors._hidden.clear()
-    Interrupted.by_signal = Interrupted.was_raised = False  # commands that tests run in this process
+    Interruption.by_signal = Interruption.was_raised = False  # commands that tests run in this process
     log.handlers[:], log.propagate = before[0], before[1]
     log.setLevel(before[2])
 

@@ -24,7 +24,7 @@ from edgert.budget.rules import Action, Budget, Rules, Setting, Stop, Switch, To
 from edgert.budget.watch import ALLOWED_TOLERANCES, CORES, CPU_TOLERANCES, VARIANT_TOLERANCES, Observer, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
-from edgert.config.flow import fallbacks, sources_of, stages_at, streams_of
+from edgert.config.flow import fallback_levels, sources_of, stages_at, streams_of
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.errors import BudgetError, EdgertError, StageError
 from edgert.meters import clocks, reading, usage
@@ -200,7 +200,7 @@ class Governing:
         budgets, power = file.config.budgets, self._environment.power
         if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
             return None
-        streams, smaller = streams_of(file.config.stages), fallbacks(file.config.stages, file.config.models)
+        streams, smaller = streams_of(file.config.stages), fallback_levels(file.config.stages, file.config.models)
         found = run_settings(streams, smaller) if budgets.when_exceeded == "degrade" else run_settings(streams)[:1]
         costs = [_cost(file, self._assembly.live, self._timed, level) for level in range(1 + len(smaller))]
         if power is not None:

@@ -18,7 +18,16 @@ from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.clock import REAL, Clock, NotedClock
 from edgert.config import PipelineFile, stages as section
-from edgert.config.flow import inputs_of, order, reads_of, score_before, sources_of, thresholds, upstream, variants_of
+from edgert.config.flow import (
+    inputs_of,
+    reads_of,
+    score_before,
+    sources_of,
+    topological_order,
+    tracker_thresholds,
+    upstream,
+    variants_of,
+)
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
@@ -344,7 +353,7 @@ def check_goes_on(name: str, stage: section.InferStage, branches: Sequence[Branc
     if stage.batch is not None and len(branches) > 1:
         why = why or "frames of its other batches wait for those that would be lost; replicas: 1 has no others"
     if why:
-        what, where = f"on_error: {stage.on_error} cannot be here", f"stages.{name}.on_error"
+        what, where = f"on_error: {stage.on_error} is not possible here", f"stages.{name}.on_error"
         raise ConfigError(what, why=why, where=where, fix="have a service manager start edgert again instead")
 
 
@@ -377,7 +386,9 @@ class _Assembler:
         stages = self.config.stages
         streams = sources_of(stages)
         chains: dict[str, list[Task]] = {}
-        sources_first = sorted(order(stages), key=lambda name: not isinstance(stages[name], section.SourceStage))
+        sources_first = sorted(
+            topological_order(stages), key=lambda name: not isinstance(stages[name], section.SourceStage)
+        )
         for name in sources_first:
             self.live = any(self._is_live(tasks[-1]) for tasks in chains.values())
             chains[name] = self._tasks_of(name, stages[name], streams[name])
@@ -427,7 +438,7 @@ class _Assembler:
             self.hooks,
             opencv_threads=threads,
             frames=frames,
-            tracks=thresholds(stages, self.config.models),
+            tracks=tracker_thresholds(stages, self.config.models),
             checks=models.checks,
             ends={name: tasks[-1] for name, tasks in chains.items()},
             listener=FailurePolicy("log" if self.endless else "stop", watchdog_s=self.config.watchdog),

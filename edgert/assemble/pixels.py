@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from edgert.config import stages as section
-from edgert.config.flow import reached, reads_of, sources_of, upstream
+from edgert.config.flow import reads_of, sources_of, stages_reached, upstream
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice
 from edgert.policy import Reads
@@ -64,7 +64,7 @@ def put_on_gpu(
         stage = stages[name]
         if not isinstance(stage, section.SourceStage):
             continue
-        readers = reached(stages, reads, name)  # stages before which no host copy was made
+        readers = stages_reached(stages, reads, name)  # stages before which no host copy was made
         device = next((devices[reader] for reader in readers if reader in devices), None)
         reason = "" if device else _why_not(stages, [one for one in readers if reads[one] == "host"], devices)
         reason = reason or ("decode: cpu" if stage.decode == "cpu" else "")

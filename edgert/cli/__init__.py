@@ -29,15 +29,15 @@ from edgert.cli.int8_commands import calibrate, evaluate, quantize
 from edgert.cli.machine_commands import doctor, top
 from edgert.cli.option import Verb
 from edgert.cli.plan_command import plan
-from edgert.cli.progress import Interrupted
+from edgert.cli.progress import Interruption
 from edgert.cli.replay_command import replay
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
 
 _NO_CODE, _DEBUG = "--no-code", "--debug"
 _NO_THREAD = "can't start new thread"
-"""How CPython says it; there is no type of its own."""
-_shown: set[str] = set()
+"""CPython's message when no thread can start; the error has no type of its own."""
+_announced: set[str] = set()
 
 app = typer.Typer(
     name="edgert",
@@ -89,30 +89,30 @@ def _edgert(
     ] = False,
     debug: Annotated[bool, typer.Option(_DEBUG, help="Show the traceback of an error.")] = False,
 ) -> None:
-    user_code.before = _refuse_code if no_code else _show_code
+    user_code.before = _refuse_code if no_code else _announce_code
     if version:
         from edgert._version import __version__
         from edgert.installation import commit
 
-        made_of = commit()
-        typer.echo(f"edgert {__version__}" + (f" ({made_of})" if made_of else ""))
+        revision = commit()
+        typer.echo(f"edgert {__version__}" + (f" ({revision})" if revision else ""))
         raise typer.Exit
     if context.invoked_subcommand is None:
-        from edgert.cli.start_page import lines
+        from edgert.cli.start_page import start_page
 
-        for line in lines(Path.cwd()):
+        for line in start_page(Path.cwd()):
             typer.echo(errors.printable(line))
 
 
-def _show_code(name: str, where: str) -> None:
-    if name not in _shown:
-        _shown.add(name)
+def _announce_code(name: str, where: str) -> None:
+    if name not in _announced:
+        _announced.add(name)
         typer.echo(f"runs code of your own: {name}", err=True)
 
 
 def _refuse_code(name: str, where: str) -> None:
-    why, fix = "importing it runs it", "leave out --no-code for files that you trust"
-    raise errors.ConfigError(f"module {name!r} is code of the file's own", why=why, where=where, fix=fix)
+    why, fix = "an import runs the module's code", "leave out --no-code for files that you trust"
+    raise errors.ConfigError(f"the file brings code of its own: module {name!r}", why=why, where=where, fix=fix)
 
 
 def main() -> None:
@@ -122,43 +122,42 @@ def main() -> None:
     """
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # edgert's own errors and warnings report a bad image
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # names of files, and signs that a terminal may not have
+        if isinstance(stream, TextIOWrapper):  # file names and signs may not fit the terminal's encoding
             stream.reconfigure(errors="backslashreplace")
-    for name in (_NO_CODE, _DEBUG):  # of all verbs: they may stand behind one, too
+    for name in (_NO_CODE, _DEBUG):  # options of every verb, accepted behind the verb too
         if name in sys.argv:
             sys.argv = [sys.argv[0], name, *(word for word in sys.argv[1:] if word != name)]
     try:
         app()  # reports usage errors itself, and always leaves by SystemExit
     except (errors.EdgertError, MemoryError, RuntimeError) as error:
-        said = error if isinstance(error, errors.EdgertError) else exhausted(error)
-        if said is None:
-            _bug()
+        shown = error if isinstance(error, errors.EdgertError) else exhaustion_error(error)
+        if shown is None:
+            _report_bug()
         if _DEBUG in sys.argv:
             typer.echo(errors.printable("".join(traceback.format_exception(error))), err=True, nl=False)
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(str(said), err=True)
+        typer.echo(str(shown), err=True)
         if any(getattr(thread, "is_left", False) for thread in threading.enumerate()):
             with suppress(OSError):
                 sys.stdout.flush()
             os._exit(errors.EXIT_ERROR)  # a stage hangs: it must not delay the exit as well
-        sys.exit(errors.EXIT_INTERRUPTED if Interrupted.by_signal else errors.EXIT_ERROR)
+        sys.exit(errors.EXIT_INTERRUPTED if Interruption.by_signal else errors.EXIT_ERROR)
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF):
-            _bug()
+            _report_bug()
         # Functions that write files raise an EdgertError, so this error comes from standard output.
         with suppress(OSError):
             typer.echo(f"error: cannot write to standard output: {errors.cause(error)}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # buffered output would fail again at the exit
         sys.exit(errors.EXIT_ERROR)
     except Exception:  # noqa: BLE001 - the last line of defense: a bug is reported as one, with its traceback
-        _bug()
+        _report_bug()
 
 
-def exhausted(error: Exception) -> errors.EdgertError | None:
+def exhaustion_error(error: Exception) -> errors.EdgertError | None:
     """Return the EdgertError for exhausted memory or threads; None for any other error.
 
-    These are no bugs: a machine, a container or a limit (``ulimit``) has no room for what was requested, or for another
-    thread.
+    These are not bugs: the machine, its container or a limit (``ulimit``) has no room left.
     """
     if isinstance(error, MemoryError):
         fix = "a smaller input, fewer images at once, or more memory: edgert doctor shows what there is"
@@ -169,9 +168,9 @@ def exhausted(error: Exception) -> errors.EdgertError | None:
     return None
 
 
-def _bug() -> NoReturn:
-    """Report the exception that is being handled, unless Ctrl-C became one."""
-    if Interrupted.by_signal:
+def _report_bug() -> NoReturn:
+    """Report the current exception as a bug, unless Ctrl-C caused it, and exit."""
+    if Interruption.by_signal:
         sys.exit(errors.EXIT_INTERRUPTED)
     typer.echo(errors.printable(traceback.format_exc()), err=True)
     typer.echo("This is a bug in edgert, not in your input. Please report the lines above.", err=True)

@@ -97,19 +97,20 @@ def bench(
     from edgert.meters.over_current import OverCurrent, listed
 
     console = terminal.console(stderr=True)
+    if share is None:
+        option.refuse({"--run": run}, "it is for --share")
     if share is not None or target.endswith(".json"):
         option.refuse({"--units": units, "--peer": peer is not None, "--torch": torch is not None}, "one at a time")
-        _shared(console, Path(target), share, run)
+        _show_shared_profile(console, Path(target), share, run)
         return
-    option.refuse({"--run": run is not None}, "it is for --share")
     over_current = OverCurrent()
     with console.status("measuring ..."):
         if peer is not None or torch is not None:
-            figures = _raced(console, pipeline_path(target), peer or "torch", torch, quick)
+            figures = _race_peer(console, pipeline_path(target), peer or "torch", torch, quick)
         elif units:
-            figures = _profiled(console, Path(target), quick, output)
+            figures = _write_profile(console, Path(target), quick, output)
         else:
-            figures = [_shown(console, figure) for figure in measure(pipeline_path(target), quick)]
+            figures = [_print_figure(console, figure) for figure in measure(pipeline_path(target), quick)]
     events = over_current.since_start()
     if named := listed(events):
         console.print(
@@ -124,29 +125,30 @@ def bench(
         raise typer.Exit(EXIT_ERROR)
 
 
-def _shown(console: terminal.Console, figure: Figure) -> Figure:
+def _print_figure(console: terminal.Console, figure: Figure) -> Figure:
     bar = "" if figure.bar is None else f"   bar {'≤' if figure.better == 'lower' else '≥'} {figure.bar:g}"
     mark = " " if figure.bar is None else "[green]✓[/]" if figure.holds else "[red]✗[/]"
     console.print(f"{mark} {figure.name:<52}{figure.value:>10.3f} {figure.unit}{bar}   n={figure.n}", soft_wrap=True)
     return figure
 
 
-def _profiled(console: terminal.Console, target: Path, quick: bool, output: Path) -> list[Figure]:
-    """Measure, write and print a profile."""
+def _write_profile(console: terminal.Console, target: Path, quick: bool, output: Path) -> list[Figure]:
+    """Time a model's units, write the profile, and return its figures."""
     from edgert.benchmark.core_profile import figures_of, profile as measure
     from edgert.graph import load
 
     if target.suffix != ".onnx":
-        raise ConfigError(f"a profile is of one model, not of {target}", fix="edgert bench --units MODEL.onnx")
+        why, fix = "a profile has the times of one ONNX model", "edgert bench --units MODEL.onnx"
+        raise ConfigError(f"cannot profile {target}", why=why, fix=fix)
     found = measure(load(target), 6 if quick else 12)
     terminal.write_json(found.to_json(), output)
-    figures = [_shown(console, figure) for figure in figures_of(found)]
+    figures = [_print_figure(console, figure) for figure in figures_of(found)]
     console.print("[green]→[/]", str(output), soft_wrap=True)
     return figures
 
 
-def _shared(console: terminal.Console, target: Path, output: Path | None, run: Path | None) -> None:
-    """Write a shared profile, or check one, and print its contents."""
+def _show_shared_profile(console: terminal.Console, target: Path, output: Path | None, run: Path | None) -> None:
+    """Print a shared profile: one that is made of a bundle and written to ``output``, or one that is checked."""
     from edgert.benchmark import share
     from edgert.bundle.shared_profile import read_shared
 
@@ -160,13 +162,13 @@ def _shared(console: terminal.Console, target: Path, output: Path | None, run: P
         console.print("[green]✓[/] its figures are possible")
 
 
-def _raced(console: terminal.Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
-    """Race every model with a peer, and print both times."""
+def _race_peer(console: terminal.Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
+    """Time every model with edgert and a peer in turn, print both times, and return the figures."""
     from edgert.benchmark.peers import against as race
 
     figures = []
     for figure in race(target, peer, torch, 15 if quick else 41):
-        figures.append(_shown(console, figure))
+        figures.append(_print_figure(console, figure))
         detail = figure.detail
         apart = "not compared" if detail["relative_error"] is None else f"{detail['relative_error']:.1e} apart"
         console.print(

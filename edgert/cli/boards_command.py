@@ -1,4 +1,4 @@
-"""Boards and their power modes as tables."""
+"""``edgert boards`` and ``edgert models``: known boards with their power modes, and known families of models."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from edgert.wiring.known import KnownFamily
 
 
-_NUMBERS = (
+_NUMBER_COLUMNS = (
     Column("number"),
     Column("value", wraps=True),
     Column("confidence", rank=1),
     Column("source", rank=1),
     Column("note", wraps=True, rank=2),
 )
-_LIST = (
+_BOARD_COLUMNS = (
     Column("board"),
     Column("SoC", rank=5),
     Column("memory"),
@@ -38,8 +38,8 @@ _LIST = (
     Column("JetPack", rank=2),
     Column("title", rank=6),
 )
-LIST = tuple(column.heading for column in _LIST)
-"""Headings of the list of boards."""
+BOARD_HEADINGS = tuple(column.heading for column in _BOARD_COLUMNS)
+"""Headings of the list of boards, by which the docs print it too."""
 LEGEND = (
     "TOPS are dense, clocks upper limits; ? is unknown, ~ estimated, – is not there; "
     "† edgert plans for it and does not run on it."
@@ -76,7 +76,7 @@ def boards(
     screen, found = console(json), None
     if name is None:
         option.refuse({"--sources": sources, "--yaml": yaml}, "name a board, too")
-        screen.print(table(_LIST, [Row(list_row(board)) for board in all_boards()], width=screen.width))
+        screen.print(table(_BOARD_COLUMNS, [Row(board_row(board)) for board in all_boards()], width=screen.width))
         screen.print(f"[dim]{LEGEND} edgert boards NAME shows the power modes.[/]")
     else:
         found = find_board(name)
@@ -90,14 +90,14 @@ def boards(
 
 
 def _show_board(console: Console, board: Board) -> None:
-    """Print the parts of a board, and a row per power mode."""
+    """Print a board's parts, and a row for each power mode."""
     ranks = {"CPU cores @ MHz": 2, "GB/s": 1}
     columns = [Column(heading, rank=ranks.get(heading, 0)) for heading in mode_headings(board)]
     rows = [Row(mode_row(board, mode)) for mode in board.modes]
-    console.print(bold_facts(facts(board)))
+    console.print(bold_facts(board_facts(board)))
     console.print()
     console.print(table(columns, rows, width=console.width))
-    for line in (LEGEND, *remarks(board)):
+    for line in (LEGEND, *mode_notes(board)):
         console.print(line, style="dim", markup=False)
 
 
@@ -109,26 +109,26 @@ def _show_sources(console: Console, board: Board) -> None:
     for number in numbers(board):
         origin = number.origin
         mark = cited.setdefault(origin.source, len(cited) + 1)
-        rows.append(Row((number.key, _value(number.value), origin.confidence, str(mark), origin.note)))
+        rows.append(Row((number.key, _format_value(number.value), origin.confidence, str(mark), origin.note)))
     console.print()
-    console.print(table(_NUMBERS, rows, width=console.width))
+    console.print(table(_NUMBER_COLUMNS, rows, width=console.width))
     console.print()
     for source, mark in cited.items():
         console.print(f"{mark:>3} {source}", markup=False, soft_wrap=True)
 
 
-def list_row(board: Board) -> tuple[str, ...]:
-    """Return the cells of a board under :data:`LIST`."""
+def board_row(board: Board) -> tuple[str, ...]:
+    """Return the cells of a board under :data:`BOARD_HEADINGS`."""
     is_known = any(not mode.unknown for mode in board.modes)
     guessed = [key for key in ("gpu_mhz", "emc_mhz") if all(key in mode.estimated for mode in board.modes)]
     peak = board.peak_mode.model_copy(update={"estimated": tuple(guessed)})  # not published for any mode
     return (
         board.name,
         board.soc,
-        _memory(board.memory.bytes),
-        _gb_s(board, peak),
+        _format_memory(board.memory.bytes),
+        _bandwidth(board, peak),
         f"{board.gpu.sms} @ {_clock(peak, 'gpu_mhz')}",
-        _tops(board, peak, "int8"),
+        _gpu_tops(board, peak, "int8"),
         _dla_tops(board, peak),
         str(len(board.modes)) if is_known else UNKNOWN,
         ", ".join(map(str, board.jetpack.majors)) + (" †" if board.jetpack.no_edgert else ""),
@@ -145,33 +145,33 @@ def mode_headings(board: Board) -> tuple[str, ...]:
 def mode_row(board: Board, mode: Mode) -> tuple[str, ...]:
     """Return the cells of a power mode under :func:`mode_headings`."""
     is_default = board.default_mode is not None and board.mode(board.default_mode.name) is mode
-    clocks = _cores([_exact(mode.dla_clock_mhz(core)) for core in range(mode.dla_cores)])
+    clocks = _text_of_cores([_format_exact(mode.dla_clock_mhz(core)) for core in range(mode.dla_cores)])
     dla = (clocks, _dla_tops(board, mode)) if board.dla.cores else ()
     return (
         f"{mode.name} *" if is_default else mode.name,
         NONE if mode.watts is None else f"{mode.watts:g}",
         f"{_clock(mode, 'cpu_cores')} @ {_clock(mode, 'cpu_mhz')}",
         f"{_clock(mode, 'sms')} @ {_clock(mode, 'gpu_mhz')}",
-        f"{_tops(board, mode, 'int8')} / {_tops(board, mode, 'fp16')}",
+        f"{_gpu_tops(board, mode, 'int8')} / {_gpu_tops(board, mode, 'fp16')}",
         *dla,
-        _gb_s(board, mode),
+        _bandwidth(board, mode),
     )
 
 
-def facts(board: Board) -> Iterable[tuple[str, str]]:
-    """Yield the parts of a board that do not depend on the power mode."""
+def board_facts(board: Board) -> Iterable[tuple[str, str]]:
+    """Yield name and text of the properties of a board that no power mode changes."""
     cpu, memory = board.cpu, board.memory
     yield "board", f"{board.title} ({board.name}), {board.soc}"
     for one in board.match.variants if board.match is not None else ():
         yield "taken for it", f"{one.name} ({one.word}): {one.note}"
-    usable = f" ({_memory(memory.usable_bytes)} for programs)" if memory.usable_bytes else ""
-    size = f"{_memory(memory.bytes)} {memory.type}{usable}"
+    usable = f" ({_format_memory(memory.usable_bytes)} for programs)" if memory.usable_bytes else ""
+    size = f"{_format_memory(memory.bytes)} {memory.type}{usable}"
     yield "memory", f"{size}, {memory.bus_bits} bit at {memory.emc_max_mhz:g} MHz"
     gpu = board.gpu
-    cores = f"{_count(gpu.sms, 'SM')}, {gpu.cuda_cores} CUDA cores, {gpu.tensor_cores} tensor cores"
-    yield "GPU", f"{gpu.architecture}, compute {gpu.compute}, {cores}, {_exact(gpu.max_mhz)} MHz"
-    yield "CPU", f"{_count(cpu.cores, 'core')}, {cpu.model}, {_exact(cpu.max_mhz)} MHz"
-    yield "DLA", _dla(board.dla)
+    cores = f"{_format_count(gpu.sms, 'SM')}, {gpu.cuda_cores} CUDA cores, {gpu.tensor_cores} tensor cores"
+    yield "GPU", f"{gpu.architecture}, compute {gpu.compute}, {cores}, {_format_exact(gpu.max_mhz)} MHz"
+    yield "CPU", f"{_format_count(cpu.cores, 'core')}, {cpu.model}, {_format_exact(cpu.max_mhz)} MHz"
+    yield "DLA", _dla_text(board.dla)
     if idle := [f"{line.watts:g} W ({line.rail}, clocks {line.clocks})" for line in board.idle]:
         yield "idle", "; ".join(dict.fromkeys(idle))
     yield "JetPack", "; ".join(filter(None, (", ".join(map(str, board.jetpack.majors)), board.without_edgert)))
@@ -181,7 +181,7 @@ def facts(board: Board) -> Iterable[tuple[str, str]]:
         yield "advertised", f"{board.advertised.tops:g} TOPS ({sparse} INT8{both})"
 
 
-def remarks(board: Board) -> Iterable[str]:
+def mode_notes(board: Board) -> Iterable[str]:
     """Yield notes on the table of power modes."""
     if board.default_mode is not None:
         sure = "" if board.default_mode.confidence == "high" else f" ({board.default_mode.confidence} confidence)"
@@ -189,64 +189,68 @@ def remarks(board: Board) -> Iterable[str]:
     yield from (f"{mode.name} ({mode.confidence} confidence): {mode.notes}" for mode in board.modes if mode.notes)
 
 
-def _dla(dla: Dla) -> str:
+def _dla_text(dla: Dla) -> str:
     if not dla.cores:
         return "none"
-    text = f"{_count(dla.cores, 'core')} of generation {dla.generation}, {_exact(dla.max_mhz)} MHz"
+    text = f"{_format_count(dla.cores, 'core')} of generation {dla.generation}, {_format_exact(dla.max_mhz)} MHz"
     shared = " shared" if dla.sram_shared else " each" if dla.cores > 1 else ""
-    return f"{text}, {_memory(dla.sram_bytes)} SRAM{shared}" if dla.sram_bytes else text
+    return f"{text}, {_format_memory(dla.sram_bytes)} SRAM{shared}" if dla.sram_bytes else text
 
 
-def _tops(board: Board, mode: Mode, precision: Precision) -> str:
+def _gpu_tops(board: Board, mode: Mode, precision: Precision) -> str:
     rate = getattr(board.gpu.ops_per_clock, precision)
-    return NONE if rate is None else _rough(mode, "sms", "gpu_mhz") + _number(board.gpu_tops(mode, precision))
+    return (
+        NONE
+        if rate is None
+        else _estimate_sign(mode, "sms", "gpu_mhz") + _format_speed(board.gpu_tops(mode, precision))
+    )
 
 
-def _gb_s(board: Board, mode: Mode) -> str:
-    return _rough(mode, "emc_mhz") + _number(board.bandwidth_gb_s(mode))
+def _bandwidth(board: Board, mode: Mode) -> str:
+    return _estimate_sign(mode, "emc_mhz") + _format_speed(board.bandwidth_gb_s(mode))
 
 
-def _rough(mode: Mode, *keys: str) -> str:
-    """Return ``~`` for a value that follows from an estimated key."""
+def _estimate_sign(mode: Mode, *keys: str) -> str:
+    """Return ``~`` where one of these keys of a mode is estimated, else nothing."""
     return "~" if set(keys) & set(mode.estimated) else ""
 
 
 def _dla_tops(board: Board, mode: Mode) -> str:
-    return _cores([_number(board.dla_tops(mode, "int8", core)) for core in range(mode.dla_cores)])
+    return _text_of_cores([_format_speed(board.dla_tops(mode, "int8", core)) for core in range(mode.dla_cores)])
 
 
-def _cores(texts: list[str]) -> str:
-    """Return ``2 × 10.1``, or ``10.1 + 1.9`` where the cores differ."""
+def _text_of_cores(texts: list[str]) -> str:
+    """Return the values of DLA cores as ``2 × 10.1``, or as ``10.1 + 1.9`` where they differ."""
     if not texts:
         return NONE
     return " + ".join(texts) if len(set(texts)) > 1 else f"{len(texts)} × {texts[0]}"
 
 
-def _memory(size_bytes: float) -> str:
+def _format_memory(size_bytes: float) -> str:
     return format_bytes(size_bytes).replace(".0 ", " ")
 
 
-def _count(count: int, noun: str) -> str:
+def _format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _number(value: float | None) -> str:
-    """Return a speed: one decimal from 10 on, two below."""
+def _format_speed(value: float | None) -> str:
+    """Return TOPS or GB/s with one decimal from 10 on, two below."""
     return UNKNOWN if value is None else f"{value:.{1 if value >= 10 else 2}f}"
 
 
-def _exact(value: float | None) -> str:
-    """Return a clock or a count, as its file has it."""
+def _format_exact(value: float | None) -> str:
+    """Return a clock or a count as the board's file has it."""
     return UNKNOWN if value is None else f"{value:g}"
 
 
 def _clock(mode: Mode, key: str) -> str:
-    return _rough(mode, key) + _exact(getattr(mode, key))
+    return _estimate_sign(mode, key) + _format_exact(getattr(mode, key))
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_value(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_format_value(item)}" for key, item in value.items())
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     if isinstance(value, float):
@@ -292,7 +296,7 @@ def models(
         names = ", ".join(labels_names())
         screen.print(f"{FAMILY_LEGEND} Labels by name: {names}. edgert models FAMILY shows how to export.", style="dim")
     for one in found if family is not None else ():
-        _show(screen, one)
+        _show_family(screen, one)
     terminal.write_json([one.to_json() for one in found], json)
 
 
@@ -303,14 +307,14 @@ def family_row(known: KnownFamily) -> tuple[str, ...]:
     return (known.family.name, decoders, *(fact or terminal.UNKNOWN for fact in facts))
 
 
-def _show(screen: terminal.Console, known: KnownFamily) -> None:
+def _show_family(screen: terminal.Console, known: KnownFamily) -> None:
     family = known.family
     screen.print(family.name, style="bold", markup=False)
     screen.print(terminal.facts([
-        ("export", terminal.marked(family.export or "no one command: see its source", "")),
-        ("then", terminal.marked("edgert new MODEL.onnx --images PHOTOS", "")),
-        ("fed as in", terminal.marked(family.source, "")),
-        ("reads", ", ".join(family.reads) or "edgert new writes a decoder to be filled in"),
+        ("export", terminal.styled(family.export or "no one command: see its source", "")),
+        ("then", terminal.styled("edgert new MODEL.onnx --images PHOTOS", "")),
+        ("fed as in", terminal.styled(family.source, "")),
+        ("decoder", ", ".join(family.reads) or "edgert new writes a decoder to be filled in"),
     ]))  # fmt: skip
     screen.print()
     screen.print(known.recipe, markup=False)
@@ -320,5 +324,5 @@ def _show(screen: terminal.Console, known: KnownFamily) -> None:
         parts = [f"INT8 {one.int8_text}" if one.int8_text else one.refused, *shares, *one.warnings]
         screen.print(f"• {one.model}, {one.task}: {'; '.join(filter(None, parts))}", markup=False)
     if not known.measured:
-        screen.print("• nothing was measured of a model of it", style="dim")
+        screen.print("• no model of this family was measured", style="dim")
     screen.print()

@@ -105,83 +105,87 @@ def build(
 
     source = pipeline_path(pipeline)
     if remote is None:
-        option.refuse({"--remote-edgert": remote_edgert}, "it names where edgert is on the board of --remote")
+        option.refuse({"--remote-edgert": remote_edgert}, "it is the path of edgert on the board of --remote")
     else:
         option.refuse({"--folder": folder, "--tune": tune}, "it is for builds on this machine")
     file = None
     if is_bundle(source):
         given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides, "--tune": tune}
-        option.refuse(given, f"{source} is a bundle, for which that is settled")
+        option.refuse(given, f"{source} is a bundle, whose build has already decided that")
     else:
-        why = f"it is for bundles and --remote, where engines are compiled, and {source} is a pipeline file"
+        why = f"it is for builds that compile engines: those of a bundle, or with --remote; {source} is a pipeline file"
         option.refuse({"--strict": strict, "--signers": signers} if remote is None else {}, why)
         file = load_pipeline(source, overrides or ())
     if file is None and sign is not None and output is None and remote is None:
-        terminal.write_json({"bundle": str(source), **_signed(source, sign, signers)}, json)
+        terminal.write_json({"bundle": str(source), **_sign(source, sign, signers)}, json)
         return
-    path = output or (option.bundle_of(file) if file else source)
+    path = output or (option.default_bundle(file) if file else source)
     target: dict[str, Any] = {"board": board, "mode": mode, "tensorrt": trt}
-    with _events(json) as (on_progress, write_line), stop_on_signal(on_progress.stop.set):
-        write = _signing(write_line, path, sign, signers)
+    with _progress_and_json(json) as (on_progress, write_line), stop_on_signal(on_progress.stop.set):
+        write = _sign_and_write(write_line, path, sign, signers)
         if remote is not None:
             how = {**target, "program": remote_edgert, "strict": strict, "key": sign, "signers": signers_here(signers)}
-            show = _compiled_there(file or source, path, remote, write, **how, on_progress=on_progress)
+            show = _compile_on_board(file or source, path, remote, write, **how, on_progress=on_progress)
         elif file is None:
             how = {"signers": signers_here(signers), "strict": strict, "folder": folder}
-            show = _compiled_here(source, output, write, **how, on_progress=on_progress)
+            show = _compile_here(source, output, write, **how, on_progress=on_progress)
         else:
             from edgert.compiler.build_pipeline import build as build_pipeline
 
             built = build_pipeline(file, path, **target, folder=folder, tune=tune, on_progress=on_progress)
-            show = _built(built, tune, write)
+            show = _write_built(built, tune, write)
     if not terminal.is_stdout(json):
         show(terminal.console())
 
 
-# Each writes the result as JSON, and returns what prints it.
+# Each of these writes the result as JSON, and returns a function that prints it.
 
 _Write: TypeAlias = "Callable[[Mapping[str, object]], None]"
 _Show: TypeAlias = "Callable[[terminal.Console], None]"
 
 
-def _compiled_there(source: PipelineFile | Path, path: Path, remote: str, write: _Write, **how: Any) -> _Show:
+def _compile_on_board(source: PipelineFile | Path, path: Path, remote: str, write: _Write, **how: Any) -> _Show:
     from edgert.remote.remote_build import build_remote
 
     made = build_remote(source, path, remote, **how)
-    write({**_outcome(made), "board": made.remote_board.name, **_engines(made)})
+    write({**_outcome_json(made), "board": made.remote_board.name, **_engines_json(made)})
     return partial(_show_compiled, made, f"on {remote}")
 
 
-def _compiled_here(source: Path, output: Path | None, write: _Write, **how: Any) -> _Show:
+def _compile_here(source: Path, output: Path | None, write: _Write, **how: Any) -> _Show:
     from edgert.compiler.finish import finish
 
     made = finish(source, output, **how)
     skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in made.skipped]
-    write({**_outcome(made), "target": made.target, **_engines(made), "skipped": skipped})
+    write({**_outcome_json(made), "target": made.target, **_engines_json(made), "skipped": skipped})
     return partial(_show_compiled, made, "here")
 
 
-def _built(made: Built, is_tuned: bool, write: _Write) -> _Show:
-    tuned = _tuned(made.path) if is_tuned else {}
+def _write_built(made: Built, is_tuned: bool, write: _Write) -> _Show:
+    tuned: Mapping[str, Tuned] = {}
+    if is_tuned:
+        from edgert.compiler.unpack import tuned_models
+
+        tuned = tuned_models(made.path)
     sizes = {"models_bytes": made.manifest.onnx_bytes, "engines": made.manifest.engines}
     found = {"tuned": {name: one.to_json() for name, one in tuned.items()}} if is_tuned else {}
-    write({**_outcome(made), **sizes, **found})
+    write({**_outcome_json(made), **sizes, **found})
     return partial(_show_built, made, tuned)
 
 
-def _signing(write: Callable[[object], None], path: Path, key: Path | None, signers: Path | None) -> _Write:
-    """Return a writer of a build's result that signs the bundle before, where a key is given.
+def _sign_and_write(write: Callable[[object], None], path: Path, key: Path | None, signers: Path | None) -> _Write:
+    """Return a function that signs the bundle, where a key is given, and then writes the result.
 
     Raises:
-        BadParameter: there is no such key, which is known before the build.
+        BadParameter: the key file does not exist. This is checked now, before the build.
     """
     if key is not None and not key.is_file():
-        raise typer.BadParameter(f"there is no file {str(key)!r}", param_hint="--sign")
-    return write if key is None else lambda result: write({**result, **_signed(path, key, signers)})
+        raise typer.BadParameter(f"file {str(key)!r} does not exist", param_hint="--sign")
+    return write if key is None else lambda result: write({**result, **_sign(path, key, signers)})
 
 
-def _signed(path: Path, key: Path, signers: Path | None) -> dict[str, object]:
-    """Sign a bundle, say so, and return it for the JSON."""
+def _sign(path: Path, key: Path, signers: Path | None) -> dict[str, object]:
+    """Sign a bundle, print the signer, and return the signature's part of the JSON."""
     from edgert.bundle.bundle import sign_bundle
 
     signer = sign_bundle(path, key, signers)
@@ -190,10 +194,10 @@ def _signed(path: Path, key: Path, signers: Path | None) -> dict[str, object]:
 
 
 @contextmanager
-def _events(json: Path | None) -> Iterator[tuple[Reporter, Callable[[object], None]]]:
-    """Yield a function for events, and one for the last line of JSON.
+def _progress_and_json(json: Path | None) -> Iterator[tuple[Reporter, Callable[[object], None]]]:
+    """Yield a reporter of a build's progress, and a function that writes a line of JSON.
 
-    Events are shown, unless JSON goes to standard output. Each is also a line of the JSON.
+    Progress is also written as JSON, and shown unless JSON goes to standard output.
     """
     with terminal.json_lines(json) as write, nullcontext() if terminal.is_stdout(json) else build_progress() as show:
 
@@ -205,13 +209,7 @@ def _events(json: Path | None) -> Iterator[tuple[Reporter, Callable[[object], No
         yield Reporter(on_progress), write
 
 
-def _tuned(path: Path) -> Mapping[str, Tuned]:
-    from edgert.compiler.unpack import tuned_models  # which a build without --tune has no use for
-
-    return tuned_models(path)
-
-
-def _outcome(made: Built | Finished) -> dict[str, object]:
+def _outcome_json(made: Built | Finished) -> dict[str, object]:
     return {
         "bundle": str(made.path) if made.path is not None else None,
         "written": made.written,
@@ -221,7 +219,7 @@ def _outcome(made: Built | Finished) -> dict[str, object]:
     }
 
 
-def _engines(made: RemoteBuilt | Finished) -> dict[str, object]:
+def _engines_json(made: RemoteBuilt | Finished) -> dict[str, object]:
     waiting = {model: asdict(one) for model, one in made.waiting.items()}
     return {"engines": dict(made.engines), "waiting": waiting}
 
@@ -237,17 +235,17 @@ def _show_compiled(made: RemoteBuilt | Finished, place: str, console: terminal.C
 def show_engines(
     console: terminal.Console, engines: Mapping[str, str], waiting: Mapping[str, Waiting], place: str
 ) -> None:
-    """Print which engine runs each model at a place, and which compiled engines cannot run there yet."""
+    """Print which engine runs each model in this place, and which compiled engines cannot run there yet."""
     for model, engine in engines.items():
         console.print(f"{model} runs with {engine} {place}", markup=False)
     for model, one in waiting.items():
-        so_far = "" if model in engines else "; nothing else of engines: runs it"
+        so_far = "" if model in engines else "; no other engine of engines: runs it"
         line = f"{model} is compiled for {one.engine}, which cannot run {place} yet{so_far}: {one.why}"
         console.print(line, markup=False)
 
 
 def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Console) -> None:
-    """Print what was built, and what is left to the board."""
+    """Print the result of a build, and what the board has to compile."""
     from edgert.cli.bundle_tables import show_tuned
 
     for name, one in tuned.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from edgert.cli.terminal import NONE, UNKNOWN, Column, Row, facts, marked, table
+from edgert.cli.terminal import NONE, UNKNOWN, Column, Row, facts, styled, table
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgert.tuner.trials import Tuned
 
 
-_TACTICS = (
+_TACTIC_COLUMNS = (
     Column("tactic", wraps=True),
     Column("ms a frame", is_number=True),
     Column("× default", is_number=True),
@@ -28,8 +28,8 @@ _TACTICS = (
 )
 
 
-_SLOWEST = 5
-_ENGINES = (
+_SLOWEST_LAYERS = 5
+_ENGINE_COLUMNS = (
     Column("engine"),
     Column("TensorRT", rank=2),
     Column("size", is_number=True, rank=1),
@@ -41,19 +41,19 @@ _ENGINES = (
     Column("DLA segments", is_number=True, rank=3),
     Column("memory", is_number=True, rank=1),
 )
-_LAYERS = (
+_LAYER_COLUMNS = (
     Column("layer", wraps=True),
     Column("on"),
     Column("time", is_number=True),
     Column("share", is_number=True),
     Column("nodes", wraps=True, rank=1),
 )
-_SHOWN_DIGEST = 16  # hexadecimal digits
-_MEMBERS = (Column("member", wraps=True), Column("size", is_number=True), Column("SHA-256", rank=1))
+_DIGEST_DIGITS = 16  # hexadecimal digits
+_MEMBER_COLUMNS = (Column("member", wraps=True), Column("size", is_number=True), Column("SHA-256", rank=1))
 
 
 def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
-    """Print every tactic of a model that ran, fastest first, why others did not, and the gain."""
+    """Print a model's measured tactics, fastest first, the reasons why others were excluded, and the gain."""
     rows, excluded = [], []
     for trial in tuned.tried:
         if trial.frame is None:
@@ -66,25 +66,25 @@ def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
         cells = (str(trial.tactic), *times, memory, ", ".join(words) or trial.excluded)
         rows.append(Row(cells, "bold" if is_chosen else ""))
     title = f"{name}: {len(tuned.tried)} tactics, for {'cameras' if tuned.live else 'files'}"
-    console.print(table(_TACTICS, rows, width=console.width, title=title))
+    console.print(table(_TACTIC_COLUMNS, rows, width=console.width, title=title))
     lines = []
     for why, group in groupby(sorted(excluded), key=lambda pair: pair[0]):
         tactics = [tactic for _, tactic in group]
         lines.append(f"{tactics[0]}{f' and {len(tactics) - 1} more' if len(tactics) > 1 else ''}: {why}")
     for line in (*lines, *(f"left out: {what}: {why}" for what, why in tuned.left_out.items())):
         console.print(line, style="dim", markup=False, soft_wrap=True)
-    gain = marked(f"{name}: gain {tuned.gain:.2f} ×; {tuned.summary}", "")
+    gain = styled(f"{name}: gain {tuned.gain:.2f} ×; {tuned.summary}", "")
     console.print("[green]→[/]", gain, soft_wrap=True)
 
 
 def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:
-    """Print the engines of each machine, and the slowest layers of those that were timed."""
+    """Print the engines that each machine compiled, and the slowest layers of timed engines."""
     for target in dict.fromkeys(one.target for one in engines):
         here = [one for one in engines if one.target == target]
         machine = [here[0].facts.get(name, "") for name in ("module", "power mode", "GPU")]
-        rows = [Row(_cells(one, len(here) > 1)) for one in here]
+        rows = [Row(_engine_cells(one, len(here) > 1)) for one in here]
         title = f"compiled on {', '.join(filter(None, machine))}"
-        console.print(table(_ENGINES, rows, width=console.width, title=title))
+        console.print(table(_ENGINE_COLUMNS, rows, width=console.width, title=title))
         for one in here:
             name = f"{one.model}-{one.number}"
             for attempt in one.attempts:
@@ -96,7 +96,7 @@ def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:
                 _show_layers(console, one)
 
 
-def _cells(one: EngineReport, has_others: bool) -> tuple[str, ...]:
+def _engine_cells(one: EngineReport, has_others: bool) -> tuple[str, ...]:
     memory = UNKNOWN
     if one.context_bytes is not None and one.tensor_bytes is not None:  # weights are in the plan
         memory = format_bytes(one.size_bytes + one.context_bytes + one.tensor_bytes)
@@ -113,7 +113,10 @@ def _cells(one: EngineReport, has_others: bool) -> tuple[str, ...]:
 
 
 def nodes_in_words(one: EngineReport) -> str:
-    """Return ``dla0 12 → 10, gpu 40 → 40, 2 folded``; planned counts only, where nodes run at unknown places."""
+    """Return ``dla0 12 → 10, gpu 40 → 40, 2 folded``: nodes of each accelerator, planned → actual.
+
+    Where TensorRT did not report where nodes run, only planned counts are shown.
+    """
     parts = [
         f"{name} {count.planned}" + (f" → {count.actual}" if one.source else "")
         for name, count in one.nodes.items()
@@ -127,27 +130,27 @@ def nodes_in_words(one: EngineReport) -> str:
 def _show_layers(console: Console, one: EngineReport) -> None:
     title = f"slowest of {len(one.layer_times)} layers of {one.model}-{one.number}, medians of {one.runs} runs"
     rows = []
-    for layer in one.layer_times[:_SLOWEST]:
+    for layer in one.layer_times[:_SLOWEST_LAYERS]:
         times = (f"{layer.median_ms:.3f} ms", f"{100 * layer.share:.1f} %")
         rows.append(Row((layer.name, layer.accelerator or UNKNOWN, *times, ", ".join(layer.nodes))))
-    console.print(table(_LAYERS, rows, width=console.width, title=title))
+    console.print(table(_LAYER_COLUMNS, rows, width=console.width, title=title))
 
 
 def show_bundle(console: Console, found: BundleInspection) -> None:
-    """Print what a bundle holds, after all of it was checked: its models, members and compiled engines."""
-    console.print(facts(_rows(found)))
+    """Print a checked bundle: its models, members and compiled engines."""
+    console.print(facts(_bundle_facts(found)))
     rows = [
-        Row((path, format_bytes(member.size_bytes), member.sha256[:_SHOWN_DIGEST]))
+        Row((path, format_bytes(member.size_bytes), member.sha256[:_DIGEST_DIGITS]))
         for path, member in found.manifest.members.items()
     ]
-    console.print(table(_MEMBERS, rows, width=console.width))
+    console.print(table(_MEMBER_COLUMNS, rows, width=console.width))
     show_engines(console, found.engines)
 
 
-def _rows(found: BundleInspection) -> Iterator[tuple[str, str]]:
+def _bundle_facts(found: BundleInspection) -> Iterator[tuple[str, str]]:
     manifest = found.manifest
     size_bytes = sum(member.size_bytes for member in manifest.members.values())
-    yield "bundle", f"{found.path}, {format_bytes(size_bytes)} in {len(manifest.members)} members, all whole"
+    yield "bundle", f"{found.path}, {format_bytes(size_bytes)} in {len(manifest.members)} members, none damaged"
     yield "signed by", NONE if found.signer is None else str(found.signer)
     yield "made by", f"edgert {manifest.edgert}"
     yield "pipeline", manifest.name
@@ -157,23 +160,23 @@ def _rows(found: BundleInspection) -> Iterator[tuple[str, str]]:
     yield "sources", ", ".join(f"{name} ({kind})" for name, kind in manifest.sources.items()) or "none"
     yield "sinks", ", ".join(f"{name} ({kind})" for name, kind in manifest.sinks.items()) or "none"
     for name, model in manifest.models.items():
-        takes, returns = (", ".join(map(_port, ports)) for ports in (model.inputs, model.outputs))
+        takes, returns = (", ".join(map(_tensor_text, ports)) for ports in (model.inputs, model.outputs))
         yield f"model {name}", f"{model.source}, {model.precision}: {takes} → {returns}"
-        yield from (("", line) for line in _accuracy(found.accuracy[name], model))
+        yield from (("", line) for line in _accuracy_lines(found.accuracy[name], model))
         if tuned := found.tuned.get(name):
             cpu = tuned.machine.get("cpu", UNKNOWN)
             yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {cpu}: {tuned.summary}"
 
 
-def _port(port: TensorEntry) -> str:
+def _tensor_text(port: TensorEntry) -> str:
     return f"{port.name} {port.dtype}[{', '.join('?' if dim is None else str(dim) for dim in port.shape)}]"
 
 
-def _accuracy(found: Mapping[str, Any], model: ModelEntry) -> Iterator[str]:
-    """Yield how far each form is from the model it was made of."""
+def _accuracy_lines(found: Mapping[str, Any], model: ModelEntry) -> Iterator[str]:
+    """Yield a line for each form of a model: how far its outputs are from those of the original."""
     for name in model.forms:
         if (row := found["forms"].get(name)) is None:
-            continue  # it is the model itself, which nothing was compared with
+            continue  # the original itself
         error = row["relative_error"]
         distance = "not finite" if error is None else f"{error:.2g}"
         more = "".join(f"; {line}" for line in row.get("summary", ())[: 2 if "accuracy" in row else 1])

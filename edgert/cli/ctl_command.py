@@ -18,7 +18,7 @@ _VERBS = "show (default), set, pause, resume, add, remove, apply, swap, back, sa
 VerbWord = Annotated[str, typer.Argument(metavar="[VERB]", help=f"One of {_VERBS}.")]
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--token-file", metavar="FILE", help="Has the token of that page. Default: EDGERT_TOKEN."),
+    typer.Option("--token-file", metavar="FILE", help="File with the token of that page. Default: EDGERT_TOKEN."),
 ]
 Output = Annotated[
     Path | None,
@@ -89,7 +89,7 @@ def ctl(
     if verb != "trace":
         option.refuse({"--output": output}, "it goes with trace")
     output = output or Path("trace.pftrace")
-    check_trace_path(output)  # before anybody waits for what cannot be written
+    check_trace_path(output)  # before the trace is recorded
     if url is None:
         result = send_request(find_socket(name), request)
     else:
@@ -102,15 +102,15 @@ def ctl(
     screen = terminal.console(json)
     of = [f"--{key}={shlex.quote(value)}" for key, value in (("name", name), ("url", url)) if value is not None]
     repeated = " ".join(["edgert ctl apply", *map(shlex.quote, (words or [""])[:1]), *of])
-    lines = _shown(result) if verb == "show" else _planned(result, repeated) if verb == "apply" else None
-    for line in _changed(verb, result) if lines is None else lines:
-        screen.print(terminal.marked(line, ""), soft_wrap=True)
+    lines = _show_lines(result) if verb == "show" else _plan_lines(result, repeated) if verb == "apply" else None
+    for line in _result_lines(verb, result) if lines is None else lines:
+        screen.print(terminal.styled(line, ""), soft_wrap=True)
     if verb == "apply" and not result["possible"]:
         raise typer.Exit(EXIT_ERROR)
 
 
-def _shown(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of ``show``."""
+def _show_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that ``show`` prints."""
     yield f"{result['name']}  {result['file']}"
     for name, row in result["sources"].items():
         yield f"  {name}: {row['state']}{_rates(row)}"
@@ -120,18 +120,18 @@ def _shown(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  model {name}: {row['text']}"
     yield "live keys"
     for key, value in result["live"].items():
-        yield f"  {shlex.quote(f'{key}={_text(value)}')}"
+        yield f"  {shlex.quote(f'{key}={_value_text(value)}')}"
 
 
-def _text(value: Any) -> str:
-    """Return a value as ``set`` takes it; nothing for none."""
+def _value_text(value: Any) -> str:
+    """Return a value as ``set`` accepts it; an empty text for None."""
     if value is None or isinstance(value, str):
         return value or ""
     return dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _change(one: Mapping[str, Any], now: str) -> str:
-    return " -> ".join(_text(value) or "none" for value in (one["was"], one[now]))
+def _before_and_after(one: Mapping[str, Any], now: str) -> str:
+    return " -> ".join(_value_text(value) or "none" for value in (one["was"], one[now]))
 
 
 def _rates(row: Mapping[str, Any]) -> str:
@@ -139,29 +139,29 @@ def _rates(row: Mapping[str, Any]) -> str:
     return f"{fps}, {row['dropped']} dropped" if row.get("dropped") else fps
 
 
-def _planned(result: Mapping[str, Any], command: str) -> Iterator[str]:
-    """Yield what a new file changes, and how to have it made: ``command`` with the plan."""
+def _plan_lines(result: Mapping[str, Any], command: str) -> Iterator[str]:
+    """Yield the lines that ``apply`` prints: each change, and ``command`` with the plan that makes them."""
     for one in result["changes"]:
-        values = f": {_change(one, 'now')}" if "was" in one else f": {one['why']}" if "why" in one else ""
+        values = f": {_before_and_after(one, 'now')}" if "was" in one else f": {one['why']}" if "why" in one else ""
         yield f"{one['effect']}  {one['key']}{values}"
     if not result["changes"]:
         yield "nothing differs"
     elif result["applied"]:
         yield "applied"
     elif not result["possible"]:
-        yield "nothing of it can be applied to a run: change the file and restart"
+        yield "none of these changes can be applied to a run: change the file and restart"
     else:
         yield f"nothing has changed yet; to apply it: {command} --plan {result['plan']}"
 
 
-def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an operation did."""
+def _result_lines(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that any other verb prints: what it did."""
     if verb in ("swap", "back"):
         yield f"model {result['model']}: {result['text']}"
         if verb == "swap":
             yield "edgert ctl show says how far it is"
     elif verb == "set":
-        yield f"{result['key']}: {_change(result, 'is')}"
+        yield f"{result['key']}: {_before_and_after(result, 'is')}"
     elif verb == "save":
         keys = result["keys"]
         removed = f"removed {result['path']}: " if result["removed"] else ""
@@ -171,9 +171,9 @@ def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
             else f"{removed}nothing differs from the pipeline's file"
         )
     elif verb == "trace":
-        lost = f"; {result['lost']} more found no room" if result["lost"] else ""
+        lost = f"; {result['lost']} more were lost: the buffers were full" if result["lost"] else ""
         yield f"{result['seconds']:g} s of {result['pipeline']}, {result['events']} events{lost}"
-        yield terminal.opened_by(Path(result["path"]))
+        yield terminal.how_to_open(Path(result["path"]))
     elif verb in ("pause", "resume"):
         yield f"{result['source']}: {result['state']}"
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.progress import build_progress, stop_on_signal, waiting
+from edgert.cli.progress import build_progress, show_waiting, stop_on_signal
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ ExampleInputs = Annotated[
 Dynamic = Annotated[
     list[str] | None,
     typer.Option(
-        "--dynamic", metavar="INPUT=batch,_,h,w", help="Name the dimensions of a module that stay open. Repeatable."
+        "--dynamic",
+        metavar="INPUT=batch,_,h,w",
+        help="Name the dimensions of a module that stay dynamic. Repeatable.",
     ),
 ]
 Signature = Annotated[str, typer.Option("--signature", metavar="NAME", help="Signature of a SavedModel to import.")]
@@ -100,21 +102,21 @@ def import_model(
         if not equals or not name or not dims:
             raise ConfigError(f"cannot understand {text!r}", where="--dynamic", fix="write INPUT=batch,_,height,width")
         open_dims[name] = tuple(None if dim.strip() == "_" else dim.strip() for dim in dims.split(","))
-    with waiting(f"converting {source}"):
+    with show_waiting(f"converting {source}"):
         made = run(
             source,
             output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"),
             inputs=inputs,
-            shapes=dict(map(option.shape_of, shape or ())),
+            shapes=dict(map(option.parse_shape, shape or ())),
             dynamic=open_dims,
             signature=signature,
             opset=opset,
             tolerance=tolerance,
             python=python,
             weights=weights,
-            size=_size_of(size),
+            size=_parse_size(size),
         )
-    terminal.write_json(_plain(made), json)
+    terminal.write_json(_import_json(made), json)
     console = terminal.console(json)
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
     console.print(f"{made.nodes} nodes, opset {made.opset}, by {versions}", markup=False)
@@ -129,8 +131,8 @@ def import_model(
     console.print(f"[green]→[/] {made.path}")
 
 
-def _size_of(text: str | None) -> tuple[int, int] | None:
-    """Return width and height of ``WxH``. Raises ConfigError for other texts."""
+def _parse_size(text: str | None) -> tuple[int, int] | None:
+    """Return width and height of ``WxH``; None for None. Raises ConfigError: the text has another form."""
     if text is None:
         return None
     if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", text):
@@ -139,7 +141,7 @@ def _size_of(text: str | None) -> tuple[int, int] | None:
     return width, height
 
 
-def _plain(made: Imported) -> dict[str, object]:
+def _import_json(made: Imported) -> dict[str, object]:
     return {
         "path": str(made.path),
         "opset": made.opset,
@@ -241,7 +243,7 @@ def export(
     if format in FLEET_FORMATS:
         given = {"--model": model, "--board": board, "--trt": trt, "--form": form, "--target": target}
         more = {"--device": device, "--max-batch": max_batch, "--set": overrides}
-        option.refuse({**given, **more}, f"--format {format} takes bundles, for which that is settled")
+        option.refuse({**given, **more}, f"--format {format} takes bundles, whose build has already decided that")
         _export_fleet(sources, format, output, json)
         return
     if len(sources) > 1:
@@ -267,7 +269,7 @@ def export(
 def _export_fleet(sources: Sequence[str], format: str, output: Path, json: Path | None) -> None:
     from edgert.exporter.fleet import FleetFormat, export_fleet
 
-    with waiting("checking bundles"):
+    with show_waiting("checking bundles"):
         files, notes = export_fleet([Path(one) for one in sources], cast("FleetFormat", format), output)
     _show_export(files, notes, "Note:", json)
 

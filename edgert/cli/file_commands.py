@@ -1,4 +1,4 @@
-"""``edgert schema``, ``validate``, ``check`` and ``new``: the pipeline file."""
+"""``edgert schema``, ``validate``, ``check`` and ``new`` for pipeline files, and ``explain`` for their errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.progress import counting_bar, waiting
+from edgert.cli.progress import counting_bar, show_waiting
 from edgert.errors import ConfigError, nearest
 from edgert.installation import pipeline_path
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from edgert.wiring.check_report import CheckReport
 
 
-_SHOWN = 8
-"""Rows of ``edgert check`` without ``--all``."""
+_SHOWN_SETTINGS = 8
+"""Rows that ``edgert check`` shows without ``--all``."""
 
 
 def schema(
@@ -58,7 +58,7 @@ def validate(
     from edgert.validation import validate as validate_pipeline
 
     path = pipeline_path(pipeline)
-    with waiting(f"checking {path}"):
+    with show_waiting(f"checking {path}"):
         checked = validate_pipeline(path, overrides=overrides or (), board=board)
     for note in checked.notes:
         typer.echo(f"note: {note}", err=True)
@@ -97,23 +97,23 @@ def check(
         report = check_wiring(
             pipeline, images or (), data=data, model=model, overrides=overrides or (), on_progress=bar
         )
-    print_report(screen, report, None if every else _SHOWN)
+    print_check(screen, report, None if every else _SHOWN_SETTINGS)
     if output is not None:
         save_image(report, output)
         screen.print(f"[green]→[/] {output}")
     terminal.write_json(report.to_json(), json)
 
 
-def print_report(console: terminal.Console, report: CheckReport, limit: int | None) -> None:
-    """Print the ranking as a table, then the verdict, the lines to change, and what the images cannot show."""
-    console.print(_table(report, limit, console.width))
+def print_check(console: terminal.Console, report: CheckReport, limit: int | None) -> None:
+    """Print the ranked settings, the verdict, the lines to change, and what the images cannot decide."""
+    console.print(_settings_table(report, limit, console.width))
     style = {"fine": "green", "wrong": "red", "unclear": "yellow"}[report.verdict]
     console.print(report.summary, style=f"bold {style}", markup=False)
     for finding in report.findings:
         console.print(f"  {finding.where}", style="bold", markup=False)
         label = "not written, which means" if finding.missing else "written"
-        console.print(f"    {label:<8}", terminal.marked(finding.written, "red"))
-        console.print(f"    {'better' if finding.sure else 'probably':<8}", terminal.marked(finding.better, "green"))
+        console.print(f"    {label:<8}", terminal.styled(finding.written, "red"))
+        console.print(f"    {'better' if finding.sure else 'probably':<8}", terminal.styled(finding.better, "green"))
     if report.known:
         console.print(f"• known beforehand: {report.known}", style="dim", markup=False)
     for tie in report.ties:
@@ -122,19 +122,19 @@ def print_report(console: terminal.Console, report: CheckReport, limit: int | No
     console.print(f"[dim]{images}, {report.runs} runs of the engine[/]")
 
 
-def _new_package(name: str, model: Path | None) -> None:
-    """Write a package of ROS 2, and print what comes next."""
+def _write_ros_package(name: str, model: Path | None) -> None:
+    """Write a ROS 2 package, and print the commands that build and launch it."""
     from edgert.wiring.ros_package import write_package
 
     if model is not None:
         raise typer.BadParameter(f"a package is written first; then: edgert new {model} -o {name}/config/{name}.yaml")
     console = terminal.console()
     for path in write_package(name, Path()):
-        console.print("[green]→[/]", terminal.marked(str(path), ""))
+        console.print("[green]→[/]", terminal.styled(str(path), ""))
     console.print(f"next: colcon build, source install/setup.bash, ros2 launch {name} {name}.launch.py", markup=False)
 
 
-def _table(report: CheckReport, limit: int | None, width: int) -> terminal.Table:
+def _settings_table(report: CheckReport, limit: int | None, width: int) -> terminal.Table:
     shown = [row for n, row in enumerate(report.rows) if limit is None or n < limit or row.written]
     tasks = {row.names["task"] for row in shown}
     groups = ["color", "scale", "placement", *(["task"] if len(tasks) > 1 else [])]
@@ -196,7 +196,7 @@ def new(
         edgert new --ros2 dock_camera
     """
     if ros2:
-        _new_package(ros2, model)
+        _write_ros_package(ros2, model)
         return
     if model is None:
         raise typer.BadParameter("give MODEL.onnx, or --ros2 NAME. For example: edgert new parts.onnx")
@@ -209,7 +209,7 @@ def new(
     for note in made.notes:
         console.print(f"• {note}", markup=False)
     for path in written:
-        console.print("[green]→[/]", terminal.marked(str(path), ""))
+        console.print("[green]→[/]", terminal.styled(str(path), ""))
     hint = f"edgert check {output} --images photo.jpg" if not images else f"edgert run {output}"
     hint = f"pytest {written[2]}, and fill in {written[1]}" if made.stub else hint
     console.print(f"next: {hint}", markup=False)
@@ -255,5 +255,5 @@ def explanations() -> dict[str, str]:
 
 
 def explanation_title(page: str) -> str:
-    """Return what a page is about, in a few words."""
+    """Return the title of a page, without its code."""
     return page.partition("\n")[0].partition(": ")[2]

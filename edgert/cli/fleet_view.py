@@ -15,8 +15,19 @@ from urllib.request import Request, urlopen
 
 from edgert import limits
 from edgert.cli import terminal
-from edgert.cli.top_view import HISTORY, History, Look, Row, is_number, number, part, shares, style_of, text
-from edgert.control.client import STRANGE, unanswered
+from edgert.cli.top_view import (
+    HISTORY_COLUMN,
+    History,
+    Row,
+    Snapshot,
+    clean_text,
+    format_number,
+    is_number,
+    last_minute_cells,
+    mapping_at,
+    row_style,
+)
+from edgert.control.client import unanswered
 from edgert.runtime.health import unready
 from edgert.units import format_ms
 
@@ -24,10 +35,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _ANSWER_S = 3.0
-"""Longest time that a board may take for its answer, or for each part of it on a thin line."""
+"""Timeout of a request to a board: for the connection, and for each piece of the answer."""
 _SILENT, _FAILING, _STRAINED, _WELL = range(4)
 _STYLES = {_SILENT: "red", _FAILING: "red", _STRAINED: "yellow", _WELL: ""}
-_BOARDS = (
+_BOARD_COLUMNS = (
     terminal.Column("board", wraps=True),
     terminal.Column("pipeline", rank=1),
     terminal.Column("fps", is_number=True),
@@ -38,15 +49,15 @@ _BOARDS = (
 )
 
 
-class Board(threading.Thread):
-    """A thread that asks one board again and again, so that a slow one delays no other.
+class BoardPoller(threading.Thread):
+    """A thread that polls one board, so that a slow board delays no other.
 
-    It is a daemon: a name that is still being looked up delays no exit.
+    It is a daemon thread, because a host name that is still being looked up must not delay the exit.
 
     Args:
-        url: of its live page.
-        every_s: from one answer to the next question.
-        stopped: ends it.
+        url: address of the board's live page.
+        every_s: seconds from an answer to the next request.
+        stopped: event that ends the thread.
     """
 
     def __init__(self, url: str, every_s: float, stopped: threading.Event) -> None:
@@ -57,14 +68,14 @@ class Board(threading.Thread):
         self.has_answered = threading.Event()
 
     def run(self) -> None:
-        """Ask until stopped."""
+        """Poll until stopped."""
         while not self._stopped.is_set():
-            self._latest = time.monotonic(), ask(self.url)
+            self._latest = time.monotonic(), fetch_stats(self.url)
             self.has_answered.set()
             self._stopped.wait(self._every_s)
 
     def row(self) -> Row:
-        """Return the latest answer; a trouble where it is too old."""
+        """Return the latest answer; the trouble that the board is silent, where that answer is too old."""
         at_s, found = self._latest or (self._started_s, {"at": self.url, "trouble": "does not answer"})
         silent_s = time.monotonic() - at_s
         if "trouble" in found or silent_s <= self._every_s + _ANSWER_S:
@@ -72,8 +83,8 @@ class Board(threading.Thread):
         return {"at": self.url, "trouble": f"has not answered for {silent_s:.0f} s"}
 
 
-def ask(url: str) -> Row:
-    """Return what a live page reports of its run, or why there is nothing. The token is that of ``EDGERT_TOKEN``."""
+def fetch_stats(url: str) -> Row:
+    """Return the stats of a live page, or the trouble that prevents it. The token is read from ``EDGERT_TOKEN``."""
     token = os.environ.get("EDGERT_TOKEN", "")
     try:
         requested = Request(f"{url.rstrip('/')}/stats.json")  # noqa: S310 - the verb accepts http and https only
@@ -87,37 +98,40 @@ def ask(url: str) -> Row:
     return {"at": url, "stats": stats} if isinstance(stats, dict) else {"at": url, "trouble": STRANGE}
 
 
-def judged(row: Row) -> tuple[int, str]:
-    """Return how bad a board is, 0 the worst, and why."""
+def judge_board(row: Row) -> tuple[int, str]:
+    """Return the state of a board, from ``_SILENT``, the worst, to ``_WELL``, and its reason."""
     if "trouble" in row:
-        return _SILENT, text(row["trouble"])
+        return _SILENT, clean_text(row["trouble"])
     stats = row["stats"]
     try:
         missing = unready(stats)
     except (AttributeError, TypeError, ValueError):
         return _SILENT, STRANGE
     if missing:
-        return _FAILING, text("; ".join(missing))
-    strained = "; ".join(_strains(stats))
+        return _FAILING, clean_text("; ".join(missing))
+    strained = "; ".join(_exceeded_budgets(stats))
     return (_STRAINED, strained) if strained else (_WELL, "ready")
 
 
-def _strains(stats: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the budgets that a board exceeds, or keeps only by doing less."""
-    p99, limit_s = part(part(stats, "recent"), "latency_ms").get("p99"), part(stats, "promised").get("latency")
+def _exceeded_budgets(stats: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the budgets that a board exceeds, or keeps only because its governor reduced the work."""
+    p99, limit_s = (
+        mapping_at(mapping_at(stats, "recent"), "latency_ms").get("p99"),
+        mapping_at(stats, "promised").get("latency"),
+    )
     if is_number(p99) and is_number(limit_s) and p99 > 1e3 * limit_s:
         yield f"p99 {format_ms(p99)} of {format_ms(1e3 * limit_s)}"
-    governor = part(part(stats, "budgets"), "governor")
+    governor = mapping_at(mapping_at(stats, "budgets"), "governor")
     if is_number(level := governor.get("level")) and level > 0:
-        yield f"runs with {text(governor.get('setting')) or 'less'}"
+        yield f"runs with {clean_text(governor.get('setting')) or 'less'}"
 
 
 def worst_first(rows: Sequence[Row]) -> list[Row]:
-    """Return boards by how bad they are; equally bad ones by the results they dropped, then by address."""
+    """Return boards sorted by state, the worst first; then by dropped results, the most first; then by address."""
 
     def place(row: Row) -> tuple[int, float, str]:
-        dropped = part(part(row.get("stats") or {}, "recent"), "dropped").values()
-        return judged(row)[0], -sum(filter(is_number, dropped)), row["at"]
+        dropped = mapping_at(mapping_at(row.get("stats") or {}, "recent"), "dropped").values()
+        return judge_board(row)[0], -sum(filter(is_number, dropped)), row["at"]
 
     return sorted(rows, key=place)
 
@@ -126,30 +140,30 @@ def board_table(rows: Sequence[Row], width: int, history: History | None = None,
     """Return a table with a line for each board, in the given order; see :func:`.top_view.pipeline_table`."""
     shown, counts = [], [0] * len(_STYLES)
     for row in rows:
-        badness, state = judged(row)
+        badness, state = judge_board(row)
         counts[badness] += 1
         stats = row.get("stats") or {}
-        fps, dropped, _, p99 = shares(part(stats, "recent")) if stats else ("",) * 4
-        address = text(row["at"]).removeprefix("http://")
-        cells = [address, text(stats.get("name")), fps, dropped, p99, _cameras(stats) if stats else "", state]
+        fps, dropped, _, p99 = last_minute_cells(mapping_at(stats, "recent")) if stats else ("",) * 4
+        address = clean_text(row["at"]).removeprefix("http://")
+        cells = [address, clean_text(stats.get("name")), fps, dropped, p99, _cameras_up(stats) if stats else "", state]
         cells += [] if history is None else [history.of(row)]
-        shown.append(terminal.Row(cells, style_of(_STYLES[badness], row, chosen)))
+        shown.append(terminal.Row(cells, row_style(_STYLES[badness], row, chosen)))
     words = ("silent", "failing", "strained", "well")
     counted = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True) if count)
-    columns = _BOARDS if history is None else (*_BOARDS, HISTORY)
+    columns = _BOARD_COLUMNS if history is None else (*_BOARD_COLUMNS, HISTORY_COLUMN)
     return terminal.table(
         columns, shown, width=width, title=f"{len(rows)} board{'s' if len(rows) > 1 else ''}: {counted}; last minute"
     )
 
 
-def _cameras(stats: Mapping[str, Any]) -> str:
-    """Return how many cameras give frames, of how many that can go down."""
-    stages = (one for one in part(stats, "stages").values() if isinstance(one, dict))
-    ups = [up for one in stages if isinstance(up := part(one, "source").get("up"), bool)]
-    return number(sum(ups), "{:.0f}") + f"/{len(ups)}" if ups else ""
+def _cameras_up(stats: Mapping[str, Any]) -> str:
+    """Return ``3/4``: how many of the cameras that can go down are up; empty without such cameras."""
+    stages = (one for one in mapping_at(stats, "stages").values() if isinstance(one, dict))
+    ups = [up for one in stages if isinstance(up := mapping_at(one, "source").get("up"), bool)]
+    return format_number(sum(ups), "{:.0f}") + f"/{len(ups)}" if ups else ""
 
 
-def watch(
+def watch_boards(
     urls: Sequence[str],
     every_s: float,
     *,
@@ -158,30 +172,30 @@ def watch(
     write: Callable[[object], None],
     width: int,
     once: bool,
-) -> Iterator[Look]:
-    """Yield looks at all boards; each is also a line of JSON.
+) -> Iterator[Snapshot]:
+    """Yield snapshots of all boards; each is also a line of JSON.
 
     Args:
-        urls: of live pages.
-        every_s: from one look to the next.
-        stopped: ends it.
-        wait: waits so many seconds for the next look, and returns whether it is over.
-        write: gets the look as plain data.
-        width: of the terminal.
-        once: whether one look is enough.
+        urls: addresses of live pages.
+        every_s: seconds between snapshots.
+        stopped: event that ends the watch.
+        wait: function that waits some seconds before the next snapshot, and returns whether to end.
+        write: function that takes each snapshot as plain data.
+        width: width of the terminal.
+        once: whether one snapshot is enough.
     """
     history = None if once else History()
-    boards = [Board(url, every_s, stopped) for url in dict.fromkeys(urls)]
+    boards = [BoardPoller(url, every_s, stopped) for url in dict.fromkeys(urls)]
     for board in boards:
         board.start()
     until_s = time.monotonic() + _ANSWER_S
-    for board in boards:  # the first look waits for those that are quick
+    for board in boards:  # the first snapshot waits for boards that answer in time
         board.has_answered.wait(max(0.0, until_s - time.monotonic()))
     while not stopped.is_set():
         rows = worst_first([board.row() for board in boards])
         if history is not None:
             history.add(rows)
         write({"time": time.time(), "boards": rows})
-        yield Look(rows, partial(board_table, rows, width, history), all("stats" in row for row in rows))
+        yield Snapshot(rows, partial(board_table, rows, width, history), all("stats" in row for row in rows))
         if once or wait(every_s):
             return

@@ -1,4 +1,4 @@
-"""``edgert gallery``: whose vectors a gallery holds; images added to it, names taken away."""
+"""``edgert gallery``: list the names of a gallery, add images to it, or remove a name."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ def gallery(
     is_file = Path(source).suffix in (".npz", ".json")
     if is_file:
         option.refuse({"--add": add, "--model": model, "--set": overrides}, "name a pipeline: its model makes vectors")
-    found = Gallery(source if is_file else _path(source, model, overrides))
+    found = Gallery(source if is_file else _gallery_path(source, model, overrides))
     if add is not None and images:
-        _add(screen, source, add, images, model, overrides)
+        _add_images(screen, source, add, images, model, overrides)
         found = Gallery(found.path)
     if remove is not None:
         if not (gone := found.remove(remove)):
             known = f"it holds {', '.join(sorted(set(found.names))[:5])}" if len(found) else "it is empty"
             raise ConfigError(f"no {remove!r} in {found.path}{nearest(remove, set(found.names))}", why=known)
         screen.print(f"removed {gone} vector{'' if gone == 1 else 's'} of {remove}", markup=False)
-    _show(screen, found)
+    _show_names(screen, found)
     terminal.write_json({"gallery": str(found.path), "names": dict(Counter(found.names))}, json)
 
 
-def _path(source: str, model: str | None, overrides: list[str] | None) -> Path:
+def _gallery_path(source: str, model: str | None, overrides: list[str] | None) -> Path:
     from edgert.config import load_pipeline
     from edgert.evaluation.enroll import gallery_model
     from edgert.installation import pipeline_path
@@ -85,7 +85,7 @@ def _path(source: str, model: str | None, overrides: list[str] | None) -> Path:
     return path
 
 
-def _add(
+def _add_images(
     screen: terminal.Console,
     source: str,
     name: str,
@@ -104,7 +104,7 @@ def _add(
         screen.print(f"{one.image}: {like}", style=style, markup=False)
 
 
-def _show(screen: terminal.Console, found: Gallery) -> None:
+def _show_names(screen: terminal.Console, found: Gallery) -> None:
     columns = (terminal.Column("name"), terminal.Column("vectors", is_number=True))
     rows = [terminal.Row((name, str(count))) for name, count in sorted(Counter(found.names).items())]
     if rows:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option
-from edgert.cli.progress import waiting
-from edgert.cli.terminal import Column, Row, console, facts, marked, table, write_json, write_report
+from edgert.cli.progress import show_waiting
+from edgert.cli.terminal import Column, Row, console, facts, styled, table, write_json, write_report
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SHOWN_OPS = 12
 _SHOWN_GUESSES = 3
-_OPS = (
+_OP_COLUMNS = (
     Column("operator"),
     Column("nodes", is_number=True),
     Column("MACs", is_number=True),
@@ -32,9 +32,9 @@ _OPS = (
     Column("weights", is_number=True, rank=1),
     Column("activations", is_number=True, rank=1),
 )
-_COLORS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}
-_OPEN = ("no", "verify")  # verdicts that need attention
-_NODES = (
+_VERDICT_COLORS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}
+_UNSURE_VERDICTS = ("no", "verify")  # verdicts that need attention
+_NODE_COLUMNS = (
     Column("node", wraps=True),
     Column("op"),
     Column("verdict"),
@@ -112,10 +112,10 @@ def inspect(
         _inspect_bundle(screen, model, signers, json)
         return
     option.refuse({"--signers": signers}, f"it is for bundles, and {model} is none")
-    with waiting(f"checking {model.name} node by node" if dla else f"reading {model.name}"):
+    with show_waiting(f"checking {model.name} node by node" if dla else f"reading {model.name}"):
         found = inspect_model(
             model,
-            profiles=_profiles(shapes or []),
+            profiles=_parse_profiles(shapes or []),
             dla=dla,
             board=board,
             tensorrt=trt,
@@ -144,16 +144,16 @@ def _inspect_bundle(screen: Console, path: Path, signers: Path | None, json: Pat
     from edgert.cli.bundle_tables import show_bundle
     from edgert.inspect_model import inspect_bundle
 
-    with waiting(f"checking {path.name}"):
+    with show_waiting(f"checking {path.name}"):
         bundle = inspect_bundle(path, signers_here(signers))
     show_bundle(screen, bundle)
     write_json(bundle.to_json(), json)
 
 
-def _profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
-    """Turn ``["x=1x3", "x=2x3"]`` into one profile for each round of inputs."""
+def _parse_profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
+    """Return ``["x=1x3", "x=2x3"]`` as profiles; an input that is given again begins another one."""
     profiles: list[dict[str, tuple[int, ...]]] = []
-    for name, shape in map(option.shape_of, texts):
+    for name, shape in map(option.parse_shape, texts):
         if all(name in profile for profile in profiles):
             profiles.append({})
         next(profile for profile in profiles if name not in profile)[name] = shape
@@ -164,18 +164,18 @@ def show_model(console: Console, found: Inspection, ops: bool) -> None:
     """Print a model's inputs, outputs, cost and likely task, and its cost at every profile.
 
     Args:
-        console: where it is printed.
-        found: the inspected model.
-        ops: whether a table of operators is shown, too, per profile, those with the most work first.
+        console: console to print on.
+        found: inspected model.
+        ops: whether to print a table of operators for each profile, those with the most work first.
     """
-    notes = (("note", marked(warning, "yellow")) for warning in found.summary.warnings)
-    console.print(facts((*_rows(found), *notes)))
+    notes = (("note", styled(warning, "yellow")) for warning in found.summary.warnings)
+    console.print(facts((*_model_facts(found), *notes)))
     for shapes, summary in (found.profiles or [({}, found.summary)]) if ops else ():
         rows = map(Row, _op_rows(summary))
-        console.print(table(_OPS, rows, width=console.width, title=_sizes(shapes)))
+        console.print(table(_OP_COLUMNS, rows, width=console.width, title=_shapes_text(shapes)))
 
 
-def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
+def _model_facts(found: Inspection) -> Iterator[tuple[str, str]]:
     summary = found.summary
     made = f", by {summary.producer}" if summary.producer else ""
     yield "model", f"{summary.path}, {format_bytes(summary.size_bytes)}, opset {summary.opset}{made}"
@@ -184,30 +184,30 @@ def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
     ops = [f"{name} {count}" for name, count in summary.ops.items()]
     more = [f"{len(ops) - _SHOWN_OPS} other kinds"] if len(ops) > _SHOWN_OPS else []
     yield "nodes", f"{summary.nodes}: {', '.join([*ops[:_SHOWN_OPS], *more])}"
-    yield "weights", f"{_count(summary.params)} parameters, {format_bytes(summary.weight_bytes)}"
+    yield "weights", f"{_short_number(summary.params)} parameters, {format_bytes(summary.weight_bytes)}"
     if not found.profiles:
-        yield "work", _work(summary)
+        yield "work", _work_text(summary)
     for shapes, one in found.profiles:
-        yield "work", f"at {_sizes(shapes)}: {_work(one)}"
+        yield "work", f"at {_shapes_text(shapes)}: {_work_text(one)}"
     for rank, reading in enumerate(found.guesses[:_SHOWN_GUESSES]):
         yield ("or" if rank else "looks like"), f"{reading} — {reading.reason}"
     if not found.guesses:
         yield "looks like", "nothing edgert knows; task: {python: module:function} reads any output"
 
 
-def _sizes(shapes: Mapping[str, Sequence[int]]) -> str:
+def _shapes_text(shapes: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
-def _work(summary: ModelSummary) -> str:
+def _work_text(summary: ModelSummary) -> str:
     if summary.macs is None:
         return f"not counted: {summary.uncounted}"
     moved = format_bytes(summary.activation_bytes or 0)
-    return f"{_count(summary.macs)} MACs, {moved} of activations read and written"
+    return f"{_short_number(summary.macs)} MACs, {moved} of activations read and written"
 
 
 def _op_rows(summary: ModelSummary) -> Iterator[tuple[str, ...]]:
-    """Yield a row per operator; only counts where shapes are open."""
+    """Yield the cells of each operator; only its count where shapes are dynamic."""
     if not summary.costs:
         for name, count in summary.ops.items():
             yield name, str(count), "?", "", "", ""
@@ -220,11 +220,11 @@ def _op_rows(summary: ModelSummary) -> Iterator[tuple[str, ...]]:
     total = max(1, sum(macs.values()))
     for name in sorted(summary.ops, key=lambda op: (-macs[op], -moved[op])):
         share = f"{100 * macs[name] / total:.1f} %" if macs[name] else ""
-        work = _count(macs[name]) if macs[name] else ""
+        work = _short_number(macs[name]) if macs[name] else ""
         yield name, str(summary.ops[name]), work, share, format_bytes(weights[name]), format_bytes(moved[name])
 
 
-def _count(number: int) -> str:
+def _short_number(number: int) -> str:
     """Return 1234567 as ``"1.23 M"``."""
     for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
         if number >= size:
@@ -236,7 +236,7 @@ def _count(number: int) -> str:
 
 
 def _show_survey(console: Console, survey: Survey, board: str) -> None:
-    """Print how much runs, in how many segments, and what prevents the rest."""
+    """Print how much of a model a DLA runs, in how many segments, and what prevents the rest."""
     from edgert.report.dla_page import cautions, headline
 
     found, target = survey.summary, survey.target
@@ -250,31 +250,31 @@ def _show_survey(console: Console, survey: Survey, board: str) -> None:
         rows.append(("work", f"{work}, of {found.macs / 1e6:.1f} M MACs"))
     hoped = f"; {found.segments_hoped} if all that is to verify runs" if found.verify else ""
     rows.append(("loadables", f"{found.segments}{hoped}; a core holds 16, over all engines"))
-    rows += [("note", marked(text, "yellow")) for text in cautions(survey)]
+    rows += [("note", styled(text, "yellow")) for text in cautions(survey)]
     for word, style, reasons in (("refused", "red", found.refusals), ("to verify", "yellow", found.doubts)):
         for one in reasons:
             count = f"{one.nodes} node{'s' if one.nodes > 1 else ''}"
             count += f", {100 * one.macs:.1f} % of the work" if one.macs else ""
             fix = f" → {one.fix}" if one.fix else ""
-            rows.append((word, marked(f"{one.rule} ({count}), like {one.example}: {one.reason}{fix}", style)))
+            rows.append((word, styled(f"{one.rule} ({count}), like {one.example}: {one.reason}{fix}", style)))
     console.print(facts(rows))
 
 
 def _show_nodes(console: Console, survey: Survey, every: bool) -> None:
-    """Print refused nodes and those to verify, or every node: verdict, rule, reason, and what would help."""
+    """Print refused nodes and those to verify, or every node, each with its verdict, rule, reason and fix."""
     from edgert.report.dla_page import verdict_word
 
     rows = []
     for place, (node, verdict) in enumerate(zip(survey.nodes, survey.verdicts, strict=True)):
         word = verdict_word(verdict)
-        if every or word in _OPEN:
+        if every or word in _UNSURE_VERDICTS:
             reason = f"{verdict.reason} → {verdict.fix}" if verdict.fix else verdict.reason
             segment = str(survey.segment_of(place) or "")
-            rows.append(Row((node.name, node.op, marked(word, _COLORS[word]), segment, verdict.rule, reason)))
+            rows.append(Row((node.name, node.op, styled(word, _VERDICT_COLORS[word]), segment, verdict.rule, reason)))
     hidden = len(survey.nodes) - len(rows)
     caption = f"{hidden} more nodes run there or fold away: --all" if hidden else ""
     if rows:
-        console.print(table(_NODES, rows, width=console.width, caption=caption))
+        console.print(table(_NODE_COLUMNS, rows, width=console.width, caption=caption))
     elif caption:
         console.print(caption, style="dim")
 
@@ -285,7 +285,7 @@ def _show_rewritten(console: Console, made: Rewritten) -> None:
     console.print("[bold]Rewritten for the DLA[/]")
     columns = (Column(""), Column("before", is_number=True), Column("after", is_number=True))
     styles = {True: "green", False: "red", None: ""}
-    rows = [Row((row.what, row.before, marked(row.after, styles[row.is_better]))) for row in made.compared]
+    rows = [Row((row.what, row.before, styled(row.after, styles[row.is_better]))) for row in made.compared]
     console.print(table(columns, rows, width=console.width))
     for name, count in Counter(change.rule for change in made.changes).items():
         does = f": {REWRITES[name].does}" if name in REWRITES else ""

@@ -67,7 +67,7 @@ def calibrate(
         )
     console.print(f"{len(ranges.histograms)} tensors, {ranges.images} images, method {ranges.method}")
     for warning in ranges.warnings:
-        console.print("[yellow]•[/]", terminal.marked(warning, ""))
+        console.print("[yellow]•[/]", terminal.styled(warning, ""))
     console.print("[green]→[/]", str(output), soft_wrap=True)
 
 
@@ -154,7 +154,7 @@ def quantize(
             on_progress=bar,
         )
         if report is not None:
-            made.save_report(report, terminal.as_typed())
+            made.save_report(report, terminal.command_line())
     for text in made.problems:
         console.print(f"warning: {text}", style="yellow", markup=False)
     for line in made.lines:
@@ -237,7 +237,7 @@ def evaluate(
     if found is None:
         console.print("stopped; nothing was measured to the end")
         raise typer.Exit(EXIT_INTERRUPTED)
-    _print(console, found.result, found.dataset.notes)
+    _print_evaluation(console, found.result, found.dataset.notes)
     for text in found.warnings:
         console.print(f"warning: {text}", style="yellow", markup=False)
     terminal.write_json(found.to_json(), json)
@@ -245,13 +245,13 @@ def evaluate(
         console.print(f"stopped; not evaluated to the end: {', '.join(found.unfinished)}", markup=False)
         raise typer.Exit(EXIT_INTERRUPTED)
     if report is not None:
-        found.save_report(report, terminal.as_typed())
+        found.save_report(report, terminal.command_line())
         console.print(f"report: {report}", markup=False)
     if not found.result.within:
         raise typer.Exit(EXIT_ERROR)
 
 
-def _print(console: terminal.Console, evaluation: EvaluationResult, notes: tuple[str, ...]) -> None:
+def _print_evaluation(console: terminal.Console, evaluation: EvaluationResult, notes: tuple[str, ...]) -> None:
     metrics = list(dict.fromkeys(name for result in evaluation.results for name in result.values))
     drops = ("drop", "95 % interval") if evaluation.comparisons else ()
     columns = (

@@ -26,36 +26,39 @@ from edgert.errors import printable, printable_record
 if TYPE_CHECKING:
     from rich.console import Console
 
-Way = Literal["terminal", "text", "json", "journal"]
+LogFormat = Literal["terminal", "text", "json", "journal"]
+"""Form of the log: for people, as lines of text or JSON, or as messages of systemd's journal."""
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 JOURNAL = "/run/systemd/journal/socket"
 _LOGGER = "edgert"
-RUN = logging.getLogger("edgert.run")
-"""Of the verb itself."""
+RUN_LOG = logging.getLogger("edgert.run")
+"""Logger of the verb's own messages."""
 
 
-def way(wanted: str | None, stderr: TextIO) -> Way:
-    """Return how the log is written: as wanted, else by what standard error is."""
+def log_format(wanted: str | None, stderr: TextIO) -> LogFormat:
+    """Return the requested format of the log; without a request, the one that fits standard error."""
     if wanted is not None:
         return "json" if wanted == "json" else "text"
     if stderr.isatty():
         return "terminal"
-    with suppress(OSError, ValueError):  # no descriptor behind it
+    with suppress(OSError, ValueError):  # the stream has no file descriptor
         about = os.fstat(stderr.fileno())
         if os.environ.get("JOURNAL_STREAM") == f"{about.st_dev}:{about.st_ino}":
             return "journal"
     return "text"
 
 
-def begin(how: Way, console: Console, *, quiet: bool, sources: Collection[str], stages: Collection[str]) -> None:
-    """Send edgert's records there from now on; all of them, or with ``quiet`` warnings and errors.
+def start_log(
+    how: LogFormat, console: Console, *, quiet: bool, sources: Collection[str], stages: Collection[str]
+) -> None:
+    """Write edgert's log records in this format from now on.
 
     Args:
-        how: where the log goes.
-        console: of the terminal, which a live view may share.
-        quiet: whether only warnings and errors are sent.
-        sources: of the pipeline; each is a stream.
-        stages: of the pipeline, the sources too.
+        how: format of the log.
+        console: console of the terminal, which a live view may share.
+        quiet: whether only warnings and errors are written.
+        sources: names of the pipeline's sources; each is a stream.
+        stages: names of all the pipeline's stages.
     """
     handler: logging.Handler
     if how == "terminal":
@@ -65,11 +68,11 @@ def begin(how: Way, console: Console, *, quiet: bool, sources: Collection[str], 
             console=console, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False
         )
     elif how == "json":
-        handler = _Json(json_stderr().under, sources, stages)
+        handler = _JsonHandler(json_stderr().under, sources, stages)
     elif how == "journal":
-        handler = _Journal(sys.stderr, sources, stages)
+        handler = _JournalHandler(sys.stderr, sources, stages)
     else:
-        handler = _Text(sys.stderr, sources, stages)
+        handler = _TextHandler(sys.stderr, sources, stages)
     handler.addFilter(printable_record)
     logger = logging.getLogger(_LOGGER)
     logger.handlers = [handler]
@@ -77,11 +80,11 @@ def begin(how: Way, console: Console, *, quiet: bool, sources: Collection[str], 
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
 
 
-def fields(record: logging.LogRecord, sources: Collection[str], stages: Collection[str]) -> dict[str, str]:
+def record_fields(record: logging.LogRecord, sources: Collection[str], stages: Collection[str]) -> dict[str, str]:
     """Return the fields of a record by name.
 
-    They are ``time`` (RFC 3339), ``level``, ``logger``, ``message`` and ``code``. ``code`` is the part of edgert that
-    wrote it, a name that does not change with the words. A record about a stage or stream also has ``stage`` and
+    They are ``time`` (RFC 3339), ``level``, ``logger``, ``message`` and ``code``: the module and function that wrote
+    it, which stay the same when the message's words change. A record about a stage or stream also has ``stage`` and
     ``stream``.
     """
     message = record.getMessage()
@@ -102,44 +105,44 @@ def fields(record: logging.LogRecord, sources: Collection[str], stages: Collecti
     return found
 
 
-class _Lines(logging.Handler, ABC):
-    """A line for each record."""
+class _LineHandler(logging.Handler, ABC):
+    """A log handler that writes each record as a line."""
 
     def __init__(self, stream: TextIO, sources: Collection[str], stages: Collection[str]) -> None:
         super().__init__()
         self._stream, self._sources, self._stages = stream, sources, stages
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, ValueError):  # the reader is gone, or the stream is closed: no reason to stop a run
-            self._stream.write(f"{self.line(fields(record, self._sources, self._stages), record.levelno)}\n")
+        with suppress(OSError, ValueError):  # a run goes on when the log's reader is gone or its stream is closed
+            self._stream.write(f"{self.line(record_fields(record, self._sources, self._stages), record.levelno)}\n")
             self._stream.flush()
 
     @abstractmethod
     def line(self, found: Mapping[str, str], level: int) -> str:
-        """Return the record's line, without its end."""
+        """Return the line of a record, without a line end."""
 
 
-class _Text(_Lines):
+class _TextHandler(_LineHandler):
     def line(self, found: Mapping[str, str], level: int) -> str:
-        return f"{found['time']} {found['level']} {found['message']}" + _below(found)
+        return f"{found['time']} {found['level']} {found['message']}" + _traceback_below(found)
 
 
-class _Json(_Lines):
+class _JsonHandler(_LineHandler):
     def line(self, found: Mapping[str, str], level: int) -> str:
         return json.dumps(found)
 
 
-class _Journal(_Lines):
-    """Log handler that sends datagrams to the systemd journal, or prints lines with a priority where there is none."""
+class _JournalHandler(_LineHandler):
+    """A log handler that sends records to systemd's journal; lines with a priority prefix where sending fails."""
 
     def __init__(self, stream: TextIO, sources: Collection[str], stages: Collection[str]) -> None:
         super().__init__(stream, sources, stages)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def emit(self, record: logging.LogRecord) -> None:
-        found = fields(record, self._sources, self._stages)
+        found = record_fields(record, self._sources, self._stages)
         named = {
-            "MESSAGE": found["message"] + _below(found),
+            "MESSAGE": found["message"] + _traceback_below(found),
             "PRIORITY": str(priority(record.levelno)),
             "SYSLOG_IDENTIFIER": _LOGGER,
             "CODE_FILE": record.pathname,
@@ -148,25 +151,27 @@ class _Journal(_Lines):
             **{f"EDGERT_{name.upper()}": found.get(name, "") for name in ("logger", "code", "stage", "stream")},
         }
         try:
-            self._socket.sendto(entry(named), socket.MSG_DONTWAIT, JOURNAL)
-        except OSError:  # too long, too many at once, or no journal there
+            self._socket.sendto(journal_message(named), socket.MSG_DONTWAIT, JOURNAL)
+        except OSError:  # the message is too long, the journal's queue is full, or no journal runs
             super().emit(record)
 
     def line(self, found: Mapping[str, str], level: int) -> str:
-        return "\n".join(f"<{priority(level)}>{line}" for line in (found["message"] + _below(found)).splitlines())
+        return "\n".join(
+            f"<{priority(level)}>{line}" for line in (found["message"] + _traceback_below(found)).splitlines()
+        )
 
 
-def _below(found: Mapping[str, str]) -> str:
+def _traceback_below(found: Mapping[str, str]) -> str:
     return f"\n{found['traceback'].rstrip()}" if "traceback" in found else ""
 
 
 def priority(level: int) -> int:
-    """Return the priority of syslog(3) for a level of logging."""
+    """Return the syslog(3) priority of a logging level."""
     return next((number for least, number in _PRIORITIES if level >= least), 7)
 
 
-def entry(named: Mapping[str, str]) -> bytes:
-    """Return a message of the journal's protocol; fields without a value are left out."""
+def journal_message(named: Mapping[str, str]) -> bytes:
+    """Return fields as a message of the journal's protocol, without those that are empty."""
     found = bytearray()
     for name, value in named.items():
         data = value.encode("utf-8", "replace")
@@ -178,10 +183,10 @@ def entry(named: Mapping[str, str]) -> bytes:
 
 
 class JsonStderr(io.TextIOBase):
-    """A standard error that turns all text into lines of JSON, whichever Python code writes it.
+    """A replacement of ``sys.stderr`` that turns all text written to it into lines of JSON.
 
     Attributes:
-        under: the standard error below.
+        under: stream that the lines are written to.
     """
 
     encoding = "utf-8"
@@ -196,28 +201,28 @@ class JsonStderr(io.TextIOBase):
         return self.under.fileno()
 
     def write(self, text: str) -> int:
-        """Write text; text that ends with a line end is one message, however many lines it has."""
+        """Add text to the current message; a line end at the end of the text ends the message."""
         with self._lock:
             self._pending += text
             if self._pending.endswith("\n"):
                 message, self._pending = self._pending.strip(), ""
                 if message:
-                    self._say(message)
+                    self._write_message(message)
         return len(text)
 
     def flush(self) -> None:
         self.under.flush()
 
-    def _say(self, message: str) -> None:
+    def _write_message(self, message: str) -> None:
         level = logging.ERROR if message.startswith("error: ") else logging.INFO
         record = logging.LogRecord(_LOGGER, level, __file__, 0, printable(message), None, None, "stderr")
-        found: dict[str, Any] = fields(record, (), ())
+        found: dict[str, Any] = record_fields(record, (), ())
         self.under.write(json.dumps(found) + "\n")
         self.under.flush()
 
 
 def json_stderr() -> JsonStderr:
-    """Turn standard error into lines of JSON from now on, and return it."""
+    """Replace ``sys.stderr`` by one that writes lines of JSON, unless it is one, and return it."""
     if not isinstance(sys.stderr, JsonStderr):
         sys.stderr = JsonStderr(sys.stderr)
     return sys.stderr

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.progress import stop_on_signal, waiting
+from edgert.cli.progress import show_waiting, stop_on_signal
 from edgert.cli.top_view import (
     History,
-    Look,
     Panel,
     Row,
+    Snapshot,
     camera_table,
     is_number,
     keyboard,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from edgert.meters.energy import Energy
 
 _MARKS = {"yes": "[green]✓[/]", "optional": "[yellow]–[/]", "no": "[red]✗[/]"}
-_LEAST_S, _EVERY_S, _EVERY_OF_BOARDS_S = 0.1, 0.5, 2.0
-_ORDER = ("power", "gpu", "dla", "emc", "cpu", "temperature", "throttle", "memory")
-_UNITS = {
+_MIN_INTERVAL_S, _MACHINE_INTERVAL_S, _FLEET_INTERVAL_S = 0.1, 0.5, 2.0
+_GROUP_ORDER = ("power", "gpu", "dla", "emc", "cpu", "temperature", "throttle", "memory")
+_UNIT_FORMATS = {
     "W": ("{:.2f} W", 1.0),
     "Hz": ("{:.0f} MHz", 1e-6),
     "%": ("{:.0f} %", 1.0),
@@ -45,8 +45,8 @@ _UNITS = {
     "cores": ("{:.2f} cores", 1.0),
 }
 _STYLES = {"measured": "", "modeled": "yellow", "unavailable": "dim"}
-_CORES = 4
-_READINGS = (
+_SHOWN_CORES = 4
+_READING_COLUMNS = (
     terminal.Column("reading"),
     terminal.Column("value", is_number=True),
     terminal.Column("kind", rank=1),
@@ -68,15 +68,15 @@ def doctor(json: option.Json = None) -> None:
 
     from edgert.diagnosis import doctor as find, facts
 
-    with waiting("looking at this machine"):
+    with show_waiting("looking at this machine"):
         findings = find()
     broken = [finding.name for finding in findings if finding.state == "no"]
     shown = Table.grid(padding=(0, 1))
     for column in ("mark", "name", "detail"):
         shown.add_column(column, no_wrap=column != "detail", overflow="fold")
     for one in findings:
-        fix = terminal.marked(f"\n→ {one.fix}" if one.fix else "", "cyan")
-        shown.add_row(_MARKS[one.state], terminal.marked(one.name, "bold"), terminal.marked(one.detail, "") + fix)
+        fix = terminal.styled(f"\n→ {one.fix}" if one.fix else "", "cyan")
+        shown.add_row(_MARKS[one.state], terminal.styled(one.name, "bold"), terminal.styled(one.detail, "") + fix)
     screen = terminal.console(json)
     screen.print(shown)
     if broken:
@@ -99,8 +99,8 @@ def top(
         typer.Option(
             "--every",
             metavar="SECONDS",
-            min=_LEAST_S,
-            help=f"Seconds from one sample to the next. Default: {_EVERY_S:g}, of boards {_EVERY_OF_BOARDS_S:g}.",
+            min=_MIN_INTERVAL_S,
+            help=f"Seconds from sample to sample. Default: {_MACHINE_INTERVAL_S:g}, of boards {_FLEET_INTERVAL_S:g}.",
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Show one sample, then exit.")] = False,
@@ -136,21 +136,21 @@ def top(
     from rich.live import Live
 
     stopped, screen, have_answered = threading.Event(), terminal.console(), True
-    looks = partial(_machine, root, every or _EVERY_S)
+    looks = partial(_watch_machine, root, every or _MACHINE_INTERVAL_S)
     if pipeline:
-        from edgert.cli.fleet_view import watch
+        from edgert.cli.fleet_view import watch_boards
 
         for url in pipeline:
             if not url.startswith(("http://", "https://")):
                 raise typer.BadParameter(f"{url!r} is no web address; expected http://host:port", param_hint="URL")
-        looks = partial(watch, pipeline, every or _EVERY_OF_BOARDS_S)
+        looks = partial(watch_boards, pipeline, every or _FLEET_INTERVAL_S)
     with ExitStack() as stack:
         stack.enter_context(stop_on_signal(stopped.set))
         write = stack.enter_context(terminal.json_lines(json))
         draw: Callable[[RenderableType], object] = screen.print
         read = None
         if terminal.is_stdout(json):
-            draw = bool  # the lines of JSON are all there is
+            draw = bool  # draws nothing: standard output has the lines of JSON
         elif screen.is_terminal and not once:
             live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=True))
             draw, read = partial(live.update, refresh=True), stack.enter_context(keyboard())
@@ -162,7 +162,7 @@ def top(
         raise typer.Exit(EXIT_ERROR)
 
 
-def _machine(
+def _watch_machine(
     root: Path,
     every_s: float,
     *,
@@ -171,63 +171,62 @@ def _machine(
     write: Callable[[object], None],
     width: int,
     once: bool,
-) -> Iterator[Look]:
-    """Yield looks at this machine, one after each ``wait``; each sample is also a line of JSON."""
+) -> Iterator[Snapshot]:
+    """Yield snapshots of this machine; each is also a line of JSON. See :func:`.fleet_view.watch_boards`."""
     from functools import partial
 
     from edgert.meters.all import Meters
     from edgert.meters.energy import Energy
 
     meters, energy, pipelines, history = Meters(root), Energy(), Pipelines(root), None if once else History()
-    pipelines.look()
-    stopped.wait(_LEAST_S if once else every_s)  # rates need a beginning and an end
+    pipelines.read()
+    stopped.wait(_MIN_INTERVAL_S if once else every_s)  # a rate needs two samples
     while not stopped.is_set():
         sample = meters.sample()
         energy.add(sample.at_ns, sample.power)
-        rows = pipelines.look()
+        rows = pipelines.read()
         if history is not None:
             history.add(rows)
-        write({**sample.to_json(), "time": time.time(), "energy": _plain(energy), "pipelines": rows})
-        yield Look(rows, partial(view, sample, energy, rows, width, history))
+        write({**sample.to_json(), "time": time.time(), "energy": _energy_json(energy), "pipelines": rows})
+        yield Snapshot(rows, partial(machine_view, sample, energy, rows, width, history))
         if once or wait(every_s):
             return
 
 
-def _plain(energy: Energy) -> dict[str, float]:
+def _energy_json(energy: Energy) -> dict[str, float]:
     return {name: getattr(energy, name) for name in ("joules", "covered_s", "modeled_s", "missing_s")}
 
 
-# The pipelines of this user that run here.
-
-
 class Pipelines:
-    """A repeated look at pipelines.
+    """This user's pipelines that run on this machine, with rates between readings.
 
     Args:
-        root: where the files of a Linux are.
+        root: root of the Linux file tree; pipelines are searched for only in the real one.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._before: dict[str, tuple[float, float]] = {}
 
-    def look(self) -> list[Row]:
-        """Return all that can be seen now."""
+    def read(self) -> list[Row]:
+        """Return a row for each pipeline; ``fps_now`` is its rate since the previous reading."""
         from edgert.control.client import running_pipelines
 
         here: Sequence[RunningPipeline] = ()
         found: dict[str, Row] = {}
         try:
             here = running_pipelines() if self._root == Path("/") else ()
-        except DeviceError as error:  # another user made the folder of their sockets
+        except DeviceError as error:  # the folder of their sockets belongs to another user
             found[""] = {"at": "this machine", "trouble": str(error)}
-        found |= {one.key: _row(f"process {one.pid}" if one.pid else "in a container", one.state) for one in here}
+        found |= {
+            one.key: _pipeline_row(f"process {one.pid}" if one.pid else "in a container", one.state) for one in here
+        }
         before, self._before = self._before, {}
         for key, row in found.items():
             if "trouble" in row:
                 continue
             frames, seconds = row["stats"].get("frames_out"), row["stats"].get("seconds")
-            row["fps_now"] = None  # where it was not seen before, or no time has passed
+            row["fps_now"] = None  # at the first reading, or when no time has passed
             if is_number(frames) and is_number(seconds):
                 self._before[key] = (frames, seconds)
                 then = before.get(key, self._before[key])
@@ -236,7 +235,7 @@ class Pipelines:
         return list(found.values())
 
 
-def _row(at: str, state: Mapping[str, Any] | str) -> Row:
+def _pipeline_row(at: str, state: Mapping[str, Any] | str) -> Row:
     from edgert.control.client import STRANGE
 
     if isinstance(state, str):
@@ -246,51 +245,51 @@ def _row(at: str, state: Mapping[str, Any] | str) -> Row:
     return {"at": at, **{key: state[key] for key in ("name", "file", "label", "stats") if key in state}}
 
 
-def view(
+def machine_view(
     sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int, history: History | None, chosen: str = ""
 ) -> RenderableType:
-    """Return pipelines, then the machine, then a line with what cannot be read."""
+    """Return what the screen shows: pipelines, cameras, the machine's readings, and which cannot be read."""
     from rich.console import Group
 
     cameras = camera_table(pipelines, width)
     tables: list[RenderableType] = [pipeline_table(pipelines, width, history, chosen), ""]
     tables += [cameras, ""] if cameras else []
-    readings = list(_ordered(sample))
+    readings = list(_sorted_readings(sample))
     title = f"power mode {sample.mode}" if sample.mode else "this machine"
     if (recent := energy.recent_w(10.0)) is not None:
         modeled = f", {energy.modeled_s:.0f} s of them modeled" if energy.modeled_s else ""
         title += f", {recent:.2f} W over 10 s, {energy.joules:.0f} J in {energy.covered_s:.0f} s{modeled}"
     rows = [
-        terminal.Row((name, describe(reading), reading.kind, reading.source), _STYLES[reading.kind])
+        terminal.Row((name, format_reading(reading), reading.kind, reading.source), _STYLES[reading.kind])
         for name, reading in readings
         if reading.is_known
     ]
-    tables.append(terminal.table(_READINGS, rows, width=width, title=title))
+    tables.append(terminal.table(_READING_COLUMNS, rows, width=width, title=title))
     if missing := ", ".join(name for name, reading in readings if not reading.is_known):
-        tables.append(terminal.marked(f"unavailable: {missing}; --json has the reasons", "dim"))
-    return Group(*tables, *(terminal.marked(note, "") for note in sample.notes))
+        tables.append(terminal.styled(f"unavailable: {missing}; --json has the reasons", "dim"))
+    return Group(*tables, *(terminal.styled(note, "") for note in sample.notes))
 
 
-def _ordered(sample: Sample) -> Iterator[tuple[str, Reading]]:
-    """Yield readings by kind of device, of many cores the first few; then those that are not known."""
+def _sorted_readings(sample: Sample) -> Iterator[tuple[str, Reading]]:
+    """Yield names and readings by kind of device, of CPU cores only the first few; unknown readings come last."""
 
     def place(name: str) -> tuple[int, str]:
         group = name.partition(".")[0].rstrip("0123456789")
-        return _ORDER.index(group) if group in _ORDER else len(_ORDER), name
+        return _GROUP_ORDER.index(group) if group in _GROUP_ORDER else len(_GROUP_ORDER), name
 
-    late = [name for name in sample.readings if name.startswith("cpu") and name[3:4].isdigit()][_CORES:]
+    late = [name for name in sample.readings if name.startswith("cpu") and name[3:4].isdigit()][_SHOWN_CORES:]
     names = sorted(set(sample.readings).difference(late), key=place)
     for name in sorted(names, key=lambda name: not sample.readings[name].is_known):
         yield name, sample.readings[name]
 
 
-def describe(reading: Reading) -> str:
-    """Return a value for people; a dash for none."""
+def format_reading(reading: Reading) -> str:
+    """Return a reading's value and unit for people; a dash for an unknown value."""
     if reading.value is None:
         return "–"
     if reading.unit == "B":
         return format_bytes(reading.value)
-    if reading.unit in _UNITS:
-        form, scale = _UNITS[reading.unit]
+    if reading.unit in _UNIT_FORMATS:
+        form, scale = _UNIT_FORMATS[reading.unit]
         return form.format(reading.value * scale)
     return f"{plain_number(reading.value)} {reading.unit}".rstrip()

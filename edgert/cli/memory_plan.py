@@ -1,4 +1,4 @@
-"""``edgert run --dry-run``: how much memory a pipeline takes, and what power control may change. Nothing runs."""
+"""``edgert run --dry-run``: the memory that a pipeline needs, and what power control may change. Nothing runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from edgert.cli.progress import build_progress, on_first_call
-from edgert.cli.run_here import loaded, opened
+from edgert.cli.run_here import load_with_engines, open_pipeline
 from edgert.cli.terminal import Column, Row, console, is_stdout, table, write_json
 from edgert.units import format_bytes
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgert.budget.footprint import Footprint, Part
     from edgert.config import PipelineFile
 
-_PARTS = (
+_PART_COLUMNS = (
     Column("part"),
     Column("on", rank=1),
     Column("for", rank=2),
@@ -43,26 +43,28 @@ def plan_memory(
     """Show the memory plan, and what power control would change, in the terminal and as JSON.
 
     Args:
-        path: of a pipeline file or a bundle.
-        overrides: ``KEY=VALUE`` of ``--set``.
-        json: where the plan is written, too.
-        strict: refuses to fall back to another engine.
-        quiet: shows no progress.
+        path: path of a pipeline file or a bundle.
+        overrides: values of ``--set``, as ``KEY=VALUE``.
+        json: path of the JSON; None writes none.
+        strict: whether an engine that would fall back to another is an error.
+        quiet: whether no progress is shown.
         power: whether the steps of power control are shown.
-        signers: file of those whose bundles may start; None: this machine's, if it has one.
+        signers: allowed_signers file for bundles; None: this machine's, if it has one.
 
     Raises:
-        EdgertError: of the pipeline.
-        Exit: with code 1, the memory does not fit.
+        EdgertError: the pipeline cannot be loaded or planned.
+        Exit: the memory does not suffice (code 1).
     """
     from edgert.assemble.memory import planned
     from edgert.bundle.bundle import is_bundle
 
     with ExitStack() as stack, on_first_call(build_progress, quiet) as on_progress:
         if is_bundle(path):
-            file, bundle = opened(stack, path, overrides, on_progress, strict=strict, quiet=quiet, signers=signers)
+            file, bundle = open_pipeline(
+                stack, path, overrides, on_progress, strict=strict, quiet=quiet, signers=signers
+            )
         else:
-            file, bundle = loaded(path, overrides, quiet=quiet), None
+            file, bundle = load_with_engines(path, overrides, quiet=quiet), None
         plan = planned(file, has_engines=bundle is not None and bundle.engines is not None)
         show_memory(plan, to_stderr=is_stdout(json))
         found: dict[str, Any] = {"memory": plan.to_json()}
@@ -75,7 +77,7 @@ def plan_memory(
 
 
 def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
-    """Print every part, what was changed to make it fit, and whether it does."""
+    """Print the memory of each part, the changes that reduced it, and whether it fits."""
     screen = console(stderr=to_stderr)
     screen.print(parts_table(plan.parts, screen.width))
     for step in plan.steps:
@@ -91,29 +93,31 @@ def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
 
 
 def parts_table(parts: Sequence[Part], width: int) -> Table:
-    """Return a row for each part, and their sum."""
+    """Return a table with a row for each part, and their sum."""
     total_bytes = sum(part.size_bytes for part in parts)
     rows = [Row((part.name, part.on, part.kind, format_bytes(part.size_bytes), part.note)) for part in parts]
     rows.append(Row(("all", "", "", format_bytes(total_bytes), "predicted peak"), "bold"))
-    return table(_PARTS, rows, width=width)
+    return table(_PART_COLUMNS, rows, width=width)
 
 
 def show_power_steps(
     file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False
 ) -> list[dict[str, Any]]:
-    """Show the clocks and power modes that a governor would choose among, with the changes each takes; change none.
+    """Print the clocks and power modes that a governor would choose among, and the changes that each needs.
+
+    Nothing is changed.
 
     Args:
-        file: with budgets.
-        root: where the files of a Linux are.
-        is_placed: see :func:`edgert.planner.simulation.power_steps`.
-        to_stderr: prints to standard error.
+        file: pipeline with budgets.
+        root: root of the Linux file tree.
+        is_placed: as in :func:`edgert.planner.simulation.power_steps`.
+        to_stderr: whether it is printed to standard error.
 
     Returns:
         The same as plain data.
 
     Raises:
-        BudgetError: there is nothing to govern by clocks.
+        BudgetError: no budget of the pipeline can be kept by clocks.
     """
     from edgert.budget.control import PowerControl
     from edgert.planner.simulation import power_steps

@@ -1,6 +1,6 @@
 """Arguments and options of the verbs: a name means the same with every verb.
 
-Options that differ from verb to verb are functions; they take the verb's own sentence on the default or purpose.
+An option whose help differs from verb to verb is a function, which takes the sentence that ends the help.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from edgert.units import whole_number
 if TYPE_CHECKING:
     from edgert.config import PipelineFile
 
-_LARGEST = 10**9
+_LARGEST_NUMBER = 10**9
 
 
 class Verb(typer.core.TyperCommand):
-    """A verb whose numbers are finite: typer's ``min=`` and ``max=`` let some ``nan`` and ``inf`` through."""
+    """A verb of the command line. It refuses numbers that are not finite, because typer's ``min=`` accepts nan."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; where they are missing, the error has an example."""
+        """Parse the arguments. Raises BadParameter with an example when none was given to a verb that needs one."""
         typed = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -37,23 +37,23 @@ class Verb(typer.core.TyperCommand):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb. Raises BadParameter: a number is out of range."""
+        """Run the verb. Raises BadParameter: a number is not finite or too large."""
         for name, value in ctx.params.items():
-            if isinstance(value, (int, float)) and not abs(value) <= _LARGEST:
-                why = f"{value!r} is not a number from -{_LARGEST} to {_LARGEST}"
+            if isinstance(value, (int, float)) and not abs(value) <= _LARGEST_NUMBER:
+                why = f"{value!r} is not a number from -{_LARGEST_NUMBER} to {_LARGEST_NUMBER}"
                 raise typer.BadParameter(why, ctx=ctx, param_hint=f"--{name.replace('_', '-')}")
         return super().invoke(ctx)
 
 
-def _pipelines(incomplete: str) -> list[str]:
-    """Return shipped pipelines that begin so, for the shell; without any it completes names of files."""
+def _complete_pipeline(incomplete: str) -> list[str]:
+    """Return the shipped pipelines that complete a word; without any, the shell completes file names."""
     from edgert.installation import pipeline_names
 
     return [name for name in pipeline_names() if incomplete and name.startswith(incomplete)]
 
 
-def _boards(incomplete: str) -> list[str]:
-    """Return boards that begin so, for the shell."""
+def _complete_board(incomplete: str) -> list[str]:
+    """Return the boards that complete a word."""
     from edgert.board.record import board_names
 
     return [name for name in (*board_names(), "host", "all") if name.startswith(incomplete)]
@@ -64,7 +64,7 @@ PipelineArgument = Annotated[
     typer.Argument(
         metavar="PIPELINE",
         help="Pipeline file, or name of a shipped pipeline such as hello.",
-        autocompletion=_pipelines,
+        autocompletion=_complete_pipeline,
     ),
 ]
 BundleArgument = Annotated[
@@ -72,7 +72,7 @@ BundleArgument = Annotated[
     typer.Argument(
         metavar="PIPELINE",
         help="Pipeline file, bundle of edgert build, or name of a shipped pipeline such as hello.",
-        autocompletion=_pipelines,
+        autocompletion=_complete_pipeline,
     ),
 ]
 SourceArgument = Annotated[
@@ -181,32 +181,34 @@ Shape = Annotated[
     typer.Option(
         "--shape",
         metavar="INPUT=1x3x320x320",
-        help="Fix the shape of an input that is dynamic. Repeatable.",
+        help="Fix the shape of a dynamic input. Repeatable.",
     ),
 ]
 
 
-def _shared(meaning: str, metavar: str, *names: str, **more: Any) -> Callable[[str], Any]:
-    """Return an option whose help ends in a sentence of the verb's own."""
+def _option_ending(meaning: str, metavar: str, *names: str, **more: Any) -> Callable[[str], Any]:
+    """Return a function that makes an option, whose help is ``meaning`` and then the verb's own sentence."""
     return lambda sentence: typer.Option(*names, metavar=metavar, help=f"{meaning} {sentence}", **more)
 
 
-board = _shared("Name or file of the board.", "BOARD", "--board", "-b", autocompletion=_boards)
-mode = _shared("Power mode of the board, such as 15W.", "MODE", "--mode")
-trt = _shared("TensorRT version to build engines for, such as 10.3.", "VERSION", "--trt")
-model = _shared("Name of the pipeline's model to work on.", "NAME", "--model")
-output = _shared("Path of the file or folder to write.", "PATH", "--output", "-o")
-images = _shared("Typical images, in a folder or a file.", "PATH", "--images")
-data = _shared(
+board = _option_ending("Name or file of the board.", "BOARD", "--board", "-b", autocompletion=_complete_board)
+mode = _option_ending("Power mode of the board, such as 15W.", "MODE", "--mode")
+trt = _option_ending("TensorRT version to build engines for, such as 10.3.", "VERSION", "--trt")
+model = _option_ending("Name of the pipeline's model to work on.", "NAME", "--model")
+output = _option_ending("Path of the file or folder to write.", "PATH", "--output", "-o")
+images = _option_ending("Typical images, in a folder or a file.", "PATH", "--images")
+data = _option_ending(
     "Labeled images: COCO .json, YOLO folder or data.yaml, Pascal VOC, MOT sequence, .csv of file,label_index, a "
     "folder per class, or images/ and masks/.",
     "PATH",
     "--data",
 )
-limit = _shared("Use at most this many images.", "N", "--limit", min=1)
-target = _shared("Engine to make the INT8 model for: ort, gpu or dla.", "NAME", "--target")
-dask = _shared("Address of a Dask scheduler, whose workers do the work; needs the extra dask.", "ADDRESS", "--dask")
-precision = _shared("Precision of the model: int8 or fp16.", "NAME", "--precision")
+limit = _option_ending("Use at most this many images.", "N", "--limit", min=1)
+target = _option_ending("Engine to make the INT8 model for: ort, gpu or dla.", "NAME", "--target")
+dask = _option_ending(
+    "Address of a Dask scheduler, whose workers do the work; needs the extra dask.", "ADDRESS", "--dask"
+)
+precision = _option_ending("Precision of the model: int8 or fp16.", "NAME", "--precision")
 Data = Annotated[str | None, data("Images without labels work too. Default: the pipeline's accuracy: dataset.")]
 Model = Annotated[str | None, model("Needed where the pipeline has several.")]
 Board = Annotated[str | None, board("Default: the pipeline's.")]
@@ -215,27 +217,27 @@ CalibrationImages = Annotated[
     str | None,
     images("For INT8 calibration: also a glob, a .txt of paths or a video; 100 to 500 images are good."),
 ]
-Photos = images("Settings are tried on them; several images decide more. Repeatable.")
+Photos = images("Settings are tried on them; several images give a surer answer. Repeatable.")
 
 
-def bundle_of(file: PipelineFile) -> Path:
-    """Return the bundle that a pipeline makes when none is named."""
+def default_bundle(file: PipelineFile) -> Path:
+    """Return the default path of a pipeline's bundle: its name, with dashes for other characters."""
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in file.config.name)
     return Path(f"{name or 'pipeline'}.edgert")
 
 
 def refuse(options: Mapping[str, object], why: str) -> None:
-    """Raise a usage error for the first of these options that was given. Raises BadParameter: one of them was given."""
+    """Check that none of these options was given. Raises BadParameter: one was, with ``why`` as the message."""
     for option, value in options.items():
         if value:
             raise typer.BadParameter(why, param_hint=option)
 
 
-def shape_of(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return ``images=1x3x320x320`` as a name and its sizes; names may have ``=``, colons and slashes.
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return ``images=1x3x320x320`` as a name and a shape; names may have ``=``, colons and slashes.
 
     Raises:
-        BadParameter: it is something else.
+        BadParameter: the text has another form.
     """
     name, equals, sizes = text.rpartition("=")
     numbers = tuple(filter(None, map(whole_number, sizes.lower().split("x"))))

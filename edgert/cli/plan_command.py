@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgert.planner.many_cameras import CameraPlan
     from edgert.planner.pareto import Point
 
-_MOST_REASONS = 6
+_SHOWN_REASONS = 6
 _LEAST_CHART, _MOST_CHART = 40, 110
 _HEATS = ("cyan", "green", "yellow", "magenta", "red")  # by p99, the shortest first
 _RANKS = {"memory": 1, "DLA": 2, "mJ/frame": 3}  # columns that a narrow terminal leaves out
@@ -32,7 +32,7 @@ Cameras = Annotated[
         metavar="N",
         min=1,
         max=10_000,
-        help="Say how many of which boards carry so many cameras like the pipeline's.",
+        help="Plan how many of which boards run this many cameras like the pipeline's.",
     ),
 ]
 Several = Annotated[
@@ -46,7 +46,7 @@ Spare = Annotated[
         metavar="N",
         min=0,
         max=100,
-        help="For --cameras: so many boards may fail, and the others carry all cameras.",
+        help="For --cameras: number of boards that may fail while the others run all cameras.",
     ),
 ]
 
@@ -61,7 +61,8 @@ def plan(
     trt: option.Trt = None,
     profiles: option.Profiles = None,
     launch: Annotated[
-        str, typer.Option("--launch", metavar="NAME", help="Predict engines as CUDA graph, or as kernels of a CPU.")
+        str,
+        typer.Option("--launch", metavar="NAME", help="Predict engines run as a CUDA graph, or kernel by kernel."),
     ] = "graph",
     chart: Annotated[
         bool, typer.Option("--chart", help="Draw frames a second against watts, with error bars, p99 by color.")
@@ -77,8 +78,8 @@ def plan(
 
     For every power mode and placement it shows frames per second, latency, power and memory, compared with the file's
     budgets. All numbers come from a cost model that was fitted to published measurements; nothing is run. Of several
-    boards each is shown when it is done; after Ctrl-C the finished ones are. Exit code 1 when no board is sure to keep
-    every budget.
+    boards each is shown when it is planned; Ctrl-C shows those so far. Exit code 1 when no board is sure to keep every
+    budget.
 
     Examples:
 
@@ -109,7 +110,7 @@ def plan(
         return
     option.refuse({"--boards": several, "--spare": spare}, "it goes with --cameras")
     how = (board, mode, cast("Objective", objective), trt, profiles or (), launch)
-    made = _planned(screen, file, how)
+    made = _plan_boards(screen, file, how)
     show_plan(screen, made, chart=chart)
     terminal.write_report(screen, lambda: plan_page.render(made), report)
     terminal.write_json(plan_text.to_json(made), json)
@@ -117,8 +118,8 @@ def plan(
         raise typer.Exit(1)
 
 
-def _planned(screen: terminal.Console, file: PipelineFile, how: tuple[Any, ...]) -> Plan:
-    """Return the plan of a pipeline; print each of several boards when it is done."""
+def _plan_boards(screen: terminal.Console, file: PipelineFile, how: tuple[Any, ...]) -> Plan:
+    """Return a pipeline's plan; print each of several boards as soon as it is planned."""
     from edgert.planner import plan_text, planning
 
     log, done = terminal.console(stderr=True), list["BoardPlan"]()
@@ -148,7 +149,7 @@ def _plan_cameras(
     report: Path | None,
     json: Path | None,
 ) -> None:
-    """Print how many of which boards carry so many cameras. Raises Exit: none carries one."""
+    """Print how many of which boards run this many cameras. Raises Exit: no board runs one."""
     from edgert.planner import many_cameras
 
     names = [name.strip() for name in boards.split(",") if name.strip()]
@@ -164,7 +165,7 @@ def _plan_cameras(
 
 
 def show_plan(console: terminal.Console, plan: Plan, *, chart: bool = False) -> None:
-    """Print the verdict, then a row for each mode and placement, or for each board, and a chart where requested."""
+    """Print the verdict, a row for each mode and placement, or for each of several boards, and maybe a chart."""
     from edgert.planner.pareto import board_points, plan_points
     from edgert.planner.plan_text import headline
 
@@ -180,7 +181,7 @@ def show_plan(console: terminal.Console, plan: Plan, *, chart: bool = False) -> 
 
 
 def _show_cameras(console: terminal.Console, plan: CameraPlan) -> None:
-    """Print how many of which boards, then what each board carries in each mode."""
+    """Print how many of which boards are needed, then how many cameras each board runs in each mode."""
     from edgert.planner.many_cameras import HEADS, figures, sentences
 
     console.print(plan.headline, style=f"bold {terminal.VERDICTS['kept' if plan.taken else 'missed']}", markup=False)
@@ -205,7 +206,7 @@ def _show_cameras(console: terminal.Console, plan: CameraPlan) -> None:
 def _show_boards(
     console: terminal.Console, boards: Sequence[BoardPlan], smallest: str | None = None, points: Sequence[Point] = ()
 ) -> None:
-    """Print a row for each board, and a line for one that cannot be predicted."""
+    """Print a row for each board, and a line for each that cannot be predicted."""
     from edgert.planner.plan_text import basis, board_headline
 
     rows = [
@@ -227,7 +228,7 @@ def _show_board(console: terminal.Console, board: BoardPlan, points: Sequence[Po
     rows = [(heads, row, row is chosen) for heads, row in listed(board)]
     _show_table(console, ("mode", "placement"), rows, basis(board), points)
     if chosen is not None:
-        for row in [row for row in board.rows if row is not chosen][:_MOST_REASONS]:
+        for row in [row for row in board.rows if row is not chosen][:_SHOWN_REASONS]:
             console.print(f"not {why_not(row, chosen)}", style="dim", markup=False)
         models: dict[str, ModelRow] = {}  # with fallback models, each once
         for row in (chosen, *chosen.fallbacks):
@@ -253,7 +254,7 @@ def _show_table(
     basis: str,
     points: Sequence[Point],
 ) -> None:
-    """Print every row, with the letters of a chart of these points before it, and the chart below."""
+    """Print a table of plans and, where there are points, a chart of them, whose letters mark their rows."""
     from edgert.planner.pareto import letters
     from edgert.planner.plan_text import ESTIMATED, NUMBERS, numbers, row_text
     from edgert.report.page import VERDICTS
@@ -271,7 +272,7 @@ def _show_table(
         mark = f"{letter.get(id(row), '')}{'→' if is_chosen else '·' if row.is_best else ''}"
         if row.estimated and name:
             name, signs = f"~{name}", f"→ chosen, · Pareto, {ESTIMATED}; {basis}"
-        budgets = terminal.marked(f"{VERDICTS[row.verdict][0]} {row_text(row)}", terminal.VERDICTS[row.verdict])
+        budgets = terminal.styled(f"{VERDICTS[row.verdict][0]} {row_text(row)}", terminal.VERDICTS[row.verdict])
         figures = (f"{one.text} {one.bar}".rstrip() for one in numbers(row))
         shown.append(terminal.Row((mark, name, other, *figures, budgets), "bold" if is_chosen else ""))
     screen.print(terminal.table(columns, shown, width=screen.width))
@@ -286,7 +287,7 @@ def _show_chart(screen: terminal.Console, points: Sequence[Point]) -> None:
 
     width = max(_LEAST_CHART, min(screen.width, _MOST_CHART))
     for line in pareto.grid(points, width):
-        text = terminal.marked("", "")
+        text = terminal.styled("", "")
         for character, number in line:
             text.append(character, "" if number is None else _HEATS[number])
         screen.print(text, no_wrap=True, crop=False)
@@ -295,6 +296,6 @@ def _show_chart(screen: terminal.Console, points: Sequence[Point]) -> None:
     for place, (words, _) in enumerate(heat.keys(significant)):
         letters = [named[one.label] for one in points if one.label and heat.of(one.row.p99_ms) == place]
         if letters:
-            screen.print(terminal.marked(f"p99 {words} ms: {' '.join(letters)}", _HEATS[place]))
+            screen.print(terminal.styled(f"p99 {words} ms: {' '.join(letters)}", _HEATS[place]))
     for words in pareto.together(points, width):
         screen.print(words, style="dim", markup=False)

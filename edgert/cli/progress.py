@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from edgert.reporter import OnProgress, Progress
 
-_IMPATIENT = 3
+_SIGNALS_THAT_KILL = 3
 _MARKS = {
     "done": "[green]✓[/]",
     "cached": "[dim]=[/]",
@@ -31,20 +31,20 @@ _MARKS = {
 }
 
 
-class Interrupted:
-    """A record whether a signal ended a verb that was not done; its error is then no failure.
+class Interruption:
+    """Whether a signal ended the verb early; the resulting error is then not a failure.
 
     Attributes:
-        by_signal: whether one has.
-        was_raised: whether it was Ctrl-C outside of :func:`stop_on_signal`.
+        by_signal: whether a signal ended it.
+        was_raised: whether that signal was Ctrl-C outside of :func:`stop_on_signal`.
     """
 
     by_signal = was_raised = False
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, as a handler of SIGINT, and remember it."""
-    Interrupted.by_signal = Interrupted.was_raised = True
+def raise_interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle SIGINT: record the interruption, and raise KeyboardInterrupt."""
+    Interruption.by_signal = Interruption.was_raised = True
     raise KeyboardInterrupt
 
 
@@ -55,9 +55,9 @@ def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterat
     The third signal ends the process at once. A SIGHUP that is ignored, as under ``nohup``, stays ignored.
 
     Args:
-        stop: called on the first signal.
-        is_last: whether the process ends soon after the block. A second signal must then not interrupt what is still
-            written.
+        stop: function that is called on the first signal.
+        is_last: whether the process ends soon after the block. A second signal must then not interrupt the files that
+            are written after it.
     """
     received, is_over, reader_end, writer_end = 0, False, *os.pipe()
 
@@ -65,14 +65,14 @@ def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterat
         # A signal may interrupt any code, even this handler. So no lock is taken here: stop() may hold it already.
         nonlocal received
         received += 1
-        Interrupted.by_signal |= not is_last
-        if received >= _IMPATIENT:
+        Interruption.by_signal |= not is_last
+        if received >= _SIGNALS_THAT_KILL:
             os._exit(128 + number)
         if not is_over:
             os.write(writer_end, b"!")
 
     def wait() -> None:
-        if os.read(reader_end, 1):  # nothing when the block has ended
+        if os.read(reader_end, 1):  # empty when the block has ended
             stop()
 
     waiter = threading.Thread(target=wait, name="edgert:signals", daemon=True)
@@ -95,11 +95,11 @@ def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterat
 
 @contextmanager
 def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Reporter]:
-    """Yield a function that moves a bar with the time left, and prints notes; another step starts the bar again.
+    """Yield a reporter that moves a bar and prints notes; a new step starts the bar again.
 
     Args:
-        console: where the bar is shown, if it is a terminal.
-        rate_of: what is counted, to show its rate per second; empty shows none.
+        console: console of the bar, which is shown only on a terminal.
+        rate_of: noun of what is counted, for the rate per second; empty shows no rate.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
 
@@ -125,9 +125,9 @@ def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Reporter
 
 @contextmanager
 def planning_bar() -> Iterator[OnProgress]:
-    """Yield a function that moves a bar on standard error: the board being planned, time so far and time left.
+    """Yield a function that moves a bar on standard error, with the current board and the time left.
 
-    Where standard error is no terminal, the first board is named in a line.
+    Where standard error is not a terminal, a line names the first board.
     """
     from rich.markup import escape
     from rich.progress import (
@@ -156,19 +156,19 @@ def planning_bar() -> Iterator[OnProgress]:
         yield show
 
 
-_SILENT_S = 1.0
+_WAIT_SHOWN_AFTER_S = 1.0
 
 
 @contextmanager
-def waiting(text: str) -> Iterator[None]:
-    """Show on standard error what takes so long, once a block takes longer than a second.
+def show_waiting(text: str) -> Iterator[None]:
+    """Show ``text`` on standard error when the block takes longer than a second.
 
-    A terminal shows a spinner, anything else a line.
+    A terminal shows it with a spinner, anything else as a line.
     """
     ended = threading.Event()
 
     def show() -> None:
-        if ended.wait(_SILENT_S):
+        if ended.wait(_WAIT_SHOWN_AFTER_S):
             return
         console = screen(stderr=True)
         with suppress(OSError):  # the terminal is gone
@@ -189,7 +189,7 @@ def waiting(text: str) -> Iterator[None]:
 
 @contextmanager
 def first_time_bar() -> Iterator[OnProgress]:
-    """Yield a function that moves a bar on standard error; it first explains why the start takes so long."""
+    """Yield a function that moves a bar on standard error, and first explains why this start takes longer."""
     console = screen(stderr=True)
     explained = False
     with counting_bar(console) as bar:
@@ -208,9 +208,9 @@ def first_time_bar() -> Iterator[OnProgress]:
 
 @contextmanager
 def build_progress() -> Iterator[Reporter]:
-    """Yield a function that takes the events of a build, from any thread.
+    """Yield a reporter of a build, which may be called from any thread.
 
-    It prints a line for each step that ended, and shows a bar for one that counts.
+    It prints a line for each finished step, and shows a bar for a step that counts.
     """
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, SpinnerColumn, TaskID, TextColumn
@@ -244,19 +244,19 @@ def build_progress() -> Iterator[Reporter]:
 def on_first_call(
     make: Callable[[], AbstractContextManager[Callable[..., Any]]], quiet: bool = False
 ) -> Iterator[Callable[..., None]]:
-    """Yield a function that enters a context on its first call and passes every call to it.
+    """Yield a function that enters a context on its first call, and passes every call to what that context yields.
 
-    Before that call it costs nothing, imports included.
+    Without a call nothing is imported for the context.
 
     Args:
-        make: makes the context.
-        quiet: the context is never entered.
+        make: function that returns the context.
+        quiet: whether calls do nothing.
     """
     with ExitStack() as stack:
         entered = cache(lambda: stack.enter_context(make()))
 
-        def call(*words: Any) -> None:
+        def call(*arguments: Any) -> None:
             if not quiet:
-                entered()(*words)
+                entered()(*arguments)
 
         yield call

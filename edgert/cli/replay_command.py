@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from edgert.replayer.expectation import Difference
     from edgert.replayer.replayed import Replay
 
-_FOLDER = Path("replay-difference")
-_SHOWN = 600
+_DIFFERENCE_FOLDER = Path("replay-difference")
+_SHOWN_CHARACTERS = 600
 
 
 def replay(
@@ -24,9 +24,10 @@ def replay(
         typer.Argument(metavar="RECORDING...", help="File of sink: mcap, or all files of one run.", show_default=False),
     ],
     begin: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Compare from here: 10:02:14, or 90s after the start.")
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Compare from this time: 10:02:14, or 90s after the start."),
     ] = None,
-    length: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Compare for so long: 30s.")] = None,
+    length: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Compare for this time: 30s.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option("--model", metavar="[NAME=]FILE", help="ONNX model in place of the recorded one. Repeatable."),
@@ -36,7 +37,9 @@ def replay(
     ] = False,
     within: Annotated[
         float | None,
-        typer.Option("--within", metavar="PART", min=0, help="Numbers may differ by this part: 0.01 for a GPU."),
+        typer.Option(
+            "--within", metavar="PART", min=0, help="Accept numbers that differ by this part: 0.01 for a GPU."
+        ),
     ] = None,
     minimise: Annotated[
         bool, typer.Option("--minimise", help="Find the shortest window that still shows the first difference.")
@@ -64,56 +67,55 @@ def replay(
 
     recording = open_recording(recordings)
     window_ns = window_of(recording, begin, length)
-    models = dict(_model(text) for text in model or ())
+    models = dict(_parse_model(text) for text in model or ())
     options = Options(models, window_ns, within=within, must_be_exact=expect)
     made = replayed(recording, options)
     screen, data = terminal.console(json), made.to_json()
     for note in made.notes:
-        screen.print(terminal.marked(f"note: {note}", "dim"), soft_wrap=True)
-    screen.print(terminal.marked(_summary(made), "green" if made.first is None else "red"), soft_wrap=True)
+        screen.print(terminal.styled(f"note: {note}", "dim"), soft_wrap=True)
+    screen.print(terminal.styled(_summary_line(made), "green" if made.first is None else "red"), soft_wrap=True)
     if made.first is not None:
-        _show(screen, made.first)
+        _show_difference(screen, made.first)
         if minimise:
-            data["shortest"] = _minimised(screen, shortest_window(recording, options, made.first))
+            data["shortest"] = _show_shortest(screen, shortest_window(recording, options, made.first))
     terminal.write_json(data, json)
     if expect and (made.first is not None or not made.same):
         raise typer.Exit(1)
 
 
-def _model(text: str) -> tuple[str, Path]:
+def _parse_model(text: str) -> tuple[str, Path]:
     name, equals, file = text.partition("=")
     return (name, Path(file)) if equals else ("", Path(text))
 
 
-def _summary(made: Replay) -> str:
+def _summary_line(made: Replay) -> str:
     count = made.same + made.different
     same = f"all {count} results are the recorded ones" if not made.different else f"{made.different} of {count} differ"
     missing = f"; {made.missing} results could not be made" if made.missing else ""
     return f"{made.frames} frames replayed: {same if count else 'no result to compare'}{missing}"
 
 
-def _show(screen: Any, first: Difference) -> None:
-    """Print the first difference, and write its frame and both records."""
+def _show_difference(screen: Any, first: Difference) -> None:
+    """Print the first difference, and write its frame and both records to files."""
     from edgert.files import replace_bytes, replace_text
 
-    _FOLDER.mkdir(exist_ok=True)
     for name, record in (("recorded", first.recorded), ("replayed", first.replayed)):
-        replace_text(_FOLDER / f"{name}.json", json_text.dumps(record, indent=1) + "\n")
+        replace_text(_DIFFERENCE_FOLDER / f"{name}.json", json_text.dumps(record, indent=1) + "\n")
     lines = [f"first: frame {first.frame} of {first.stream}, {first.time}, stage {first.stage}", f"  {first.where}"]
     for name, record in (("recorded", first.recorded), ("replayed", first.replayed)):
-        lines.append(f"  {name}: {json_text.dumps(record)[:_SHOWN]}")
-    written = f"{_FOLDER}/recorded.json and replayed.json"
+        lines.append(f"  {name}: {json_text.dumps(record)[:_SHOWN_CHARACTERS]}")
+    written = f"{_DIFFERENCE_FOLDER}/recorded.json and replayed.json"
     if (png := first.png()) is not None:
-        replace_bytes(_FOLDER / "frame.png", png)
-        written = f"{_FOLDER}/frame.png, recorded.json and replayed.json"
+        replace_bytes(_DIFFERENCE_FOLDER / "frame.png", png)
+        written = f"{_DIFFERENCE_FOLDER}/frame.png, recorded.json and replayed.json"
     for line in (*lines, f"written: {written}"):
-        screen.print(terminal.marked(line, ""), soft_wrap=True)
+        screen.print(terminal.styled(line, ""), soft_wrap=True)
 
 
-def _minimised(screen: Any, shortest: Any) -> dict[str, Any] | None:
+def _show_shortest(screen: Any, shortest: Any) -> dict[str, Any] | None:
     if shortest is None:
         screen.print("no window shows this difference when stages begin without a past", soft_wrap=True)
         return None
     what = f"{shortest.frames} frames, {shortest.seconds:.3f} s, from {shortest.time}"
-    screen.print(terminal.marked(f"shortest window that shows it: {what}", ""), soft_wrap=True)
+    screen.print(terminal.styled(f"shortest window that shows it: {what}", ""), soft_wrap=True)
     return {"frames": shortest.frames, "seconds": shortest.seconds, "time": shortest.time}

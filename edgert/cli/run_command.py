@@ -14,7 +14,7 @@ from edgert.cli.run_view import View
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
-    from edgert.cli.log import Way
+    from edgert.cli.log import LogFormat
 
 
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines instead of the live view.")]
@@ -102,7 +102,7 @@ def run(
 
         check_trace_path(trace)  # before models are loaded
         option.refuse({"--trace": dry_run}, "nothing is run")
-    view = View(_way(log), json=json, duration_s=duration, plain=plain, quiet=quiet, trace=trace)
+    view = View(_log_format(log), json=json, duration_s=duration, plain=plain, quiet=quiet, trace=trace)
     path, keys = pipeline_path(pipeline), overrides or ()
     if not is_bundle(path):
         option.refuse({"--signers": signers}, f"it is for bundles, and {path} is a pipeline file")
@@ -133,13 +133,13 @@ def run(
         run_here(path, keys, view, strict=strict, power=allow_power_control, jobs=jobs, signers=signers)
 
 
-def _way(log: str | None) -> Way:
+def _log_format(log: str | None) -> LogFormat:
     """Return how the log is written."""
     if log not in (None, "text", "json"):
         raise typer.BadParameter(f"{log!r} is neither text nor json", param_hint="--log")
-    from edgert.cli.log import json_stderr, way
+    from edgert.cli.log import json_stderr, log_format
 
-    how = way(log, sys.stderr)
+    how = log_format(log, sys.stderr)
     if how == "json":
         json_stderr()
     return how

@@ -9,14 +9,14 @@ import typer
 
 from edgert.cli import option
 from edgert.cli.progress import first_time_bar, on_first_call, planning_bar
-from edgert.cli.run_view import View, run_shown
+from edgert.cli.run_view import View, run_with_view
 from edgert.cli.terminal import VERDICTS, console
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_NOTICED = 1.05  # times slower than the board
+_NOTICED_SLOWDOWN = 1.05  # times slower than the board
 
 
 def run_emulated(
@@ -25,16 +25,16 @@ def run_emulated(
     """Run a pipeline with the predicted speed and power of a board.
 
     Args:
-        path: of a pipeline file.
-        overrides: ``KEY=VALUE`` of ``--set``.
-        view: how it is shown.
-        board: name or file.
-        mode: power mode; the one that a plan chooses when None.
+        path: path of a pipeline file.
+        overrides: values of ``--set``, as ``KEY=VALUE``.
+        view: display options.
+        board: name or file of the board.
+        mode: power mode; None: the one that a plan chooses.
         profiles: files of measured times.
 
     Raises:
-        EdgertError: of the pipeline.
-        Exit: with code 1, a stage was down at the end.
+        EdgertError: the pipeline cannot be planned, or failed.
+        Exit: a stage was down at the end (code 1).
     """
     from edgert.bundle.bundle import is_bundle
     from edgert.cli.run_here import has_videos
@@ -52,7 +52,7 @@ def run_emulated(
         typer.secho(f"note: {note}", err=True)
     with on_first_call(first_time_bar, view.quiet) as bar:
         pipe = pipeline_in(place.environment, place.file, on_progress=bar)
-    ended = run_shown(pipe, view, report=place.report, label=place.label, clock=place.clock)
+    ended = run_with_view(pipe, view, report=place.report, label=place.label, clock=place.clock)
     print_emulated(place.report(ended.summary))
     ended.check()
 
@@ -60,7 +60,7 @@ def run_emulated(
 def print_emulated(report: Mapping[str, Any]) -> None:
     """Print the report of :meth:`edgert.emulation.Emulation.report`.
 
-    It has watts, heat and memory of the board, how they compare with the budgets, and how much slower this machine was.
+    It has the board's power, temperature and memory, whether they keep the budgets, and the slowdown of this machine.
     """
     screen, figures, degrees = console(stderr=True), report["figures"], report["temperature_c"]
     watts, energy_mj = figures["power_w"], figures["energy_mj_per_frame"]
@@ -69,7 +69,7 @@ def print_emulated(report: Mapping[str, Any]) -> None:
     memory = format_bytes(figures["memory_bytes"])
     screen.print(f"{report['simulated']}{power}{heat}, {memory} planned", style="yellow", markup=False)
     screen.print(report["words"], style=VERDICTS[report["verdict"]], markup=False)
-    if report["slower"] > _NOTICED:
+    if report["slower"] > _NOTICED_SLOWDOWN:
         what = f"this machine cannot emulate {figures['fps']:.3g} frames a second"
         slowed = f"{what}: slowed down {report['slower']:.1f} times; all figures are in the board's time"
         screen.print(slowed, style="yellow", markup=False)

@@ -12,7 +12,7 @@ import typer
 
 from edgert.cli import option
 from edgert.cli.progress import build_progress, counting_bar, first_time_bar, on_first_call, stop_on_signal
-from edgert.cli.run_view import View, run_shown
+from edgert.cli.run_view import View, run_with_view
 from edgert.cli.terminal import console, is_stdout, write_json
 from edgert.errors import EXIT_INTERRUPTED, DeviceError, EdgertError, printable
 from edgert.reporter import OnProgress, Progress
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgert.assemble import Environment
-    from edgert.cli.run_view import View
     from edgert.compiler.unpack import Unpacked
     from edgert.config import PipelineFile
-    from edgert.reporter import OnProgress
     from edgert.video_player import VideoResult
 
 
-# Many videos in the terminal: a bar, a line for each finished one, and at the end those that failed.
+# Many videos: a bar, a line for each finished one, and at the end those that failed.
 
 
 def has_videos(file: PipelineFile) -> bool:
@@ -53,17 +51,17 @@ def play_videos(
     """Play every video, and show the result of each.
 
     Args:
-        file: its only source names videos.
-        environment: of each pipeline on this machine.
-        view: how they are shown.
-        jobs: how many are played at a time.
-        dask: address of a Dask scheduler, whose workers play them instead.
-        on_progress: see :class:`edgert.Pipeline`.
-        strict: see there.
+        file: pipeline whose only source names videos.
+        environment: environment of the pipelines that run on this machine.
+        view: display options.
+        jobs: number of videos that are played at a time.
+        dask: address of a Dask scheduler, whose workers play the videos; empty: this machine plays them.
+        on_progress: as in :class:`edgert.Pipeline`.
+        strict: as in :class:`edgert.Pipeline`.
 
     Raises:
-        EdgertError: an error that is no video's.
-        typer.Exit: a video is damaged or lacks results; or it was interrupted.
+        EdgertError: an error that concerns all videos.
+        typer.Exit: a video is damaged or lacks results, or the run was interrupted.
     """
     from edgert.cli import log
     from edgert.config import SourceStage
@@ -72,9 +70,9 @@ def play_videos(
     screen, stages = console(stderr=True), file.config.stages
     sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
     runs = VideoRuns(file, environment, jobs=jobs, dask=dask, on_progress=on_progress, strict=strict)
-    log.begin(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
+    log.start_log(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
     for handler in logging.getLogger("edgert").handlers:
-        handler.addFilter(_once())
+        handler.addFilter(_new_notes_only())
     results: list[VideoResult] = []
     left = 0
     failed: EdgertError | None = None
@@ -87,9 +85,9 @@ def play_videos(
         def show(result: VideoResult, done: int, total: int) -> None:
             results.append(result)
             if is_shown:
-                screen.print(_line(result, done, total), markup=False, soft_wrap=True)
+                screen.print(_video_line(result, done, total), markup=False, soft_wrap=True)
             elif not view.quiet:
-                log.RUN.info("%s", _line(result, done, total))
+                log.RUN_LOG.info("%s", _video_line(result, done, total))
             if move is not None:
                 move(Progress("videos", done=len(results), total=left))
 
@@ -106,8 +104,8 @@ def play_videos(
             everything = runs.run(show, begin)
         except EdgertError as error:
             failed, everything = error, results
-    _write(everything, failed, len(runs.videos), view.json)
-    _print_end(everything, len(runs.videos), quiet=view.quiet, to_stderr=is_stdout(view.json))
+    _write_results(everything, failed, len(runs.videos), view.json)
+    _print_results(everything, len(runs.videos), quiet=view.quiet, to_stderr=is_stdout(view.json))
     if failed is not None:
         raise failed
     if runs.is_stopped:
@@ -116,8 +114,8 @@ def play_videos(
         raise typer.Exit(1)
 
 
-def _once() -> Callable[[logging.LogRecord], bool]:
-    """Return a filter that passes notes only the first time, as every video's pipeline has the same; and all else."""
+def _new_notes_only() -> Callable[[logging.LogRecord], bool]:
+    """Return a log filter that drops repeated notes, because the pipeline of every video logs the same ones."""
     seen = set[str]()
 
     def passes(record: logging.LogRecord) -> bool:
@@ -128,8 +126,8 @@ def _once() -> Callable[[logging.LogRecord], bool]:
     return passes
 
 
-def _line(result: VideoResult, done: int, total: int) -> str:
-    """Return the line of one finished video."""
+def _video_line(result: VideoResult, done: int, total: int) -> str:
+    """Return the progress line of a finished video."""
     skipped = f", {result.skipped} corrupt pieces skipped" if result.skipped else ""
     place = f" on {result.worker}" if result.worker else ""
     came = f"ok, {result.frames} frames in {result.seconds:.1f} s{place}{skipped}"
@@ -137,13 +135,13 @@ def _line(result: VideoResult, done: int, total: int) -> str:
     return printable(f"{done} of {total}  {result.path.name}  {what}")
 
 
-def _write(results: list[VideoResult], failed: EdgertError | None, count: int, json: Path | None) -> None:
+def _write_results(results: list[VideoResult], failed: EdgertError | None, count: int, json: Path | None) -> None:
     found: dict[str, object] = {"count": count, "videos": [result.to_json() for result in results]}
     write_json({**found, "error": failed.to_json()} if failed is not None else found, json)
 
 
-def _print_end(results: list[VideoResult], count: int, *, quiet: bool, to_stderr: bool) -> None:
-    """Print how many are done, and those that are not, each with its reason."""
+def _print_results(results: list[VideoResult], count: int, *, quiet: bool, to_stderr: bool) -> None:
+    """Print how many videos are done, and each other one with its reason."""
     fine = sum(result.is_fine for result in results)
     typer.echo(f"{fine} of {count} videos are done", err=to_stderr)
     for result in results:
@@ -151,7 +149,7 @@ def _print_end(results: list[VideoResult], count: int, *, quiet: bool, to_stderr
             typer.echo(printable(f"{result.path}: {result.state}: {result.why}"), err=to_stderr)
 
 
-_VIDEOS_END = "each video has an end; limit: in the file takes the first frames of each"
+_NO_DURATION = "each video has an end; limit: in the file takes the first frames of each"
 
 
 def run_here(
@@ -167,37 +165,37 @@ def run_here(
     """Run a pipeline with this machine's engines.
 
     Args:
-        path: of a pipeline file or a bundle.
-        overrides: ``KEY=VALUE`` of ``--set``.
-        view: how it is shown.
-        strict: refuses to fall back to another engine.
+        path: path of a pipeline file or a bundle.
+        overrides: values of ``--set``, as ``KEY=VALUE``.
+        view: display options.
+        strict: whether an engine that would fall back to another is an error.
         power: whether the governor may change clocks and power modes.
-        jobs: how many videos of a ``videos:`` source are played at a time.
-        signers: as for :func:`opened`.
+        jobs: number of videos of a ``videos:`` source that are played at a time.
+        signers: as for :func:`open_pipeline`.
 
     Raises:
-        EdgertError: of the pipeline.
-        Exit: with code 1, a stage was down at the end, or a video is damaged.
+        EdgertError: the pipeline cannot be loaded, or failed.
+        Exit: a stage was down at the end, or a video is damaged (code 1).
     """
     from edgert.pipeline import pipeline_in
 
     with ExitStack() as stack:
         with on_first_call(first_time_bar, view.quiet) as bar, on_first_call(build_progress, view.quiet) as on_progress:
             how = {"strict": strict, "quiet": view.quiet}
-            file, bundle = opened(stack, path, overrides, on_progress, signers=signers, **how)
+            file, bundle = open_pipeline(stack, path, overrides, on_progress, signers=signers, **how)
             videos = has_videos(file)
             option.refuse({"--jobs": jobs > 1 and not videos}, "it is for a videos: source")
             if not power:
-                warn_of_settings_left(Path("/"))
+                warn_of_unrestored_settings(Path("/"))
             if videos:
-                option.refuse({"--duration": view.duration_s}, _VIDEOS_END)
+                option.refuse({"--duration": view.duration_s}, _NO_DURATION)
                 option.refuse({"--trace": view.trace}, "each file has a run of its own: --set stages.NAME.source=FILE")
-            environment = _environment(stack, file, bundle, power)
+            environment = _make_environment(stack, file, bundle, power)
             if videos:
                 play_videos(file, environment, view, jobs=jobs, on_progress=bar, strict=strict)
                 return
             pipe = pipeline_in(environment, file, on_progress=bar, strict=strict)
-        ended = run_shown(pipe, view, report=lambda _: _about(bundle))
+        ended = run_with_view(pipe, view, report=lambda _: _bundle_json(bundle))
         if bundle is not None:
             _show_engines(bundle)
         ended.check()
@@ -207,15 +205,15 @@ def run_on_workers(path: Path, overrides: Sequence[str], view: View, *, strict: 
     """Run the videos of a pipeline on the workers of a Dask cluster, with their own engines.
 
     Args:
-        path: of a pipeline file, which the workers see by the same path.
-        overrides: ``KEY=VALUE`` of ``--set``.
-        view: how it is shown.
-        strict: refuses to fall back to another engine.
+        path: path of a pipeline file, which is the same on the workers.
+        overrides: values of ``--set``, as ``KEY=VALUE``.
+        view: display options.
+        strict: whether an engine that would fall back to another is an error.
         dask: address of the scheduler.
 
     Raises:
-        EdgertError: of the pipeline or the cluster.
-        Exit: with code 1, a video is damaged or lacks results.
+        EdgertError: the pipeline or the cluster failed.
+        Exit: a video is damaged or lacks results (code 1).
     """
     from edgert.assemble import HERE
     from edgert.bundle.bundle import is_bundle
@@ -224,11 +222,11 @@ def run_on_workers(path: Path, overrides: Sequence[str], view: View, *, strict: 
     option.refuse({"--dask": is_bundle(path)}, "a bundle has the engines of one board; give the pipeline file")
     file = load_pipeline(path.absolute(), overrides)
     option.refuse({"--dask": not has_videos(file)}, "it is for a videos: source")
-    option.refuse({"--duration": view.duration_s}, _VIDEOS_END)
+    option.refuse({"--duration": view.duration_s}, _NO_DURATION)
     play_videos(file, HERE, view, dask=dask, strict=strict)
 
 
-def opened(
+def open_pipeline(
     stack: ExitStack,
     path: Path,
     overrides: Sequence[str],
@@ -243,13 +241,16 @@ def opened(
     A pipeline file that names the DLA becomes a bundle in the cache, because a DLA needs what only a build makes.
 
     Args:
-        stack: closes what is opened.
-        path: of the pipeline file or bundle.
-        overrides: ``KEY=VALUE`` of ``--set``.
-        on_progress: called for what happens while engines are compiled.
-        strict: refuses to fall back to another engine.
+        stack: exit stack that closes the bundle.
+        path: path of a pipeline file or a bundle.
+        overrides: values of ``--set``, as ``KEY=VALUE``.
+        on_progress: function that is called while engines are compiled.
+        strict: whether an engine that would fall back to another is an error.
         quiet: whether the chosen engines are not printed.
-        signers: file of those whose bundles may start; None: this machine's, if it has one.
+        signers: allowed_signers file for bundles; None: this machine's, if it has one.
+
+    Returns:
+        The pipeline, and its bundle; None where the pipeline file is run as it is.
     """
     from edgert.bundle.bundle import is_bundle
     from edgert.config.engine_choice import TENSORRT_DLA
@@ -262,7 +263,7 @@ def opened(
         allowed = signers_here(signers)
         bundle = stack.enter_context(unpacked(path, overrides, strict=strict, signers=allowed, on_progress=on_progress))
     else:
-        file = loaded(path, overrides, quiet=quiet)
+        file = load_with_engines(path, overrides, quiet=quiet)
         if TENSORRT_DLA not in file.config.engines:
             return file, None
         from edgert.compiler.unpack import built_here
@@ -276,8 +277,8 @@ def opened(
     return bundle.file, bundle
 
 
-def loaded(path: Path, overrides: Sequence[str], *, quiet: bool) -> PipelineFile:
-    """Return the pipeline of a file, with the best engines of this machine where it names none, which is printed."""
+def load_with_engines(path: Path, overrides: Sequence[str], *, quiet: bool) -> PipelineFile:
+    """Return the pipeline of a file; where it names no engines, choose this machine's best ones and print them."""
     from edgert.assemble import with_default_engines
     from edgert.config import load_pipeline
 
@@ -287,8 +288,8 @@ def loaded(path: Path, overrides: Sequence[str], *, quiet: bool) -> PipelineFile
     return file
 
 
-def _about(bundle: Unpacked | None) -> dict[str, Any]:
-    """Return what the JSON summary says of a bundle."""
+def _bundle_json(bundle: Unpacked | None) -> dict[str, Any]:
+    """Return the part of the JSON summary about a bundle; empty without one."""
     if bundle is None:
         return {}
     skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
@@ -296,14 +297,14 @@ def _about(bundle: Unpacked | None) -> dict[str, Any]:
 
 
 def _show_engines(bundle: Unpacked) -> None:
-    """Print which engine runs a bundle."""
+    """Print which engine runs a bundle, and what was tuned for this machine."""
     typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
     for line in bundle.tuned:
         typer.echo(line, err=True)
 
 
-def warn_of_settings_left(root: Path) -> None:
-    """Warn of settings that a crashed run left changed, as they may not be restored without consent."""
+def warn_of_unrestored_settings(root: Path) -> None:
+    """Warn of power settings that a crashed run left changed: only a run with power control may restore them."""
     from edgert.budget.control import PowerControl
 
     try:
@@ -315,11 +316,11 @@ def warn_of_settings_left(root: Path) -> None:
         typer.secho(f"power settings that a crashed run left: {left}; {fix}", fg="yellow", err=True)
 
 
-def _environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, may_control: bool) -> Environment:
-    """Return the environment of a run: a bundle's engines, power control, and predictions.
+def _make_environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, may_control: bool) -> Environment:
+    """Return the environment of a run: a bundle's engines, power control, and predictions of a plan.
 
-    Clocks that the governor changes are restored when the stack is left. Predictions come from a plan, where the
-    pipeline has models to choose among.
+    Clocks that the governor changes are restored when the stack is left. Predictions are made only where the pipeline
+    has fallback models.
     """
     from edgert.assemble import Environment
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from edgert.cli.progress import stop_on_signal
-from edgert.cli.terminal import Column, Row, console, is_stdout, marked, opened_by, table, write_json
+from edgert.cli.terminal import Column, Row, console, how_to_open, is_stdout, styled, table, write_json
 from edgert.clock import REAL
 from edgert.errors import EdgertError
 from edgert.meters.over_current import listed
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edgert.pipeline import Pipeline
     from edgert.runtime import Summary
 
-_STAGES = (
+_STAGE_COLUMNS = (
     Column("stage"),
     Column("in", is_number=True, rank=1),
     Column("out", is_number=True),
@@ -44,11 +44,11 @@ _STAGES = (
     Column("starved", is_number=True, rank=2),
     Column("blocked", is_number=True, rank=2),
 )
-_MOST_EVENTS = 20  # of a governor, the last ones; the JSON has more
+_SHOWN_EVENTS = 20  # of a governor, the last ones; the JSON has more
 _REFRESH_S = 0.25
 _LINE_EVERY_S = 5.0
 _RECORD_EVERY_S = 60.0
-KEEP_EVERY_S = 3600.0
+SUMMARY_EVERY_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class View:
     """Display options of a run.
 
     Attributes:
-        how: where the log goes.
-        json: file of the summary; None writes none.
+        how: format of the log.
+        json: path of the summary; None writes none.
         duration_s: seconds after which the run is stopped; None: never.
         plain: whether lines are printed instead of a live table.
         quiet: whether no progress is shown.
-        trace: file of the time line; None: nothing is recorded.
+        trace: path of the trace; None records none.
     """
 
-    how: log.Way = "terminal"
+    how: log.LogFormat = "terminal"
     json: Path | None = None
     duration_s: float | None = None
     plain: bool = False
@@ -73,39 +73,39 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunOutcome:
     """Outcome of a run: its summary, and the error that ended it."""
 
     summary: Summary
     error: EdgertError | None
 
     def check(self) -> None:
-        """Raise what ended the run, or exit with code 1 where a stage was down at the end."""
+        """Raise the error that ended the run; raise Exit with code 1 where a stage was down at the end."""
         if self.error is not None:
             raise self.error
         if any(stage.failing for stage in self.summary.stages.values()):
-            raise typer.Exit(1)  # what it wrote lacks something
+            raise typer.Exit(1)  # its output is incomplete
 
 
-def run_shown(
+def run_with_view(
     pipeline: Pipeline,
     view: View,
     *,
     report: Callable[[Summary], Mapping[str, Any]],
     label: str = "",
     clock: Clock | None = None,
-) -> Ended:
+) -> RunOutcome:
     """Run a pipeline to its end, show it, and write its summary as JSON every hour and at the end.
 
     Args:
-        pipeline: not started yet.
-        view: how it is shown.
-        report: what the JSON has beside the summary.
-        label: before every line, where the figures are not this machine's.
-        clock: of the duration; None: this machine's.
+        pipeline: pipeline that is not started yet.
+        view: display options.
+        report: function that returns what the JSON has beside the summary.
+        label: text before every line, where the figures are not this machine's.
+        clock: clock of the duration; None: this machine's.
 
     Raises:
-        EdgertError: nothing was run, so there is nothing to show.
+        EdgertError: the run failed before its first frame, so there is nothing to show.
     """
     failed: EdgertError | None = None
 
@@ -123,24 +123,24 @@ def run_shown(
             if view.trace is not None:
                 stack.enter_context(running.control.traced(view.trace))
             try:
-                show(running, view, label=label, clock=clock, keep=keep)
+                run_with_progress(running, view, label=label, clock=clock, keep=keep)
             finally:
                 summary = running.summary()
-    except EdgertError as error:  # after an error the results so far matter even more
+    except EdgertError as error:  # the summary of the results so far is still written
         failed = error
-    write(summary)  # before anything is shown: the terminal may be gone
+    write(summary)  # before anything is printed: the terminal may be gone
     if failed is not None and not summary.frames_in:
         raise failed
     if not to_stdout or view.how != "json":
         print_summary(running.file, summary, began_s, to_stderr=to_stdout)
         if view.trace is not None and failed is None:
-            console(stderr=to_stdout).print("[green]→[/]", marked(opened_by(view.trace), ""), soft_wrap=True)
-    return Ended(summary, failed)
+            console(stderr=to_stdout).print("[green]→[/]", styled(how_to_open(view.trace), ""), soft_wrap=True)
+    return RunOutcome(summary, failed)
 
 
 @contextmanager
 def systemd_notified(pipeline: Pipeline) -> Iterator[None]:
-    """Report the pipeline's state to systemd, where systemd asks for it."""
+    """Report the pipeline's state to systemd inside the block, where systemd started this process to do so."""
     from edgert.runtime.health import Heartbeat, notify
 
     if not notify("STATUS=starting"):
@@ -154,27 +154,27 @@ def systemd_notified(pipeline: Pipeline) -> Iterator[None]:
         heartbeat.stop()
 
 
-# While it runs: a live table on a terminal, plain lines elsewhere.
+# During the run: a live table on a terminal, plain lines elsewhere.
 
 
-def show(
+def run_with_progress(
     pipeline: Pipeline, view: View, *, label: str, clock: Clock | None, keep: Callable[[Summary], None] | None
 ) -> None:
-    """Run the pipeline to its end, and show its progress; its first error is raised.
+    """Run the pipeline to its end and show its progress. Raises the pipeline's first error.
 
     Args:
-        pipeline: not started yet.
-        view: how it is shown.
-        label: before every line.
-        clock: of the duration; None: this machine's.
-        keep: called every hour, in a thread of its own.
+        pipeline: pipeline that is not started yet.
+        view: display options.
+        label: text before every line.
+        clock: clock of the duration; None: this machine's.
+        keep: function that is called every hour, in a thread of its own; None: never.
     """
     from edgert.cli import log  # --help starts without logging
     from edgert.config import SourceStage
 
     screen, stages = console(stderr=True), pipeline.file.config.stages
     sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
-    log.begin(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
+    log.start_log(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
     pipeline.start()
     now_ns = (clock or REAL).now_ns
     ends_ns = None if view.duration_s is None else now_ns() + round(1e9 * view.duration_s)
@@ -186,16 +186,16 @@ def show(
     if view.quiet:
         watch(lambda summary: None, _LINE_EVERY_S)
     elif view.how in ("json", "journal"):
-        watch(lambda summary: log.RUN.info("%s", _line(summary, label).strip()), _RECORD_EVERY_S)
+        watch(lambda summary: log.RUN_LOG.info("%s", _progress_line(summary, label).strip()), _RECORD_EVERY_S)
     elif view.plain or not screen.is_terminal:
-        watch(lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
+        watch(lambda summary: typer.echo(_progress_line(summary, label), err=True), _LINE_EVERY_S)
     else:
         from rich.live import Live
 
         with Live(console=screen, refresh_per_second=4, transient=True) as live:
 
             def update(summary: Summary) -> None:
-                live.update(stage_table(summary, screen.width, _line(summary, label)))
+                live.update(stage_table(summary, screen.width, _progress_line(summary, label)))
 
             watch(update, _REFRESH_S)
 
@@ -207,37 +207,39 @@ def _watch(
     update: Callable[[Summary], None],
     every_s: float,
 ) -> None:
-    """Update until the run ends; a reader of the updates may go away before, which is ignored."""
+    """Call ``update`` regularly until the run ends; after an OSError, such as a closed pipe, call it no more."""
     last = kept = time.monotonic()
     keeper = threading.Thread()
     while not pipeline.wait(0.1):
         now = time.monotonic()
         if is_over():
             pipeline.stop()
-        if keep is not None and now - kept >= KEEP_EVERY_S and not keeper.is_alive():
+        if keep is not None and now - kept >= SUMMARY_EVERY_S and not keeper.is_alive():
             kept = now
-            keeper = threading.Thread(target=_kept, args=(keep, pipeline.summary()), name="edgert:summary", daemon=True)
+            keeper = threading.Thread(
+                target=_write_summary, args=(keep, pipeline.summary()), name="edgert:summary", daemon=True
+            )
             keeper.start()
         if now - last >= every_s:
             last = now
             try:
                 update(pipeline.summary())
-            except OSError:  # the other end of the pipe
+            except OSError:  # the reader of standard error is gone
                 every_s = math.inf
 
 
-def _kept(keep: Callable[[Summary], None], summary: Summary) -> None:
-    """Write the summary, and only warn where that fails: a full disk may have space again at the end."""
+def _write_summary(keep: Callable[[Summary], None], summary: Summary) -> None:
+    """Write the hourly summary; a failure is only a warning, as a full disk may have space again at the end."""
     from edgert.cli import log
 
     try:
         keep(summary)
     except EdgertError as error:
-        log.RUN.warning("the summary is not written: %s", error)
+        log.RUN_LOG.warning("the summary is not written: %s", error)
 
 
-def _line(summary: Summary, label: str) -> str:
-    """Return a line on all frames so far, and the last minute."""
+def _progress_line(summary: Summary, label: str) -> str:
+    """Return a line on the run so far, and its last minute."""
     recent = summary.recent
     latency = recent.latency_ms
     down = [name for name, stage in summary.stages.items() if stage.source and stage.source.up is False]
@@ -249,7 +251,7 @@ def _line(summary: Summary, label: str) -> str:
 
 
 def stage_table(summary: Summary, width: int, title: str = "") -> Table:
-    """Return a table: per stage what came in, what was lost, and how its thread spent its time."""
+    """Return a table with each stage's results, drops, and use of its thread's time."""
     rows = [
         Row(
             (
@@ -265,14 +267,14 @@ def stage_table(summary: Summary, width: int, title: str = "") -> Table:
         )
         for name, stage in summary.stages.items()
     ]
-    return table(_STAGES, rows, width=width, title=title)
+    return table(_STAGE_COLUMNS, rows, width=width, title=title)
 
 
-# At its end.
+# After the run.
 
 
 def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to_stderr: bool = False) -> None:
-    """Print the whole summary, and the files that were written since ``began_s``, by the clock of the files."""
+    """Print the summary, and the files that were written since ``began_s`` (seconds since the epoch)."""
     screen = console(stderr=to_stderr)
     latency = summary.latency_ms
     screen.print(stage_table(summary, screen.width))
@@ -310,40 +312,44 @@ def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to
     else:
         for line in skipped:
             screen.print(line, style="yellow", markup=False)
-    for line in _governed(summary.budgets, summary.frames_out):
+    for line in _governor_lines(summary.budgets, summary.frames_out):
         screen.print(line, markup=False)
-    for line in (*_troubles(summary), *_over_current(summary.over_current), *_broken_promises(file, summary)):
+    for line in (
+        *_stage_troubles(summary),
+        *_over_current_line(summary.over_current),
+        *_exceeded_budgets(file, summary),
+    ):
         screen.print(line, style="yellow", markup=False)
     for stage in file.config.stages.values():
         if (path := getattr(stage, "path", None)) is not None:
-            for line in written(path, began_s):
-                screen.print("[green]→[/]", marked(line, ""), soft_wrap=True)
+            for line in written_files(path, began_s):
+                screen.print("[green]→[/]", styled(line, ""), soft_wrap=True)
 
 
-_FIELD = re.compile(r"\{[^{}]*\}")
-_NAMED_FILES = 3
-_DATES_S = 2.0
-"""Seconds by which dates of files may be too early: FAT has a resolution of two seconds."""
+_PATH_FIELD = re.compile(r"\{[^{}]*\}")
+_SHOWN_FILES = 3
+_FILE_TIME_ERROR_S = 2.0
+"""Largest error of a file's modification time: FAT stores it in steps of two seconds."""
 
 
-def written(pattern: Path, began_s: float) -> Iterator[str]:
-    """Yield the paths of a sink that were written since a time; of more than a few, how many and the last."""
+def written_files(pattern: Path, began_s: float) -> Iterator[str]:
+    """Yield the files of a sink that were written since a time; of more than a few, their number and the last."""
     found, root = list[tuple[float, Path]](), Path(pattern.anchor)
-    spots = _FIELD.split(str(pattern.relative_to(root)))
+    spots = _PATH_FIELD.split(str(pattern.relative_to(root)))
     for path in root.glob("*".join(map(glob.escape, spots))):
         with suppress(OSError):
             file = path.stat()
-            if not stat.S_ISREG(file.st_mode) or (file.st_size and file.st_mtime >= began_s - _DATES_S):
+            if not stat.S_ISREG(file.st_mode) or (file.st_size and file.st_mtime >= began_s - _FILE_TIME_ERROR_S):
                 found.append((file.st_mtime, path))
     paths = [path for _, path in sorted(found)]
-    if len(paths) <= _NAMED_FILES:
+    if len(paths) <= _SHOWN_FILES:
         yield from map(str, paths)
     else:
         folder = os.path.commonpath([path.parent for path in paths]) or "."
         yield f"{len(paths)} files in {folder}, the last: {paths[-1].name}"
 
 
-def _troubles(summary: Summary) -> Iterator[str]:
+def _stage_troubles(summary: Summary) -> Iterator[str]:
     for name, stage in summary.stages.items():
         if stage.errors:
             again = f", opened again {stage.restarts} times" if stage.restarts else ""
@@ -360,14 +366,14 @@ def _troubles(summary: Summary) -> Iterator[str]:
             yield f"{name}: down for the last {stage.source.state_s or 0.0:.0f} s: {stage.source.reason}"
 
 
-def _over_current(events: Mapping[str, int]) -> Iterator[str]:
-    """Yield what slowed the board down that no figure above shows."""
+def _over_current_line(events: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line where the board lowered its clocks because it drew too much."""
     if named := listed(events):
         yield f"the board lowered its clocks as it drew too much: {named} events; see docs/meters.md"
 
 
-def _governed(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:
-    """Yield the governor's actions and reasons, with power or CPU time, and memory beside the plan."""
+def _governor_lines(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:
+    """Yield the governor's settings and actions, the power or CPU time used, and memory compared with the plan."""
     governor, used, plan = budgets.get("governor"), budgets.get("used"), budgets.get("memory")
     if not governor:
         return
@@ -388,13 +394,13 @@ def _governed(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:
         mapped = "" if plan["nvmap_bytes"] is None else f"; mapped by GPU and DLA {format_bytes(plan['nvmap_bytes'])}"
         yield f"memory: peak {format_bytes(plan['measured_bytes'])}, {difference}{mapped}"
         yield from plan["steps"]
-    for event in governor["events"][-_MOST_EVENTS:]:
+    for event in governor["events"][-_SHOWN_EVENTS:]:
         yield f"  {event['at_s']:7.1f} s  {event['kind']}: {event['reason']}"
     yield from (f"  note: {note}" for note in governor["notes"])
 
 
-def _broken_promises(file: PipelineFile, summary: Summary) -> Iterator[str]:
-    """Yield budgets that the measurements over the whole run exceed."""
+def _exceeded_budgets(file: PipelineFile, summary: Summary) -> Iterator[str]:
+    """Yield the budgets that the measurements of the run exceed."""
     budgets, used, p99 = file.config.budgets, summary.budgets.get("used"), summary.latency_ms.p99
     if budgets.latency is not None and p99 > budgets.latency * 1e3:
         yield f"over budget: latency p99 {format_ms(p99)}, promised {format_ms(budgets.latency * 1e3)}"

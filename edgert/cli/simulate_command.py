@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgert.planner.simulation import Simulation
     from edgert.simulator import Moment
 
-_MOST_ROWS = 12
+_SHOWN_ROWS = 12
 _COLUMNS = (
     terminal.Column("second", is_number=True),
     terminal.Column("fps", is_number=True),
@@ -75,7 +75,7 @@ def simulate(
 
 
 def show_simulation(console: terminal.Console, simulation: Simulation) -> None:
-    """Print the verdict, what happened over time, losses by stage, the governor's actions, and the assumptions."""
+    """Print the verdict, figures over time, drops of each stage, the governor's actions, and the assumptions."""
     from edgert.planner.simulation_page import simulation_headline, verdict_text
     from edgert.report.page import VERDICTS
 
@@ -104,8 +104,8 @@ def show_simulation(console: terminal.Console, simulation: Simulation) -> None:
 
 
 def _show_moments(console: terminal.Console, moments: Sequence[Moment]) -> None:
-    """Print every n-th moment, so that the table stays readable; the JSON and the page have all."""
-    step = -(-len(moments) // _MOST_ROWS)
+    """Print every n-th moment, so that the table stays short; the JSON and the page have all."""
+    step = -(-len(moments) // _SHOWN_ROWS)
     names = list(dict.fromkeys(name for moment in moments for name in moment.busy))
     rows = []
     for one in moments[step - 1 :: step]:

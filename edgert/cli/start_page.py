@@ -1,19 +1,18 @@
-"""``edgert`` alone: where you are, and the next step."""
+"""``edgert`` without a verb: what is here, and the next step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from edgert.errors import DeviceError
+
 _SHOWN = 4
+_HEAD_BYTES = 1 << 18
 
 
-def lines(folder: Path) -> Iterator[str]:
-    """Yield what edgert finds on this machine and in a folder, and the command to go on with.
-
-    Args:
-        folder: the current one.
-    """
+def start_page(folder: Path) -> Iterator[str]:
+    """Yield lines on this machine, its running pipelines and the files of a folder, and the command to go on with."""
     from edgert._version import __version__
     from edgert.board.detect import detect
     from edgert.control.client import running_pipelines
@@ -21,7 +20,10 @@ def lines(folder: Path) -> Iterator[str]:
     machine = detect()
     where = machine.board.title if machine.board else machine.model or f"{machine.cpu}, {machine.cores} cores"
     yield f"edgert {__version__} on {where}"
-    running = running_pipelines()
+    try:
+        running = running_pipelines()
+    except DeviceError:  # edgert ctl shows the reason
+        running = ()
     for one in running[:_SHOWN]:
         name = Path(one.key).stem if isinstance(one.state, str) else one.state.get("pipeline", one.key)
         yield f"  runs here: {name}, process {one.pid}"
@@ -45,14 +47,17 @@ def lines(folder: Path) -> Iterator[str]:
 
 
 def pipelines_in(folder: Path) -> list[Path]:
-    """Return the pipeline files of a folder, by name, without what ``edgert ctl save`` wrote."""
-    found = []
-    for file in sorted(folder.glob("*.y*ml")):
-        if not file.name.endswith(".live.yaml") and file.is_file():
-            with file.open(encoding="utf-8", errors="replace") as text:
-                if any(line.startswith("stages:") for line in text.read(_HEAD_BYTES).splitlines()):
-                    found.append(file)
-    return found
+    """Return a folder's pipeline files sorted by name, without those of ``edgert ctl save`` and unreadable ones."""
+    return [
+        file for file in sorted(folder.glob("*.y*ml")) if not file.name.endswith(".live.yaml") and _has_stages(file)
+    ]
 
 
-_HEAD_BYTES = 1 << 18
+def _has_stages(file: Path) -> bool:
+    try:
+        if not file.is_file():  # reading a FIFO would wait for a writer
+            return False
+        with file.open(encoding="utf-8", errors="replace") as text:
+            return any(line.startswith("stages:") for line in text.read(_HEAD_BYTES).splitlines())
+    except OSError:
+        return False

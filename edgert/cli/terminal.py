@@ -1,7 +1,4 @@
-"""Output of a verb: text and tables of one look, as wide as the terminal, and JSON.
-
-The JSON is one document, or a line for each event.
-"""
+"""Output of the verbs: text and tables in one style, as wide as the terminal; JSON as a document or as lines."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,20 +28,20 @@ UNKNOWN = "?"
 """Sign for an unknown value."""
 VERDICTS = {"kept": "green", "close": "yellow", "unknown": "dim", "missed": "red"}
 """Rich styles of budget verdicts."""
-_WIDTH = 1000  # of pipes and files, whose lines are neither folded nor cut
-_GAP = 2  # blank columns between two columns
-_LEAST = 30  # of a column whose text wraps, if it has as much
+_UNLIMITED_WIDTH = 1000  # of pipes and files, whose lines are neither folded nor cut
+_COLUMN_GAP = 2  # blank columns between two columns
+_MIN_WRAPPED_WIDTH = 30  # of a column whose text wraps, if it has as much
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column.
+    """A column of a table.
 
     Attributes:
-        heading: above it.
-        is_number: right-aligned.
-        wraps: its text may take several lines; others stand on one.
-        rank: columns of the highest rank go first where the terminal is too narrow; those of rank 0 stay.
+        heading: text above the column.
+        is_number: whether cells are right-aligned.
+        wraps: whether the text of a cell may take several lines.
+        rank: order of removal where the terminal is too narrow, the highest rank first; 0 is never removed.
     """
 
     heading: str
@@ -55,18 +52,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: a cell for each column, and a style of rich for all of them."""
+    """A row of a table: a cell for each column, and a style of rich for all cells."""
 
     cells: Sequence[str | Text]
     style: str = ""
 
 
 def console(json: Path | None = None, *, stderr: bool = False) -> Console:
-    """Return the console of a verb: as wide as the terminal, and without a limit where there is none.
+    """Return the console of a verb, as wide as the terminal; on a pipe or file, lines are not folded.
 
     Args:
-        json: where its JSON goes; the text goes to standard error where that is standard output.
-        stderr: prints to standard error in any case.
+        json: path of the verb's JSON; where that is standard output, the console prints to standard error.
+        stderr: whether the console prints to standard error in any case.
     """
     from rich.console import Console
 
@@ -76,95 +73,95 @@ def console(json: Path | None = None, *, stderr: bool = False) -> Console:
             return super().render_str(printable(text), *arguments, **options)
 
     made = Safe(stderr=stderr or is_stdout(json), highlight=False)
-    if made.stderr:  # the reader of the log may go away: rich would end the thread that logs, as by sys.exit
+    if made.stderr:  # rich would end the thread that logs, by SystemExit, when the reader of the log is gone
         made.on_broken_pipe = partial(setattr, made, "quiet", True)  # type: ignore[method-assign]
     if not made.is_terminal:
-        made.width = _WIDTH
+        made.width = _UNLIMITED_WIDTH
     return made
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], *, width: int, title: str = "", caption: str = "") -> Table:
-    """Return a table of at most ``width`` characters; columns left out for that are named below it.
+    """Return a table of at most ``width`` characters; the columns that do not fit are named below it.
 
-    Where the rest is still too wide, each row becomes a list with a line for each column: no digit is cut off.
+    Where even the columns of rank 0 do not fit, each row becomes a list with a line for each column.
 
     Args:
-        columns: of the table.
-        rows: of the table.
-        width: of the terminal.
-        title: above it.
-        caption: below it.
+        columns: columns from left to right.
+        rows: rows from top to bottom.
+        width: width of the terminal.
+        title: text above the table.
+        caption: text below the table.
     """
     from rich.table import Table
 
     lines = list(rows)
-    shown = _shown(columns, lines, width)
+    shown = _fitting_columns(columns, lines, width)
     is_list = shown is None
     shown = list(range(len(columns))) if shown is None else shown
     left_out = ", ".join(one.heading for number, one in enumerate(columns) if number not in shown)
     below = "; ".join(filter(None, (caption, left_out and f"in a wider terminal: {left_out}")))
-    made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    made.title, made.title_justify, made.title_style = _text(title) if title else None, "left", "bold"
-    made.caption, made.caption_justify, made.caption_style = _text(below) if below else None, "left", "dim"
+    made = Table(box=None, pad_edge=False, padding=(0, _COLUMN_GAP, 0, 0), header_style="bold")
+    made.title, made.title_justify, made.title_style = _as_text(title) if title else None, "left", "bold"
+    made.caption, made.caption_justify, made.caption_style = _as_text(below) if below else None, "left", "dim"
     if is_list:
         made.show_header = False
         made.add_column(overflow="fold")
         for line in lines:
-            made.add_row(_listed(columns, line), style=line.style)
+            made.add_row(_row_as_list(columns, line), style=line.style)
         return made
     for column in (columns[number] for number in shown):
         made.add_column(
-            _text(column.heading),
+            _as_text(column.heading),
             justify="right" if column.is_number else "left",
             no_wrap=not column.wraps,
             overflow="fold",
         )
     for line in lines:
-        made.add_row(*(_text(line.cells[number]) for number in shown), style=line.style)
+        made.add_row(*(_as_text(line.cells[number]) for number in shown), style=line.style)
     return made
 
 
-def _listed(columns: Sequence[Column], row: Row) -> Text:
-    """Return a row as a heading, its first cell, and a line for each other cell that is not empty."""
+def _row_as_list(columns: Sequence[Column], row: Row) -> Text:
+    """Return a row as lines: its first cell in bold, then the heading and text of each other filled cell."""
     from rich.text import Text
 
-    first, *rest = map(_text, row.cells)
+    first, *rest = map(_as_text, row.cells)
     named = zip(columns[1:], rest, strict=True)
     lines = [Text.assemble(f"  {column.heading} ", cell) for column, cell in named if cell.plain.strip()]
     return Text("\n").join([Text.assemble((first.plain, "bold")), *lines])
 
 
 def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Return names in bold, each with its text."""
+    """Return a table of two columns: names in bold, and their text."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 1))
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
     for name, text in rows:
-        made.add_row(_text(name), _text(text))
+        made.add_row(_as_text(name), _as_text(text))
     return made
 
 
-def marked(text: str, style: str) -> Text:
-    """Return text in a style of rich."""
+def styled(text: str, style: str) -> Text:
+    """Return text in a style of rich, without control characters."""
     from rich.text import Text
 
     return Text(printable(text), style=style)
 
 
-def _text(cell: str | Text) -> Text:
-    """Return plain text as it is: brackets are no markup, and control characters do not steer the terminal."""
+def _as_text(cell: str | Text) -> Text:
+    """Return a cell as text of rich, in which brackets are not markup; text without control characters."""
     from rich.text import Text
 
     return Text(printable(cell)) if isinstance(cell, str) else cell
 
 
-def _shown(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int] | None:
-    """Return numbers of the columns that fit; None where those that must stay do not."""
-    widths = [_width(column, [row.cells[number] for row in rows]) for number, column in enumerate(columns)]
+def _fitting_columns(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int] | None:
+    """Return the numbers of the columns that fit; None where the columns of rank 0 do not."""
+    widths = [_column_width(column, [row.cells[number] for row in rows]) for number, column in enumerate(columns)]
     shown = list(range(len(columns)))
-    while sum(widths[number] + _GAP for number in shown) - _GAP > width:
+    while sum(widths[number] + _COLUMN_GAP for number in shown) - _COLUMN_GAP > width:
         last = max(shown, key=lambda number: (columns[number].rank, number))
         if columns[last].rank == 0:
             return None
@@ -172,25 +169,25 @@ def _shown(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[i
     return shown
 
 
-def _width(column: Column, cells: Iterable[str | Text]) -> int:
+def _column_width(column: Column, cells: Iterable[str | Text]) -> int:
     from rich.cells import cell_len
 
     most = max([cell_len(column.heading), *(cell_len(str(cell)) for cell in cells)])
-    return min(most, _LEAST) if column.wraps else most
+    return min(most, _MIN_WRAPPED_WIDTH) if column.wraps else most
 
 
 def is_stdout(path: Path | None) -> bool:
-    """Return whether JSON goes to standard output, which leaves standard error for the text."""
+    """Return whether a path means standard output."""
     return str(path) == "-"
 
 
-def as_typed() -> str:
-    """Return the command that runs, for reports."""
+def command_line() -> str:
+    """Return the command line of this process, for reports."""
     return shlex.join(["edgert", *sys.argv[1:]])
 
 
 def write_json(data: object, path: Path | None) -> None:
-    """Write plain data as JSON to a file atomically, to standard output for ``-``, and nowhere for None.
+    """Write plain data as JSON: to a file atomically, to standard output for ``-``, nowhere for None.
 
     Raises:
         ArtifactError: the file cannot be written.
@@ -206,9 +203,9 @@ def write_json(data: object, path: Path | None) -> None:
     replace_text(path, text)
 
 
-def opened_by(path: Path) -> str:
-    """Return the path of a trace, and what opens it."""
-    viewer = "a browser" if path.suffix == ".html" else "https://ui.perfetto.dev, which sends nothing of it anywhere"
+def how_to_open(path: Path) -> str:
+    """Return the path of a trace, and the program that opens it."""
+    viewer = "a browser" if path.suffix == ".html" else "https://ui.perfetto.dev, which does not upload it"
     return f"{path}: open it in {viewer}"
 
 
@@ -228,32 +225,38 @@ def write_report(screen: Console, page: Callable[[], str], path: Path | None) ->
 
 @contextmanager
 def json_lines(path: Path | None) -> Iterator[Callable[[object], None]]:
-    """Yield a function that writes plain data as JSON, one object per line at once, from any thread.
+    """Yield a function that writes an object as a line of JSON at once, from any thread.
 
-    An :class:`EdgertError` that leaves the context is its last line: ``{"error": {...}}``.
+    An :class:`EdgertError` that leaves the context becomes the last line: ``{"error": {...}}``.
 
     Args:
-        path: a file, ``-`` for standard output, or None for nowhere.
+        path: path of a file, ``-`` for standard output, or None for nowhere.
 
     Raises:
-        ArtifactError: the file cannot be opened.
+        ArtifactError: the file cannot be opened or written.
     """
     file, lock = None, threading.Lock()
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext
     if path is not None and not is_stdout(path):
         from edgert.files import written
 
-        with written(path):
+        guard = partial(written, path)
+        with guard():
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("w", encoding="utf-8")
 
     def write(data: object) -> None:
         if path is not None:
-            with lock:
+            with lock, guard():
                 typer.echo(json_text.dumps(data), file=file)  # flushes
 
-    with nullcontext() if file is None else file:
-        try:
-            yield write
-        except EdgertError as error:
+    try:
+        yield write
+    except EdgertError as error:
+        with suppress(EdgertError):  # the file cannot be written: the first error matters more
             write({"error": error.to_json()})
-            raise
+        raise
+    finally:
+        if file is not None:
+            with suppress(OSError):  # every line was flushed, so write() has raised this error
+                file.close()

@@ -1,4 +1,4 @@
-"""The screen of ``edgert top``: pipelines or boards with their history, one of them in full, and the keys."""
+"""The screen of ``edgert top``: pipelines or boards with their history, the details of one, and the keys."""
 
 from __future__ import annotations
 
@@ -23,57 +23,57 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# Figures that another process reports, shown: each may be missing, or anything.
+# Figures that another process reports: each may be missing, or of any type.
 
-_MOST = 2**63
-"""Largest number that is accepted: Python's integers have no limit, and its floats have one."""
-_FOUR_DIGITS, _LEAST = 1e4, 1e-4
+_LARGEST_NUMBER = 2**63
+"""Largest accepted number: larger integers of Python do not fit into a float."""
+_FOUR_DIGITS, _SMALLEST_NUMBER = 1e4, 1e-4
 
 
-def part(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return the mapping under a key; an empty one where there is none."""
+def mapping_at(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the mapping under a key; an empty one where the value is not a mapping."""
     found = of.get(key)
     return found if isinstance(found, dict) else {}
 
 
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a number that can be shown."""
-    return isinstance(value, (int, float)) and -_MOST <= value <= _MOST
+    return isinstance(value, (int, float)) and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER
 
 
-def number(value: object, form: str | Callable[[float], str]) -> str:
-    """Return a number in a format, or as a function writes it; ``?`` for anything else."""
+def format_number(value: object, form: str | Callable[[float], str]) -> str:
+    """Return a number by a format string or function; ``?`` for anything else."""
     if not is_number(value):
         return UNKNOWN
     return form.format(value) if isinstance(form, str) else form(value)
 
 
 def plain_number(value: float) -> str:
-    """Return four digits, and of large numbers all of them: never an exponent."""
-    return f"{value:,.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:.4g}" if abs(value) >= _LEAST else "0"
+    """Return a number with four digits, or all digits of a large one; never with an exponent."""
+    return f"{value:,.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:.4g}" if abs(value) >= _SMALLEST_NUMBER else "0"
 
 
-def size(value: object) -> str:
-    """Return a number of bytes; ``?`` for anything else."""
+def format_size(value: object) -> str:
+    """Return a number of bytes in a fitting unit; ``?`` for anything else."""
     return format_bytes(value) if isinstance(value, int) and is_number(value) else UNKNOWN
 
 
-def text(value: object) -> str:
-    """Return the text without control characters, which would steer the terminal."""
+def clean_text(value: object) -> str:
+    """Return a text without control characters, which the terminal would obey; an empty one for anything else."""
     return "".join(filter(str.isprintable, value)) if isinstance(value, str) else ""
 
 
-def shares(share: Mapping[str, Any]) -> Iterator[str]:
+def last_minute_cells(share: Mapping[str, Any]) -> Iterator[str]:
     """Yield frames a second, dropped results, and median and 99th percentile of latency, of the last minute."""
-    latency, dropped = part(share, "latency_ms"), part(share, "dropped").values()
-    yield number(share.get("fps"), plain_number)
-    yield number(sum(filter(is_number, dropped)), "{:.0f}") if share else UNKNOWN
-    yield from (number(latency.get(place), format_ms) for place in ("p50", "p99"))
+    latency, dropped = mapping_at(share, "latency_ms"), mapping_at(share, "dropped").values()
+    yield format_number(share.get("fps"), plain_number)
+    yield format_number(sum(filter(is_number, dropped)), "{:.0f}") if share else UNKNOWN
+    yield from (format_number(latency.get(place), format_ms) for place in ("p50", "p99"))
 
 
-# Lines of the screen, and one of them in full.
+# Rows of the screen, and the details of one.
 
-_CAMERAS = (
+_CAMERA_COLUMNS = (
     terminal.Column("camera", wraps=True),
     terminal.Column("fps", is_number=True),
     terminal.Column("dropped", is_number=True),
@@ -81,13 +81,13 @@ _CAMERAS = (
     terminal.Column("p99", is_number=True),
     terminal.Column("state", wraps=True),
 )
-_STAGES = (
+_STAGE_COLUMNS = (
     terminal.Column("stage", wraps=True),
     terminal.Column("fps", is_number=True),
     terminal.Column("busy", is_number=True),
-    *_CAMERAS[2:],
+    *_CAMERA_COLUMNS[2:],
 )
-_PIPELINES = (
+_PIPELINE_COLUMNS = (
     terminal.Column("pipeline", wraps=True),
     terminal.Column("fps", is_number=True),
     terminal.Column("frames", is_number=True, rank=3),
@@ -98,9 +98,9 @@ _PIPELINES = (
     terminal.Column("budgets", wraps=True),
     terminal.Column("process"),
 )
-HISTORY = terminal.Column("fps so far", rank=2)
-"""The column of a sparkline, where there are several samples."""
-_SAMPLES = 16
+HISTORY_COLUMN = terminal.Column("fps so far", rank=2)
+"""Column of the sparklines, shown when there are several samples."""
+_HISTORY_SAMPLES = 16
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _KEYS = {
     b"q": "quit",
@@ -117,22 +117,22 @@ _KEYS = {
     b"j": "down",
 }
 _HELP = "q quit · ↑ ↓ choose · Enter its stages · space pause"
-_STOP_S = 0.25
-"""Longest time until a signal ends the wait for a key."""
+_STOP_CHECK_S = 0.25
+"""Interval in which the wait for a key checks whether it shall end."""
 
 Row = dict[str, Any]
-"""A pipeline or board as plain data: ``at`` (``process 123``, or an address), and its state with ``stats`` as a live
-page gives them; or its ``trouble``."""
+"""A pipeline or board as plain data: its place ``at`` (``process 123``, or an address), and either its state with the
+``stats`` of a live page, or the ``trouble`` why there are none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One sample.
+class Snapshot:
+    """One sample of all pipelines or boards.
 
     Attributes:
         rows: pipelines or boards, in their order on the screen.
-        shown: what the screen shows, with the row of this ``at`` marked.
-        have_answered: whether every one of them gave its state.
+        shown: function that returns the screen, given the ``at`` of the row to mark.
+        have_answered: whether every pipeline or board gave its state.
     """
 
     rows: Sequence[Row]
@@ -141,18 +141,18 @@ class Look:
 
 
 class History:
-    """Frames a second of each row, of the last samples."""
+    """Frames a second of each row in the last samples."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[float | None]] = {}
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Add a sample; rows that are gone are forgotten."""
-        self._seen = {row["at"]: self._seen.get(row["at"], deque(maxlen=_SAMPLES)) for row in rows}
+        """Add a sample; forget rows that are no longer there."""
+        self._seen = {row["at"]: self._seen.get(row["at"], deque(maxlen=_HISTORY_SAMPLES)) for row in rows}
         for row in rows:
-            stats = part(row, "stats")
+            stats = mapping_at(row, "stats")
             now = row.get("fps_now")
-            fps = part(stats, "recent").get("fps", stats.get("fps")) if now is None else now
+            fps = mapping_at(stats, "recent").get("fps", stats.get("fps")) if now is None else now
             self._seen[row["at"]].append(float(fps) if is_number(fps) else None)
 
     def of(self, row: Row) -> str:
@@ -162,20 +162,20 @@ class History:
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Return a block for each value, from nothing to the largest; a blank for an unknown one."""
+    """Return a block for each value, as high as its share of the largest; a blank for an unknown value."""
     most = max((value for value in values if value is not None), default=0.0) or 1.0
     last = len(_BLOCKS) - 1
     return "".join(" " if value is None else _BLOCKS[max(0, round(last * value / most))] for value in values)
 
 
 class Panel:
-    """A screen that keys change: they choose a row, open it, or keep the screen as it is.
+    """A screen with keys, which choose a row, open its details, or pause the screen.
 
     Args:
-        draw: shows something in place of what was there.
-        read: waits so many seconds for a key, and returns its meaning; see :func:`keyboard`. None: there are no keys.
-        stopped: set by ``q``.
-        width: of the terminal.
+        draw: function that replaces the screen's content.
+        read: function that waits some seconds for a key, as :func:`keyboard` yields it; None: there are no keys.
+        stopped: event that ``q`` sets.
+        width: width of the terminal.
     """
 
     def __init__(
@@ -186,24 +186,24 @@ class Panel:
         width: int,
     ) -> None:
         self._draw, self._read, self._stopped, self._width = draw, read, stopped, width
-        self._look: Look | None = None
+        self._look: Snapshot | None = None
         self._chosen, self._is_open, self._is_paused = "", False, False
 
-    def show(self, look: Look) -> None:
+    def show(self, look: Snapshot) -> None:
         """Show a new sample."""
         self._look = look
         self._redraw()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the next sample, as long as the screen is paused; return whether it is over."""
+        """Wait until the next sample is due and the screen is not paused; return whether to end instead."""
         if self._read is None:
             return self._stopped.wait(seconds)
         until_s = time.monotonic() + seconds
         while not self._stopped.is_set():
-            left_s = _STOP_S if self._is_paused else until_s - time.monotonic()
+            left_s = _STOP_CHECK_S if self._is_paused else until_s - time.monotonic()
             if left_s <= 0:
                 return False
-            if key := self._read(min(left_s, _STOP_S)):
+            if key := self._read(min(left_s, _STOP_CHECK_S)):
                 self._press(key)
         return True
 
@@ -229,22 +229,22 @@ class Panel:
             return
         chosen = next((row for row in self._look.rows if row["at"] == self._chosen), None)
         is_open = self._is_open and chosen is not None
-        shown = Group(*_in_full(chosen, self._width)) if is_open and chosen else self._look.shown(self._chosen)
+        shown = Group(*_row_details(chosen, self._width)) if is_open and chosen else self._look.shown(self._chosen)
         if self._read is None:
             self._draw(shown)
             return
         help_line = f"Esc all of them · {_HELP}" if is_open else _HELP
         line = ("paused: space goes on", "yellow") if self._is_paused else (help_line, "dim")
-        self._draw(Group(terminal.marked(*line), shown))
+        self._draw(Group(terminal.styled(*line), shown))
 
 
 @contextmanager
 def keyboard() -> Iterator[Callable[[float], str] | None]:
-    """Yield a function that waits so many seconds for a key, and returns what it means, or an empty text.
+    """Yield a function that waits some seconds for a key, and returns its meaning; an empty text for no known key.
 
-    Yields None where this program cannot read keys: its input is no terminal, or it runs in the background.
+    Yields None where this program cannot read keys: its input is not its terminal, or it runs in the background.
     """
-    if not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+    if not _may_read_keys():
         yield None
         return
     import termios
@@ -256,7 +256,7 @@ def keyboard() -> Iterator[Callable[[float], str] | None]:
         if not select.select([terminal_fd], [], [], seconds)[0]:
             return ""
         typed = os.read(terminal_fd, 16)
-        if not typed:  # the other end of the terminal is gone
+        if not typed:  # the terminal is gone
             return "quit"
         return _KEYS.get(typed, "")
 
@@ -268,112 +268,120 @@ def keyboard() -> Iterator[Callable[[float], str] | None]:
         termios.tcsetattr(terminal_fd, termios.TCSADRAIN, before)
 
 
-def _in_full(row: Row, width: int) -> Iterator[RenderableType]:
-    """Yield the name of a pipeline or board, its stages, and its cameras."""
-    stats = part(row, "stats")
-    name = " ".join(filter(None, (text(row.get("label")), text(row.get("name")) or text(stats.get("name")))))
-    yield terminal.marked(" · ".join(filter(None, (name, text(row["at"])))), "bold")
-    if trouble := text(row.get("trouble")):
-        yield terminal.marked(trouble, "red")
+def _may_read_keys() -> bool:
+    try:
+        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:  # a terminal, but not the one that controls this process
+        return False
+
+
+def _row_details(row: Row, width: int) -> Iterator[RenderableType]:
+    """Yield the details of a pipeline or board: its name, stages and cameras."""
+    stats = mapping_at(row, "stats")
+    name = " ".join(
+        filter(None, (clean_text(row.get("label")), clean_text(row.get("name")) or clean_text(stats.get("name"))))
+    )
+    yield terminal.styled(" · ".join(filter(None, (name, clean_text(row["at"])))), "bold")
+    if trouble := clean_text(row.get("trouble")):
+        yield terminal.styled(trouble, "red")
         return
-    yield terminal.table(_STAGES, list(_stages(stats)), width=width, title="stages, last minute")
-    if cameras := list(_cameras([row])):
+    yield terminal.table(_STAGE_COLUMNS, list(_stage_rows(stats)), width=width, title="stages, last minute")
+    if cameras := list(_camera_rows([row])):
         yield ""
-        yield terminal.table(_CAMERAS, cameras, width=width, title="cameras, last minute")
+        yield terminal.table(_CAMERA_COLUMNS, cameras, width=width, title="cameras, last minute")
 
 
-def _stages(stats: Mapping[str, Any]) -> Iterator[terminal.Row]:
-    recent = part(part(stats, "recent"), "stages")
-    for name, stage in part(stats, "stages").items():
-        if not isinstance(stage, dict) or part(stage, "source"):
+def _stage_rows(stats: Mapping[str, Any]) -> Iterator[terminal.Row]:
+    recent = mapping_at(mapping_at(stats, "recent"), "stages")
+    for name, stage in mapping_at(stats, "stages").items():
+        if not isinstance(stage, dict) or mapping_at(stage, "source"):
             continue
-        share = part(recent, name)
-        fps, *rest = shares(share)
-        busy = number(share.get("busy_percent", stage.get("busy_percent")), "{:.0f} %")
-        failing, stuck_s = text(stage.get("failing")), stage.get("stuck_s")
+        share = mapping_at(recent, name)
+        fps, *rest = last_minute_cells(share)
+        busy = format_number(share.get("busy_percent", stage.get("busy_percent")), "{:.0f} %")
+        failing, stuck_s = clean_text(stage.get("failing")), stage.get("stuck_s")
         state = f"down: {failing}" if failing else ""
         if is_number(stuck_s) and stuck_s:
             state = f"in one call for {format_ms(1e3 * stuck_s)}"
-        yield terminal.Row((text(name), fps, busy, *rest, state), "yellow" if state else "")
+        yield terminal.Row((clean_text(name), fps, busy, *rest, state), "yellow" if state else "")
 
 
 def pipeline_table(rows: Sequence[Row], width: int, history: History | None = None, chosen: str = "") -> Table | Text:
     """Return a table of each pipeline's rates and budgets, or why they are not known; a line without pipelines.
 
     Args:
-        rows: pipelines.
-        width: of the terminal.
-        history: of them; None shows none.
-        chosen: ``at`` of the row that is marked.
+        rows: pipelines from top to bottom.
+        width: width of the terminal.
+        history: history of their rates; None shows none.
+        chosen: place ``at`` of the row to mark.
     """
     if not rows:
-        return terminal.marked("no pipelines of this user are running", "bold")
+        return terminal.styled("no pipelines of this user are running", "bold")
     shown = []
     for row in rows:
-        name = " ".join(filter(None, (text(row.get("label")), text(row.get("name")))))
-        last = row.get("trouble") or ", ".join(_promises(row))
-        cells = [text(cell) for cell in (name or row["at"], *_figures(row), last, row["at"])]
+        name = " ".join(filter(None, (clean_text(row.get("label")), clean_text(row.get("name")))))
+        last = row.get("trouble") or ", ".join(_budget_texts(row))
+        cells = [clean_text(cell) for cell in (name or row["at"], *_pipeline_cells(row), last, row["at"])]
         cells += [] if history is None else [history.of(row)]
-        shown.append(terminal.Row(cells, style_of("yellow" if "trouble" in row else "", row, chosen)))
-    columns = _PIPELINES if history is None else (*_PIPELINES, HISTORY)
+        shown.append(terminal.Row(cells, row_style("yellow" if "trouble" in row else "", row, chosen)))
+    columns = _PIPELINE_COLUMNS if history is None else (*_PIPELINE_COLUMNS, HISTORY_COLUMN)
     return terminal.table(columns, shown, width=width, title="pipelines, last minute")
 
 
-def style_of(style: str, row: Row, chosen: str) -> str:
-    """Return a row's style, which marks the chosen one."""
+def row_style(style: str, row: Row, chosen: str) -> str:
+    """Return a row's style, reversed for the chosen row."""
     return f"{style} reverse".strip() if row["at"] == chosen else style
 
 
 def camera_table(pipelines: Sequence[Row], width: int) -> Table | None:
     """Return a table of all cameras; None where there are none."""
-    cameras = list(_cameras(pipelines))
-    return terminal.table(_CAMERAS, cameras, width=width, title="cameras, last minute") if cameras else None
+    cameras = list(_camera_rows(pipelines))
+    return terminal.table(_CAMERA_COLUMNS, cameras, width=width, title="cameras, last minute") if cameras else None
 
 
-def _cameras(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
-    """Yield a row for each source that can go down and come back."""
+def _camera_rows(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
+    """Yield a row for each source that can be down, such as a camera."""
     for row in pipelines:
-        stats = part(row, "stats")
-        for name, stage in part(stats, "stages").items():
-            source = part(stage, "source") if isinstance(stage, dict) else {}
+        stats = mapping_at(row, "stats")
+        for name, stage in mapping_at(stats, "stages").items():
+            source = mapping_at(stage, "source") if isinstance(stage, dict) else {}
             if not isinstance(up := source.get("up"), bool):
                 continue
-            streams = part(part(stats, "recent"), "streams")
-            share = part(streams, name) or ({"fps": 0} if streams else {})
-            reason = text(source.get("reason"))
-            state = (
-                f"{'up' if up else 'down'} for {number(source.get('state_s'), '{:.0f}')} s{reason and f': {reason}'}"
-            )
-            cells = (f"{text(row.get('name'))} {text(name)}".strip(), *shares(share), state)
+            streams = mapping_at(mapping_at(stats, "recent"), "streams")
+            share = mapping_at(streams, name) or ({"fps": 0} if streams else {})
+            reason = clean_text(source.get("reason"))
+            seconds = format_number(source.get("state_s"), "{:.0f}")
+            state = f"{'up' if up else 'down'} for {seconds} s{reason and f': {reason}'}"
+            cells = (f"{clean_text(row.get('name'))} {clean_text(name)}".strip(), *last_minute_cells(share), state)
             yield terminal.Row(cells, "" if up else "yellow")
 
 
-def _figures(row: Row) -> Iterator[str]:
-    """Yield a pipeline's figures, in the order of the columns; another program wrote them, so they may be anything."""
+def _pipeline_cells(row: Row) -> Iterator[str]:
+    """Yield a pipeline's figures in the order of the columns."""
     if "trouble" in row:
         yield from ("",) * 6
         return
     stats = row["stats"]
-    recent = part(stats, "recent")
-    _, *last_minute = shares(recent)
-    yield number(recent.get("fps", stats.get("fps")), plain_number)  # the sparkline has those of this second
-    yield number(stats.get("frames_out"), plain_number)
+    recent = mapping_at(stats, "recent")
+    _, *last_minute = last_minute_cells(recent)
+    yield format_number(recent.get("fps", stats.get("fps")), plain_number)  # the sparkline has those of this second
+    yield format_number(stats.get("frames_out"), plain_number)
     yield from last_minute
-    yield size(stats.get("peak_rss_bytes"))
+    yield format_size(stats.get("peak_rss_bytes"))
 
 
-def _promises(row: Row) -> Iterator[str]:
-    """Yield what the governor does, and each budget with the part of it that is used."""
+def _budget_texts(row: Row) -> Iterator[str]:
+    """Yield the governor's setting, and each budget with what is used of it."""
     stats = row["stats"]
-    budgets, promised = part(stats, "budgets"), part(stats, "promised")
-    if governor := part(budgets, "governor"):
-        yield text(governor.get("setting"))
-        yield f"{number(budgets.get('throttled'), '{:.0f}')} throttled"
-    if used := part(budgets, "used"):
-        taken, limit = number(used.get("mean"), "{:.3g}"), number(used.get("limit"), "{:g}")
-        yield f"{taken} of {limit} {text(used.get('unit'))}"
+    budgets, promised = mapping_at(stats, "budgets"), mapping_at(stats, "promised")
+    if governor := mapping_at(budgets, "governor"):
+        yield clean_text(governor.get("setting"))
+        yield f"{format_number(budgets.get('throttled'), '{:.0f}')} throttled"
+    if used := mapping_at(budgets, "used"):
+        taken, limit = format_number(used.get("mean"), "{:.3g}"), format_number(used.get("limit"), "{:g}")
+        yield f"{taken} of {limit} {clean_text(used.get('unit'))}"
     if is_number(limit_s := promised.get("latency")):
-        latency = part(part(stats, "recent"), "latency_ms")
-        yield f"p99 {number(latency.get('p99'), format_ms)} of {format_ms(1e3 * float(limit_s))}"
+        latency = mapping_at(mapping_at(stats, "recent"), "latency_ms")
+        yield f"p99 {format_number(latency.get('p99'), format_ms)} of {format_ms(1e3 * float(limit_s))}"
     if "memory" in promised:
-        yield f"{size(stats.get('peak_rss_bytes'))} of {size(promised['memory'])}"
+        yield f"{format_size(stats.get('peak_rss_bytes'))} of {format_size(promised['memory'])}"

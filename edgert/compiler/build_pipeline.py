@@ -20,7 +20,7 @@ from edgert.bundle.manifest import Manifest, ModelEntry
 from edgert.compiler.build_target import BuildTarget, ModelJob, batching, build_target, engines_of
 from edgert.compiler.model_forms import PLAN, ModelForms, build_forms, pack_model, plan_step
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
-from edgert.config.pipeline_file import CODE, PipelineSource
+from edgert.config.pipeline_file import CODE_PREFIX, PipelineSource
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause, shown
 from edgert.files import cache_folder, total_bytes
 from edgert.quantization.precision import check_precision
@@ -98,7 +98,7 @@ def pipeline_text(
     if file.config.ops:
         data["ops"] = list(operator_members(file.config, file.document.path.parent).values())
     for loc, spec in file.config.code.items():
-        _put(data, loc, (CODE if loc[-1] == "source" else "") + spec.rpartition("/")[2])
+        _put(data, loc, (CODE_PREFIX if loc[-1] == "source" else "") + spec.rpartition("/")[2])
     for name, section in data.get("models", {}).items():
         section["onnx"] = models[name]
         if name in static and "input" in section:

@@ -1,7 +1,7 @@
-"""YAML text as plain data that remembers the line of every key.
+"""YAML text as plain data, with the line of every key.
 
-``${NAME}`` is filled in from the environment, and hidden in everything that is printed. ``--set key.path=value``
-replaces or adds one key.
+``${NAME}`` is replaced by the environment variable, whose value is hidden in everything that is printed.
+``--set key.path=value`` replaces or adds one key.
 """
 
 from __future__ import annotations
@@ -17,36 +17,38 @@ from typing import Any
 import yaml
 
 from edgert import limits, yaml_nodes
-from edgert.config.file_overlay import keys_of, merged, overlay_of, refuse_overlay
+from edgert.config.file_overlay import changed_keys, merge_overlay, overlay_path, refuse_overlay
 from edgert.errors import ConfigError, cause, hide, nearest
+from edgert.files import is_file
 from edgert.installation import CHECKPOINTS, export_first, pipeline_names
 from edgert.units import whole_number
 
 _VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")
-_INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_NAME_AND_DEFAULT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str"))
-_ASIDE = {0xDC80 + byte: 0x10FE80 + byte for byte in range(128)}
-"""Bytes of a command line that are no UTF-8 text, as Python has them (PEP 383), to characters that YAML takes."""
-_BACK = {character: byte for byte, character in _ASIDE.items()}
+_BYTE_TO_CHARACTER = {0xDC80 + byte: 0x10FE80 + byte for byte in range(128)}
+"""Python's surrogates for non-UTF-8 bytes of a command line (PEP 383), to characters that YAML accepts."""
+_CHARACTER_TO_BYTE = {character: byte for byte, character in _BYTE_TO_CHARACTER.items()}
 _MAPPING = "<mapping>"
 _STARTER = "edgert new MODEL.onnx writes a starter"
 
 
 Loc = tuple["str | int", ...]
+"""Key path: the keys and list indices that lead to a value."""
 
 
 def fill_in(text: str, env: Mapping[str, str], where: str) -> str:
     """Return ``text`` with ``${NAME}`` and ``${NAME:-default}`` replaced.
 
-    Values from the environment are hidden from then on in everything that is printed.
+    From then on, values from the environment are hidden in everything that is printed.
 
     Raises:
         ConfigError: a variable is unset or malformed.
     """
 
     def value(match: re.Match[str]) -> str:
-        inside = _INSIDE.fullmatch(match[1])
+        inside = _NAME_AND_DEFAULT.fullmatch(match[1])
         if inside is None or not match[2]:
             fix = "write ${NAME}, or ${NAME:-default} for a default"
             raise ConfigError(f"cannot understand {match[0]!r}", where=where, fix=fix)
@@ -64,16 +66,16 @@ def fill_in(text: str, env: Mapping[str, str], where: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Plain data read from a file, and where each part of it stands.
+    """Plain data read from a file, with the place of each part.
 
     Attributes:
-        path: the file.
-        data: nested dicts, lists and scalars, environment variables filled in; not for printing.
+        path: path of the file.
+        data: nested dicts, lists and scalars, with environment variables filled in; not for printing.
         places: key path → ``file:line`` or ``--set key=value``.
-        written: key path → the text before ``${VAR}`` was filled in; what errors may print.
-        base: the data without the overlay; None of a mapping.
-        overlay: the file that was loaded after it; None: there is none.
-        overrides: of the command line.
+        written: key path → the text before ``${VAR}`` was filled in, which errors may print.
+        base: data without the overlay; None for a mapping.
+        overlay: path of the overlay; None without one.
+        overrides: ``key.path=value`` strings of the command line.
     """
 
     path: Path
@@ -92,13 +94,13 @@ class Document:
         return f"{self.overlay} is loaded after {self.path.name}; delete it to leave it out"
 
     def where(self, loc: Iterable[str | int]) -> str:
-        """Return ``file:line a.b.c`` of a key path, or of the nearest enclosing key that was written."""
+        """Return ``file:line a.b.c`` of a key path; the line is that of the nearest enclosing key in the file."""
         loc = tuple(loc)
         known = next((loc[:n] for n in range(len(loc), -1, -1) if loc[:n] in self.places), ())
-        return _at(str(self.places.get(known, self.path)), loc)
+        return _with_path(str(self.places.get(known, self.path)), loc)
 
 
-def read(
+def read_document(
     path: str | Path,
     overrides: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
@@ -108,20 +110,21 @@ def read(
     """Read a pipeline file, and its overlay (:mod:`edgert.config.file_overlay`) where there is one.
 
     Args:
-        path: a YAML file.
-        overrides: ``key.path=value`` strings; the value is YAML too.
+        path: path of a YAML file.
+        overrides: ``key.path=value`` strings, whose values are YAML.
         env: variables for ``${NAME}`` and ``${NAME:-default}``; the process environment when None.
-        has_overlay: whether its overlay is loaded after it.
+        has_overlay: whether the file's overlay is loaded after it.
 
     Raises:
-        ConfigError: no such file, not YAML, a key twice, an unset variable, a malformed override.
+        ConfigError: the file is missing or not YAML, a key is written twice, a variable is unset, or an override is
+            malformed.
     """
     path, overrides = Path(path), tuple(overrides)
     refuse_overlay(path)
-    return parsed(_read_text(path), path, overrides, env, has_overlay=has_overlay)
+    return parse_document(_read_text(path), path, overrides, env, has_overlay=has_overlay)
 
 
-def parsed(
+def parse_document(
     text: str,
     path: Path,
     overrides: tuple[str, ...] = (),
@@ -130,25 +133,25 @@ def parsed(
     has_overlay: bool = True,
     name: str = "",
 ) -> Document:
-    """Return the document of a text in the place of a pipeline file; see :func:`read`.
+    """Parse a text in the place of a pipeline file; see :func:`read_document`.
 
     Args:
-        text: YAML.
-        path: of the file.
-        overrides: as in :func:`read`, as ``env``.
-        env: see there.
-        has_overlay: whether the overlay of the file is loaded after the text.
-        name: of the text in errors; default: the path.
+        text: YAML text.
+        path: path of the pipeline file.
+        overrides: as in :func:`read_document`.
+        env: as in :func:`read_document`.
+        has_overlay: whether the file's overlay is loaded after the text.
+        name: name of the text in errors; default: the path.
     """
     env = os.environ if env is None else env
-    builder, overlay = _Builder(name or str(path), env), overlay_of(path) if has_overlay else None
-    data = _mapping(builder, text, _STARTER)
+    builder, overlay = _Builder(name or str(path), env), overlay_path(path) if has_overlay else None
+    data = _parse_mapping(builder, text, _STARTER)
     base = deepcopy(data)
-    if overlay is not None and overlay.is_file():
+    if overlay is not None and is_file(overlay):
         above = _Builder(str(overlay), env)
-        own = _mapping(above, _read_text(overlay), f"delete it, and {path.name} alone holds")
-        builder.replace(keys_of(own, data), above)
-        data = merged(data, own)
+        own = _parse_mapping(above, _read_text(overlay), f"delete it, and {path.name} alone holds")
+        builder.take_places(changed_keys(own, data), above)
+        data = merge_overlay(data, own)
     else:
         overlay = None
     data = deepcopy(data)
@@ -158,29 +161,29 @@ def parsed(
     return Document(path, data, builder.places, builder.written, base, overlay, overrides)
 
 
-def _mapping(builder: _Builder, text: str, fix: str) -> dict[str, Any]:
+def _parse_mapping(builder: _Builder, text: str, fix: str) -> dict[str, Any]:
     node = _compose(text, builder.name)
     if node is None:
         raise ConfigError(f"{builder.name} is empty", fix=fix)
     if not isinstance(node, yaml.MappingNode):
-        what, why = f"{builder.name} is not a pipeline file", "it holds no keys at its top level"
+        what, why = f"{builder.name} is not a pipeline file", "its top level is not a mapping of keys"
         raise ConfigError(what, why=why, where=f"{builder.name}:1", fix=fix)
     data: dict[str, Any] = builder.build(node, ())
     return data
 
 
-def of_mapping(
+def mapping_document(
     mapping: Mapping[str, Any], overrides: Iterable[str] = (), env: Mapping[str, str] | None = None
 ) -> Document:
-    """Return a pipeline that a program wrote as a mapping, in place of a file.
+    """Return the document of a pipeline that a program gives as a mapping instead of a file.
 
     Args:
-        mapping: the keys of a pipeline file; tuples are lists, and paths are texts. It is not changed.
-        overrides: as in :func:`read`, as ``env``.
-        env: see there.
+        mapping: keys of a pipeline file; tuples become lists, and paths become texts. It is not changed.
+        overrides: as in :func:`read_document`.
+        env: as in :func:`read_document`.
 
     Raises:
-        ConfigError: a key that is no text, a value of a type that YAML has not, or as in :func:`read`.
+        ConfigError: a key is not a text, a value has a type that YAML lacks, or as in :func:`read_document`.
     """
     builder = _Builder(_MAPPING, os.environ if env is None else env)
     data = builder.copy(mapping, ())
@@ -189,16 +192,16 @@ def of_mapping(
     return Document(Path(_MAPPING), data, builder.places, builder.written)
 
 
-def changed(document: Document, data: dict[str, Any], overrides: Iterable[str] = ()) -> Document:
-    """Return a document with other data, and overrides on top. Variables are not filled in: the file's already are.
+def changed_document(document: Document, data: dict[str, Any], overrides: Iterable[str] = ()) -> Document:
+    """Return a document with other data and overrides on top; ``${NAME}`` in the data is not filled in again.
 
     Args:
-        document: what it was; not changed.
-        data: what it is now; changed by the overrides.
-        overrides: as in :func:`read`.
+        document: document to start from, which is not changed.
+        data: new data, which the overrides change in place.
+        overrides: as in :func:`read_document`.
 
     Raises:
-        ConfigError: as in :func:`read`.
+        ConfigError: as in :func:`read_document`.
     """
     builder = _Builder(str(document.path), {})
     builder.places.update(document.places)
@@ -211,7 +214,7 @@ def changed(document: Document, data: dict[str, Any], overrides: Iterable[str] =
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:  # maybe a typo in the name of a file beside it, or of a shipped pipeline
+    except FileNotFoundError as error:  # perhaps a typo in the name of a file beside it, or of a shipped pipeline
         shipped = pipeline_names()
         beside = [file.name for file in path.parent.glob("*.y*ml")]
         hint = nearest(path.name, [*beside, *(shipped if path.name == str(path) else ())])
@@ -223,7 +226,7 @@ def _read_text(path: Path) -> str:
             fix = export_first(str(path))
         if path.suffix == ".onnx":
             fix = f"edgert new {path} writes one for this model"
-        why = f"byte {error.start} is no UTF-8 text"
+        why = f"byte {error.start} is not UTF-8 text"
         raise ConfigError(f"{path} is not a pipeline file", why=why, fix=fix) from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}", why=cause(error), fix="name a YAML file") from error
@@ -242,7 +245,7 @@ def _compose(text: str, name: str) -> yaml.Node | None:
 
 
 class _Builder:
-    """A builder that turns YAML nodes into data, records places and fills in variables."""
+    """A builder of plain data from YAML nodes, which records places and fills in variables."""
 
     def __init__(self, name: str, env: Mapping[str, str]) -> None:
         self.name, self._env = name, env
@@ -250,21 +253,21 @@ class _Builder:
         self.written: dict[Loc, str] = {}
         self._constructor = yaml.constructor.SafeConstructor()
         self._override: str | None = None
-        self._back: dict[int, int] = {}
+        self._decoding: dict[int, int] = {}
         self._values = 0
 
     def override(self, data: dict[str, Any], text: str) -> None:
         """Apply ``key.path=value`` to ``data`` in place.
 
-        Entries of lists are numbered from 0, and missing sections are made. Places recorded for the replaced key are
-        dropped.
+        Entries of lists are numbered from 0. Missing sections are added. The places of what was there are removed.
 
         Args:
-            data: changed in place.
-            text: the override.
+            data: data that is changed in place.
+            text: override as ``key.path=value``.
 
         Raises:
-            ConfigError: no ``=``, a path through a plain value, an entry that a list does not have, or no YAML.
+            ConfigError: ``=`` is missing, the path leads through a plain value or to a list entry that does not exist,
+                or the value is not YAML.
         """
         path, equals, value = text.partition("=")
         *above, last = path.strip().split(".")
@@ -275,25 +278,25 @@ class _Builder:
         target: Any = data
         loc: Loc = ()
         for key in above:
-            step = _step(target, key, loc, place)
+            step = _key_or_index(target, key, loc, place)
             loc = (*loc, step)
             if isinstance(target, dict) and target.get(key) is None:
                 target[key] = {}
                 self.places[loc] = place
             target = target[step]
-        step = _step(target, last, loc, place)
+        step = _key_or_index(target, last, loc, place)
         loc = (*loc, step)
         for known in (self.places, self.written):
             self._forget(known, loc)
         self._override = place
-        aside = value.translate(_ASIDE)
-        self._back = {} if aside == value else _BACK
-        node = _compose(aside, place)
+        encoded = value.translate(_BYTE_TO_CHARACTER)
+        self._decoding = {} if encoded == value else _CHARACTER_TO_BYTE
+        node = _compose(encoded, place)
         self.places[loc] = place
         target[step] = None if node is None else self.build(node, loc)
 
-    def replace(self, locs: Iterable[Loc], other: _Builder) -> None:
-        """Take the line numbers below these key paths from another builder."""
+    def take_places(self, locs: Iterable[Loc], other: _Builder) -> None:
+        """Replace the places at and below these key paths by those of another builder."""
         for loc in locs:
             for known, own in ((self.places, other.places), (self.written, other.written)):
                 self._forget(known, loc)
@@ -305,7 +308,7 @@ class _Builder:
             del known[old]
 
     def build(self, node: yaml.Node, loc: Loc) -> Any:
-        """Return the data of a node, aliases followed."""
+        """Return the data of a node, with aliases resolved."""
         place = self._place(node)
         self._values += 1
         if len(loc) > limits.YAML_LEVELS:
@@ -322,7 +325,7 @@ class _Builder:
         return self._scalar(node, loc, place)
 
     def copy(self, value: Any, loc: Loc) -> Any:
-        """Return plain data of a program as :meth:`build` returns that of a file."""
+        """Return a copy of a program's data in the form that :meth:`build` returns, with variables filled in."""
         self._values += 1
         if len(loc) > limits.YAML_LEVELS or self._values > limits.YAML_VALUES:
             raise _too_deep(self.name)
@@ -330,7 +333,8 @@ class _Builder:
         if isinstance(value, Mapping):
             for key in value:
                 if not isinstance(key, str):
-                    raise ConfigError(f"{key!r} is no key", why="a key is a text", where=_at(self.name, loc))
+                    why = "a key is a text"
+                    raise ConfigError(f"cannot use {key!r} as a key", why=why, where=_with_path(self.name, loc))
             return {key: self.copy(one, (*loc, key)) for key, one in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.copy(one, (*loc, number)) for number, one in enumerate(value)]
@@ -341,13 +345,13 @@ class _Builder:
         if value is None or isinstance(value, (bool, int, float)):
             return value
         why = "a pipeline holds texts, numbers, booleans, lists and mappings"
-        raise ConfigError(f"cannot use a {type(value).__name__}", why=why, where=_at(self.name, loc))
+        raise ConfigError(f"cannot use a {type(value).__name__}", why=why, where=_with_path(self.name, loc))
 
     def _place(self, node: yaml.Node) -> str:
         return self._override or f"{self.name}:{node.start_mark.line + 1}"
 
     def _pairs(self, node: yaml.MappingNode, loc: Loc, depth: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Return key → its node and its value's node; the mapping's own keys replace those merged in by ``<<``."""
+        """Return key → its node and its value's node; a mapping's own keys replace those merged in by ``<<``."""
         if depth > limits.YAML_LEVELS:
             raise _too_deep(self._place(node))
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
@@ -364,7 +368,7 @@ class _Builder:
                 raise ConfigError(
                     f"{key!r} is written twice",
                     why=f"first on line {first}; the second would silently replace it",
-                    where=_at(self._place(key_node), (*loc, key)),
+                    where=_with_path(self._place(key_node), (*loc, key)),
                     fix="rename or remove one of them",
                 )
             own[key] = (key_node, child)
@@ -385,18 +389,18 @@ class _Builder:
             return str(node.value)
         if node.tag not in _SCALARS:
             tag = node.tag.replace(_TAG, "!!")
-            raise ConfigError(f"a pipeline file cannot hold {tag}", where=_at(place, loc), fix="remove the tag")
+            raise ConfigError(f"a pipeline file cannot hold {tag}", where=_with_path(place, loc), fix="remove the tag")
         try:
             value = self._constructor.construct_object(node)
         except (yaml.YAMLError, ValueError, KeyError, OverflowError) as error:
             expected = f"{node.tag.replace(_TAG, '')} expected"
-            raise ConfigError(expected, why=str(error), where=_at(place, loc)) from error
+            raise ConfigError(expected, why=str(error), where=_with_path(place, loc)) from error
         if not isinstance(value, str):
             return value
-        return self._filled(value.translate(self._back), loc, place)
+        return self._filled(value.translate(self._decoding), loc, place)
 
     def _filled(self, value: str, loc: Loc, place: str) -> str:
-        filled = fill_in(value, self._env, _at(place, loc))
+        filled = fill_in(value, self._env, _with_path(place, loc))
         if filled != value:
             self.written[loc] = value
         return filled
@@ -405,19 +409,19 @@ class _Builder:
 def _too_deep(place: str) -> ConfigError:
     return ConfigError(
         "nested too deeply",
-        why=f"{limits.YAML_LEVELS} levels are the most, and an alias may hold itself",
+        why=f"at most {limits.YAML_LEVELS} levels are accepted; an alias may contain itself",
         where=place,
     )
 
 
-def _at(place: str, loc: Iterable[str | int]) -> str:
-    """Return ``file:line a.b.c``; a ``--set a.b.c`` place has the path already, also for sections it made."""
+def _with_path(place: str, loc: Iterable[str | int]) -> str:
+    """Return a place with a key path, ``file:line a.b.c``; a ``--set a.b.c`` place has the path already."""
     path = ".".join(map(str, loc))
     return place if f"{place}.".startswith(f"--set {path}.") else f"{place} {path}".rstrip()
 
 
-def _step(target: Any, key: str, loc: Loc, place: str) -> str | int:
-    """Return a key as the index of ``target``."""
+def _key_or_index(target: Any, key: str, loc: Loc, place: str) -> str | int:
+    """Return a key of a mapping, or as an index of a list. Raises ConfigError: ``target`` has no such entry."""
     if isinstance(target, dict):
         return key
     above = ".".join(map(str, loc))

@@ -1,4 +1,4 @@
-"""The key ``placement:`` of a model: which accelerators run it, and how."""
+"""The keys ``engines:`` and ``placement:``: which engines run the models, and on which accelerators."""
 
 import re
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 from edgert.config.fields import Section
 from edgert.errors import nearest
 
-# The key ``engines:``: who may run the models, in the order in which they are tried.
+# The key ``engines:``: engines that may run the models, in the order in which they are tried.
 
 EngineName = Literal["tensorrt-dla", "tensorrt", "onnxruntime-cuda", "onnxruntime"]
 TENSORRT_DLA: EngineName = "tensorrt-dla"
@@ -16,15 +16,15 @@ TENSORRT: EngineName = "tensorrt"
 ORT_CUDA: EngineName = "onnxruntime-cuda"
 ORT: EngineName = "onnxruntime"
 ENGINES: tuple[EngineName, ...] = (TENSORRT_DLA, TENSORRT, ORT_CUDA, ORT)
-"""Fastest first."""
+"""All engines, the fastest first."""
 
 
-def _chain(value: object) -> object:
+def _check_chain(value: object) -> object:
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)):
         raise ValueError(f"expected a list of engines: {', '.join(ENGINES)}")
     if not names:
-        raise ValueError("no engine is left to run the models; name one, or leave the key out for the usual ones")
+        raise ValueError("no engine would run the models; name one, or leave the key out for the default engines")
     for name in names:
         if name not in ENGINES:
             alone, _, number = str(name).partition(":")
@@ -32,24 +32,24 @@ def _chain(value: object) -> object:
                 raise ValueError(
                     f"{name} names a GPU; write {alone}, and start edgert with CUDA_VISIBLE_DEVICES={number}"
                 )
-            raise ValueError(f"no engine {name!r}{nearest(str(name), ENGINES)}; known: {', '.join(ENGINES)}")
+            raise ValueError(f"unknown engine {name!r}{nearest(str(name), ENGINES)}; known: {', '.join(ENGINES)}")
     if len(set(names)) < len(names):
         raise ValueError(f"an engine is listed twice: {', '.join(names)}")
     return tuple(names)
 
 
-_NAMES = {"enum": list(ENGINES)}
+_NAME_SCHEMA = {"enum": list(ENGINES)}
 EngineChain = Annotated[
     tuple[EngineName, ...],
-    BeforeValidator(_chain),
-    WithJsonSchema({"anyOf": [_NAMES, {"type": "array", "items": _NAMES, "minItems": 1}]}),
+    BeforeValidator(_check_chain),
+    WithJsonSchema({"anyOf": [_NAME_SCHEMA, {"type": "array", "items": _NAME_SCHEMA, "minItems": 1}]}),
 ]
 
 
 _ACCELERATOR = r"(gpu|dla[01]?|cpu\d+)"
 
 
-def _accelerator(value: object) -> object:
+def _check_accelerator(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(_ACCELERATOR, value):
         hint = nearest(str(value), ("gpu", "dla", "dla0", "dla1", "cpu0", "cpu1"))
         raise ValueError(f"expected an accelerator: gpu, dla, dla0, dla1, cpu0, cpu1 …{hint}")
@@ -57,8 +57,8 @@ def _accelerator(value: object) -> object:
 
 
 _ACCELERATOR_SCHEMA = {"type": "string", "pattern": f"^{_ACCELERATOR}$"}
-Accelerator = Annotated[str, BeforeValidator(_accelerator), WithJsonSchema(_ACCELERATOR_SCHEMA)]
-_Weights = {
+Accelerator = Annotated[str, BeforeValidator(_check_accelerator), WithJsonSchema(_ACCELERATOR_SCHEMA)]
+_WEIGHTS_SCHEMA = {
     "anyOf": [
         {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}, "minProperties": 1},
         {"type": "array", "items": _ACCELERATOR_SCHEMA, "minItems": 1},
@@ -67,13 +67,13 @@ _Weights = {
 
 
 class ReplicateConfig(Section):
-    """Copies of the whole model on several accelerators; frames are distributed over them and put back in order."""
+    """Copies of the model on several accelerators; frames are distributed over them and put back in order."""
 
     replicate: Annotated[
         dict[Accelerator, Annotated[int, Field(ge=1)]],
         Field(min_length=1),
         BeforeValidator(lambda value: dict.fromkeys(value, 1) if isinstance(value, (list, tuple)) else value),
-        WithJsonSchema(_Weights),
+        WithJsonSchema(_WEIGHTS_SCHEMA),
     ] = Field(description="accelerator: weight; {cpu0: 2, cpu1: 1} gives cpu0 two of three frames")
 
 
@@ -86,7 +86,7 @@ def _placement_tag(data: object) -> str:
 PlacementConfig = Annotated[
     Annotated[
         str,
-        BeforeValidator(lambda value: value if value == "auto" else _accelerator(value)),
+        BeforeValidator(lambda value: value if value == "auto" else _check_accelerator(value)),
         WithJsonSchema({"type": "string", "pattern": f"^(auto|{_ACCELERATOR[1:]}$"}),
         Tag("<whole>"),
     ]
@@ -104,5 +104,5 @@ One of:
 - nodes by glob, `{"*": cpu0, "/head/*": cpu1}`: the model is split where the accelerator changes, and its parts work on
   different frames at the same time. The last matching glob decides. Nodes that no glob matches follow the first glob;
   on a Jetson, `plan` and `build` place them.
-- `{replicate: {cpu0: 2, cpu1: 1}}`: the model runs on each; frames are dealt by weight and put back in order.
+- `{replicate: {cpu0: 2, cpu1: 1}}`: the model runs on each; frames are shared by weight and put back in order.
 """

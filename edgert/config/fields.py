@@ -1,4 +1,4 @@
-"""Field types of the pipeline file: quantities with units, paths, names; strict sections, and sections of a kind."""
+"""Field types of the pipeline file, such as quantities with units and paths; and the base classes of its sections."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ from edgert.errors import ConfigError, nearest, shown
 from edgert.files import exists
 from edgert.kinds import PAGE, Registry
 
-# Messages on wrong values for authors of pipeline files, instead of pydantic's.
+# Messages about wrong values in place of pydantic's, for authors of pipeline files.
 
 _Context = Mapping[str, Any]
 _NUMBER, _WHOLE, _SWITCH = "expected a number", "expected a whole number", "expected true or false"
 _KEYS, _LIST = "expected keys, each with a value", "expected a list"
-_PLAIN = {
+_MESSAGES = {
     "float_type": _NUMBER,
     "float_parsing": _NUMBER,
     "finite_number": _NUMBER,
@@ -38,7 +38,7 @@ _PLAIN = {
     "list_type": _LIST,
     "tuple_type": _LIST,
 }
-_BOUNDED: Mapping[str, Callable[[_Context], str]] = {
+_BOUND_MESSAGES: Mapping[str, Callable[[_Context], str]] = {
     "greater_than": lambda context: f"expected more than {context['gt']:g}",
     "greater_than_equal": lambda context: f"expected {context['ge']:g} or more",
     "less_than": lambda context: f"expected less than {context['lt']:g}",
@@ -49,13 +49,13 @@ _BOUNDED: Mapping[str, Callable[[_Context], str]] = {
 _QUOTE, _QUOTED = "'", r"'([^']+)'"
 CODE_NAME = r"^([^:]*/)?[\w.]+:[\w.]+$"
 """``[FOLDER/]module:name``, see :func:`edgert.user_code.code_name`."""
-_PATTERNS = {
+_PATTERN_MESSAGES = {
     r"^[A-Za-z_][A-Za-z0-9_\-]*$": "expected a name: letters, digits, _ and -, not a digit first",
     CODE_NAME: "expected module:function",
 }
 
 
-def expected(detail: Mapping[str, Any]) -> str:
+def error_message(detail: Mapping[str, Any]) -> str:
     """Return the message for one of pydantic's error details (``ValidationError.errors()``).
 
     Kinds: https://docs.pydantic.dev/latest/errors/validation_errors/. Messages of edgert's own checks stay as they are.
@@ -64,15 +64,15 @@ def expected(detail: Mapping[str, Any]) -> str:
     if kind == "literal_error":
         words = str(context["expected"])  # 'warn', 'degrade' or 'stop'
         return f"expected {words.replace(_QUOTE, '')}{nearest(str(detail['input']), re.findall(_QUOTED, words))}"
-    if kind in _BOUNDED:
-        return _BOUNDED[kind](context)
-    if kind == "string_pattern_mismatch" and context["pattern"] in _PATTERNS:
-        return _PATTERNS[context["pattern"]]
-    return _PLAIN.get(kind) or str(detail["msg"]).removeprefix("Value error, ")
+    if kind in _BOUND_MESSAGES:
+        return _BOUND_MESSAGES[kind](context)
+    if kind == "string_pattern_mismatch" and context["pattern"] in _PATTERN_MESSAGES:
+        return _PATTERN_MESSAGES[context["pattern"]]
+    return _MESSAGES.get(kind) or str(detail["msg"]).removeprefix("Value error, ")
 
 
 class Section(BaseModel):
-    """A mapping of the file: frozen, and a key it does not know is an error that names the nearest one."""
+    """A frozen mapping of the file, for which an unknown key is an error that suggests the nearest known one."""
 
     live: ClassVar[tuple[str, ...]] = ()
     """Keys that may change while the pipeline runs; see ``edgert ctl set``."""
@@ -105,78 +105,80 @@ class Section(BaseModel):
 _NAME_BYTES, _PATH_BYTES = 255, 4095  # NAME_MAX and PATH_MAX of linux/limits.h
 
 
-def _output(value: object) -> Path:
-    """Return an output path; it is relative to the current folder, as outputs belong to the user."""
+def _output_path(value: object) -> Path:
+    """Return an output path, which is relative to the current folder."""
     if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("expected a path")
     names = [len(part.encode(errors="replace")) for part in Path(value).parts]
     if "\0" in str(value) or max(names) > _NAME_BYTES or sum(names) + len(names) > _PATH_BYTES:
-        raise ValueError(f"expected a path, of names of at most {_NAME_BYTES} bytes")
+        raise ValueError(f"expected a path whose names have at most {_NAME_BYTES} bytes")
     try:
         return Path(value).expanduser()
     except RuntimeError as error:  # ~name of a user who does not exist here
         raise ValueError(f"expected a path; {error}") from error
 
 
-def _resolve(value: object, info: pydantic.ValidationInfo) -> Path:
-    return beside(_output(value), Path((info.context or {}).get("directory", Path())))
+def _input_path(value: object, info: pydantic.ValidationInfo) -> Path:
+    return resolve_input(_output_path(value), Path((info.context or {}).get("directory", Path())))
 
 
-def _labels(value: object, info: pydantic.ValidationInfo) -> Path:
-    """Return a file, or the file of a list that comes with edgert."""
-    path = _resolve(value, info)
+def _labels_path(value: object, info: pydantic.ValidationInfo) -> Path:
+    """Return the path of a labels file, or of a built-in list of that name."""
+    path = _input_path(value, info)
     return installation.labels_named(str(value)) or path if not exists(path) else path
 
 
-def _images(value: object, info: pydantic.ValidationInfo) -> object:
-    """Return a path, or a source that generates images, with the folder of its code made absolute."""
+def _images_path(value: object, info: pydantic.ValidationInfo) -> object:
+    """Return a path of images, or the name of a source that generates them, with the folder of its code absolute."""
     if not str(value).startswith(("python:", "synthetic:")):
-        return _resolve(value, info)
+        return _input_path(value, info)
     kind, _, rest = str(value).partition(":")
     directory = (info.context or {}).get("directory", Path())
     return Path(f"{kind}:{Path(directory, rest).absolute()}" if kind == "python" else str(value))
 
 
-def beside(path: Path, directory: Path) -> Path:
-    """Return an input's path: relative to the pipeline file, or, where nothing is there, to the current folder.
+def resolve_input(path: Path, directory: Path) -> Path:
+    """Return an input path relative to the pipeline file's folder; if only that exists, relative to the current folder.
 
-    The second is for ``--set``, whose paths are typed in the current folder.
+    Paths of ``--set`` are typed in the current folder.
     """
     path = path.expanduser()
     there = directory / path
     return path.absolute() if not exists(there) and exists(path) else there
 
 
-def _dla_pool(size_bytes: int) -> int:
-    """Return the size if the DLA compiler accepts it: NVIDIA's page on DLA memory pools."""
+def _check_dla_pool(size_bytes: int) -> int:
+    """Return the size of a DLA memory pool. Raises ValueError: TensorRT's documentation excludes this size."""
     if size_bytes < 4096 or size_bytes & (size_bytes - 1):
         raise ValueError(f"a pool of a DLA is a power of two of at least 4 KiB, not {size_bytes} bytes")
     return size_bytes
 
 
-def _some(size_bytes: int) -> int:
+def _check_positive(size_bytes: int) -> int:
     if size_bytes <= 0:
         raise ValueError("expected more than 0 bytes")
     return size_bytes
 
 
-def _text(value: object, handler: pydantic.ValidatorFunctionWrapHandler) -> Any:
+def _accept_any_bytes(value: object, handler: pydantic.ValidatorFunctionWrapHandler) -> Any:
     return value if isinstance(value, str) and shown(value) != value else handler(value)
 
 
-Text = Annotated[str, pydantic.WrapValidator(_text)]
-"""Text that may name a file by bytes that are no UTF-8 text, which pydantic's own strings refuse."""
+Text = Annotated[str, pydantic.WrapValidator(_accept_any_bytes)]
+"""Text that may have non-UTF-8 bytes of a file name, which pydantic's strings refuse."""
 _STRING = {"type": "string"}
-OutputPath = Annotated[Path, BeforeValidator(_output), pydantic.WithJsonSchema({**_STRING, "format": "path"})]
-FilePath = Annotated[Path, BeforeValidator(_resolve), pydantic.WithJsonSchema({**_STRING, "format": "path"})]
-LabelsPath = Annotated[Path, BeforeValidator(_labels), pydantic.WithJsonSchema(_STRING)]
-ImagesPath = Annotated[Path, BeforeValidator(_images), pydantic.WithJsonSchema(_STRING)]
+OutputPath = Annotated[Path, BeforeValidator(_output_path), pydantic.WithJsonSchema({**_STRING, "format": "path"})]
+FilePath = Annotated[Path, BeforeValidator(_input_path), pydantic.WithJsonSchema({**_STRING, "format": "path"})]
+LabelsPath = Annotated[Path, BeforeValidator(_labels_path), pydantic.WithJsonSchema(_STRING)]
+ImagesPath = Annotated[Path, BeforeValidator(_images_path), pydantic.WithJsonSchema(_STRING)]
 Size = Annotated[
-    tuple[int, int], BeforeValidator(units.parse_size), pydantic.WithJsonSchema({**_STRING, "examples": ["1280x720"]})
+    tuple[int, int],
+    BeforeValidator(units.parse_size),
+    pydantic.WithJsonSchema({**_STRING, "examples": ["1280x720"]}),
 ]
 Bytes = Annotated[int, BeforeValidator(units.parse_bytes), pydantic.WithJsonSchema({**_STRING, "examples": ["1.5GiB"]})]
-SomeBytes = Annotated[Bytes, AfterValidator(_some)]
-DlaPool = Annotated[Bytes, AfterValidator(_dla_pool)]
+PositiveBytes = Annotated[Bytes, AfterValidator(_check_positive)]
+DlaPool = Annotated[Bytes, AfterValidator(_check_dla_pool)]
 Watts = Annotated[float, BeforeValidator(units.parse_watts), pydantic.WithJsonSchema({**_STRING, "examples": ["15W"]})]
 Seconds = Annotated[
     float, BeforeValidator(units.parse_seconds), pydantic.WithJsonSchema({**_STRING, "examples": ["60ms"]})
@@ -194,19 +196,19 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_\-]*$")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-def _one_or_many(value: object) -> object:
+def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, (str, int, float)) else value
 
 
-def _names(value: object) -> object:
-    """Return names of classes; a class without a name is known by its number."""
-    many = _one_or_many(value)
+def _class_names(value: object) -> object:
+    """Return names of classes; numbers of classes become texts."""
+    many = _as_tuple(value)
     if not isinstance(many, (list, tuple)):
         return many
     return tuple(str(name) if isinstance(name, int) and not isinstance(name, bool) else name for name in many)
 
 
-def _region(value: object) -> object:
+def _parse_region(value: object) -> object:
     if (
         not isinstance(value, (list, tuple))
         or len(value) != 4
@@ -217,13 +219,13 @@ def _region(value: object) -> object:
     return tuple(value)
 
 
-def _extent(value: object) -> object:
-    """Parse ``[320, 480, 640]``: the least, the usual and the largest size; one number is all three."""
+def _parse_extent(value: object) -> object:
+    """Parse ``[320, 480, 640]``: the smallest, usual and largest size; a single number is all three."""
     sizes: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value] * 3
     if len(sizes) != 3 or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
-        raise ValueError("expected one size, or [least, usual, largest], whole numbers from 1 on")
+        raise ValueError("expected one size, or [smallest, usual, largest], whole numbers from 1 on")
     if sizes != sorted(sizes):
-        raise ValueError("expected [least, usual, largest] in that order")
+        raise ValueError("expected [smallest, usual, largest] in that order")
     return tuple(sizes)
 
 
@@ -232,53 +234,55 @@ def _one_or_list(item: dict[str, Any], least: int = 0) -> pydantic.WithJsonSchem
     return pydantic.WithJsonSchema({"anyOf": [item, many]})
 
 
-_FIELDS_NUMBER = {"type": "number"}
+_FLOAT = {"type": "number"}
 Names = Annotated[
-    tuple[str, ...], BeforeValidator(_names), _one_or_list({"anyOf": [_STRING, {"type": "integer", "minimum": 0}]})
+    tuple[str, ...],
+    BeforeValidator(_class_names),
+    _one_or_list({"anyOf": [_STRING, {"type": "integer", "minimum": 0}]}),
 ]
-PerChannel = Annotated[tuple[float, ...], BeforeValidator(_one_or_many), _one_or_list(_FIELDS_NUMBER, 1)]
+PerChannel = Annotated[tuple[float, ...], BeforeValidator(_as_tuple), _one_or_list(_FLOAT, 1)]
 _SIZE = {"type": "integer", "minimum": 1}
 Extent = Annotated[
     tuple[int, int, int],
-    BeforeValidator(_extent),
+    BeforeValidator(_parse_extent),
     pydantic.WithJsonSchema({"anyOf": [_SIZE, {"type": "array", "items": _SIZE, "minItems": 3, "maxItems": 3}]}),
 ]
-Inputs = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1), _one_or_list(_STRING, 1)]
+Inputs = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1), _one_or_list(_STRING, 1)]
 Region = Annotated[
     tuple[float, float, float, float],
-    BeforeValidator(_region),
+    BeforeValidator(_parse_region),
     pydantic.WithJsonSchema(
-        {"type": "array", "items": {**_FIELDS_NUMBER, "minimum": 0, "maximum": 1}, "minItems": 4, "maxItems": 4}
+        {"type": "array", "items": {**_FLOAT, "minimum": 0, "maximum": 1}, "minItems": 4, "maxItems": 4}
     ),
 ]
 
 
-# Sections whose keys depend on the kind that they name: a ``sink: video`` has other keys than a ``sink: jsonl``.
+# Sections whose keys depend on their kind: a ``sink: video`` has other keys than a ``sink: jsonl``.
 
-WITHIN = "within_kind"
-"""Type of the pydantic error that contains the errors of the kind's own section in its context."""
-EXPLAINED = "edgert"
-"""Type of the pydantic error that contains a ConfigError in its context."""
+KIND_ERRORS = "within_kind"
+"""Type of a pydantic error whose context has the errors of the kind's own section."""
+CONFIG_ERROR = "edgert"
+"""Type of a pydantic error whose context has a ConfigError."""
 _Self = TypeVar("_Self", bound="Kinded")
 
 
-_NOTES = ("default", "description", "title")
+_NOTE_KEYS = ("default", "description", "title")
 
 
-def _either(known: JsonSchemaValue, part: JsonSchemaValue) -> JsonSchemaValue:
-    """Return the schema of a key that takes what it takes in either of two kinds; notes are those of the first."""
-    one, other = ({name: value for name, value in each.items() if name not in _NOTES} for each in (known, part))
+def _either_schema(known: JsonSchemaValue, part: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of a key that accepts values of either of two schemas; its notes are those of the first."""
+    one, other = ({name: value for name, value in each.items() if name not in _NOTE_KEYS} for each in (known, part))
     if other in (one, *one.get("anyOf", ())):
         return known
-    notes = {name: value for name, value in known.items() if name in _NOTES}
+    notes = {name: value for name, value in known.items() if name in _NOTE_KEYS}
     return {**notes, "anyOf": [*(one["anyOf"] if one.keys() == {"anyOf"} else [one]), other]}
 
 
 class Kinded(Section):
-    """A family of sections. Read as a family, a mapping becomes the section of the kind that it names.
+    """A family of sections: validating a mapping returns the section of the kind that it names.
 
     Attributes:
-        family: the key that names the kind, and where kinds are looked up; set on the family itself alone.
+        family: key that names the kind, and registry of the kinds; set on the family, not on its kinds.
     """
 
     family: ClassVar[tuple[str, Registry]]
@@ -294,29 +298,35 @@ class Kinded(Section):
         # `sink: null`, as YAML reads it, is a name.
         kind, names = "null" if data[key] is None else str(data[key]), registry.names()
         if kind not in names:
-            detail = {"type": "value_error", "loc": (key,), "input": data[key], "msg": _one_of(names, kind)}
-            raise _within([detail])
+            detail = {"type": "value_error", "loc": (key,), "input": data[key], "msg": _expected_one_of(names, kind)}
+            raise _kind_errors([detail])
         try:
-            own = section_of(cls, registry, kind)
+            own = section_of_kind(cls, registry, kind)
         except ConfigError as error:
-            detail = {"type": EXPLAINED, "loc": (key,), "input": data[key], "msg": error.what, "ctx": {"error": error}}
-            raise _within([detail]) from error
+            detail = {
+                "type": CONFIG_ERROR,
+                "loc": (key,),
+                "input": data[key],
+                "msg": error.what,
+                "ctx": {"error": error},
+            }
+            raise _kind_errors([detail]) from error
         try:
             return own.model_validate({**data, key: kind}, context=info.context)
         except ValidationError as error:
-            raise _within(error.errors(include_url=False)) from error
+            raise _kind_errors(error.errors(include_url=False)) from error
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return, for a family, the keys of all kinds, each with what any of them takes."""
+        """Return the schema; that of a family has the keys of all kinds, each with the values that any kind accepts."""
         schema = super().__get_pydantic_json_schema__(core, handler)
         if "family" not in vars(cls):
             return schema
         key, registry = cls.family
         for kind in registry.names():
-            own = section_of(cls, registry, kind).model_json_schema(by_alias=True)
+            own = section_of_kind(cls, registry, kind).model_json_schema(by_alias=True)
             for name, part in own["properties"].items():
-                schema["properties"][name] = _either(schema["properties"].get(name, part), part)
+                schema["properties"][name] = _either_schema(schema["properties"].get(name, part), part)
         named = {name: part for name, part in schema["properties"][key].items() if name != "type"}
         if names := registry.names():
             written = [*names, None] if "null" in names else list(names)
@@ -326,7 +336,11 @@ class Kinded(Section):
 
 @dataclass(frozen=True, slots=True)
 class KindIn:
-    """A mark on text that names a kind."""
+    """Annotation of a text field that names a kind.
+
+    Attributes:
+        registry: registry of the kinds.
+    """
 
     registry: Registry
 
@@ -339,16 +353,16 @@ class KindIn:
     def _vetted(self, name: str) -> str:
         names = self.registry.names()
         if name not in names:
-            raise ValueError(_one_of(names, name))
+            raise ValueError(_expected_one_of(names, name))
         try:
             self.registry.vet(name)
         except ConfigError as error:
-            raise PydanticCustomError(EXPLAINED, "it cannot be used", {"error": error}) from error
+            raise PydanticCustomError(CONFIG_ERROR, "it cannot be used", {"error": error}) from error
         return name
 
 
-def section_of(family: type[_Self], registry: Registry, kind: str) -> type[_Self]:
-    """Return the section of a kind. Raises ConfigError: the kind does not exist, or is of another family."""
+def section_of_kind(family: type[_Self], registry: Registry, kind: str) -> type[_Self]:
+    """Return the section class of a kind. Raises ConfigError: there is no such kind, or it is of another family."""
     found = registry.get(kind)
     if not issubclass(found, family):
         raise ConfigError(
@@ -359,20 +373,20 @@ def section_of(family: type[_Self], registry: Registry, kind: str) -> type[_Self
     return found
 
 
-def flattened(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return pydantic's error details, with those of kinds' own sections in place of their summary error."""
+def flatten_errors(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return pydantic's error details, with each :data:`KIND_ERRORS` replaced by the errors in its context."""
     found: list[Mapping[str, Any]] = []
     for detail in details:
-        inner = detail["ctx"]["details"] if detail["type"] == WITHIN else ()
+        inner = detail["ctx"]["details"] if detail["type"] == KIND_ERRORS else ()
         placed = [{**one, "loc": (*detail["loc"], *one["loc"])} for one in inner]
-        found += flattened(placed) if placed else [detail]
+        found += flatten_errors(placed) if placed else [detail]
     return found
 
 
-def _one_of(names: Sequence[str], written: str) -> str:
+def _expected_one_of(names: Sequence[str], written: str) -> str:
     many = f"{', '.join(names[:-1])} or " if len(names) > 1 else ""
     return f"expected {many}{names[-1]}{nearest(written, names)}"
 
 
-def _within(details: Sequence[Any]) -> PydanticCustomError:
-    return PydanticCustomError(WITHIN, "see its own errors", {"details": tuple(details)})
+def _kind_errors(details: Sequence[Any]) -> PydanticCustomError:
+    return PydanticCustomError(KIND_ERRORS, "see its own errors", {"details": tuple(details)})

@@ -1,5 +1,6 @@
-"""The graph that ``from`` defines between stages: who feeds whom, in what order, and which frames meet where."""
+"""The graph of stages that ``from`` defines: its order, its checks, and what follows for frames and models."""
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from edgert.config import stages as section
 from edgert.config.model_section import ModelConfig, value_of, verb_of
 from edgert.errors import ConfigError, nearest
+from edgert.files import exists
 from edgert.kinds import DECODERS
 from edgert.policy import Reads
 
@@ -15,19 +17,19 @@ Where = Callable[[Iterable["str | int"]], str]
 
 
 def inputs_of(stage: section.StageConfig) -> tuple[str, ...]:
-    """Return the names of the stages a stage listens to; none for a source."""
+    """Return the names of the stages that a stage listens to; none for a source."""
     return () if isinstance(stage, section.SourceStage) else stage.inputs
 
 
-def order(stages: Stages) -> list[str]:
-    """Return stage names, every one after those it listens to."""
+def topological_order(stages: Stages) -> list[str]:
+    """Return all stage names, each after those of the stages that it listens to."""
     return list(TopologicalSorter({name: inputs_of(stage) for name, stage in stages.items()}).static_order())
 
 
 def sources_of(stages: Stages) -> dict[str, frozenset[str]]:
     """Return, for every stage, the sources whose frames reach it."""
     found: dict[str, frozenset[str]] = {}
-    for name in order(stages):
+    for name in topological_order(stages):
         feeding = inputs_of(stages[name])
         found[name] = frozenset().union(*(found[other] for other in feeding)) if feeding else frozenset({name})
     return found
@@ -37,25 +39,25 @@ def sources_of(stages: Stages) -> dict[str, frozenset[str]]:
 
 
 def reads_of(stages: Stages, on_gpu: Collection[str]) -> dict[str, Reads]:
-    """Return which pixels every stage reads.
+    """Return where every stage reads pixels.
 
     Args:
-        stages: of the pipeline.
-        on_gpu: the infer stages that read frames on a GPU.
+        stages: stages of the pipeline.
+        on_gpu: names of the infer stages that read frames on a GPU.
     """
     found: dict[str, Reads] = {}
-    drawn: dict[str, bool] = {}  # whether every result that a stage passes on has an image that was drawn
-    for name in order(stages):
+    drawn: dict[str, bool] = {}  # whether every result that a stage passes on has a drawn image
+    for name in topological_order(stages):
         stage = stages[name]
         comes_drawn = bool(inputs_of(stage)) and all(drawn[other] for other in inputs_of(stage))
         drawn[name] = isinstance(stage, section.DrawStage) or (
             comes_drawn and not isinstance(stage, section.PythonStage | section.PackageStage | section.CropStage)
         )
-        found[name] = _reads(stage, name in on_gpu, comes_drawn)
+        found[name] = _pixels_read(stage, name in on_gpu, comes_drawn)
     return found
 
 
-def _reads(stage: section.StageConfig, is_on_gpu: bool, comes_drawn: bool) -> Reads:
+def _pixels_read(stage: section.StageConfig, is_on_gpu: bool, comes_drawn: bool) -> Reads:
     if isinstance(stage, section.InferStage):
         return "anywhere" if is_on_gpu else "host"
     if isinstance(stage, section.PythonStage) or (isinstance(stage, section.TrackStage) and stage.reads_images):
@@ -71,18 +73,18 @@ def _reads(stage: section.StageConfig, is_on_gpu: bool, comes_drawn: bool) -> Re
     return "anywhere" if stage.takes_gpu else "host"
 
 
-def reached(stages: Stages, reads: Mapping[str, Reads], source: str) -> list[str]:
-    """Return the stages that a source's frames reach where the source made them.
+def stages_reached(stages: Stages, reads: Mapping[str, Reads], source: str) -> list[str]:
+    """Return the stages that get a source's frames in the memory where the source made them.
 
-    A stage that reads them on the host passes on what it read, so stages behind it are left out.
+    A stage that reads them on the host passes on its copy, so the stages behind it are left out.
     """
-    found, makes = list[str](), {source}
-    for name in order(stages):
-        if makes.isdisjoint(inputs_of(stages[name])):
+    found, feeding = list[str](), {source}
+    for name in topological_order(stages):
+        if feeding.isdisjoint(inputs_of(stages[name])):
             continue
         found.append(name)
         if reads[name] != "host":
-            makes.add(name)
+            feeding.add(name)
     return found
 
 
@@ -90,7 +92,7 @@ _LAST_TO_STOP = ("high", "normal", "low")
 
 
 def streams_of(stages: Stages) -> tuple[str, ...]:
-    """Return the sources, those that stop last first: by priority, and then in the order of the file."""
+    """Return the sources, the last to be stopped by a budget first: by priority, then in the file's order."""
     ranks = {
         name: _LAST_TO_STOP.index(stage.priority)
         for name, stage in stages.items()
@@ -100,13 +102,13 @@ def streams_of(stages: Stages) -> tuple[str, ...]:
 
 
 def upstream(stages: Stages, name: str) -> frozenset[str]:
-    """Return all stages that a stage's frames come through, without itself."""
+    """Return the stages before a stage, direct and indirect."""
     direct = inputs_of(stages[name])
     return frozenset(direct).union(*(upstream(stages, other) for other in direct))
 
 
 def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) -> None:
-    """Raise ConfigError for dangling names, cycles, a missing source, and stages that cannot follow each other."""
+    """Check the graph. Raises ConfigError: an unknown name, a cycle, no source, or stages that do not fit."""
     for name, stage in stages.items():
         _check_inputs(name, inputs_of(stage), stages, where)
         if isinstance(stage, section.InferStage) and stage.infer not in models:
@@ -116,7 +118,7 @@ def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) 
                 fix=f"models here: {', '.join(models) or 'none'}",
             )
     try:
-        order(stages)
+        topological_order(stages)
     except CycleError as error:
         ring = error.args[1]  # every stage feeds the next
         raise ConfigError(
@@ -136,27 +138,27 @@ def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) 
 
 
 def check_outputs(stages: Stages, read: Iterable[Path], where: Where) -> None:
-    """Raise ConfigError where two sinks write one file, or one writes a file that the pipeline reads.
+    """Check the files of sinks. Raises ConfigError: two sinks write one file, or one writes a file that is read.
 
     Args:
-        stages: of the pipeline.
-        read: the pipeline's files, recordings and models.
-        where: the place of a key in the file.
+        stages: stages of the pipeline.
+        read: files that the pipeline reads: its own, recordings and models.
+        where: function that returns the place of a key in the file.
     """
-    taken = {path.absolute().resolve(): "" for path in read}
+    taken = {os.path.realpath(path): "" for path in read}  # Path.resolve() raises RuntimeError for a loop of links
     streams = sources_of(stages)
     for name, stage in stages.items():
         path = getattr(stage, "path", None) if isinstance(stage, section.SinkStage) else None
-        if not isinstance(path, Path) or (path.exists() and not (path.is_file() or path.is_dir())):
-            continue  # pipes and devices take what several write
+        if not isinstance(path, Path) or (exists(path) and not (path.is_file() or path.is_dir())):
+            continue  # several sinks may write to one pipe or device
         pattern = str(path / "{stream}" if getattr(stage, "sink", "") == "images" and not path.suffix else path)
-        own = {Path(pattern.replace("{stream}", stream)).absolute().resolve() for stream in streams[name]}
+        own = {os.path.realpath(pattern.replace("{stream}", stream)) for stream in streams[name]}
         for one in own:
             if one in taken:
                 raise ConfigError(
                     f"stage {name!r} writes {str(path)!r}, which "
                     + (f"{taken[one]!r} writes, too" if taken[one] else "the pipeline reads"),
-                    why="one would destroy what the other needs",
+                    why="one would overwrite the file that the other needs",
                     where=where(("stages", name, "path")),
                     fix="choose another path",
                 )
@@ -180,7 +182,7 @@ def _check_inputs(name: str, inputs: tuple[str, ...], stages: Stages, where: Whe
 
 
 def _check_tiles(name: str, stage: section.InferStage, models: Mapping[str, ModelConfig], where: Where) -> None:
-    """Raise ConfigError for a model whose results cannot be merged from tiles."""
+    """Check a model that is run on tiles. Raises ConfigError: the results of its tiles cannot be merged."""
     for one in variants_of(models, stage.infer):
         task = models[one].task
         kind = value_of(task) if verb_of(task) == "detect" else ""
@@ -195,19 +197,19 @@ def _check_tiles(name: str, stage: section.InferStage, models: Mapping[str, Mode
             )
 
 
-_BOXED = ("detect", "keypoints", "python")
-"""Tasks whose records have boxes, or may have: only a user's own code knows what it returns."""
+_TASKS_WITH_BOXES = ("detect", "keypoints", "python")
+"""Tasks whose records have boxes, or may have them: what a user's own decoder returns is not known here."""
 
 
 def _check_has_boxes(name: str, stages: Stages, models: Mapping[str, ModelConfig], where: Where) -> None:
-    """Raise ConfigError for a stage that tracks or crops detections where nothing before it makes any."""
+    """Check a stage that tracks or crops detections. Raises ConfigError: no stage before it detects anything."""
     others: list[str] = []
     for before in (stages[other] for other in upstream(stages, name)):
         if isinstance(before, section.PythonStage) or (isinstance(before, section.PackageStage) and before.detects):
             return
         if isinstance(before, section.InferStage):
             task = verb_of(models[before.infer].task)
-            if task in _BOXED and before.crop is None:
+            if task in _TASKS_WITH_BOXES and before.crop is None:
                 return
             others.append(f"{before.infer!r} is for {task}" + (", of crops" if before.crop else ""))
     key = "track" if isinstance(stages[name], section.TrackStage) else "crop"
@@ -237,34 +239,34 @@ def trackers_of(stages: Stages, models: Mapping[str, ModelConfig], model: str) -
                 yield stage
 
 
-def thresholds(stages: Stages, models: Mapping[str, ModelConfig]) -> dict[str, str]:
-    """Return stage → the scores from which it tracks objects, of those that have such a threshold."""
+def tracker_thresholds(stages: Stages, models: Mapping[str, ModelConfig]) -> dict[str, str]:
+    """Return stage → the score thresholds from which it tracks objects, of trackers that have them."""
     trackers = {name: one for name, one in stages.items() if isinstance(one, section.TrackStage)}
     found = {name: one.thresholds(score_before(stages, models, name)) for name, one in trackers.items()}
     return {name: text for name, text in found.items() if text}
 
 
-# Fallback models, used when a budget is exceeded: ``degrade_to``, followed to its end.
+# Fallback models, used when a budget is exceeded: the chain that ``degrade_to`` forms.
 
 
 def variants_of(models: Mapping[str, ModelConfig], name: str) -> tuple[str, ...]:
-    """Return a model and its fallback models, in order."""
+    """Return a model and its chain of fallback models."""
     found = [name]
     while (smaller := models[found[-1]].degrade_to) is not None:
         found.append(smaller)
     return tuple(found)
 
 
-def fallbacks(stages: Stages, models: Mapping[str, ModelConfig]) -> list[tuple[str, ...]]:
-    """Return the fallback models in use at each level of degrading, fewest first."""
+def fallback_levels(stages: Stages, models: Mapping[str, ModelConfig]) -> list[tuple[str, ...]]:
+    """Return, for each level of degrading, the models in use: first where all chains are one step down."""
     used = dict.fromkeys(stage.infer for stage in stages.values() if isinstance(stage, section.InferStage))
     chains = [chain for name in used if len(chain := variants_of(models, name)) > 1]
     deepest = max(map(len, chains), default=1)
-    return [tuple(in_use(chain, level) for chain in chains) for level in range(1, deepest)]
+    return [tuple(model_at_level(chain, level) for chain in chains) for level in range(1, deepest)]
 
 
-def in_use(chain: Sequence[str], level: int) -> str:
-    """Return the model of a chain at a level; its last for all further ones."""
+def model_at_level(chain: Sequence[str], level: int) -> str:
+    """Return the model of a chain at a level of degrading; the last one beyond its end."""
     return chain[min(level, len(chain) - 1)]
 
 
@@ -273,19 +275,19 @@ def stages_at(stages: Stages, models: Mapping[str, ModelConfig], level: int) -> 
     found = dict(stages)
     for name, stage in stages.items():
         if isinstance(stage, section.InferStage):
-            model = in_use(variants_of(models, stage.infer), level)
+            model = model_at_level(variants_of(models, stage.infer), level)
             found[name] = stage.model_copy(update={"infer": model})
     return found
 
 
 def users_of(stages: Stages, models: Mapping[str, ModelConfig], name: str) -> list[section.InferStage]:
-    """Return the stages that run a model, even only as a fallback."""
+    """Return the stages that run a model, at least as a fallback."""
     infers = [stage for stage in stages.values() if isinstance(stage, section.InferStage)]
     return [stage for stage in infers if name in variants_of(models, stage.infer)]
 
 
 def check_variants(models: Mapping[str, ModelConfig], where: Where) -> None:
-    """Raise ConfigError for a fallback model that is not defined, leads back, or has another task."""
+    """Check fallback models. Raises ConfigError: one is not defined, leads back, or has another task."""
     for name, model in models.items():
         if (smaller := model.degrade_to) is None:
             continue
@@ -321,12 +323,12 @@ def why_not_called(stages: Stages, pinned: Collection[str] = ()) -> tuple[str, s
     """Return why a pipeline cannot be called with its frames, and what to change; empty texts where it can.
 
     A call runs every stage in the caller's thread, on given frames, and returns one result for each. So frames come
-    from one ``source: api`` that leaves none out, no stage makes several frames of one, and none has its own core.
-    Everything else works as it does in a started pipeline.
+    from one ``source: api`` without ``fps:``, no stage makes several frames of one, and no thread is pinned to a core.
+    Everything else works as in a started pipeline.
 
     Args:
-        stages: of the pipeline.
-        pinned: stages whose model is placed on cores, to which their threads are pinned.
+        stages: stages of the pipeline.
+        pinned: names of the stages whose threads are pinned to cores, because of their model's placement.
     """
     sources = {name: stage for name, stage in stages.items() if isinstance(stage, section.SourceStage)}
     foreign = [name for name, stage in sources.items() if stage.source != "api"]

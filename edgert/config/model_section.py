@@ -26,13 +26,13 @@ class ShapeConfig(fields.Section):
 
     @property
     def extents(self) -> Mapping[str, tuple[int, int, int]]:
-        """Letter → least, usual and largest size, of those that are written."""
+        """Letter of each given dimension → smallest, usual and largest size."""
         written = {letter: getattr(self, letter) for letter in ("N", "H", "W")}
         return {letter: extent for letter, extent in written.items() if extent is not None}
 
     @property
     def is_open(self) -> bool:
-        """Whether there is more than one size."""
+        """Whether a dimension has more than one size."""
         return any(least != largest for least, _, largest in self.extents.values())
 
 
@@ -90,11 +90,11 @@ class _Task(fields.Section):
     )
 
 
-class _Read(_Task):
+class _DecoderTask(_Task):
     options: dict[str, Any] = Field(default_factory=dict, description="settings of this decoder")
 
 
-class DetectTask(_Read):
+class DetectTask(_DecoderTask):
     """Boxes."""
 
     live: ClassVar[tuple[str, ...]] = ("score", "iou", "limit")
@@ -111,7 +111,7 @@ class DetectTask(_Read):
     limit: int = Field(default=300, ge=1, description="maximum boxes per frame")
 
 
-class ClassifyTask(_Read):
+class ClassifyTask(_DecoderTask):
     """One label for the whole image."""
 
     live: ClassVar[tuple[str, ...]] = ("top",)
@@ -121,7 +121,7 @@ class ClassifyTask(_Read):
     top: int = Field(default=5, ge=1, description="number of classes to report")
 
 
-class SegmentTask(_Read):
+class SegmentTask(_DecoderTask):
     """A class for every pixel."""
 
     live: ClassVar[tuple[str, ...]] = ("threshold",)
@@ -131,7 +131,7 @@ class SegmentTask(_Read):
     threshold: fields.Fraction = Field(default=0.5, description="for segment: threshold")
 
 
-class KeypointsTask(_Read):
+class KeypointsTask(_DecoderTask):
     """Points of bodies or things."""
 
     live: ClassVar[tuple[str, ...]] = ("score", "iou", "limit")
@@ -141,7 +141,7 @@ class KeypointsTask(_Read):
     limit: int = Field(default=100, ge=1, description="maximum bodies per frame")
 
 
-class EmbedTask(_Read):
+class EmbedTask(_DecoderTask):
     """A vector to compare with others."""
 
     live: ClassVar[tuple[str, ...]] = ("threshold",)
@@ -153,7 +153,7 @@ class EmbedTask(_Read):
     threshold: float = Field(default=0.5, ge=-1, le=1, description="lowest similarity (cosine) for a name")
 
 
-class TextTask(_Read):
+class TextTask(_DecoderTask):
     """The text of a line."""
 
     text: Annotated[str, KindIn(DECODERS["text"])] = Field(
@@ -161,7 +161,7 @@ class TextTask(_Read):
     )
 
 
-class DepthTask(_Read):
+class DepthTask(_DecoderTask):
     """The distance of every pixel."""
 
     depth: Annotated[str, KindIn(DECODERS["depth"])] = Field(
@@ -169,7 +169,7 @@ class DepthTask(_Read):
     )
 
 
-class ImageTask(_Read):
+class ImageTask(_DecoderTask):
     """An image, which sinks show."""
 
     image: Annotated[str, KindIn(DECODERS["image"])] = Field(
@@ -178,7 +178,7 @@ class ImageTask(_Read):
     color: Literal["rgb", "bgr"] = Field(default="rgb", description="order of the output's channels")
 
 
-class AnomalyTask(_Read):
+class AnomalyTask(_DecoderTask):
     """Anomaly score of the whole image, and an anomaly map."""
 
     live: ClassVar[tuple[str, ...]] = ("threshold",)
@@ -224,12 +224,12 @@ TaskConfig = Annotated[_AnyTask, Discriminator(lambda data: verb_tag(data, TASK_
 
 
 def verb_of(task: TaskConfig) -> str:
-    """Return ``detect``, ``classify``, ..."""
+    """Return the verb of a task, such as ``detect``."""
     return next(verb for verb in TASK_VERBS if verb in type(task).model_fields)
 
 
 def value_of(task: TaskConfig) -> str:
-    """Return the value of the verb, like ``yolox``."""
+    """Return the value of a task's verb, such as ``yolox``."""
     return str(getattr(task, verb_of(task)))
 
 
@@ -301,7 +301,7 @@ class TuningConfig(fields.Section):
 class TensorRtConfig(fields.Section):
     """Options of TensorRT's builder; missing ones have TensorRT's default."""
 
-    workspace: fields.SomeBytes | None = Field(
+    workspace: fields.PositiveBytes | None = Field(
         default=None,
         description="maximum scratch memory of GPU layers; default on a board: half of what is free at compile time",
     )
@@ -385,5 +385,5 @@ class ModelConfig(fields.Section):
 
     @property
     def leaves_precision(self) -> bool:
-        """Whether the precision is left to what runs the model: to TensorRT, FP16; else that of the file."""
+        """Whether the engine chooses the precision: FP16 on TensorRT, else that of the file."""
         return self.precision == "auto" and self.calibrate is None

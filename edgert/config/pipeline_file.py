@@ -1,4 +1,4 @@
-"""The pipeline file as one frozen record, reports of mistakes in it, and its one-line sections."""
+"""The pipeline file as a frozen record, errors about it, and the sections that a command line gives in one line."""
 
 from __future__ import annotations
 
@@ -12,67 +12,78 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgert.config import fields
-from edgert.config.document import Document, changed, of_mapping, parsed, read
+from edgert.config.document import Document, changed_document, mapping_document, parse_document, read_document
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain
-from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
+from edgert.config.fields import (
+    CONFIG_ERROR,
+    Bytes,
+    Cores,
+    FilePath,
+    Name,
+    Seconds,
+    Section,
+    Watts,
+    error_message,
+    flatten_errors,
+)
 from edgert.config.flow import check_flow, check_outputs, check_variants
+from edgert.config.foreign_keys import replacement_for
 from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, ModelConfig, TaskConfig
-from edgert.config.other_words import instead
 from edgert.config.stages import STAGE_VERBS, SourceStage, StageConfig, explain_no_verb
 from edgert.custom_op import load_operators
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.installation import pipeline_path
 
-# The sections ``input:`` and ``task:`` on one line, for the command line.
+# The sections ``input:`` and ``task:`` as one line of a command line:
 #
-# letterbox top_left bgr mean=103.5,116.3,123.7 std=57.4,57.1,58.4 size=416x416 detect yolox score=0.3
-# labels=coco.txt
+# letterbox top_left bgr mean=103.5,116.3,123.7 std=57.4,57.1,58.4 size=416x416
+# detect yolox score=0.3 labels=coco.txt
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_USUAL = {"classify": "auto", "segment": "argmax", "embed": "l2"}
-_KEYS = tuple(key for key in InputConfig.model_fields if key != "shape")  # ranges of sizes are for the pipeline file
+_DEFAULT_KINDS = {"classify": "auto", "segment": "argmax", "embed": "l2"}
+_INPUT_KEYS = tuple(key for key in InputConfig.model_fields if key != "shape")
 
 
 def parse_input(text: str, where: str = "--input") -> InputConfig:
     """Parse ``"letterbox rgb mean=0 std=255"`` into the section ``input:``.
 
-    Words are values of the keys that have a few (``letterbox`` is ``resize: letterbox``). Other keys are written
+    A word alone is the value of a key with few values: ``letterbox`` is ``resize: letterbox``. Other keys are written
     ``key=value``, with commas between several numbers.
 
     Raises:
-        ConfigError: names the word or key that cannot be used and the nearest that can.
+        ConfigError: a word or key is unknown; the error suggests the nearest one.
     """
-    words = _words()
+    words = _input_values()
     found: dict[str, Any] = {}
     for token in text.split():
         key, equals, value = token.partition("=")
         if not equals:
             if token not in words:
-                raise _unknown(token, [*words, *(f"{key}=" for key in _KEYS)], where)
+                raise _unknown_word(token, [*words, *(f"{key}=" for key in _INPUT_KEYS)], where)
             key, value = words[token], token
-        elif key not in _KEYS:
-            raise _unknown(key, _KEYS, where)
-        _set(found, key, _numbers(value) if equals else value, token, where)
-    return _checked(TypeAdapter(InputConfig), found, text, where)
+        elif key not in _INPUT_KEYS:
+            raise _unknown_word(key, _INPUT_KEYS, where)
+        _set_once(found, key, _parse_numbers(value) if equals else value, token, where)
+    return _validate(TypeAdapter(InputConfig), found, text, where)
 
 
 def parse_task(text: str, where: str = "--task") -> TaskConfig:
     """Parse ``"detect yolox score=0.3"`` into the section ``task:``.
 
-    A detector's own options are written like its keys.
+    A detector's ``options:`` are written like its keys.
 
     Raises:
-        ConfigError: names what cannot be used and the nearest that can.
+        ConfigError: a word or value cannot be used; the error suggests the nearest one.
     """
     verb, *rest = text.split() or [""]
     if verb not in TASK_VERBS:
-        what = f"{verb!r} is no task{nearest(verb, TASK_VERBS)}"
+        what = f"unknown task {verb!r}{nearest(verb, TASK_VERBS)}"
         raise ConfigError(what, where=where, fix=f"one of {', '.join(TASK_VERBS)}")
-    kind = rest.pop(0) if rest and "=" not in rest[0] else _USUAL.get(verb)
+    kind = rest.pop(0) if rest and "=" not in rest[0] else _DEFAULT_KINDS.get(verb)
     if kind is None:
         fix = "write like 'detect yolox', 'classify auto', 'segment argmax', 'embed l2'"
-        raise ConfigError(f"{verb} needs a second word: what the output is", where=where, fix=fix)
+        raise ConfigError(f"{verb} needs a second word: the kind of its output", where=where, fix=fix)
     found: dict[str, Any] = {verb: kind}
     options: dict[str, Any] = {}
     for token in rest:
@@ -80,32 +91,32 @@ def parse_task(text: str, where: str = "--task") -> TaskConfig:
         if not equals:
             raise ConfigError(f"cannot understand {token!r}", why="after the task come key=value", where=where)
         own = verb == "detect" and key not in DetectTask.model_fields
-        _set(options if own else found, key, value if key == "labels" else _numbers(value), token, where)
+        _set_once(options if own else found, key, value if key == "labels" else _parse_numbers(value), token, where)
     if options:
         found["options"] = options
-    task: TaskConfig = _checked(TypeAdapter(TaskConfig), found, text, where)
+    task: TaskConfig = _validate(TypeAdapter(TaskConfig), found, text, where)
     return task
 
 
 def input_words(config: InputConfig) -> str:
-    """Return the section ``input:`` as :func:`parse_input` reads it, but for ``shape:``, which has no short form."""
+    """Return the section ``input:`` in the form of :func:`parse_input`, without ``shape:``, which has none."""
     usual = {key for key in ("crop", "layout") if getattr(config, key) == InputConfig.model_fields[key].default}
     fields = config.model_dump(exclude={"shape", *usual}, exclude_none=True)
-    words = _words()
-    return " ".join(str(value) if words.get(value) == key else setting(key, value) for key, value in fields.items())
+    words = _input_values()
+    return " ".join(str(value) if words.get(value) == key else key_value(key, value) for key, value in fields.items())
 
 
 def task_words(task: TaskConfig) -> str:
-    """Return the section ``task:`` as :func:`parse_task` reads it, but for its labels."""
+    """Return the section ``task:`` in the form of :func:`parse_task`, without its labels."""
     fields = task.model_dump(exclude={"labels"}, exclude_none=True)
     verb = next(key for key in fields if key in TASK_VERBS)
     options = {**fields.pop("options", {}), **fields.pop("args", {})}
     kind = fields.pop(verb)
-    return " ".join([verb, str(kind), *(setting(key, value) for key, value in {**fields, **options}.items())])
+    return " ".join([verb, str(kind), *(key_value(key, value) for key, value in {**fields, **options}.items())])
 
 
-def setting(key: str, value: object) -> str:
-    """Return ``mean=103.5,116.3,123.7``: a key and its value as they are written on a command line."""
+def key_value(key: str, value: object) -> str:
+    """Return a key and its value as a command line has them: ``mean=103.5,116.3,123.7``."""
     if key == "size" and isinstance(value, tuple):
         return f"size={value[0]}x{value[1]}"
     texts = [
@@ -115,34 +126,34 @@ def setting(key: str, value: object) -> str:
     return f"{key}={','.join(texts)}"
 
 
-def _words() -> Mapping[str, str]:
-    """Return word → the key of ``input:`` that has it among its few values."""
+def _input_values() -> Mapping[str, str]:
+    """Return each word that is a value of a key of ``input:`` → that key."""
     fields = {key: field.annotation for key, field in InputConfig.model_fields.items()}
     return {value: key for key, kind in fields.items() if get_origin(kind) is Literal for value in get_args(kind)}
 
 
-def _set(found: dict[str, Any], key: str, value: Any, token: str, where: str) -> None:
+def _set_once(found: dict[str, Any], key: str, value: Any, token: str, where: str) -> None:
     if key in found:
         raise ConfigError(f"{token!r} sets {key} a second time", why=f"it is {found[key]!r} already", where=where)
     found[key] = value
 
 
-def _numbers(text: str) -> Any:
-    """Parse numbers, and a list of them where there are commas; other text stays text."""
+def _parse_numbers(text: str) -> Any:
+    """Return a number, a list of numbers where there are commas, or the text itself."""
     if "," in text:
-        return [_numbers(part) for part in text.split(",")]
+        return [_parse_numbers(part) for part in text.split(",")]
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
     return text
 
 
-def _unknown(word: str, known: Iterable[str], where: str) -> ConfigError:
+def _unknown_word(word: str, known: Iterable[str], where: str) -> ConfigError:
     some = list(known)
     return ConfigError(f"cannot understand {word!r}{nearest(word, some)}", where=where, fix=f"known: {', '.join(some)}")
 
 
-def _checked(kind: TypeAdapter[_T], data: Mapping[str, Any], text: str, where: str) -> _T:
+def _validate(kind: TypeAdapter[_T], data: Mapping[str, Any], text: str, where: str) -> _T:
     try:
         return kind.validate_python(dict(data), context={"directory": Path()})
     except ValidationError as error:
@@ -152,15 +163,15 @@ def _checked(kind: TypeAdapter[_T], data: Mapping[str, Any], text: str, where: s
     key = loc[0] if loc else str(context.get("key", ""))
     written = [token for token in text.split() if token.partition("=")[0] == key]
     named = " ".join(text.split()[:2]) if key in TASK_VERBS else written[0] if written else text
-    raise ConfigError(f"cannot use {named!r}: {expected(first)}", where=where)
+    raise ConfigError(f"cannot use {named!r}: {error_message(first)}", where=where)
 
 
-CODE = "python:"
-"""Before the name of code that generates images."""
+CODE_PREFIX = "python:"
+"""Prefix of a source that is the user's own code."""
 
 
 class BudgetConfig(Section):
-    """Limits: what the pipeline may use, and what happens when it uses more."""
+    """Limits of what the pipeline may use, and what happens over a limit."""
 
     live: ClassVar[tuple[str, ...]] = ("power", "cpu", "memory", "latency", "when_exceeded")
     power: Annotated[Watts, Field(gt=0)] | None = Field(default=None, description="watts drawn by the module")
@@ -217,18 +228,18 @@ class PipelineConfig(Section):
 
     @property
     def likely_on_gpu(self) -> bool:
-        """Whether its models are likely to be run on a GPU, if there is one."""
+        """Whether its models probably run on a GPU, if there is one."""
         wanted = {self.engines[0]} if self.engines else {model.backend for model in self.models.values()}
         runs_on = {TENSORRT, ORT_CUDA} if self.engines or self.board == "host" else {TENSORRT, ORT_CUDA, "auto"}
         return not wanted.isdisjoint(runs_on)
 
     @property
     def code(self) -> Mapping[tuple[str, ...], str]:
-        """Key path → ``[FOLDER/]module:name`` of the user's own code, without files under ``ops:``."""
+        """Key path → ``[FOLDER/]module:name`` of the user's code, without files under ``ops:``."""
         found: dict[tuple[str, ...], str | None] = {}
         for name, stage in self.stages.items():
-            if isinstance(stage, SourceStage) and stage.source.startswith(CODE):
-                found["stages", name, "source"] = stage.source.removeprefix(CODE)
+            if isinstance(stage, SourceStage) and stage.source.startswith(CODE_PREFIX):
+                found["stages", name, "source"] = stage.source.removeprefix(CODE_PREFIX)
             found["stages", name, "python"] = getattr(stage, "python", None)
         for name, model in self.models.items():
             found["models", name, "task", "python"] = getattr(model.task, "python", None)
@@ -237,11 +248,13 @@ class PipelineConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class PipelineFile:
-    """A checked pipeline and the document it came from, so that later errors can point at a line.
+    """A checked pipeline and the document it came from, so that later errors can name a line.
 
     Attributes:
-        passed_over: of a file without ``engines:``, once this machine's are set in ``config``: better ones that cannot
-            run here, with the reason. Empty for a bundle that ONNX Runtime alone runs; else None.
+        config: checked pipeline.
+        document: data and places of the file.
+        passed_over: better engines that cannot run here → the reason, where this machine's engines were chosen because
+            the file has no ``engines:``. Empty for a bundle that only ONNX Runtime runs; None where the file decided.
     """
 
     config: PipelineConfig
@@ -253,11 +266,11 @@ class PipelineFile:
         return self.document.where(loc)
 
     def located(self, error: EdgertError, default: str = "") -> EdgertError:
-        """Return the error with file and line added to its bare key path (``stages.camera.source``).
+        """Add file and line to an error whose place is only a key path, such as ``stages.camera.source``; return it.
 
         Args:
-            error: the error; its ``where`` is changed.
-            default: its place if it names none.
+            error: error whose ``where`` is changed.
+            default: place of an error without one.
         """
         bare = error.where.startswith(("stages.", "models.")) and " " not in error.where
         error.where = self.where(*error.where.split(".")) if bare else error.where or default
@@ -265,20 +278,19 @@ class PipelineFile:
 
 
 PipelineSource = str | Path | Mapping[str, Any] | PipelineFile
-"""A pipeline: the path of its YAML file, a mapping with the same keys, or one that is loaded."""
+"""A pipeline: the path of its YAML file, a mapping with the same keys, or a loaded pipeline."""
 
 
 def load_pipeline(path: PipelineSource, overrides: Iterable[str] = ()) -> PipelineFile:
-    """Read and check a pipeline file; open no model, touch no hardware, run no code but that under ``ops:``.
+    """Read and check a pipeline file; open no model, touch no hardware, run no code except that under ``ops:``.
 
     Args:
-        path: the YAML file, or the name of a shipped pipeline, such as ``hello``; paths in it are relative to the file.
-            A mapping with the same keys has paths relative to the current folder. A loaded pipeline is returned
-            unchanged.
-        overrides: ``key.path=value``, as given to ``--set``; not for a loaded pipeline.
+        path: path of the YAML file, or name of a shipped pipeline, such as ``hello``. Paths in a file are relative to
+            it, those in a mapping to the current folder. A loaded pipeline is returned unchanged.
+        overrides: ``key.path=value`` strings, as of ``--set``; not accepted for a loaded pipeline.
 
     Raises:
-        ConfigError: with key and line of the first mistake; further ones are in ``others``.
+        ConfigError: the file has mistakes; the error is the first one with its line, and ``others`` has the rest.
     """
     file = read_pipeline(path, overrides)
     if file is not path and (note := file.document.overlay_note):
@@ -295,8 +307,11 @@ def read_pipeline(
 ) -> PipelineFile:
     """Read and check a pipeline file as :func:`load_pipeline` does.
 
-    ``env`` has the variables for ``${NAME}``; those of the process by default. Without ``run_ops`` the files under
-    ``ops:`` are not run, and their operators are not known.
+    Args:
+        path: as for :func:`load_pipeline`.
+        overrides: as for :func:`load_pipeline`.
+        env: variables for ``${NAME}``; the process environment when None.
+        run_ops: whether the files under ``ops:`` are run; without them their operators are unknown.
     """
     if isinstance(path, PipelineFile):
         if given := tuple(overrides):
@@ -305,82 +320,84 @@ def read_pipeline(
             raise ConfigError(what, why=why, where=where, fix=fix)
         return path
     if isinstance(path, Mapping):
-        document, name = of_mapping(path, overrides, env), "pipeline"
+        document, name = mapping_document(path, overrides, env), "pipeline"
     else:
-        document = read(pipeline_path(str(path)), overrides, env)
-        name = _name_of(document.path)
-    config = _checked_config(document, name)
+        document = read_document(pipeline_path(str(path)), overrides, env)
+        name = _default_name(document.path)
+    config = _check_document(document, name)
     if run_ops:
         load_operators(config.ops, document.where(("ops",)))
     return PipelineFile(config, document)
 
 
 def changed_pipeline(file: PipelineFile, data: dict[str, Any], overrides: Iterable[str] = ()) -> PipelineFile:
-    """Return a pipeline with other data, checked like a file; ``file`` stays as it is.
+    """Return a pipeline with other data, checked like a file; ``file`` is not changed.
 
     Args:
-        file: the pipeline as it was loaded.
-        data: the keys that it has now, which overrides change.
-        overrides: ``key.path=value``, as given to ``--set``.
+        file: loaded pipeline.
+        data: new data, which the overrides change in place.
+        overrides: ``key.path=value`` strings, as of ``--set``.
 
     Raises:
-        ConfigError: with the key of the first mistake.
+        ConfigError: the data has mistakes.
     """
-    document = changed(file.document, data, overrides)
-    return PipelineFile(_checked_config(document, file.config.name), document, file.passed_over)
+    document = changed_document(file.document, data, overrides)
+    return PipelineFile(_check_document(document, file.config.name), document, file.passed_over)
 
 
-def in_place_of(file: PipelineFile, text: str) -> PipelineFile:
-    """Return the pipeline of a text that is to be run in the place of a file, with what ``--set`` gave at its start.
+def replacement_pipeline(file: PipelineFile, text: str) -> PipelineFile:
+    """Return the pipeline of a new text for a file, with the overrides that the file was loaded with.
 
     Raises:
-        ConfigError: with key and line of the first mistake.
+        ConfigError: the text has mistakes.
     """
     was = file.document
-    document = parsed(text, was.path, was.overrides, has_overlay=False, name="the new file")
+    document = parse_document(text, was.path, was.overrides, has_overlay=False, name="the new file")
     document = replace(document, base=was.base, overlay=was.overlay)
-    return PipelineFile(_checked_config(document, file.config.name), document, file.passed_over)
+    return PipelineFile(_check_document(document, file.config.name), document, file.passed_over)
 
 
 def recorded_pipeline(data: Mapping[str, Any], path: Path, overrides: Iterable[str] = ()) -> PipelineFile:
-    """Return a pipeline from the data that another run had, checked like a file at ``path``.
+    """Return a pipeline from the data of a recorded run, checked like a file at ``path``.
 
     Raises:
-        ConfigError: with the key of the first mistake.
+        ConfigError: the data has mistakes.
     """
-    document = replace(of_mapping(data, overrides), path=path)
-    config = _checked_config(document, _name_of(path))
+    document = replace(mapping_document(data, overrides), path=path)
+    config = _check_document(document, _default_name(path))
     load_operators(config.ops, document.where(("ops",)))
     return PipelineFile(config, document)
 
 
-def _checked_config(document: Document, name: str) -> PipelineConfig:
-    """Return the records of a document. Raises ConfigError for its mistakes."""
+def _check_document(document: Document, name: str) -> PipelineConfig:
+    """Return a document's pipeline. Raises ConfigError: the document has mistakes."""
     try:
         data = {"name": name, **document.data}
         config = PipelineConfig.model_validate(data, context={"directory": document.path.parent})
         check_flow(config.stages, config.models, document.where)
-        check_outputs(config.stages, _read_by(config, document.path), document.where)
+        check_outputs(config.stages, _files_read(config, document.path), document.where)
         check_variants(config.models, document.where)
     except ValidationError as mistakes:
-        first, *others = (_explained(document, detail) for detail in flattened(mistakes.errors(include_url=False)))
+        first, *others = (
+            _config_error(document, detail) for detail in flatten_errors(mistakes.errors(include_url=False))
+        )
         first.others = tuple(others)
         raise first from None
     return config
 
 
-def _name_of(path: Path) -> str:
-    """Return the name of a pipeline whose file gives none; non-UTF-8 bytes of a file name become question marks."""
+def _default_name(path: Path) -> str:
+    """Return the file name as a pipeline's name; its non-UTF-8 bytes become question marks."""
     return path.stem.encode(errors="replace").decode()
 
 
-def _read_by(config: PipelineConfig, path: Path) -> Iterable[Path]:
-    """Return files that a pipeline reads, which its sinks must not write."""
+def _files_read(config: PipelineConfig, path: Path) -> Iterable[Path]:
+    """Yield the files that a pipeline reads, which its sinks must not overwrite."""
     yield path
     yield from (model.onnx for model in config.models.values())
     for stage in config.stages.values():
         if isinstance(stage, SourceStage) and "\0" not in stage.source:
-            yield fields.beside(Path(stage.source.removeprefix("file://")), path.parent)
+            yield fields.resolve_input(Path(stage.source.removeprefix("file://")), path.parent)
 
 
 SCHEMA_ID = "https://raw.githubusercontent.com/edgert/edgert/main/docs/edgert.schema.json"
@@ -392,22 +409,22 @@ def json_schema() -> dict[str, Any]:
     schema = PipelineConfig.model_json_schema(by_alias=True)
     for section in (schema, *schema["$defs"].values()):
         for part in section.get("properties", {}).values():
-            if "patternProperties" in part:  # pydantic forgets that names of any other form are refused
+            if "patternProperties" in part:  # pydantic does not express that names of another form are refused
                 part["additionalProperties"] = False
     known = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, "title": "edgert pipeline"}
     return {**known, **{name: part for name, part in schema.items() if name not in known}}
 
 
-def _explained(document: Document, detail: Any) -> ConfigError:
-    """Return one pydantic error as a ConfigError with the line, the value as written, and what was expected."""
-    loc = _written_loc(document, detail["loc"])
-    kind, message = detail["type"], expected(detail)
-    if kind == EXPLAINED:
+def _config_error(document: Document, detail: Any) -> ConfigError:
+    """Return a pydantic error as a ConfigError with the line, the value as written, and what was expected."""
+    loc = _loc_in_file(document, detail["loc"])
+    kind, message = detail["type"], error_message(detail)
+    if kind == CONFIG_ERROR:
         error: ConfigError = detail["ctx"]["error"]
         return ConfigError(error.what, why=error.why, where=document.where(loc), fix=error.fix, code=error.code)
     if kind == "unknown_key":
         context = detail["ctx"]
-        place = instead(str(context["key"]), loc, document.data)
+        place = replacement_for(str(context["key"]), loc, document.data)
         loc = (*loc, context["key"])
         fix = "; ".join(filter(None, (place, f"known here: {context['known']}")))
         return ConfigError(message, where=document.where(loc), fix=fix, code="E101")
@@ -426,12 +443,12 @@ def _explained(document: Document, detail: Any) -> ConfigError:
         elif loc[-1:] == ("source",):
             fix = "one stage for each camera or video; videos:FOLDER/*.mp4 plays a folder of them"
         return ConfigError(f"{name}: {message}", where=where, fix=fix)
-    value = document.written.get(loc, detail["input"])  # as written: what came from the environment is not printed
+    value = document.written.get(loc, detail["input"])  # ${NAME} as written, so that its value is not printed
     return ConfigError(f"{name}: cannot use {value!r}", why=message, where=where)
 
 
-def _written_loc(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return pydantic's location without the tags of unions, as far as the file goes."""
+def _loc_in_file(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Return the key path of pydantic's location: without the tags of unions, up to the first missing key."""
     here: Any = document.data
     path: list[str | int] = []
     for step in loc:

@@ -1,4 +1,4 @@
-"""The sections under ``stages:``: each has one verb."""
+"""The sections under ``stages:``. Each has one verb: the key that names its work."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from edgert.kinds import SINKS, STAGES, TRACKERS
 from edgert.policy import Drop, OnError
 from edgert.units import parse_size
 
-# A stage or task is identified by its one verb: the key that names its work.
+# Sections of stages and tasks are distinguished by their verb.
 
 
 def keys_of(data: Any) -> list[str]:
-    """Return the keys of a mapping as read from YAML, or of a record already made from one."""
+    """Return the keys of a mapping from YAML, or of a section made from one."""
     return [str(key) for key in data] if isinstance(data, dict) else list(getattr(type(data), "model_fields", ()))
 
 
 def verb_tag(data: Any, verbs: Sequence[str], first: Sequence[str] = ()) -> str | None:
-    """Return ``<verb>`` of the single verb among the keys, for pydantic's tagged unions; None unless there is one.
+    """Return ``<verb>`` as the tag for pydantic's tagged unions; None unless exactly one key is a verb.
 
     Args:
-        data: a section as read from YAML, or a record made from one.
+        data: mapping from YAML, or a section made from one.
         verbs: all verbs.
-        first: verbs that win over others, because their stages take an option of another verb's name.
+        first: verbs that win over others, because their sections have an option of another verb's name.
     """
     found = [key for key in keys_of(data) if key in verbs]
     winners = [key for key in found if key in first] or found
@@ -45,7 +45,7 @@ def verb_tag(data: Any, verbs: Sequence[str], first: Sequence[str] = ()) -> str 
 
 
 def explain_no_verb(data: Any, verbs: Sequence[str]) -> str:
-    """Return why :func:`verb_tag` found none."""
+    """Return the reason why :func:`verb_tag` returned None."""
     if not isinstance(data, dict):
         return f"expected a mapping with one of {', '.join(verbs)}; got {data!r}"
     found = [key for key in keys_of(data) if key in verbs]
@@ -59,7 +59,7 @@ class _Stage(Section):
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart", "drop", "log")
     """Values that ``on_error`` may have."""
     why_not: ClassVar[str] = ""
-    """Why it may have no other values."""
+    """Reason why ``on_error`` may not have other values."""
     on_error: OnError | None = Field(
         default=None, description="what happens when the stage fails ([troubles](troubles.md))"
     )
@@ -70,23 +70,24 @@ class _Stage(Section):
 
     @property
     def has_past(self) -> bool:
-        """Whether what it makes of a frame depends on the frames before."""
+        """Whether its result for a frame depends on the frames before."""
         return False
 
     @model_validator(mode="after")
     def _can_go_on_so(self) -> _Stage:
         if self.on_error is not None and self.on_error not in self.on_errors:
-            raise ValueError(f"on_error: {self.on_error} cannot be here: {self.why_not}; {' or '.join(self.on_errors)}")
+            allowed = " or ".join(self.on_errors)
+            raise ValueError(f"on_error: {self.on_error} is not possible here: {self.why_not}; write {allowed}")
         return self
 
 
-def _word(value: object) -> object:
+def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int) else value
 
 
-def _no_number(value: object) -> object:
-    if str(value).isdecimal():  # a camera to OpenCV, and the name of a file here
-        raise ValueError(f"a number is no source; the camera of that number is v4l2:///dev/video{value}")
+def _refuse_number(value: object) -> object:
+    if str(value).isdecimal():  # OpenCV opens the camera of this number; here it would be the name of a file
+        raise ValueError(f"a number is not a source; the camera of that number is v4l2:///dev/video{value}")
     return value
 
 
@@ -103,7 +104,7 @@ class SourceStage(_Stage):
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop")
     why_not: ClassVar[str] = "reconnect: opens a source again"
     # Not in the repr: it may hold a password.
-    source: Annotated[Text, BeforeValidator(_no_number)] = Field(
+    source: Annotated[Text, BeforeValidator(_refuse_number)] = Field(
         min_length=1, repr=False, description="path, address or kind, as above"
     )
     size: Size | None = Field(default=None, description="requested from a camera, or made by code")
@@ -125,7 +126,7 @@ class SourceStage(_Stage):
         "error",
     )
     required: bool = Field(default=True, description="/readyz needs a frame of this source")
-    transport: Literal["tcp", "udp"] = Field(default="tcp", description="of RTSP")
+    transport: Literal["tcp", "udp"] = Field(default="tcp", description="transport of RTSP")
     format: str | None = Field(
         default=None,
         description="pixel format to request from a camera, such as mjpeg or yuyv422; default: mjpeg where raw is too "
@@ -143,7 +144,7 @@ class SourceStage(_Stage):
     sensor_mode: int | None = Field(
         default=None, ge=0, description="csi://: sensor mode; default: the one that fits size and fps"
     )
-    flip: Annotated[Literal["90", "180", "270", "horizontal", "vertical"] | None, BeforeValidator(_word)] = Field(
+    flip: Annotated[Literal["90", "180", "270", "horizontal", "vertical"] | None, BeforeValidator(_as_text)] = Field(
         default=None, description="csi://: rotate clockwise by degrees, or mirror"
     )
     decode: Literal["auto", "cpu", "gpu"] = Field(
@@ -176,7 +177,12 @@ class BatchConfig(Section):
 
 
 class ShortFor:
-    """Annotation for a section that may be written as the text of its main key."""
+    """Annotation for a section that may be written as only the value of its main key.
+
+    Args:
+        key: main key of the section.
+        example: example of its value, for the schema.
+    """
 
     def __init__(self, key: str, example: str) -> None:
         self._key, self._example = key, example
@@ -210,7 +216,7 @@ class TileConfig(Section):
         tuple[int, int],
         BeforeValidator(_parse_grid),
         WithJsonSchema({"type": "string", "examples": ["2x2"]}),
-    ] = Field(description="columns x rows")
+    ] = Field(description="COLUMNSxROWS")
     overlap: float = Field(
         default=0.2, ge=0, le=0.5, description="part of a tile that the next one also shows; more than an object's size"
     )
@@ -228,20 +234,20 @@ class TileConfig(Section):
 
     @property
     def count(self) -> int:
-        """Runs of the model for a frame."""
+        """Number of the model's runs for a frame."""
         return self.grid[0] * self.grid[1] + self.whole
 
 
-class _Fed(_Stage):
+class _StageWithInputs(_Stage):
     takes_gpu: ClassVar[bool] = False
-    """Of a kind that looks at pixels: whether it takes frames and drawn images of a GPU; else it gets copies."""
+    """Whether a stage that reads pixels accepts frames and images in GPU memory; otherwise it gets copies."""
     inputs: Inputs = Field(alias="from", description="stage or stages to listen to")
     watchdog: Watchdog | None = Field(
         default=None, description="report a call that takes longer; default: the pipeline's"
     )
 
 
-class InferStage(_Fed):
+class InferStage(_StageWithInputs):
     """A model, run on frames or on crops of another stage's detections."""
 
     live: ClassVar[tuple[str, ...]] = ("every",)
@@ -267,11 +273,11 @@ class InferStage(_Fed):
 
     @property
     def parts(self) -> int | None:
-        """Crops or tiles of a frame that the model is run on at most; None: on the frame."""
+        """Maximum number of crops or tiles of a frame that the model runs on; None: it runs on the frame."""
         return self.crop.limit if self.crop else self.tiles.count if self.tiles else None
 
 
-class TrackStage(_Fed, Kinded):
+class TrackStage(_StageWithInputs, Kinded):
     """A tracker: it gives the detections of one object the same number."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
@@ -288,14 +294,14 @@ class TrackStage(_Fed, Kinded):
         return False
 
     def thresholds(self, score: float | None) -> str:
-        """Return the score thresholds in words, for detections of a model with this lowest score; empty: not known."""
+        """Return the score thresholds in words, for detections from this lowest score on; empty where not known."""
         return ""
 
 
 TrackStage.family = ("track", TRACKERS)
 
 
-class DrawStage(_Fed):
+class DrawStage(_StageWithInputs):
     """An image of the frame with results drawn on it."""
 
     live: ClassVar[tuple[str, ...]] = ("draw", "width")
@@ -319,7 +325,7 @@ RegionOrDetections = Annotated[
 ]
 
 
-class CropStage(_Fed):
+class CropStage(_StageWithInputs):
     """A region, or every detection, as frames of their own, without copying pixels."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
@@ -327,7 +333,7 @@ class CropStage(_Fed):
     crop: RegionOrDetections = Field(description="[x1, y1, x2, y2] as parts 0-1 of the frame, or which detections")
 
 
-class PythonStage(_Fed):
+class PythonStage(_StageWithInputs):
     """Your function or class: ``module:name``, called with a Result, returning a Result or None."""
 
     python: str = Field(
@@ -339,34 +345,34 @@ class PythonStage(_Fed):
     )
 
 
-class SinkStage(_Fed, Kinded):
+class SinkStage(_StageWithInputs, Kinded):
     """A destination of results."""
 
     takes_images: ClassVar[bool]
-    """Whether it looks at pixels."""
+    """Whether it reads pixels."""
     shows_images: ClassVar[bool]
-    """Whether it shows them to people; the mark of a simulated board is then painted on them."""
+    """Whether it shows images to people, so that the mark of a simulated board must be drawn on them."""
     sink: str = Field(description="kind of sink")
 
     @property
     def reads_images(self) -> bool:
-        """Whether this sink reads pixels, with these keys."""
+        """Whether this sink reads pixels, given its keys."""
         return self.takes_images
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
-        """See :class:`PackageStage`."""
+        """Check the sink against its neighbors, as :meth:`PackageStage.check` does."""
 
 
 SinkStage.family = ("sink", SINKS)
 
 
-class PackageStage(_Fed, Kinded):
+class PackageStage(_StageWithInputs, Kinded):
     """Stage of an installed package, with keys of that package."""
 
     takes_images: ClassVar[bool]
-    """Whether it looks at pixels."""
+    """Whether it reads pixels."""
     detects: ClassVar[bool] = True
-    """Whether it may find objects of its own, or track them."""
+    """Whether it may detect or track objects."""
     hides: ClassVar[bool] = False
     """Whether stages behind it must not see images as their source made them."""
     stage: str = Field(description="kind of stage")
@@ -376,15 +382,15 @@ class PackageStage(_Fed, Kinded):
         return True
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
-        """Check the stage against its neighbors, as far as the file alone shows.
+        """Check the stage against its neighbors, using only the file.
 
         Args:
-            name: of the stage.
-            stages: all of the file, by name; each listens to existing stages, and none to itself.
-            where: the place of a key in the file.
+            name: name of the stage.
+            stages: all stages by name; each listens to existing stages, and none to itself.
+            where: function that returns the place of a key in the file.
 
         Raises:
-            ConfigError: they do not fit.
+            ConfigError: the stage cannot follow the stages before it.
         """
 
 
@@ -404,6 +410,6 @@ _AnyStage = (
 )
 
 
-# `infer` takes an option called crop, and a callback sink one called python.
-_FIRST = ("source", "infer", "sink")
-StageConfig = Annotated[_AnyStage, Discriminator(lambda data: verb_tag(data, STAGE_VERBS, first=_FIRST))]
+# `infer` has an option named crop, and a callback sink one named python.
+_MAIN_VERBS = ("source", "infer", "sink")
+StageConfig = Annotated[_AnyStage, Discriminator(lambda data: verb_tag(data, STAGE_VERBS, first=_MAIN_VERBS))]

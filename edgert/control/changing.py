@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from edgert.config import PipelineConfig, PipelineFile
-from edgert.config.pipeline_file import changed_pipeline, in_place_of
+from edgert.config.pipeline_file import changed_pipeline, replacement_pipeline
 from edgert.control.change_plan import Change, changes_between
 from edgert.control.controlled import Controlled, data_of
 from edgert.control.live_keys import check_known, live_values, skipping
@@ -45,7 +45,7 @@ def set_key(run: Controlled, text: str) -> dict[str, Any]:
 
 def apply_file(run: Controlled, text: str, *, plan: str = "") -> dict[str, Any]:
     """Return what it takes to run another file, or do it; see :meth:`Control.apply`."""
-    file = in_place_of(run.file, text)
+    file = replacement_pipeline(run.file, text)
     changes = changes_to(run, file)
     state = json.dumps([run.file.document.data, text], sort_keys=True, default=str)
     own = hashlib.sha256(state.encode()).hexdigest()[:12]

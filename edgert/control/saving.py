@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgert.config.document import read
-from edgert.config.file_overlay import differences, keys_of, merged, overlay_of, text_of, without
+from edgert.config.document import read_document
+from edgert.config.file_overlay import changed_keys, differences, merge_overlay, overlay_path, to_yaml, without_key
 from edgert.config.pipeline_file import changed_pipeline
 from edgert.control.controlled import Controlled, data_of
 from edgert.errors import ConfigError, StageError, cause
@@ -24,10 +24,13 @@ def save(run: Controlled) -> dict[str, Any]:
     if path.parent == data_folder("pipelines"):
         raise StageError("this pipeline cannot be saved", why="its file comes with edgert", fix=f"run a copy of {path}")
     changes = differences(_named(base), _named(document.data))
-    if changed_pipeline(run.file, merged(base, changes)).config != changed_pipeline(run.file, data_of(run)).config:
+    if (
+        changed_pipeline(run.file, merge_overlay(base, changes)).config
+        != changed_pipeline(run.file, data_of(run)).config
+    ):
         raise StageError("this pipeline cannot be saved", why="an argument of code became null", fix="change the file")
-    now = read(path, has_overlay=False).data  # what was written into the file meanwhile need not be there twice
-    overlay, target = _least(run, now, differences(now, merged(now, changes))), overlay_of(path)
+    now = read_document(path, has_overlay=False).data  # as it is now
+    overlay, target = _least(run, now, differences(now, merge_overlay(now, changes))), overlay_path(path)
     is_removed = not overlay and target.exists()
     try:
         if not overlay:
@@ -38,18 +41,18 @@ def save(run: Controlled) -> dict[str, Any]:
         raise StageError(f"cannot write {target}", why=cause(error)) from error
     if overlay:
         head = f"# Loaded after {path.name}, by edgert ctl save. Delete this file to leave it out.\n"
-        replace_text(target, head + text_of(overlay, document.written))
-    keys = [".".join(loc) for loc in keys_of(overlay, now)]
+        replace_text(target, head + to_yaml(overlay, document.written))
+    keys = [".".join(loc) for loc in changed_keys(overlay, now)]
     return {"path": str(target.absolute()), "keys": keys, "removed": is_removed}
 
 
 def _least(run: Controlled, data: Mapping[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
     """Return an overlay without the keys that were set back to their default."""
-    wanted = changed_pipeline(run.file, merged(data, overlay)).config
-    for loc in keys_of(overlay, overlay):
-        less = without(overlay, loc)
+    wanted = changed_pipeline(run.file, merge_overlay(data, overlay)).config
+    for loc in changed_keys(overlay, overlay):
+        less = without_key(overlay, loc)
         try:
-            if changed_pipeline(run.file, merged(data, less)).config == wanted:
+            if changed_pipeline(run.file, merge_overlay(data, less)).config == wanted:
                 overlay = less
         except ConfigError:  # the pipeline needs this key
             continue

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgert.clock import REAL
-from edgert.config.pipeline_file import CODE
+from edgert.config.pipeline_file import CODE_PREFIX
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter, lend
@@ -20,7 +20,7 @@ from edgert.stages.source.kinds import source_for
 from edgert.stages.source.python_images import scene_named
 from edgert.user_code import check_object, code_name
 
-PREFIXES = (CODE, "synthetic:")
+PREFIXES = (CODE_PREFIX, "synthetic:")
 DEFAULT_COUNT = 64
 _RATE_HZ = 2.0  # so that no two images show the same objects in nearly the same place
 _SEED = 1_000_003  # one that a pipeline is unlikely to use, so that a model is not judged on the images it was tuned on
@@ -45,7 +45,7 @@ class GeneratedDataset:
         kind, _, rest = self.source.partition(
             ":"
         )  # a wrong source is refused now; images are created, and code runs, on first use
-        if f"{kind}:" == CODE:
+        if f"{kind}:" == CODE_PREFIX:
             check_object(rest, self.where, None)
         else:
             scene_named(rest, self.where)
@@ -77,8 +77,8 @@ class GeneratedDataset:
 
     def digest(self) -> str:
         """Return a digest of what the images depend on: options and code."""
-        is_code = self.source.startswith(CODE)
-        of = code_name(self.source.removeprefix(CODE), self.where).digest() if is_code else self.source
+        is_code = self.source.startswith(CODE_PREFIX)
+        of = code_name(self.source.removeprefix(CODE_PREFIX), self.where).digest() if is_code else self.source
         return repr((of, self.count, _RATE_HZ, _SEED))
 
     def _make(self) -> None:

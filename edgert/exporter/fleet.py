@@ -16,7 +16,7 @@ from edgert._version import __version__
 from edgert.board import HOST
 from edgert.board.record import board
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
-from edgert.config.document import parsed
+from edgert.config.document import parse_document
 from edgert.errors import ArtifactError, ConfigError
 from edgert.exporter.dashboard import dashboard
 from edgert.files import replace_bytes, replacing
@@ -146,7 +146,7 @@ def _release(path: Path) -> Release:
 def _page(bundle: Bundle) -> Page | None:
     """Return the first live page of a bundle's pipeline whose port is written there."""
     text = _VARIABLE.sub("-", bundle.read(bundle.manifest.pipeline).decode())
-    document = parsed(text, Path(bundle.manifest.pipeline), env={}, has_overlay=False)
+    document = parse_document(text, Path(bundle.manifest.pipeline), env={}, has_overlay=False)
     for stage in document.data.get("stages", {}).values():
         port = str(stage.get("port", 8080))
         if stage.get("sink") == "http" and port.isdecimal() and int(port):

@@ -20,7 +20,7 @@ from edgert.compiler.engine_specs import BundleModel
 from edgert.compiler.finish import pipeline_of
 from edgert.compiler.model_forms import FLOAT
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
-from edgert.config.pipeline_file import input_words, setting, task_words
+from edgert.config.pipeline_file import input_words, key_value, task_words
 from edgert.errors import ConfigError, nearest
 from edgert.graph import load, to_bytes
 from edgert.reporter import OnProgress
@@ -221,7 +221,7 @@ def _around(file: PipelineFile) -> tuple[str, ...]:
         f"{name} ({type(stage).__name__.removesuffix('Stage').lower()})" for name, stage in stages.items()
     )
     budgets = file.config.budgets.model_dump(mode="json", exclude_defaults=True)
-    parts = {"other stages": others, "budgets": " ".join(setting(key, value) for key, value in budgets.items())}
+    parts = {"other stages": others, "budgets": " ".join(key_value(key, value) for key, value in budgets.items())}
     return tuple(f"the pipeline's {what}: {text}" for what, text in parts.items() if text)
 
 

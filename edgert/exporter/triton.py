@@ -14,7 +14,7 @@ from edgert._version import __version__
 from edgert.compiler.model_forms import FLOAT, FP16, ORT
 from edgert.config import ClassifyTask
 from edgert.config.engine_choice import ReplicateConfig
-from edgert.config.pipeline_file import setting
+from edgert.config.pipeline_file import key_value
 from edgert.engine import open_spans
 from edgert.errors import BuildError
 from edgert.exporter.source import Item, Plan
@@ -295,4 +295,4 @@ def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
 def _settings(section: str, values: BaseModel) -> tuple[str, ...]:
     """Return the settings of a section that the file or ``edgert build --tune`` made."""
     found = values.model_dump(mode="json", exclude_defaults=True)
-    return (f"{section}: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()
+    return (f"{section}: {' '.join(key_value(key, value) for key, value in found.items())}",) if found else ()

@@ -15,7 +15,7 @@ from edgert.board.sections import Mode
 from edgert.bundle.measured_engines import MeasuredEngine, read_measured
 from edgert.bundle.shared_profile import SharedProfile, is_shared, read_shared, shipped
 from edgert.config import PipelineConfig, PipelineFile, PipelineSource, load_pipeline
-from edgert.config.flow import sources_of, thresholds
+from edgert.config.flow import sources_of, tracker_thresholds
 from edgert.config.stages import InferStage
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph import load
@@ -150,7 +150,7 @@ def plan_boards(
     notes = dict.fromkeys(
         [
             *_without_edgert(targets, fitting),
-            *(f"{name}: {text}" for name, text in thresholds(file.config.stages, file.config.models).items()),
+            *(f"{name}: {text}" for name, text in tracker_thresholds(file.config.stages, file.config.models).items()),
             *board_stages(file, targets[-1], targets[-1].peak_mode, profiles=shared).notes,
             *about_watts(tuple(targets)),
             *seen,

@@ -15,7 +15,7 @@ from edgert.board.sections import Mode
 from edgert.budget.control import PowerControl
 from edgert.budget.rules import Budget, Rules, Setting, check_settings
 from edgert.config import InferStage, PipelineFile, PipelineSource, load_pipeline
-from edgert.config.flow import fallbacks, streams_of
+from edgert.config.flow import fallback_levels, streams_of
 from edgert.errors import BudgetError, ConfigError, PlacementError
 from edgert.placement.cost.coefficients import Coefficients, coefficients
 from edgert.placement.cost.power import Power, power
@@ -403,7 +403,7 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
     """Return the settings of a run: fewer frames of all streams, then fewer streams, then both with fallback models."""
     if budget.power_w is None and budget.latency_ms is None:
         return None
-    streams, smaller = streams_of(file.config.stages), fallbacks(file.config.stages, file.config.models)
+    streams, smaller = streams_of(file.config.stages), fallback_levels(file.config.stages, file.config.models)
     found = run_settings(streams, smaller) if budget.when_exceeded == "degrade" else run_settings(streams)[:1]
     rates_hz = source_rates(file.config)
 

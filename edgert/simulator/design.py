@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from edgert.budget.footprint import Kind
 from edgert.config import CropStage, InferStage, PipelineConfig, PipelineFile, SourceStage, StageConfig
-from edgert.config.flow import fallbacks, sources_of, stages_at, upstream
+from edgert.config.flow import fallback_levels, sources_of, stages_at, upstream
 from edgert.errors import ConfigError
 from edgert.placement.plan_record import Row
 from edgert.placement.segment_engines import Step
@@ -94,7 +94,7 @@ def levels_of(file: PipelineFile) -> tuple[PipelineFile, ...]:
     config = file.config
     smaller = (
         config.model_copy(update={"stages": stages_at(config.stages, config.models, level)})
-        for level, _ in enumerate(fallbacks(config.stages, config.models), 1)
+        for level, _ in enumerate(fallback_levels(config.stages, config.models), 1)
     )
     return file, *(replace(file, config=one) for one in smaller)
 
@@ -111,7 +111,7 @@ def with_fallbacks(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
     def held(one: Row) -> Row:
         return replace(one, memory=tuple(memory), memory_bytes=held_bytes)
 
-    smaller = fallbacks(file.config.stages, file.config.models)
+    smaller = fallback_levels(file.config.stages, file.config.models)
     named = [held(replace(one, fallback_models=models)) for one, models in zip(others, smaller, strict=False)]
     return held(replace(row, fallbacks=tuple(named)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from edgert.assemble.graph import queue_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE
 from edgert.config import CropStage, InferStage, ModelConfig, PipelineFile, SourceStage, StageConfig
-from edgert.config.flow import inputs_of, order, variants_of
+from edgert.config.flow import inputs_of, topological_order, variants_of
 from edgert.errors import ConfigError, nearest
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import ASSUMED_HZ, Design, Edge, Node, Source, Task
@@ -114,7 +114,7 @@ class _Designer:
         for name, stage in self.stages.items():
             if isinstance(stage, SourceStage):
                 sources.append(self._source(name, stage, most))
-        for name in order(self.stages):
+        for name in topological_order(self.stages):
             nodes += self._nodes(name, self.stages[name])
         return Design(tuple(sources), tuple(nodes))
 

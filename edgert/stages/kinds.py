@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, WithJsonSchema, model_validator
 
 from edgert.config import Fraction, OutputPath, PipelineConfig, Seconds, Section, SinkStage, TrackStage
-from edgert.config.fields import CODE_NAME, FilePath, SomeBytes
+from edgert.config.fields import CODE_NAME, FilePath, PositiveBytes
 from edgert.config.flow import trackers_of
 from edgert.errors import ConfigError, StageError
 
@@ -53,7 +53,7 @@ PAIR = {
 class Rotate(Section):
     """Conditions that end a file and begin the next one; the first that holds counts."""
 
-    size: SomeBytes | None = None
+    size: PositiveBytes | None = None
     every: Seconds | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
@@ -69,8 +69,8 @@ class Keep(Section):
     """Retention limits of files. The oldest files are removed."""
 
     age: Seconds | None = Field(default=None, ge=1)
-    size: SomeBytes | None = None
-    free: SomeBytes | None = None
+    size: PositiveBytes | None = None
+    free: PositiveBytes | None = None
 
     @model_validator(mode="after")
     def _check_keys(self) -> Keep:

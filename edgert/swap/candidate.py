@@ -14,7 +14,7 @@ from edgert.assemble.memory import engine_parts, is_ort, sizes_of
 from edgert.assemble.models import Models, batch_of
 from edgert.board.host import free_bytes
 from edgert.config import InferStage, PipelineFile
-from edgert.config.document import changed
+from edgert.config.document import changed_document
 from edgert.config.flow import variants_of
 from edgert.config.model_section import EmbedTask
 from edgert.engine import default_profile
@@ -104,7 +104,7 @@ def with_file(file: PipelineFile, name: str, onnx: Path) -> PipelineFile:
     """Return a pipeline whose model of that name is in another file; everything else stays as it runs."""
     data = deepcopy(file.document.data)
     data["models"][name]["onnx"] = str(onnx)
-    document = changed(file.document, data)
+    document = changed_document(file.document, data)
     model = file.config.models[name].model_copy(update={"onnx": onnx})
     config = file.config.model_copy(update={"models": {**file.config.models, name: model}})
     return PipelineFile(config, document, file.passed_over)

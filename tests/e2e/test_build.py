@@ -75,7 +75,13 @@ def test_another_score_rebuilds_nothing_but_the_bundle(home: Path) -> None:
 def test_inspect_says_what_it_holds(home: Path) -> None:
     done = edgert("inspect", "dock.edgert", "--json", "dock.json", cwd=home)
     assert done.returncode == 0, done.stderr
-    for text in ("orin-nx-16gb in 15W", "tensorrt-dla → tensorrt", "calibration.cache", "all whole", "relative error"):
+    for text in (
+        "orin-nx-16gb in 15W",
+        "tensorrt-dla → tensorrt",
+        "calibration.cache",
+        "none damaged",
+        "relative error",
+    ):
         assert text in done.stdout
     report = json.loads((home / "dock.json").read_text())
     assert report["models"]["parts"]["precision"] == "int8"

@@ -400,9 +400,9 @@ def test_the_terminal_says_which_cameras_are_down(programs: list[RtspProgram], t
     with pipeline(tmp_path, stages) as running:
         running.start()
         wait(lambda: state(running, "there").up and state(running, "absent").reason)
-        assert run_view._line(running.summary(), "").endswith("down: absent")
+        assert run_view._progress_line(running.summary(), "").endswith("down: absent")
         running.stop()
         assert running.wait(5)
-        warned = list(run_view._troubles(running.summary()))
+        warned = list(run_view._stage_troubles(running.summary()))
     assert len(warned) == 1 and warned[0].startswith("absent: down for the last ")
     assert warned[0].endswith(" s: nothing listens on that port")

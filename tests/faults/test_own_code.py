@@ -70,7 +70,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(user_code, "before", user_code.before)
-    monkeypatch.setattr(cli, "_shown", set())
+    monkeypatch.setattr(cli, "_announced", set())
     monkeypatch.setattr(custom_op, "_KNOWN", dict(custom_op._KNOWN))
     return tmp_path / "p.yaml"
 
@@ -168,7 +168,7 @@ def test_code_that_a_bundle_brings(
     monkeypatch.delitem(sys.modules, "brought", raising=False)
     custom_op._KNOWN.clear()
     monkeypatch.setattr(custom_op, "_IMPORTED", {})
-    monkeypatch.setattr(cli, "_shown", set())
+    monkeypatch.setattr(cli, "_announced", set())
     monkeypatch.setenv("EDGERT_TEST_RAN", str(ran))
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["edgert", *verb, *(["--no-code"] if refused else [])])

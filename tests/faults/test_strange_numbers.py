@@ -8,7 +8,7 @@ import pytest
 
 from edgert.backend.tensorrt.library import release_of
 from edgert.config import CropConfig
-from edgert.config.document import read
+from edgert.config.document import read_document
 from edgert.dataset.labels import class_index
 from edgert.errors import EdgertError
 from edgert.quantization.lowering.trt_form import version_number
@@ -43,4 +43,4 @@ def test_a_strange_number_of_a_device_or_a_version_is_refused(text: str) -> None
 def test_a_strange_entry_of_a_list_goes_nowhere(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.yaml").write_text("stages:\n  cam: {crop: [0, 0, 1, 1]}\n")
     with pytest.raises(EdgertError, match="names no key"):
-        read(tmp_path / "p.yaml", [f"stages.cam.crop.{text}=1"])
+        read_document(tmp_path / "p.yaml", [f"stages.cam.crop.{text}=1"])

@@ -40,7 +40,9 @@ QUIET = "  out: {sink: jsonl, from: find, path: out.jsonl}\n"
 @pytest.fixture(autouse=True)
 def here(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(flow, "_BOXED", (*flow._BOXED, "embed"))  # the small network stands for a detector, too
+    monkeypatch.setattr(
+        flow, "_TASKS_WITH_BOXES", (*flow._TASKS_WITH_BOXES, "embed")
+    )  # the small network stands for a detector, too
     if request.node.get_closest_marker("gpu"):
         return
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from edgert.cli import log, run_view
-from edgert.cli.log import JsonStderr, entry, fields, priority
+from edgert.cli.log import JsonStderr, journal_message, priority, record_fields
 from edgert.errors import ArtifactError
 from tests.helpers.command import edgert, environment, in_process
 
@@ -92,8 +92,11 @@ def test_another_word_is_a_usage_error(tmp_path: Path) -> None:
 
 def test_text_that_is_no_terminal_is_a_line_with_date_and_level(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w+") as out:
-        assert log.way(None, out) == log.way("text", sys.stderr) == "text" and log.way("json", out) == "json"
-        log._Text(out, ["cam"], ["cam"]).emit(record("cam: gone", level=logging.WARNING))
+        assert (
+            log.log_format(None, out) == log.log_format("text", sys.stderr) == "text"
+            and log.log_format("json", out) == "json"
+        )
+        log._TextHandler(out, ["cam"], ["cam"]).emit(record("cam: gone", level=logging.WARNING))
     at, level, message = (tmp_path / "out").read_text().split(" ", 2)
     assert datetime.fromisoformat(at).utcoffset() is not None and (level, message) == ("warning", "cam: gone\n")
 
@@ -153,10 +156,10 @@ def record(message: str, *arguments: object, level: int = logging.INFO) -> loggi
 
 
 def test_a_message_that_is_about_no_stage_has_none() -> None:
-    assert "stage" not in fields(record("other: gone"), ["cam"], ["cam", "find"])
-    found = fields(record("%s: gone", "cam"), ["cam"], ["cam", "find"])
+    assert "stage" not in record_fields(record("other: gone"), ["cam"], ["cam", "find"])
+    found = record_fields(record("%s: gone", "cam"), ["cam"], ["cam", "find"])
     assert (found["stage"], found["stream"], found["code"]) == ("cam", "cam", "live.lost")
-    assert fields(record("find: slow"), ["cam"], ["cam", "find"]).get("stream") is None
+    assert record_fields(record("find: slow"), ["cam"], ["cam", "find"]).get("stream") is None
 
 
 @pytest.mark.parametrize(("level", "number"), [(10, 7), (20, 6), (25, 6), (30, 4), (40, 3), (50, 2), (99, 2)])
@@ -166,13 +169,13 @@ def test_levels_are_the_priorities_of_syslog(level: int, number: int) -> None:
 
 def test_entries_of_the_journal_hold_anything() -> None:
     named = {"MESSAGE": "a\nb=c\n\n", "PRIORITY": "3", "EDGERT_STAGE": "", "X": "ü=1"}
-    assert journal_of(entry(named)) == {"MESSAGE": "a\nb=c\n\n", "PRIORITY": "3", "X": "ü=1"}
+    assert journal_of(journal_message(named)) == {"MESSAGE": "a\nb=c\n\n", "PRIORITY": "3", "X": "ü=1"}
 
 
 def test_without_a_journal_there_lines_have_its_priorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "JOURNAL", str(tmp_path / "none"))
     with (tmp_path / "out").open("w") as out:
-        log._Journal(out, (), ()).emit(record("cam: two\nlines", level=logging.WARNING))
+        log._JournalHandler(out, (), ()).emit(record("cam: two\nlines", level=logging.WARNING))
     assert (tmp_path / "out").read_text() == "<4>cam: two\n<4>lines\n"
 
 
@@ -180,7 +183,7 @@ def test_too_long_for_a_datagram_goes_to_standard_error(tmp_path: Path, monkeypa
     monkeypatch.setattr(log, "JOURNAL", str(tmp_path / "journal"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal, (tmp_path / "out").open("w") as out:
         journal.bind(str(tmp_path / "journal"))
-        log._Journal(out, (), ()).emit(record("y" * 5_000_000))
+        log._JournalHandler(out, (), ()).emit(record("y" * 5_000_000))
     assert (tmp_path / "out").stat().st_size == 5_000_004
 
 
@@ -210,7 +213,7 @@ class Running:
 
 
 def test_the_summary_is_kept_again_and_again_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_view, "KEEP_EVERY_S", 0.005)
+    monkeypatch.setattr(run_view, "SUMMARY_EVERY_S", 0.005)
     kept, at_once, most = list[str](), 0, 0
 
     def keep(summary: Any) -> None:

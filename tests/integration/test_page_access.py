@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from edgert.cli.fleet_view import ask
+from edgert.cli.fleet_view import fetch_stats
 from edgert.stages.context import Context
 from edgert.stages.kinds import Http
 from edgert.stages.sink.web.http_server import Access
@@ -151,12 +151,12 @@ def test_top_sends_the_token_of_its_environment(monkeypatch: pytest.MonkeyPatch)
     sink.open()
     try:
         monkeypatch.delenv("EDGERT_TOKEN", raising=False)
-        assert ask(sink.url)["trouble"] == "EDGERT_TOKEN is not set"
+        assert fetch_stats(sink.url)["trouble"] == "EDGERT_TOKEN is not set"
         monkeypatch.setenv("EDGERT_TOKEN", f"{TOKEN}-not")
-        assert ask(sink.url)["trouble"] == "EDGERT_TOKEN is not its token"
+        assert fetch_stats(sink.url)["trouble"] == "EDGERT_TOKEN is not its token"
         monkeypatch.setenv("EDGERT_TOKEN", TOKEN)
-        assert ask(sink.url)["stats"] == STUCK
-        assert ask(sink.url.replace("http:", "https:"))["trouble"] == "it does not speak TLS; try http://"
+        assert fetch_stats(sink.url)["stats"] == STUCK
+        assert fetch_stats(sink.url.replace("http:", "https:"))["trouble"] == "it does not speak TLS; try http://"
     finally:
         sink.close()
 
@@ -167,10 +167,10 @@ def test_top_says_what_helps_with_a_page_by_tls(tmp_path: Path, monkeypatch: pyt
     sink.open()
     url = sink.url.replace("127.0.0.1", "localhost")
     try:
-        assert "https://" in ask(url.replace("https:", "http:"))["trouble"]
-        assert ask(url)["trouble"] == "self-signed certificate; trust its cert: by SSL_CERT_FILE=page.pem"
+        assert "https://" in fetch_stats(url.replace("https:", "http:"))["trouble"]
+        assert fetch_stats(url)["trouble"] == "self-signed certificate; trust its cert: by SSL_CERT_FILE=page.pem"
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
         monkeypatch.setenv("EDGERT_TOKEN", TOKEN)
-        assert ask(url)["stats"] == STUCK
+        assert fetch_stats(url)["stats"] == STUCK
     finally:
         sink.close()

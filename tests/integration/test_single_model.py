@@ -103,7 +103,7 @@ def test_what_is_no_image_changes_nothing(image: Any, kind: type[Exception], mes
         ({"labels": "cocoo"}, "did you mean 'coco'"),
         ({"score": 2.0}, "score=2 cannot be"),
         ({"precision": "int3"}, "int3"),
-        ({"engines": ["tensort"]}, "no engine 'tensort'"),
+        ({"engines": ["tensort"]}, "unknown engine 'tensort'"),
     ],
 )
 def test_settings_that_cannot_be_are_named(options: dict[str, Any], message: str) -> None:

@@ -276,7 +276,7 @@ stages:
         ),
         ("rtsp://x/y", "a.mp4", "memory: 5kB", "memory: at least 1MiB"),
         ("rtsp://x/y", "a.mp4", "rotate: {size: 3GB}, keep: {size: 1GB}", "leaves no room for one file"),
-        ("rtsp://x/y", "a.mp4", "on_error: log", "on_error: log cannot be here"),
+        ("rtsp://x/y", "a.mp4", "on_error: log", "on_error: log is not possible here"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(source: str, path: str, more: str, said: str, tmp_path: Path) -> None:

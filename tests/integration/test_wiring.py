@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-from edgert.cli.file_commands import check as cli_check, new, print_report
+from edgert.cli.file_commands import check as cli_check, new, print_check
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.wiring.check import check
@@ -249,7 +249,7 @@ def test_a_family_that_finds_nothing_where_another_setting_does_leaves_it_open(t
 def test_the_table_stands_whole_in_80_columns() -> None:
     report = check("hello", [ROOT / "docs" / "hello.jpg"])
     shown = io.StringIO()
-    print_report(Console(width=80, file=shown, color_system=None), report, 8)
+    print_check(Console(width=80, file=shown, color_system=None), report, 8)
     lines = shown.getvalue().splitlines()
     assert all(word in lines[1] for word in ("color", "scale", "placement", "task", "score", "answers", "behind"))
     assert "…" not in "".join(lines) and max(map(len, lines)) <= 80

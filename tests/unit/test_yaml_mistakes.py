@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, strategies as st
 
 from edgert import yaml_nodes
-from edgert.config.document import read
+from edgert.config.document import read_document
 from edgert.errors import ConfigError
 
 CAM = "stages:\n  cam: {source: a.mp4}\n"
@@ -42,7 +42,7 @@ CASES = [
 def test_a_mistake_is_named_with_its_repair(tmp_path: Path, text: str, why: str, fix: str) -> None:
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(ConfigError, match="is not valid YAML") as caught:
-        read(tmp_path / "p.yaml")
+        read_document(tmp_path / "p.yaml")
     assert caught.value.why.startswith(why) and fix in caught.value.fix, str(caught.value)
     assert caught.value.where.startswith(f"{tmp_path}/p.yaml:")
 

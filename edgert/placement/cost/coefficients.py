@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from edgert.config.document import read
+from edgert.config.document import read_document
 from edgert.errors import ConfigError, nearest
 from edgert.installation import data_folder
 
@@ -244,7 +244,7 @@ _Kind = TypeVar("_Kind")
 
 def validated(path: Path, kind: TypeAdapter[_Kind], what: str) -> _Kind:
     """Return the numbers of one file; raise ConfigError if it is unreadable, or a number missing or impossible."""
-    document = read(path, env={})
+    document = read_document(path, env={})
     try:
         return kind.validate_python(document.data)
     except ValidationError as error:

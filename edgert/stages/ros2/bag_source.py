@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgert import installation
-from edgert.config.fields import beside
+from edgert.config.fields import resolve_input
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, cause, nearest
 from edgert.files import exists
@@ -204,7 +204,7 @@ def bag_source(name: str, config: SourceStage, context: Context) -> BagSource:
     """
     where = f"stages.{name}"
     text, _, topic = config.source.removeprefix("bag:").removeprefix("file://").partition("#")
-    bag = bag_at(beside(Path(text), context.directory).absolute(), where)
+    bag = bag_at(resolve_input(Path(text), context.directory).absolute(), where)
     options = options_of(config, where)
     topics = topics_of(_image_topic(bag, topic, options.depth, where), options, where)
     return BagSource(name, bag, topics, config, context)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from edgert.clock import Clock
-from edgert.config.fields import beside
+from edgert.config.fields import resolve_input
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, StageError, nearest
 from edgert.files import exists
@@ -326,7 +326,7 @@ class Bag(Kind):
 
 def absolute(text: str, directory: Path) -> Path:
     """Return the absolute path of a file that a pipeline file names."""
-    return beside(Path(text), directory).absolute()
+    return resolve_input(Path(text), directory).absolute()
 
 
 def videos_pattern(config: SourceStage, directory: Path) -> Path:

@@ -27,7 +27,7 @@ from rich.console import Console
 from typer.main import get_command
 
 from edgert.bundle.manifest import NAME
-from edgert.cli import app, exhausted, machine_commands, top_view
+from edgert.cli import app, exhaustion_error, machine_commands, top_view
 from edgert.config import json_schema
 from edgert.control import client
 from edgert.dataset.coco_file import read_annotations
@@ -111,7 +111,7 @@ def _taken(arguments: Sequence[str]) -> bool:
         except EdgertError as error:
             message = str(error)
         except (MemoryError, RuntimeError) as error:  # as the command says it
-            said = exhausted(error)
+            said = exhaustion_error(error)
             if said is None:
                 raise
             message = str(said)
@@ -311,7 +311,7 @@ def _tried_state(content: bytes) -> bool:
     looks, real = machine_commands.Pipelines(), client.running_pipelines
     try:
         client.running_pipelines = lambda: (found,)  # type: ignore[assignment]
-        rows = (looks.look(), looks.look())[1]
+        rows = (looks.read(), looks.read())[1]
     finally:
         client.running_pipelines = real
     out = io.StringIO()

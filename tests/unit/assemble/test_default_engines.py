@@ -356,7 +356,7 @@ def test_in_python_the_line_is_logged_and_the_summary_says_why(
 @pytest.mark.parametrize("quiet", [False, True])
 def test_run_says_the_line_before_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
     monkeypatch.setattr(TrtBackend, "why_not", lambda self: "TensorRT is not installed (sudo apt install …)")
-    monkeypatch.setattr("edgert.cli.run_view.show", lambda pipeline, *_, **__: pipeline.run())
+    monkeypatch.setattr("edgert.cli.run_view.run_with_progress", lambda pipeline, *_, **__: pipeline.run())
     path = str(written(tmp_path).document.path)
     done = CliRunner().invoke(app, ["run", path, "--quiet"] if quiet else ["run", path], env={"COLUMNS": "300"})
     first = "engines: ONNX Runtime on the CPU; not tensorrt: TensorRT is not installed (sudo apt install …); "
@@ -366,7 +366,7 @@ def test_run_says_the_line_before_anything_else(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_bundle_has_a_chain_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgert.cli.run_view.show", lambda pipeline, *_, **__: pipeline.run())
+    monkeypatch.setattr("edgert.cli.run_view.run_with_progress", lambda pipeline, *_, **__: pipeline.run())
     monkeypatch.setattr(default_engines, "why_not", pytest.fail)
     path = tmp_path / "dock.edgert"
     build(written(tmp_path), path)

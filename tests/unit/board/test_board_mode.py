@@ -78,13 +78,13 @@ def test_estimated_modes_of_thor_follow_from_published_speed() -> None:
 
 def test_what_follows_from_an_estimate_is_marked_in_every_table() -> None:
     t5000, t4000 = board("thor-t5000"), board("thor-t4000")
-    listed = dict(zip(boards_command.LIST, boards_command.list_row(t4000), strict=True))
+    listed = dict(zip(boards_command.BOARD_HEADINGS, boards_command.board_row(t4000), strict=True))
     assert (listed["GPU SMs @ MHz"], listed["INT8 TOPS"], listed["GB/s"]) == ("12 @ ~1520", "~298.8", "~273.0")
-    assert "~" not in "".join(boards_command.list_row(t5000))  # of its fastest mode everything is published
+    assert "~" not in "".join(boards_command.board_row(t5000))  # of its fastest mode everything is published
     rows = {mode.name: " ".join(boards_command.mode_row(t5000, mode)) for mode in t5000.modes}
     assert "~14 @ ~1575 ~361.3 / ~180.6 ~273.0" in rows["90W"] and "~" not in rows["MAXN"]
     assert rows["120W"].count("~") == 1
-    assert not [one.name for one in boards() if "~" in "".join(boards_command.list_row(one)) and one is not t4000]
+    assert not [one.name for one in boards() if "~" in "".join(boards_command.board_row(one)) and one is not t4000]
 
 
 def test_idle_watts_are_those_that_were_read() -> None:

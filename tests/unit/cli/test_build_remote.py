@@ -30,11 +30,11 @@ def test_options_of_builds_on_this_machine(option: str) -> None:
 
 def test_strict_is_for_where_engines_are_compiled() -> None:
     said = refused("hello", "--strict")
-    assert "--strict" in said and "it is for bundles and --remote, where engines are compiled" in said
+    assert "--strict" in said and "it is for builds that compile engines" in said
 
 
 def test_a_place_of_edgert_without_a_board() -> None:
-    assert "it names where edgert is on the board of --remote" in refused(
+    assert "it is the path of edgert on the board of --remote" in refused(
         "hello", "--remote-edgert", "edgert/bin/edgert"
     )
 
@@ -42,7 +42,7 @@ def test_a_place_of_edgert_without_a_board() -> None:
 @pytest.mark.parametrize("words", [("--board", "orin-nx-16gb"), ("--trt", "10.3"), ("--set", "name=b")])
 def test_a_bundle_says_itself_what_it_is_for(tmp_path: Path, words: tuple[str, str]) -> None:
     said = refused(str(bundle(tmp_path / "a.edgert")), "--remote", "jetson", *words)
-    assert words[0] in said and "is a bundle, for which that is settled" in said
+    assert words[0] in said and "is a bundle, whose build has already decided that" in said
 
 
 def test_an_address_that_is_an_option() -> None:
@@ -70,4 +70,4 @@ def test_what_runs_is_told_beside_what_waits() -> None:
 
 def test_where_nothing_runs_it() -> None:
     (reason,) = shown({}, "on jetson")
-    assert "which cannot run on jetson yet; nothing else of engines: runs it: there is no NVIDIA GPU" in reason
+    assert "which cannot run on jetson yet; no other engine of engines: runs it: there is no NVIDIA GPU" in reason

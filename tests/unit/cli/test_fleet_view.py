@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from edgert.cli import fleet_view
-from edgert.cli.fleet_view import board_table, judged, watch, worst_first
+from edgert.cli.fleet_view import board_table, judge_board, watch_boards, worst_first
 from tests.unit.cli.test_top import run
 
 WELL: dict[str, Any] = {
@@ -92,11 +92,11 @@ def test_forty_boards_are_forty_lines_and_the_worst_come_first(pages: str, monke
     urls.append("http://127.0.0.1:1")
     started_s, written = time.monotonic(), list[Any]()
     stopped = threading.Event()
-    (look,) = watch(urls, 2.0, stopped=stopped, wait=stopped.wait, write=written.append, width=120, once=True)
+    (look,) = watch_boards(urls, 2.0, stopped=stopped, wait=stopped.wait, write=written.append, width=120, once=True)
     assert time.monotonic() - started_s < 10, "one board after the other"
     rows = written[0]["boards"]
     assert not look.have_answered and len(rows) == 40
-    shown_of = {row["at"].removeprefix(pages): judged(row) for row in rows}
+    shown_of = {row["at"].removeprefix(pages): judge_board(row) for row in rows}
     assert [badness for badness, _ in shown_of.values()] == sorted(badness for badness, _ in shown_of.values())
     assert {name: why for name, (_, why) in shown_of.items() if name[1:2] != "b"} == {
         "/silent": shown_of["/silent"][1],
@@ -117,7 +117,7 @@ def test_forty_boards_are_forty_lines_and_the_worst_come_first(pages: str, monke
 
 
 def test_a_board_that_answers_no_more_is_silent_after_a_while(pages: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    board = fleet_view.Board(f"{pages}/b1", 2.0, threading.Event())
+    board = fleet_view.BoardPoller(f"{pages}/b1", 2.0, threading.Event())
     monkeypatch.setattr(board, "_latest", (time.monotonic(), {"at": board.url, "stats": WELL}))
     assert board.row()["stats"] == WELL
     monkeypatch.setattr(board, "_latest", (time.monotonic() - 30, {"at": board.url, "stats": WELL}))
@@ -132,7 +132,7 @@ def test_what_is_worse_is_decided_in_this_order() -> None:
     assert [row["at"] for row in worst_first(rows)] == [
         *("gone", "camera", "stuck", "slow", "throttled", "dropping", "well"),
     ]
-    reasons = {row["at"]: judged(row)[1] for row in rows}
+    reasons = {row["at"]: judge_board(row)[1] for row in rows}
     assert reasons["slow"] == "p99 80.0 ms of 60.0 ms" and reasons["throttled"] == "runs with 80 % of the frames"
     assert reasons["stuck"] == "find: in one call for 41 s" and reasons["well"] == "ready"
 

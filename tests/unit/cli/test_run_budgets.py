@@ -10,7 +10,7 @@ import pytest
 from edgert.budget.control import PowerControl
 from edgert.budget.footprint import Footprint, Part
 from edgert.cli.memory_plan import show_memory, show_power_steps
-from edgert.cli.run_here import warn_of_settings_left
+from edgert.cli.run_here import warn_of_unrestored_settings
 from edgert.errors import BudgetError
 from tests.helpers.command import in_process
 from tests.unit.planner.test_power_steps import machine, pipeline
@@ -125,14 +125,14 @@ CAP = "sys/class/devfreq/17000000.gpu/max_freq"
 
 def test_what_a_crash_left_is_said_at_the_next_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = machine(tmp_path)
-    warn_of_settings_left(root)
+    warn_of_unrestored_settings(root)
     assert capsys.readouterr().err == ""
     PowerControl(allow=True, root=root).cap_gpu(612_000_000)
-    warn_of_settings_left(root)
+    warn_of_unrestored_settings(root)
     said = capsys.readouterr().err
     assert f"a crashed run left: /{CAP}: 918000000 -> 612000000" in said and "--allow-power-control" in said
     (root / "var/lib/edgert/power.json").write_text("{")
-    warn_of_settings_left(root)
+    warn_of_unrestored_settings(root)
     assert "power.json: " in capsys.readouterr().err
 
 

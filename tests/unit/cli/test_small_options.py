@@ -44,7 +44,8 @@ def test_a_quick_bench_measures_the_same_figures(tmp_path: Path) -> None:
     [
         (("p.json", "--units"), 2, "one at a time"),
         ((PARTS, "--run", "run.json"), 2, "it is for --share"),
-        (("hello", "--units"), 1, "a profile is of one model"),
+        (("p.json", "--run", "run.json"), 2, "it is for --share"),
+        (("hello", "--units"), 1, "a profile has the times of one ONNX model"),
         ((PARTS, "--peer", "onnxruntim"), 1, "onnxruntime"),
     ],
 )

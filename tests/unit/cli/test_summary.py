@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgert.cli.run_view import _line, print_summary, written
+from edgert.cli.run_view import _progress_line, print_summary, written_files
 from edgert.config import load_pipeline
 from edgert.memory import Counts
 from edgert.runtime import summarize
@@ -108,12 +108,14 @@ def test_files_are_named_that_were_written_and_no_pattern(tmp_path: Path) -> Non
         (tmp_path / "clips" / name).write_bytes(b"" if "empty" in name else b"x")
         os.utime(tmp_path / "clips" / name, (0, 100 if "old" in name else 1000 + number))
     pattern = tmp_path / "clips" / "{stream}-{time}.mp4"
-    assert list(written(pattern, 1000)) == [f"4 files in {tmp_path}/clips, the last: gate-2.mp4"]
-    assert list(written(pattern, 1004)) == [str(tmp_path / "clips" / name) for name in ("gate-1.mp4", "gate-2.mp4")]
-    assert list(written(tmp_path / "clips" / "yard-1.mp4", 900)) == [f"{tmp_path}/clips/yard-1.mp4"]
-    assert list(written(tmp_path / "clips" / "old-1.mp4", 900)) == []
-    assert list(written(tmp_path / "absent" / "{date}.mp4", 0)) == []
-    assert list(written(Path("/dev/null"), 10**12)) == ["/dev/null"]
+    assert list(written_files(pattern, 1000)) == [f"4 files in {tmp_path}/clips, the last: gate-2.mp4"]
+    assert list(written_files(pattern, 1004)) == [
+        str(tmp_path / "clips" / name) for name in ("gate-1.mp4", "gate-2.mp4")
+    ]
+    assert list(written_files(tmp_path / "clips" / "yard-1.mp4", 900)) == [f"{tmp_path}/clips/yard-1.mp4"]
+    assert list(written_files(tmp_path / "clips" / "old-1.mp4", 900)) == []
+    assert list(written_files(tmp_path / "absent" / "{date}.mp4", 0)) == []
+    assert list(written_files(Path("/dev/null"), 10**12)) == ["/dev/null"]
 
 
 def test_a_start_that_fails_shows_its_error_alone(tmp_path: Path) -> None:
@@ -132,4 +134,4 @@ def test_a_start_that_fails_shows_its_error_alone(tmp_path: Path) -> None:
 def test_the_line_of_a_run_counts_drops_of_the_last_minute_and_says_so() -> None:
     summary = summarize([], 4_000_000_000, Counts(), 1 << 20, {}, {})
     recent = replace(summary.recent, dropped={"queue": 3000, "join": 43})
-    assert _line(replace(summary, recent=recent), "").endswith("dropped 3043/min")
+    assert _progress_line(replace(summary, recent=recent), "").endswith("dropped 3043/min")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from edgert.cli.terminal import Column, Row, console, facts, marked, table
+from edgert.cli.terminal import Column, Row, console, facts, json_lines, styled, table
+from edgert.errors import ArtifactError
 
 COLUMNS = (
     Column("name"),
@@ -19,7 +21,7 @@ COLUMNS = (
 )
 ROWS = (
     Row(("first [bold]", "30.5", "229.5 MiB", "tegra234", "it is the fastest of all that keep the budgets of power")),
-    Row(("second", "7", "1.0 GiB", "tegra194", marked("slow", "red")), "bold"),
+    Row(("second", "7", "1.0 GiB", "tegra194", styled("slow", "red")), "bold"),
 )
 
 
@@ -55,7 +57,7 @@ def test_a_caption_stands_before_what_was_left_out() -> None:
 
 def test_facts_take_brackets_as_they_are() -> None:
     out = io.StringIO()
-    Console(file=out, width=40).print(facts([("input", "x [1, 3]"), ("note", marked("late", "yellow"))]))
+    Console(file=out, width=40).print(facts([("input", "x [1, 3]"), ("note", styled("late", "yellow"))]))
     assert [line.rstrip() for line in out.getvalue().splitlines()] == ["input x [1, 3]", "note  late"]
 
 
@@ -79,3 +81,8 @@ def test_a_pipe_gets_lines_that_are_neither_folded_nor_cut(monkeypatch: pytest.M
     heads, first, second, words = out.getvalue().splitlines()
     assert "SoC" in heads and "229.5 MiB" in first and "slow" in second and len(words) >= 499
     assert "\x1b" not in out.getvalue() and console(stderr=True).stderr
+
+
+def test_a_full_disk_is_an_error_about_the_file_of_json_lines() -> None:
+    with pytest.raises(ArtifactError, match="cannot write '/dev/full'"), json_lines(Path("/dev/full")) as write:
+        write({"time": 1})

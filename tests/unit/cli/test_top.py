@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from edgert.cli.machine_commands import Pipelines, describe, top
-from edgert.cli.top_view import History, Look, Panel, keyboard, pipeline_table, sparkline
+from edgert.cli.machine_commands import Pipelines, format_reading, top
+from edgert.cli.top_view import History, Panel, Snapshot, keyboard, pipeline_table, sparkline
 from edgert.meters.reading import measured
 from tests.helpers.shown_run import shown_run
 from tests.helpers.sysfs import plant
@@ -103,7 +103,7 @@ def test_the_rate_is_that_since_the_look_before() -> None:
 
     pipelines = Pipelines()
     with shown_run(state):
-        rates = [row["fps_now"] for _ in range(2) for row in pipelines.look() if row.get("name") == "rate"]
+        rates = [row["fps_now"] for _ in range(2) for row in pipelines.read() if row.get("name") == "rate"]
         shown = run("--once")
     assert rates == [None, pytest.approx(50.0)]
     assert " 24.6 " in shown and " 50 " not in shown  # of the last minute, as the table says: a look is short
@@ -163,7 +163,7 @@ def test_at_80_columns_long_latencies_are_seconds_and_the_process_is_named() -> 
 
 def test_readings_have_their_units_and_no_exponents() -> None:
     values = {("cores", 0.01984): "0.02 cores", ("", 1_234_567.0): "1,234,567", ("J", 0.00000012): "0 J"}
-    assert [describe(measured(value, unit, "")) for unit, value in values] == list(values.values())
+    assert [format_reading(measured(value, unit, "")) for unit, value in values] == list(values.values())
 
 
 def test_history_is_a_block_for_each_sample_and_forgets_what_is_gone() -> None:
@@ -195,7 +195,7 @@ def pressed(*keys: str) -> tuple[list[str], bool]:
 
     rest = iter(keys)
     panel = Panel(draw, lambda seconds: next(rest, ""), stopped, 100)
-    panel.show(Look(TWO, lambda chosen: f"chosen: {chosen}"))
+    panel.show(Snapshot(TWO, lambda chosen: f"chosen: {chosen}"))
     is_over = panel.wait(0.05)
     return screens, is_over
 
@@ -224,7 +224,7 @@ def test_space_holds_the_screen_and_q_ends() -> None:
 def test_keys_of_a_terminal_have_meanings_and_it_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     outer, inner = os.openpty()
     before = termios.tcgetattr(inner)
-    monkeypatch.setattr(sys, "stdin", os.fdopen(inner, "r"))
+    monkeypatch.setattr(sys, "stdin", os.fdopen(inner, "r", closefd=False))
     monkeypatch.setattr(os, "tcgetpgrp", lambda fd: os.getpgrp())
     with keyboard() as read:
         assert read is not None and read(0.0) == ""
@@ -235,5 +235,9 @@ def test_keys_of_a_terminal_have_meanings_and_it_is_as_before_afterwards(monkeyp
     monkeypatch.setattr(os, "tcgetpgrp", lambda fd: -1)
     with keyboard() as read:
         assert read is None, "in the background"
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(inner, "r", closefd=False))
+    with keyboard() as read:
+        assert read is None, "another terminal than the one that controls this process"
     os.close(outer)
-    sys.stdin.close()
+    os.close(inner)

@@ -60,12 +60,12 @@ def test_a_simulation_and_an_emulation_say_that_they_plan_first(file: str, tmp_p
 def test_a_block_that_takes_long_is_named_and_a_short_one_is_not(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with progress.waiting("reading a model"):
+    with progress.show_waiting("reading a model"):
         pass
     assert capfd.readouterr().err == ""
-    monkeypatch.setattr(progress, "_SILENT_S", 0.0)
+    monkeypatch.setattr(progress, "_WAIT_SHOWN_AFTER_S", 0.0)
     before = set(threading.enumerate())
-    with progress.waiting("reading a model"):
+    with progress.show_waiting("reading a model"):
         for thread in set(threading.enumerate()) - before:
             thread.join(10)
     assert capfd.readouterr().err == "reading a model ...\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgert.config import load_pipeline
-from edgert.config.document import read
+from edgert.config.document import read_document
 from edgert.config.pipeline_file import read_pipeline
 from edgert.errors import ConfigError
 from tests.helpers.pipeline_text import MINIMAL, pipeline, refused
@@ -15,7 +15,7 @@ from tests.helpers.pipeline_text import MINIMAL, pipeline, refused
 
 def data(folder: Path, text: str, *overrides: str, env: dict[str, str] | None = None) -> dict[str, object]:
     (folder / "p.yaml").write_text(text)
-    return read(folder / "p.yaml", overrides, env or {}).data
+    return read_document(folder / "p.yaml", overrides, env or {}).data
 
 
 def test_values_are_plain_data(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_date_is_a_word(tmp_path: Path) -> None:
 
 def test_every_key_knows_its_line(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("a: 1\n\nb:\n  c:\n    - x\n    - y\n")
-    document = read(tmp_path / "p.yaml", (), {})
+    document = read_document(tmp_path / "p.yaml", (), {})
     assert document.where(("b", "c")).endswith("p.yaml:4 b.c")
     assert document.where(("b", "c", 1)).endswith("p.yaml:6 b.c.1")
     assert document.where(("b", "missing", "deep")).endswith("p.yaml:3 b.missing.deep")
@@ -86,7 +86,7 @@ def test_a_key_twice_names_both_lines(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     error = refused(tmp_path, b"name: \xff\xfe\n")
-    assert "is not a pipeline file" in error.what and error.why == "byte 6 is no UTF-8 text"
+    assert "is not a pipeline file" in error.what and error.why == "byte 6 is not UTF-8 text"
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_later_error_does_not_show_a_value_that_was_replaced(tmp_path: Path) -
 def test_a_bundle_is_no_pipeline_file(tmp_path: Path) -> None:
     (tmp_path / "dock.edgert").write_bytes(b"PK\x03\x04\xaa\xff")
     with pytest.raises(ConfigError, match=r"dock\.edgert is not a pipeline file") as caught:
-        read(tmp_path / "dock.edgert")
+        read_document(tmp_path / "dock.edgert")
     assert "a bundle can be run" in caught.value.fix
 
 
@@ -227,7 +227,7 @@ def test_a_name_that_is_not_there_may_be_a_slip(
     monkeypatch.chdir(tmp_path)
     Path("dock.yaml").touch()
     with pytest.raises(ConfigError) as caught:
-        read(name)
+        read_document(name)
     assert caught.value.what == f"no such file: {name}" + (f"; did you mean {hint}?" if hint else "")
     assert "shipped: alarm, " in caught.value.fix and ", hello, " in caught.value.fix
 
@@ -235,10 +235,10 @@ def test_a_name_that_is_not_there_may_be_a_slip(
 def test_a_model_or_a_folder_is_no_pipeline_file(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"\x08\xff")
     with pytest.raises(ConfigError, match="is not a pipeline file") as caught:
-        read(tmp_path / "net.onnx")
+        read_document(tmp_path / "net.onnx")
     assert caught.value.fix == f"edgert new {tmp_path / 'net.onnx'} writes one for this model"
     with pytest.raises(ConfigError, match="cannot read") as caught:
-        read(tmp_path)
+        read_document(tmp_path)
     assert (caught.value.why, caught.value.fix) == ("Is a directory", "name a YAML file")
 
 
@@ -255,3 +255,9 @@ def test_names_that_are_no_text_may_be_given_from_outside(tmp_path: Path) -> Non
     (tmp_path / "p.yaml").write_text(text)
     file = read_pipeline(tmp_path / "p.yaml", env={"NAME": NO_TEXT})
     assert NO_TEXT in [getattr(stage, "source", "") for stage in file.config.stages.values()]
+
+
+def test_a_file_whose_overlay_would_have_too_long_a_name_is_read(tmp_path: Path) -> None:
+    path = tmp_path / f"{'a' * 250}.yaml"
+    path.write_text("name: belt\n")
+    assert read_document(path).data == {"name": "belt"}

@@ -62,9 +62,9 @@ def test_whose_watchdog_holds(top: str, own: str, seconds: float, tmp_path: Path
     ("stage", "what"),
     [
         ("sink: 'null', on_error: restrat", "expected stop, restart, drop or log; did you mean 'restart'?"),
-        ("track: bytetrack, on_error: restart", "restart cannot be here: a tracker has nothing to open again"),
-        ("draw: boxes, on_error: restart", "restart cannot be here: it has nothing to open again"),
-        ("crop: [0, 0, 1, 1], on_error: restart", "restart cannot be here"),
+        ("track: bytetrack, on_error: restart", "restart is not possible here: a tracker has nothing to open again"),
+        ("draw: boxes, on_error: restart", "restart is not possible here: it has nothing to open again"),
+        ("crop: [0, 0, 1, 1], on_error: restart", "restart is not possible here"),
         ("sink: 'null', watchdog: 10", "expected one of us, ms, s, m, min, h, d"),
         ("sink: 'null', watchdog: on", "expected a number with a unit"),
         ("sink: 'null', watchdgo: 3s", "did you mean 'watchdog'?"),
@@ -80,7 +80,7 @@ def test_what_cannot_be_asked(stage: str, what: str, tmp_path: Path) -> None:
 
 def test_sources_are_opened_again_by_reconnect(tmp_path: Path) -> None:
     error = refused(tmp_path, 'stages:\n  cam: {source: "synthetic:noise", on_error: restart}\n')
-    assert "reconnect: opens a source again; stop or drop" in str(error)
+    assert "reconnect: opens a source again; write stop or drop" in str(error)
 
 
 def test_a_model_that_runs_in_parts_cannot_be_opened_again(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_model_that_runs_in_parts_cannot_be_opened_again(tmp_path: Path) -> No
 
     stage = InferStage.model_validate({"infer": "m", "from": "cam", "on_error": "restart"})
     rules.check_goes_on("x", stage, [Branch((Does(),))], on_gpu=False)
-    with pytest.raises(ConfigError, match="restart cannot be here") as caught:
+    with pytest.raises(ConfigError, match="restart is not possible here") as caught:
         rules.check_goes_on("x", stage, [Branch((Does(), Does()))], on_gpu=False)
     assert "parts" in caught.value.why
     with pytest.raises(ConfigError) as caught:

@@ -94,3 +94,8 @@ def test_files_that_only_look_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "sink: jsonl, from: north, path: /dev/null",
         "sink: jsonl, from: south, path: /dev/null",
     )
+
+
+def test_a_loop_of_links_is_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").symlink_to("out.jsonl")
+    load(tmp_path, f"sink: jsonl, from: north, path: {tmp_path}/out.jsonl")

@@ -8,16 +8,16 @@ from typing import Any, get_args
 
 import pytest
 
-from edgert.config.document import read
+from edgert.config.document import read_document
 from edgert.config.fields import Section
-from edgert.config.file_overlay import differences, keys_of, merged, text_of
+from edgert.config.file_overlay import changed_keys, differences, merge_overlay, to_yaml
 from edgert.config.pipeline_file import json_schema
 from tests.helpers.pipeline_text import MINIMAL, pipeline, refused
 
 
 def changed(folder: Path, *overrides: str, text: str = "a: {b: [1, {c: 2}], d: x}\ne:\n") -> dict[str, object]:
     (folder / "p.yaml").write_text(text)
-    return read(folder / "p.yaml", overrides, {}).data
+    return read_document(folder / "p.yaml", overrides, {}).data
 
 
 def test_a_value_is_replaced(tmp_path: Path) -> None:
@@ -99,17 +99,17 @@ def test_the_differences_merged_with_the_file_are_what_was_wanted() -> None:
     for _ in range(3000):
         before, wanted = data_of(pick), data_of(pick)
         overlay = differences(before, wanted)
-        assert merged(before, overlay) == wanted
+        assert merge_overlay(before, overlay) == wanted
         assert not differences(wanted, wanted) and (overlay or before == wanted)
-        keys = keys_of(overlay, before)
+        keys = changed_keys(overlay, before)
         assert len(keys) == len(set(keys)) and (not keys) == (not overlay)
 
 
 def test_a_key_without_a_value_is_taken_away_and_secrets_stay_as_written() -> None:
-    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}) == {"a": {"c": 2}}
-    assert keys_of({"a": {"b": None, "d": {"e": 1}}}, {"a": {"b": 1}}) == [("a", "b"), ("a", "d")]
+    assert merge_overlay({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}) == {"a": {"c": 2}}
+    assert changed_keys({"a": {"b": None, "d": {"e": 1}}}, {"a": {"b": 1}}) == [("a", "b"), ("a", "d")]
     assert differences({"a": True}, {"a": 1}) == {"a": 1}
-    assert text_of({"a": {"b": ["s3cret"]}}, {("a", "b", 0): "${B}"}) == "a:\n  b:\n  - ${B}\n"
+    assert to_yaml({"a": {"b": ["s3cret"]}}, {("a", "b", 0): "${B}"}) == "a:\n  b:\n  - ${B}\n"
 
 
 def test_a_key_that_may_be_null_is_null_without_it() -> None:

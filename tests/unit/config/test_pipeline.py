@@ -192,17 +192,17 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
         ),
         (
             model("{onnx: a, task: {detect: yolox}, input: {shape: {H: [640, 480, 320]}}}"),
-            "models.m.input.shape.H: expected [least, usual, largest] in that order",
+            "models.m.input.shape.H: expected [smallest, usual, largest] in that order",
             ":2 models.m.input.shape.H",
         ),
         (
             model("{onnx: a, task: {detect: yolox}, input: {shape: {N: [0, 1, 4]}}}"),
-            "models.m.input.shape.N: expected one size, or [least, usual, largest]",
+            "models.m.input.shape.N: expected one size, or [smallest, usual, largest]",
             ":2 models.m.input.shape.N",
         ),
         (
             model("{onnx: a, task: {detect: yolox}, input: {shape: {H: [320, 480]}}}"),
-            "models.m.input.shape.H: expected one size, or [least, usual, largest]",
+            "models.m.input.shape.H: expected one size, or [smallest, usual, largest]",
             ":2 models.m.input.shape.H",
         ),
         (
@@ -239,12 +239,12 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
         ),
         (
             "engines: [tensort, onnxruntime]\n" + MINIMAL,
-            "engines: no engine 'tensort'; did you mean 'tensorrt'?; known: tensorrt-dla, tensorrt",
+            "engines: unknown engine 'tensort'; did you mean 'tensorrt'?; known: tensorrt-dla, tensorrt",
             ":1 engines",
         ),
         ("engines: [tensorrt, tensorrt]\n" + MINIMAL, "engines: an engine is listed twice: tensorrt", ":1 engines"),
         ("engines: 3\n" + MINIMAL, "engines: cannot use 3", ":1 engines"),
-        ("engines: []\n" + MINIMAL, "engines: no engine is left to run the models", ":1 engines"),
+        ("engines: []\n" + MINIMAL, "engines: no engine would run the models", ":1 engines"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, what: str, where: str) -> None:

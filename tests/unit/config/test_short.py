@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgert.config import ClassifyTask, DetectTask, EmbedTask, InputConfig, KeypointsTask, PythonTask, SegmentTask
-from edgert.config.pipeline_file import input_words, parse_input, parse_task, setting, task_words
+from edgert.config.pipeline_file import input_words, key_value, parse_input, parse_task, task_words
 from edgert.errors import ConfigError
 from tests.helpers.pipeline_text import MINIMAL, refused
 
@@ -77,8 +77,8 @@ def test_tasks(text: str, wanted: object) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "'' is no task"),
-        ("clasify", "'clasify' is no task; did you mean 'classify'?"),
+        ("", "unknown task ''"),
+        ("clasify", "unknown task 'clasify'; did you mean 'classify'?"),
         ("detect", "detect needs a second word"),
         ("detect yolo", "cannot use 'detect yolo'"),
         ("detect yolox fast", "cannot understand 'fast'"),
@@ -99,7 +99,7 @@ def test_sections_are_told_on_one_line() -> None:
     )
     assert task_words(DetectTask(detect="yolox", score=0.4)) == "detect yolox score=0.4 iou=0.45 limit=300"
     assert task_words(PythonTask(python="my:decode", args={"top": 2})) == "python my:decode top=2"
-    assert (setting("arena", False), setting("power", 15.0)) == ("arena=false", "power=15")
+    assert (key_value("arena", False), key_value("power", 15.0)) == ("arena=false", "power=15")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ _MODEL = "models:\n  m: {onnx: a, task: {detect: yolox}, %s}\n" + MINIMAL
         ("budgets: {when_exceeded: stopp}\n" + MINIMAL, "expected warn, degrade or stop; did you mean 'stop'?"),
         ("name: 5\n" + MINIMAL, "expected text; a number is text in quotes"),
         ("name: ''\n" + MINIMAL, "expected some text"),
-        ("stages: {cam: {source: 0}}\n", "a number is no source; the camera of that number is v4l2:///dev/video0"),
-        ("stages: {cam: {source: '2'}}\n", "a number is no source; the camera of that number is v4l2:///dev/video2"),
+        ("stages: {cam: {source: 0}}\n", "a number is not a source; the camera of that number is v4l2:///dev/video0"),
+        ("stages: {cam: {source: '2'}}\n", "a number is not a source; the camera of that number is v4l2:///dev/video2"),
         (_STAGE % "fps: fast", "expected a number"),
         (_STAGE % "fps: .nan", "expected a number"),
         (_STAGE % "fps: 0", "expected 1e-05 or more"),

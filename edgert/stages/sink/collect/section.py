@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from edgert.config import stages as section
-from edgert.config.fields import Fraction, Names, OutputPath, Seconds, Section, SomeBytes
+from edgert.config.fields import Fraction, Names, OutputPath, PositiveBytes, Seconds, Section
 from edgert.config.flow import Where, sources_of, upstream
 from edgert.errors import ConfigError, nearest
 from edgert.stages import kinds
@@ -22,9 +22,9 @@ class Bounds(Section):
     """Limits of a collected dataset."""
 
     count: int = Field(default=1000, ge=1)
-    size: SomeBytes = 2 << 30
+    size: PositiveBytes = 2 << 30
     age: Seconds = Field(default=90 * 86400.0, ge=1)
-    free: SomeBytes = 1 << 30
+    free: PositiveBytes = 1 << 30
 
 
 def _range(value: object) -> object:

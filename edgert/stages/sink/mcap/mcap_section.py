@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from edgert.config import stages as section
-from edgert.config.fields import Names, OutputPath, Seconds, SomeBytes
+from edgert.config.fields import Names, OutputPath, PositiveBytes, Seconds
 from edgert.config.flow import Where, upstream
 from edgert.errors import ConfigError, nearest
 from edgert.policy import OnError
@@ -72,7 +72,7 @@ class Mcap(kinds.FileSink):
     pixels: bool = Field(
         default=False, description="record decoded images, not packets: exact for cameras without packets, and large"
     )
-    memory: SomeBytes = Field(default=64 << 20, description="per camera: packets or pixels that wait for the disk")
+    memory: PositiveBytes = Field(default=64 << 20, description="per camera: packets or pixels that wait for the disk")
 
     @model_validator(mode="after")
     def _check_keys(self) -> Mcap:

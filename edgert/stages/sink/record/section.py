@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from edgert.config import stages as section
-from edgert.config.fields import Names, OutputPath, Seconds, Section, SomeBytes
+from edgert.config.fields import Names, OutputPath, PositiveBytes, Seconds, Section
 from edgert.config.flow import Where, sources_of, upstream
 from edgert.errors import ConfigError, nearest
 from edgert.policy import OnError
@@ -66,7 +66,7 @@ class Record(kinds.FileSink):
         description="`{before: 5s, after: 5s, longest: 5m, rules: [intruder]}`: only around events of an [events "
         "stage](zones.md); default: everything",
     )
-    memory: SomeBytes = Field(
+    memory: PositiveBytes = Field(
         default=64 << 20,
         description="per camera: packets that wait for the disk, and as much again for clips",
     )

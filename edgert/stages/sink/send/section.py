@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from edgert.config import stages as section
-from edgert.config.fields import FilePath, Names, OutputPath, Seconds, Section, SomeBytes
+from edgert.config.fields import FilePath, Names, OutputPath, PositiveBytes, Seconds, Section
 from edgert.errors import nearest
 from edgert.stages.kinds import about
 from edgert.stages.sink.send.server import FIELDS, Server, Tls
@@ -104,7 +104,7 @@ class Sends(section.SinkStage):
         default=None,
         description="file in which unsent messages wait; default: in this user's state folder",
     )
-    limit: SomeBytes = Field(default=256 * 2**20, description="maximum size of the spool; the oldest messages go")
+    limit: PositiveBytes = Field(default=256 * 2**20, description="maximum size of the spool; the oldest messages go")
     age: Seconds = Field(default=7 * 86400.0, ge=1, description="drop messages that waited longer")
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Keys as other tools name them, and the place of the same setting in a pipeline file."""
+"""Names of settings in other tools, and the key of each in a pipeline file."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 _SCORE, _IOU, _SIZE = "models.NAME.task.score", "models.NAME.task.iou", "models.NAME.input.size"
 _GPU = "the environment variable CUDA_VISIBLE_DEVICES (one edgert for each GPU)"
 _NAMES = "models.NAME.task.labels (a file of names, or coco); what is counted, cropped or sent is chosen by classes:"
-_PLACES = {
+_REPLACEMENTS = {
     **dict.fromkeys(("conf", "confidence", "conf_thres", "conf_threshold", "conf_thresh"), _SCORE),
     **dict.fromkeys(("threshold", "thresh", "min_confidence", "score_threshold", "score_thres", "min_score"), _SCORE),
     **dict.fromkeys(("score", "confidence_threshold", "detection_threshold"), _SCORE),
@@ -33,15 +33,18 @@ _PLACES = {
 }
 
 
-def instead(key: str, above: Sequence[str | int], data: Mapping[str, Any]) -> str:
-    """Return where a pipeline file has the meaning of an unknown key; empty for a key of no other tool.
+def replacement_for(key: str, above: Sequence[str | int], data: Mapping[str, Any]) -> str:
+    """Return the place in a pipeline file for another tool's key, as ``conf is models.parts.task.score``.
 
     Args:
-        key: as it was written.
-        above: the keys around it.
-        data: the file, for the name of its model.
+        key: unknown key as written.
+        above: key path of its section.
+        data: data of the file, for the name of its model.
+
+    Returns:
+        An empty text for a key that is not known of another tool.
     """
-    place = _PLACES.get(key.lower().replace("-", "_"), "")
+    place = _REPLACEMENTS.get(key.lower().replace("-", "_"), "")
     models = data.get("models")
     known = [str(name) for name in models] if isinstance(models, Mapping) else []
     own = str(above[1]) if len(above) > 1 and above[0] == "models" else known[0] if len(known) == 1 else "NAME"
