@@ -23,7 +23,7 @@ from edgert.reporter import OnProgress
 from edgert.runtime import PixelFormat, Record
 from edgert.stages.source.stills import read_image
 from edgert.wiring.inferred import infer
-from edgert.wiring.starter import names_beside, usual_list
+from edgert.wiring.starter import guess_label_list, labels_beside
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "see"
@@ -83,8 +83,8 @@ class Model:
             size = made.setting.input.model_copy(update={"size": made.size})
             read, fed = made.setting.task, size if fed is None else fed
             if labels is None and read.labels is None:
-                names = names_beside(made)
-                named = "" if names or made.prior.declared.labels else usual_list(made)
+                names = labels_beside(made)
+                named = "" if names or made.prior.declared.labels else guess_label_list(made)
         if score is not None:
             read = _with_score(read, score)
         with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as listed:

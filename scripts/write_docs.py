@@ -33,7 +33,7 @@ from edgert.installation import labels_names
 from edgert.stages.kinds import ByteTrackStage, FileSink
 from edgert.stages.sink.send.section import Sends
 from edgert.stages.sink.stream.section import Streams
-from edgert.wiring.known import Measured, measured, models
+from edgert.wiring.known import Measured, measurements, models
 from tools import measured_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -434,7 +434,9 @@ def costs_page() -> str:
 def models_page() -> str:
     """What `edgert models` shows of every family, and each model that was measured."""
     rows = [(*boards_command.family_row(one)[:2], one.family.export and f"`{one.family.export}`") for one in models()]
-    pairs = sorted(((name, each) for name, some in measured().items() for each in some), key=lambda one: one[1].model)
+    pairs = sorted(
+        ((name, each) for name, some in measurements().items() for each in some), key=lambda one: one[1].model
+    )
     return with_tables("models.md", {
         "families": table((*boards_command.FAMILY_HEADINGS[:2], "export with its own tools"), rows),
         "measured": table(MEASURED_MODEL, [measured_row(*pair) for pair in pairs]),

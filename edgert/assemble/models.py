@@ -38,7 +38,7 @@ from edgert.stages.gpu.infer_gpu import GpuInference, Submitting
 from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.preprocess import Preprocessor, check_levels
 from edgert.stages.tiles import InferTiles
-from edgert.wiring.head_activation import asks_numbers, with_activation
+from edgert.wiring.head_activation import has_unknown_activation, with_activation
 
 log = logging.getLogger("edgert.models")
 
@@ -351,7 +351,7 @@ class Models:
             return plain
         try:
             shapes = tuple(one_image(engine))
-            if asks_numbers(model.task) and model.onnx.is_file():  # the graph may answer it without a frame
+            if has_unknown_activation(model.task) and model.onnx.is_file():  # the graph may answer it without a frame
                 task = with_activation(model.task, load(model.onnx), shapes, len(labels), as_auto=True)
                 model = model.model_copy(update={"task": task})
             return fitting_decoder(model, labels, shapes, network, where, self.directory, names)

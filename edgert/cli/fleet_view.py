@@ -27,7 +27,7 @@ from edgert.cli.top_view import (
     mapping_at,
     row_style,
 )
-from edgert.control.client import unanswered
+from edgert.control.client import STRANGE, unanswered
 from edgert.runtime.health import unready
 from edgert.units import format_ms
 

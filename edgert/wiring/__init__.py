@@ -1,1 +1,1 @@
-"""Is a model wired right? Tries the plausible ways to feed and read it on photos, and ranks them by evidence."""
+"""Check of how a model is fed and read: the plausible settings are tried on photos and ranked by evidence."""

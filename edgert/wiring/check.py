@@ -1,4 +1,4 @@
-"""``check``: is a model of a pipeline file wired right?"""
+"""``check``: whether a model's input and task in a pipeline file are right."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,17 +15,28 @@ from edgert.errors import ConfigError, EdgertError, ModelError, nearest
 from edgert.graph import load
 from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import fitting_decoder, labels_of
-from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
-from edgert.wiring.contradictions import contradictions
+from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, setting_json, yaml_value
+from edgert.wiring.contradictions import find_contradictions
 from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
-from edgert.wiring.judge import Judgment, judge, kind_of_photo, lead_of, same_answers
+from edgert.wiring.judge import Judgment, answer_similarity, judge, kind_of_photo, lead_of
 from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import Prior, prior_of
-from edgert.wiring.search import CLEAR, CPU_SECONDS, SAME, Progress, Ranking, Search, Subject, Tally, subject, trying
-from edgert.wiring.settings import GROUPS, Setting, differs, named
-from edgert.wiring.trial import in_their_unit, readings
+from edgert.wiring.search import (
+    CLEAR,
+    CPU_SECONDS,
+    SAME,
+    Progress,
+    Ranking,
+    Search,
+    Subject,
+    Tally,
+    load_subject,
+    search_progress,
+)
+from edgert.wiring.settings import GROUPS, Setting, differs, setting_words
+from edgert.wiring.trial import readings, with_box_unit
 
-_NAMED = 4  # settings of a tie that are named
+_LISTED_SETTINGS = 4  # settings of a tie that a sentence lists
 
 
 def check(
@@ -37,41 +48,42 @@ def check(
     overrides: Iterable[str] = (),
     on_progress: OnProgress | None = None,
 ) -> CheckReport:
-    """Run a model with all plausible settings on photos, and compare the results with what its file declares.
+    """Run a model with all plausible settings on photos, and judge the setting that the pipeline file has.
 
-    What the file, its exporter and the family's code say (:mod:`~edgert.wiring.prior`) holds until photos contradict it
-    by that knowledge's margin. The written setting is right where no setting with other answers comes within two
-    standard errors of it. It is wrong where another is two ahead. Otherwise photos cannot decide. Labeled images can:
-    settings are then ranked by their score. Blocks for four to six runs of the engine per setting and photo, for one
-    with labels.
+    Declarations of the model's file, its exporter and its family (:mod:`~edgert.wiring.prior`) count until photos
+    contradict them by their margin. The written setting is right where no setting with other answers comes within two
+    standard errors of it. It is wrong where another setting is two standard errors ahead. Otherwise photos cannot
+    decide. With labeled images, settings are ranked by their score instead.
+
+    Blocks for four to six runs of the engine per setting and photo; for one run per labeled image.
 
     Args:
-        pipeline: its file, the name of a shipped one, or a result of :func:`edgert.load_pipeline`.
+        pipeline: path of the pipeline file, name of a shipped pipeline, or result of :func:`edgert.load_pipeline`.
         images: photos or folders of them, showing objects that the model knows; at most 16 are used.
-        data: labeled images instead, as :func:`edgert.evaluate` takes them; at most 64 are used.
-        model: its name in the file; may be left out when there is only one.
-        overrides: ``key.path=value``, as given to ``--set``.
-        on_progress: called with runs made and most runs to come; what it raises ends the check.
+        data: labeled images instead of photos, as for :func:`edgert.evaluate`; at most 64 are used.
+        model: name of the model in the file; may be None when there is only one.
+        overrides: ``key.path=value`` strings, as of ``--set``.
+        on_progress: function called with the number of runs so far and at most; an error it raises ends the check.
 
     Raises:
-        ConfigError: no such model, neither images nor data, a photo that cannot be read, or labels that are missing or
-            do not fit the model.
-        ModelError: the model does not take one image, or nothing can read its outputs.
+        ConfigError: the model does not exist, neither images nor data or both are given, a photo cannot be read, or
+            labels are missing or do not fit the model.
+        ModelError: the model's input is not one image, or no decoder can read its outputs.
         BuildError: the backend refuses the model.
     """
     if (not images) == (data is None):
         fix = "--images photo.jpg, or --data FOLDER where there are labels"
         raise ConfigError("check needs either images or labeled data", why="both" if images else "neither", fix=fix)
     file = load_pipeline(pipeline, overrides)
-    name = _chosen(file, model)
+    name = _model_name(file, model)
     config, where = file.config.models[name], file.where("models", name)
     photos = [] if data is not None else read_photos(images)
     try:
         labels = labels_of(config, where)
-        found = subject(config, labels, where)
+        found = load_subject(config, labels, where)
         tasks = readings(config.task, found.engine, labels, found.network)
-        tasks, _ = in_their_unit(tasks, found.engine, found.session, found.network)
-        with suppress(ModelError):  # of a decoder that reads other outputs, which is a finding
+        tasks, _ = with_box_unit(tasks, found.engine, found.session, found.network)
+        with suppress(ModelError):  # the written decoder reads other outputs, which becomes a finding
             names = [tensor.name for tensor in found.engine.outputs]
             fitting_decoder(config, labels, tuple(one_image(found.engine)), found.network, where, names=names)
     except EdgertError as error:
@@ -81,10 +93,13 @@ def check(
     model_file = load(config.onnx)
     declared = declared_settings(model_file)
     prior = prior_for(found, base, declared, tasks)
-    against = contradictions(declared, model_file, found)
+    against = find_contradictions(declared, model_file, found)
     favored = Setting(prior.applied(base.input), base.task)
-    verb, progress = verb_of(tasks[0]), trying(on_progress)
-    search = Search(found, photos, verb, progress) if data is None else labeled(found, data, config, labels, progress)
+    verb, progress = verb_of(tasks[0]), search_progress(on_progress)
+    if data is None:
+        search = Search(found, photos, verb, progress)
+    else:
+        search = labeled_search(found, data, config, labels, progress)
     with np.errstate(over="ignore", invalid="ignore"):  # boxes of a wrong setting may be too large for float32
         search.explore(favored, tasks, base)
     report = report_of(file, name, written, search, prior, favored, labels)
@@ -93,10 +108,10 @@ def check(
     return report if data is None else search.with_summary(report)
 
 
-def labeled(
+def labeled_search(
     found: Subject, data: str | Path, config: ModelConfig, labels: tuple[str, ...], progress: Progress | None
 ) -> Search:
-    """Return the search on labeled images; imports what only it needs."""
+    """Return a search on labeled images."""
     from edgert.dataset import open_dataset
     from edgert.wiring.labeled import MOST_IMAGES, LabeledSearch
 
@@ -105,14 +120,14 @@ def labeled(
 
 
 def prior_for(found: Subject, base: Setting, declared: DeclaredSettings, tasks: Sequence[TaskConfig] = ()) -> Prior:
-    """Return prior knowledge about a subject's input with the task of ``base``, and with other tasks."""
+    """Return the prior knowledge about a model with the task of ``base``, and in ``others`` with each of ``tasks``."""
     others = {
         f"{verb_of(task)}: {value_of(task)}": prior_for(found, replace(base, task=task), declared) for task in tasks
     }
-    return replace(_prior_for(found, base, declared), others=others)
+    return replace(_prior_for_task(found, base, declared), others=others)
 
 
-def _prior_for(found: Subject, base: Setting, declared: DeclaredSettings) -> Prior:
+def _prior_for_task(found: Subject, base: Setting, declared: DeclaredSettings) -> Prior:
     if isinstance(base.task, PythonTask):
         return Prior(declared)
     inputs, outputs = ([tensor.name for tensor in ends] for ends in (found.engine.inputs, found.engine.outputs))
@@ -122,7 +137,7 @@ def _prior_for(found: Subject, base: Setting, declared: DeclaredSettings) -> Pri
     return prior_of(declared, base.task, inputs, outputs, length, tall).taken(base.input, found.dtype)
 
 
-def _chosen(file: PipelineFile, model: str | None) -> str:
+def _model_name(file: PipelineFile, model: str | None) -> str:
     names = list(file.config.models)
     if model is None and len(names) == 1:
         return names[0]
@@ -146,13 +161,23 @@ def report_of(
     favored: Setting,
     labels: Sequence[str] = (),
 ) -> CheckReport:
-    """Return the report of a search on a written setting."""
+    """Return the report on a written setting after a search.
+
+    Args:
+        file: pipeline file, for the places of its keys.
+        name: name of the model.
+        written: setting of the file.
+        search: search that has tried the plausible settings.
+        prior: prior knowledge about the model.
+        favored: setting that the prior knowledge suggests.
+        labels: names of the classes.
+    """
     ranking = search.ranking
     judgment = judge(ranking, prior, ranking.add(favored))
     chosen, as_written = judgment.chosen, ranking.find(written)
     verdict: Verdict = "unclear"
     if as_written is None or (judgment.finds and _is_wrong(judgment, as_written)):
-        verdict = "wrong"  # without a tally, the written decoder cannot read the outputs
+        verdict = "wrong"  # a setting without a tally has a decoder that cannot read the outputs
     elif judgment.settled and (as_written is chosen or judgment.as_good(as_written)):
         verdict = "fine"
     doubtful = verdict == "wrong" or (verdict == "unclear" and judgment.finds and as_written is not chosen)
@@ -177,7 +202,7 @@ def report_of(
 
 
 def _is_wrong(judgment: Judgment, as_written: Tally) -> bool:
-    """Return whether the chosen setting is clearly ahead. A placement with the same answers is as good."""
+    """Return whether the chosen setting is clearly better; another placement with the same answers is not wrong."""
     if as_written is judgment.chosen or judgment.behind(as_written) < CLEAR:
         return False
     groups = [group for group in GROUPS if differs(judgment.chosen.setting, as_written.setting, group)]
@@ -185,15 +210,15 @@ def _is_wrong(judgment: Judgment, as_written: Tally) -> bool:
 
 
 def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
-    """Return all settings, the best first; those tried on fewer photos after the rest."""
+    """Return a row for each setting, the best first; settings tried on fewer photos come last."""
     best, rows = ranking.best(), []
     for tally in sorted(ranking.tallies, key=lambda tally: (-len(tally.evidence), -ranking.mean(tally))):
         parts = [(e.found, e.confirmed, e.chance) for e in tally.evidence.values()]
         found, confirmed, chance = (float(value) for value in np.mean(parts, axis=0))
         fits = zip(ranking.memories, ranking.fits(tally), strict=True)
         row = Row(
-            setting=described(tally.setting),
-            names=named(tally.setting),
+            setting=setting_json(tally.setting),
+            names=setting_words(tally.setting),
             written=written is not None and tally.setting.key == written.key,
             score=ranking.mean(tally),
             answers=ranking.answers(tally),
@@ -202,7 +227,7 @@ def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
             confirmed=confirmed,
             chance=chance,
             behind=max(0.0 if tally is best else ranking.gap(best, tally).errors, 0.0),
-            same=same_answers(best, tally),
+            same=answer_similarity(best, tally),
             photos=len(tally.evidence),
         )
         rows.append(row)
@@ -212,12 +237,12 @@ def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
 def _findings(
     file: PipelineFile, name: str, written: Setting, better: Setting, search: Search, prior: Prior
 ) -> tuple[Finding, ...]:
-    """Return the lines to change, first those whose written value alone costs the advised setting most."""
-    costs: dict[str, float] = {}  # how far the advised setting falls behind itself with one group as it is written
+    """Return the lines to change, those whose written value costs most first."""
+    costs: dict[str, float] = {}  # standard errors that the better setting loses with one group as written
     ranking = search.ranking
     for group in written.differing(better):
         if group == "task" and ranking.find(written) is None:
-            costs[group] = float("inf")  # that decoder cannot read these outputs at all
+            costs[group] = float("inf")  # the written decoder cannot read these outputs
             continue
         mixed = better.with_part(group, written)
         search.plan(1)
@@ -230,12 +255,12 @@ def _findings(
     return tuple(
         _finding(file, name, path, lines, costs[group])
         for group in sorted(blamed or costs, key=lambda group: -costs[group])
-        for path, lines in _changes(written, better, group)
+        for path, lines in _changed_lines(written, better, group)
     )
 
 
-def _changes(written: Setting, better: Setting, group: str) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Yield key path within the model's section → present and advised value of one group, as YAML."""
+def _changed_lines(written: Setting, better: Setting, group: str) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    """Yield each line of a group to change: the key path in the model's section, then old and new line as YAML."""
     before, after = written.part(group), better.part(group)
     if group != "task":
         for key, new in after.items():
@@ -253,14 +278,14 @@ def _changes(written: Setting, better: Setting, group: str) -> Iterator[tuple[tu
 
 def _finding(file: PipelineFile, name: str, path: tuple[str, str], lines: tuple[str, str], cost: float) -> Finding:
     loc, key = ("models", name, *path), ".".join(path)
-    # A task is always written, and its decoder is not in doubt once another reads the outputs better.
+    # Every file has a task, and another decoder that reads the outputs better is a sure finding.
     is_task = path[0] == "task" and path[1] != "options"
     missing = loc not in file.document.places and not is_task
     return Finding(file.where(*loc), key, lines[0], missing, lines[1], cost >= CLEAR or is_task, cost)
 
 
 def ties_of(judgment: Judgment, photos: int) -> tuple[str, ...]:
-    """Return a sentence for every setting that differs from the chosen one in one group and is not clearly worse."""
+    """Return a sentence for each group in which other settings are not clearly worse than the chosen one."""
     chosen, found = judgment.chosen, list[str]()
     these = "this photo" if photos == 1 else f"these {photos} photos"
     ways: dict[str, list[Tally]] = {}
@@ -269,10 +294,10 @@ def ties_of(judgment: Judgment, photos: int) -> tuple[str, ...]:
         if tally is not chosen and len(groups) == 1 and tally.evidence and judgment.behind(tally) < CLEAR:
             ways.setdefault(groups[0], []).append(tally)
     for group, tallies in ways.items():
-        names = list(dict.fromkeys(named(tally.setting)[group] for tally in (chosen, *tallies)))
-        if len(names) > _NAMED + 1:
-            names = [*names[:_NAMED], f"{len(names) - _NAMED} others"]
-        equal = all(same_answers(chosen, tally) >= SAME for tally in tallies)
+        names = list(dict.fromkeys(setting_words(tally.setting)[group] for tally in (chosen, *tallies)))
+        if len(names) > _LISTED_SETTINGS + 1:
+            names = [*names[:_LISTED_SETTINGS], f"{len(names) - _LISTED_SETTINGS} others"]
+        equal = all(answer_similarity(chosen, tally) >= SAME for tally in tallies)
         end = "give practically the same answers" if equal else f"cannot be distinguished on {these}; try others"
         found.append(f"{group}: {', '.join(names[:-1])} and {names[-1]} {end}")
     return tuple(found)
@@ -290,14 +315,14 @@ def _summary(
     these, show = ("this photo", "shows") if photos == 1 else (f"these {photos} photos", "show")
     if verdict == "fine":
         is_open = any("cannot be distinguished" in tie for tie in ties)
-        listed = "; what they cannot distinguish is listed below" if is_open else ""
+        listed = "; settings that they cannot distinguish are listed below" if is_open else ""
         return f"{name} is wired right, as far as {these} {show}: nothing is clearly better{listed}"
     if verdict == "wrong":
         count = len(findings)
         return f"{name} looks wired wrong: {count} line{'' if count == 1 else 's'} to change"
     kind, more = kind_of_photo(judgment, labels), judgment.more_photos
     if not judgment.finds and judgment.others_find:
-        how = f"finds nothing certain on {these} as models of its kind are fed, but does as the first row has it"
+        how = f"finds nothing certain on {these} with its family's settings, but does with those of the first row"
         return f"cannot tell: {name} {how}; take more {kind}"
     if not judgment.finds:
         return f"cannot tell: {name} finds nothing certain on {these} with any setting; take some {kind}"

@@ -1,4 +1,4 @@
-"""The report of ``edgert check``, as plain records."""
+"""The report of ``edgert check`` as plain records."""
 
 import json
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ Verdict = Literal["fine", "wrong", "unclear"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting's evidence, summed up.
+    """Summary of the evidence for one setting.
 
     Attributes:
-        setting: ``input`` and ``task`` as they would be written.
-        names: the same in a few words, by group.
-        written: whether it is what the file has.
-        score: what settings are ranked by: ``answers`` plus every ``memory``.
-        answers: 0 to 1, mean over photos.
-        memory: source → 0 to 1, how well the input fits what the model remembers of its training.
+        setting: sections ``input`` and ``task`` as plain data.
+        names: group of keys → the setting's values in a few words.
+        written: whether the file has this setting.
+        score: sum of ``answers`` and every ``memory``, by which settings are ranked.
+        answers: evidence of the model's answers, 0 to 1, mean over photos.
+        memory: source → fit of the input with the training statistics in the model, 0 to 1.
         found, confirmed, chance: means of :class:`~edgert.wiring.evidence.Evidence` over photos.
-        behind: standard errors behind the best; below 2 the photos do not distinguish the two.
-        same: 0 to 1, how far its records agree with the best one's.
-        photos: how many photos it was tried on; hopeless settings on fewer.
+        behind: standard errors behind the best setting; below 2 the photos do not distinguish the two.
+        same: similarity of its records to those of the best setting, 0 to 1.
+        photos: number of photos it was tried on; hopeless settings get fewer.
     """
 
     setting: Mapping[str, Any]
@@ -49,13 +49,13 @@ class Finding:
     """A line of the pipeline file that looks wrong.
 
     Attributes:
-        where: ``file:line key.path`` of the line, or of the section it is missing from.
-        key: ``input.color``, ``task.detect``, ...
-        written: the file's value, as YAML; for a missing key the default.
-        missing: whether the file has no such key.
-        better: what to write instead, as YAML.
-        sure: whether the photos alone show this line's fault; otherwise it goes with the other findings.
-        behind: how many standard errors the file's value costs, with everything else right.
+        where: ``file:line key.path`` of the line, or of the section that lacks it.
+        key: key path in the model's section, such as ``input.color``.
+        written: line of the file as YAML; the default where the key is missing.
+        missing: whether the file lacks the key.
+        better: line to write instead, as YAML.
+        sure: whether this line alone is clearly wrong; otherwise it is one of several that are wrong together.
+        behind: standard errors that the written value costs, with all other lines right.
     """
 
     where: str
@@ -81,19 +81,21 @@ class CheckReport:
 
     Attributes:
         model: name of the model in the pipeline file.
-        photos: the photos it was tried on.
-        verdict: ``fine``; ``wrong``: another setting is clearly better; ``unclear``: photos cannot decide, or nothing
-            was found on them.
-        summary: the verdict in a sentence.
+        photos: paths of the photos.
+        verdict: ``fine``; ``wrong`` where another setting is clearly better; ``unclear`` where photos cannot decide, or
+            the model finds nothing on them.
+        summary: verdict in a sentence.
         findings: lines that look wrong, the costliest first.
-        ties: sentences about what these photos cannot distinguish.
-        known: what the model's file or its family declares about its input, and where; empty when nothing does.
-        more_photos: about how many more may decide it; None where photos will not.
-        rows: all settings that were tried, the best first.
-        runs: how often the engine ran.
-        best: the best setting itself; ``written`` the file's; not part of the JSON.
-        metric: what settings were ranked by, where the images have labels; empty otherwise.
-        record, image: of the first photo with the best setting; not part of the JSON.
+        ties: sentences about settings that these photos cannot distinguish.
+        known: source of what is declared about the model's input; empty where nothing is.
+        more_photos: estimated number of further photos that decide it; None where photos cannot.
+        rows: all tried settings, the best first.
+        runs: number of runs of the engine.
+        best: best setting; not part of the JSON.
+        written: setting of the file; not part of the JSON.
+        record: record of the first photo with the best setting; not part of the JSON.
+        image: first photo, (h, w, 3) uint8 BGR; not part of the JSON.
+        metric: metric by which labeled images rank settings; empty for photos.
     """
 
     model: str
@@ -116,11 +118,11 @@ class CheckReport:
         """Return plain data."""
         names = ("model", "photos", "verdict", "summary", "ties", "known", "more_photos", "runs", "metric")
         lists = {"findings": [asdict(one) for one in self.findings], "rows": [asdict(one) for one in self.rows]}
-        return {**{name: _plain(getattr(self, name)) for name in names}, **_plain(lists)}
+        return {**{name: _to_json(getattr(self, name)) for name in names}, **_to_json(lists)}
 
 
 def yaml_value(value: object) -> str:
-    """Return a value as the pipeline file writes it."""
+    """Return a value as YAML of a pipeline file."""
     if isinstance(value, (tuple, list)):
         return yaml_value(value[0]) if len(value) == 1 else f"[{', '.join(map(yaml_value, value))}]"
     if isinstance(value, Mapping):
@@ -132,16 +134,23 @@ def yaml_value(value: object) -> str:
     return str(value)
 
 
-def described(setting: Setting) -> dict[str, Any]:
-    """Return a setting as the file would write it, without keys that have no effect."""
+def setting_json(setting: Setting) -> dict[str, Any]:
+    """Return a setting as the sections ``input`` and ``task``, without keys that have no effect."""
     parts = {key: value for group in GROUPS for key, value in setting.part(group).items()}
     order = ("resize", "anchor", "pad", "crop", "color", "mean", "std")
-    return {"input": {key: _plain(parts[key]) for key in order if key in parts}, "task": _plain(setting.part("task"))}
+    return {
+        "input": {key: _to_json(parts[key]) for key in order if key in parts},
+        "task": _to_json(setting.part("task")),
+    }
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
-        return _plain(value[0]) if len(value) == 1 and isinstance(value[0], float) else [_plain(item) for item in value]
+        return (
+            _to_json(value[0])
+            if len(value) == 1 and isinstance(value[0], float)
+            else [_to_json(item) for item in value]
+        )
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_json(item) for key, item in value.items()}
     return round(value, 6) if isinstance(value, float) else value

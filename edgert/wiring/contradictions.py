@@ -1,4 +1,4 @@
-"""What in a model's file speaks against its graph, or against running it on a Jetson."""
+"""Metadata of a model's file that its graph contradicts, and operators that TensorRT lacks."""
 
 from collections.abc import Iterator
 
@@ -8,17 +8,13 @@ from edgert.graph.operators import is_integer
 from edgert.wiring.exporter_metadata import DeclaredSettings
 from edgert.wiring.prior import declared_task
 from edgert.wiring.search import Subject
-from edgert.wiring.trial import reads
+from edgert.wiring.trial import can_read
 
 
-def contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> tuple[str, ...]:
-    """Return a sentence for every statement of a file that its graph contradicts; the graph counts."""
-    return tuple(_contradictions(declared, model, found))
-
-
-def _contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> Iterator[str]:
+def find_contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> Iterator[str]:
+    """Yield a sentence for each declaration that the graph contradicts; the declaration is then ignored."""
     meant = declared_task(declared, tuple(one_image(found.engine)))
-    if meant and not reads(meant, found.engine, found.network):
+    if meant and not can_read(meant, found.engine, found.network):
         yield f"its metadata mean {meant}, which contradicts its outputs and is left out"
     sizes = {size for spec in inputs(model) for size in spec.shape[1:]}
     if declared.size and not set(declared.size) <= sizes and all(isinstance(size, int) for size in sizes):
@@ -26,8 +22,8 @@ def _contradictions(declared: DeclaredSettings, model: Model, found: Subject) ->
         yield f"its metadata say {width}x{height}, which contradicts its input of {network[0]}x{network[1]}"
 
 
-def integers(model: Model) -> tuple[str, ...]:
-    """Return a sentence where TensorRT cannot run such a quantized model; nothing otherwise."""
+def integer_warnings(model: Model) -> tuple[str, ...]:
+    """Return a warning where a model has integer operators that TensorRT lacks; else an empty tuple."""
     found = next((node.op_type for node in model.proto.graph.node if is_integer(node.op_type)), "")
     if not found:
         return ()

@@ -1,8 +1,8 @@
-"""Consistency of answers: what separates a correctly wired model from another one, without labels.
+"""Consistency of a model's answers, which distinguishes right settings from wrong ones without labels.
 
-A model with suitable input gives confident answers and repeats them when the image is mirrored or shifted. It gives
-none for an image without objects. Every measure below is the part of that which needs no labels. All lie in about 0 to
-1 per photo, after :func:`relative` where they count objects.
+A model with suitable input gives confident answers, repeats them when the image is mirrored or shifted, and gives none
+for an image without objects. The measures below lie in about 0 to 1 per photo; those that count objects do so after
+:func:`relative_to_best`.
 """
 
 from collections.abc import Sequence
@@ -22,54 +22,53 @@ from edgert.wiring.trial import Answer
 
 F32 = npt.NDArray[np.float32]
 
-# How well the text or image that a model makes is consistent, beside its other answers.
+# Consistency of texts and images.
 #
-# Text that is read right is read again when the edges are cut off, and is not read in an image with nothing in it. An
-# image that is made right keeps the edges and colors of the photo that it was made of, and is not cut off at its
-# limits.
+# A right text is read again when the edges of the photo are cut off, and no text is read in an image without content.
+# A right image keeps the edges and colors of its photo, and its pixels are not clipped at black or white.
 
-_SIDE = 128  # pixels across and down at which images are compared: more is texture, which image models may change
-_MOST = 255
+_COMPARED_SIDE = 128  # width and height at which images are compared; models may change finer texture
+_WHITE = 255
 
 
 def text_parts(views: Sequence[Text], control: Text) -> tuple[float, float, float]:
-    """Return the first view's score, the text that the views share, and the control's score; 0 to 1."""
-    pairs = [same_text(*pair) * float(np.sqrt(pair[0].score * pair[1].score)) for pair in combinations(views, 2)]
+    """Return the first view's score, the mean agreement of the views' texts, and the control's score; 0 to 1."""
+    pairs = [text_similarity(*pair) * float(np.sqrt(pair[0].score * pair[1].score)) for pair in combinations(views, 2)]
     return views[0].score, float(np.mean(pairs)), control.score if control.text else 0.0
 
 
-def same_text(first: Text, second: Text) -> float:
-    """Return the fraction of two texts' characters, or class numbers, that are the same in the same order."""
+def text_similarity(first: Text, second: Text) -> float:
+    """Return the fraction of two texts' words that are equal and in the same order, 0 to 1."""
     if not first.text or not second.text:
         return 0.0
     return SequenceMatcher(None, first.text.split(), second.text.split(), autojunk=False).ratio()
 
 
 def image_parts(made: OutputImage, photo: U8) -> tuple[float, float, float]:
-    """Return the edges that an image keeps, those with its colors, and the fraction cut off at its limits; 0 to 1.
+    """Return correlation of edges, mean correlation of edges and colors, and fraction of clipped pixels; 0 to 1.
 
     Args:
-        made: the model's image.
-        photo: (h, w, 3) BGR, its source.
+        made: image of the model.
+        photo: (h, w, 3) uint8 BGR, the photo it was made from.
     """
     left, top, right, bottom = (max(round(value), 0) for value in made.region)
-    small, source = _small(made.pixels), _small(photo[top:bottom, left:right])
+    small, source = _shrink(made.pixels), _shrink(photo[top:bottom, left:right])
     edges = max(_correlation(_edges(small), _edges(source)), 0.0)
     colors = max(_correlation(_colors(small), _colors(source)), 0.0)
-    ends = [float(((one == 0) | (one == _MOST)).mean()) for one in (made.pixels, photo)]
+    ends = [float(((one == 0) | (one == _WHITE)).mean()) for one in (made.pixels, photo)]
     cut = max(ends[0] - ends[1], 0.0)
     return edges, (edges + colors) / 2, cut
 
 
-def same_image_made(first: OutputImage, second: OutputImage) -> float:
-    """Return the correlation of two images' pixels, color by color; 0 at least."""
-    return max(_correlation(*(_small(one.pixels).astype(np.float32) for one in (first, second))), 0.0)
+def image_similarity(first: OutputImage, second: OutputImage) -> float:
+    """Return the correlation of two images' pixels, 0 to 1."""
+    return max(_correlation(*(_shrink(one.pixels).astype(np.float32) for one in (first, second))), 0.0)
 
 
-def _small(image: U8) -> U8:
+def _shrink(image: U8) -> U8:
     if not image.size:
-        return np.zeros((_SIDE, _SIDE, 3), np.uint8)
-    small: U8 = cv2.resize(image, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)  # type: ignore[assignment]
+        return np.zeros((_COMPARED_SIDE, _COMPARED_SIDE, 3), np.uint8)
+    small: U8 = cv2.resize(image, (_COMPARED_SIDE, _COMPARED_SIDE), interpolation=cv2.INTER_AREA)  # type: ignore[assignment]
     return small
 
 
@@ -80,7 +79,7 @@ def _edges(image: U8) -> F32:
 
 
 def _colors(image: U8) -> F32:
-    """Return the colors without lightness."""
+    """Return the two color channels of Lab, without lightness."""
     return cv2.cvtColor(image, cv2.COLOR_BGR2Lab).astype(np.float32)[..., 1:]
 
 
@@ -92,18 +91,18 @@ def _correlation(first: F32, second: F32) -> float:
 
 
 _MATCH_IOU = 0.5
-_ROUNDED = 0.01  # by which shares of FP16 or INT8 may miss their sum
-_GRID, _INSET = 64, 0.06  # points across and down at which segmentations are compared, and the border left out
-_SURENESS = 3
-"""Power of the score with which an object counts. Wrong colors and scales first cost a detector its confident objects;
-objects near the threshold appear by chance."""
-_ACCIDENT, _DISTRUST = 1.0, 2.0
-"""One confident object in the control is an accident; more count twice against the photo's. A decoder that takes
-background for objects finds a hundred in both."""
-_MOST_SCORE = 1.05
-"""Largest score with rounding. Larger outputs are no scores, but angles or logits."""
-_COUNTED = {"detect": 0.5, "keypoints": 0.5, "segment": 0.1}
-"""Measures that count objects: the least of them that is a photo's full evidence. An object of score 0.8; a tenth of a
+_SUM_ERROR = 0.01  # rounding error of FP16 or INT8 in the sum of probabilities
+_GRID, _INSET = 64, 0.06  # points across and down at which segmentations are compared, and the excluded border
+_SCORE_POWER = 3
+"""Power of the score with which an object counts. With wrong colors and scales, a detector loses its confident objects
+first; objects near the threshold appear by chance."""
+_TOLERATED_CHANCE, _CHANCE_WEIGHT = 1.0, 2.0
+"""One confident object in the control is tolerated; each further one counts twice against those of the photo. A decoder
+that takes background for objects finds a hundred in both."""
+_LARGEST_SCORE = 1.05
+"""Largest possible score, with rounding. Larger outputs are angles or logits, not scores."""
+_FULL_EVIDENCE = {"detect": 0.5, "keypoints": 0.5, "segment": 0.1}
+"""Measures without an upper limit: the smallest value that is full evidence, 0.5 for an object of score 0.8, and 0.1
 bit."""
 
 
@@ -112,9 +111,10 @@ class Answers:
     """The answers of one setting to one photo.
 
     Attributes:
-        records: one per view, the photo itself first.
-        control: the record of the control image.
-        raw: the answers they were read from, in the same order.
+        records: record of each view, the photo itself first.
+        control: record of the control image.
+        raw: outputs of each view.
+        raw_control: outputs of the control image.
     """
 
     records: tuple[Record, ...]
@@ -128,11 +128,11 @@ class Evidence:
     """One photo's evidence for one setting.
 
     Attributes:
-        found: what the model finds: objects, each counting as the cube of its score; probability of the best class;
-            part of the image that is not background.
-        confirmed: how much of it another view of the same photo confirms.
-        chance: how much of it the control image shows as well.
-        value: what is ranked by; a combination of the three.
+        found: what the model finds: objects, each as the cube of its score; the probability of the best class; or the
+            fraction of the image that is not background.
+        confirmed: part of it that other views of the photo confirm.
+        chance: part of it that the control image shows as well.
+        value: combination of the three, by which settings are ranked.
     """
 
     found: float
@@ -165,21 +165,21 @@ def weigh(answers: Answers, photo: Photo) -> Evidence:
     return NOTHING
 
 
-def counts(verb: str) -> bool:
-    """Return whether evidence of such a task counts objects, and is measured against the best of all settings."""
-    return verb in _COUNTED
+def counts_objects(verb: str) -> bool:
+    """Return whether evidence of a task counts objects, and is measured relative to the best setting."""
+    return verb in _FULL_EVIDENCE
 
 
-def relative(values: Sequence[float], verb: str) -> list[float]:
-    """Return one photo's values of all settings as fractions of the best, or of a unit where the best is less."""
-    if not counts(verb):
+def relative_to_best(values: Sequence[float], verb: str) -> list[float]:
+    """Return one photo's values of all settings as fractions of the best, or of full evidence if that is larger."""
+    if not counts_objects(verb):
         return list(values)
-    best = max([_COUNTED[verb], *values])
+    best = max([_FULL_EVIDENCE[verb], *values])
     return [value / best for value in values]
 
 
-def sameness(first: Record, second: Record) -> float:
-    """Return how far two records of one photo agree, 0 to 1; 1 means no visible difference."""
+def record_similarity(first: Record, second: Record) -> float:
+    """Return the agreement of two records of one photo, 0 to 1; 1 means no visible difference."""
     if isinstance(first, Detections) and isinstance(second, Detections):
         pair = _boxes(first), _boxes(second)
         total = float(pair[0][1].sum() + pair[1][1].sum())
@@ -189,11 +189,11 @@ def sameness(first: Record, second: Record) -> float:
     if isinstance(first, Embedding) and isinstance(second, Embedding):
         return float(first.vector @ second.vector)
     if isinstance(first, Segmentation) and isinstance(second, Segmentation):
-        return _same_mask(first, second)
+        return _mask_similarity(first, second)
     if isinstance(first, Text) and isinstance(second, Text):
-        return same_text(first, second)
+        return text_similarity(first, second)
     if isinstance(first, OutputImage) and isinstance(second, OutputImage):
-        return same_image_made(first, second)
+        return image_similarity(first, second)
     return 0.0
 
 
@@ -201,27 +201,27 @@ _Boxes = tuple[F32, F32, npt.NDArray[np.int32]]
 
 
 def _boxes(record: Detections, view: View | None = None) -> _Boxes:
-    """Return boxes in pixels of the photo, their weights, classes."""
+    """Return boxes in pixels of the photo, their weights, and their classes."""
     boxes = record.boxes if view is None else view.boxes(record.boxes)
     scores = np.clip(np.nan_to_num(record.scores), 0, 1)
-    return boxes, scores**_SURENESS, record.classes
+    return boxes, scores**_SCORE_POWER, record.classes
 
 
 def _weigh_boxes(answers: Answers, photo: Photo) -> Evidence:
-    """Return objects in all views, times their fraction of all objects, times the fraction that is not chance."""
-    if any(np.max(record.scores, initial=0) > _MOST_SCORE for record in answers.records):
+    """Return confirmed objects, times their fraction of all objects, times the fraction that is not chance."""
+    if any(np.max(record.scores, initial=0) > _LARGEST_SCORE for record in answers.records):
         return NOTHING
     views = [_boxes(record, view) for record, view in zip(answers.records, photo.views, strict=True)]
     found = float(np.mean([weights.sum() for _, weights, _ in views]))
     confirmed = float(np.mean([_agreement(first, second) for first, second in combinations(views, 2)]))
     chance = float(_boxes(answers.control)[1].sum())
-    doubt = _DISTRUST * max(chance - _ACCIDENT, 0.0)
+    doubt = _CHANCE_WEIGHT * max(chance - _TOLERATED_CHANCE, 0.0)
     value = confirmed * (confirmed / found) * max(1 - doubt / found, 0.0) if found else 0.0
     return Evidence(found, confirmed, chance, value)
 
 
 def _agreement(first: _Boxes, second: _Boxes) -> float:
-    """Sum over pairs of one class, matched from the best score down, of IoU times the mean of what they count."""
+    """Match boxes of one class from the best score down; return the sum of IoU times the mean weight of each pair."""
     if not len(first[1]) or not len(second[1]):
         return 0.0
     overlap = _iou(first[0], second[0]) * (first[2][:, None] == second[2])
@@ -245,9 +245,9 @@ def _iou(first: F32, second: F32) -> F32:
 
 
 def _distributions(*records: Record) -> list[F32]:
-    """Return (C,) the probabilities by class of each record, negative and missing ones 0, summing to 1 at most.
+    """Return (C,) class probabilities of each record; missing and negative ones are 0, and the sum is at most 1.
 
-    C is that of all records, as heads of several labels give only those with a sufficient score.
+    C covers the classes of all records, because multi-label heads return only classes with a sufficient score.
     """
     known = [record for record in records if isinstance(record, Classification)]
     count = max(int(np.max(record.classes, initial=0)) for record in known) + 1
@@ -261,9 +261,9 @@ def _distributions(*records: Record) -> list[F32]:
 
 
 def _weigh_classes(distributions: Sequence[F32]) -> Evidence:
-    """Return the overlap of the views' distributions less their overlap with the control's.
+    """Return the overlap between the views' distributions, minus their overlap with that of the control.
 
-    Overlap is the Bhattacharyya coefficient, sum of sqrt(p q): 1 for equal distributions, 0 for disjoint ones.
+    The overlap is the Bhattacharyya coefficient, sum of sqrt(p q): 1 for equal distributions, 0 for disjoint ones.
     """
     *views, control = distributions
     pairs = [float(np.sqrt(first * second).sum()) for first, second in combinations(views, 2)]
@@ -273,7 +273,7 @@ def _weigh_classes(distributions: Sequence[F32]) -> Evidence:
 
 
 def _weigh_vectors(vectors: Sequence[F32]) -> Evidence:
-    """Return the mean cosine between views less the mean cosine with the control."""
+    """Return the mean cosine between views, minus the mean cosine with the control."""
     *views, control = [vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in vectors]
     confirmed = float(np.mean([first @ second for first, second in combinations(views, 2)]))
     chance = float(np.mean([view @ control for view in views]))
@@ -281,10 +281,10 @@ def _weigh_vectors(vectors: Sequence[F32]) -> Evidence:
 
 
 def _weigh_masks(answers: Answers, photo: Photo) -> Evidence:
-    """Return the mutual information, in bits, between a pixel's classes in the photo and in its other views.
+    """Return the mutual information, in bits, between the classes of a pixel in the photo and in its other views.
 
-    A uniform mask has none, and neither has one that changes with the view. See Ji et al., "Invariant Information
-    Clustering for Unsupervised Image Classification and Segmentation", ICCV 2019.
+    It is 0 for a uniform mask, and for one that changes with the view. See Ji et al., "Invariant Information Clustering
+    for Unsupervised Image Classification and Segmentation", ICCV 2019.
     """
     height, width = photo.image.shape[:2]
     x, y = (_INSET + (1 - 2 * _INSET) * (np.arange(_GRID) + 0.5) / _GRID for _ in range(2))
@@ -296,14 +296,14 @@ def _weigh_masks(answers: Answers, photo: Photo) -> Evidence:
     if len(known) < len(maps):
         return NOTHING
     first, *others, control = known
-    confirmed = float(np.mean([_information(first, other) for other in others]))
-    chance = _information(control, control)
+    confirmed = float(np.mean([_mutual_information(first, other) for other in others]))
+    chance = _mutual_information(control, control)
     covered = float((first.argmax(axis=1) != 0).mean())
     return Evidence(covered, confirmed, chance, max(confirmed - chance, 0.0))
 
 
 def _soft_classes(answer: Answer, x: Array, y: Array) -> F32 | None:
-    """Return (points, C) class probabilities at a grid of view pixels; None when the output is no map."""
+    """Return (points, C) class probabilities at a grid of view pixels; None where the output is not a map."""
     (output, *_), geometry = answer
     maps = np.squeeze(output).astype(np.float32)
     if maps.ndim not in (2, 3):
@@ -312,26 +312,26 @@ def _soft_classes(answer: Answer, x: Array, y: Array) -> F32 | None:
         (first, middle, last), (width, height) = maps.shape, geometry.network
         is_last = abs(middle * height - first * width) < abs(last * height - middle * width)
         maps = maps if is_last or first == middle == last else maps.transpose(1, 2, 0)
-    rows = _cells(y, geometry.scale_y, geometry.offset_y, maps.shape[0] / geometry.network[1], maps.shape[0])
-    columns = _cells(x, geometry.scale_x, geometry.offset_x, maps.shape[1] / geometry.network[0], maps.shape[1])
+    rows = _cell_indices(y, geometry.scale_y, geometry.offset_y, maps.shape[0] / geometry.network[1], maps.shape[0])
+    columns = _cell_indices(x, geometry.scale_x, geometry.offset_x, maps.shape[1] / geometry.network[0], maps.shape[1])
     picked = np.nan_to_num(maps[rows[:, None], columns])
     if maps.ndim == 2:
         score: F32 = np.clip(picked.reshape(-1, 1), 0, 1)
         return np.concatenate([np.float32(1) - score, score], axis=1)
     flat: F32 = picked.reshape(-1, maps.shape[2])
-    if flat.min() >= 0 and np.allclose(flat.sum(axis=1), 1, atol=_ROUNDED):
-        return flat  # past its softmax
+    if flat.min() >= 0 and np.allclose(flat.sum(axis=1), 1, atol=_SUM_ERROR):
+        return flat  # already probabilities
     power = np.exp(flat - flat.max(axis=1, keepdims=True))
     shares: F32 = np.divide(power, power.sum(axis=1, keepdims=True), dtype=np.float32)
     return shares
 
 
-def _cells(places: Array, scale: float, offset: float, per_pixel: float, count: int) -> Array:
+def _cell_indices(places: Array, scale: float, offset: float, per_pixel: float, count: int) -> Array:
     cells: Array = np.floor((places - offset) / scale * per_pixel).astype(int)
     return cells.clip(0, count - 1)
 
 
-def _information(first: F32, second: F32) -> float:
+def _mutual_information(first: F32, second: F32) -> float:
     joint = first.T.astype(np.float64) @ second / len(first)
     joint = (joint + joint.T) / 2
     single = joint.sum(axis=0)
@@ -340,8 +340,8 @@ def _information(first: F32, second: F32) -> float:
     return float((joint[held] * np.log2(joint[held] / independent[held])).sum())
 
 
-def _same_mask(first: Segmentation, second: Segmentation) -> float:
-    """Return the agreeing fraction of the shared region's grid points where either record has a class other than 0."""
+def _mask_similarity(first: Segmentation, second: Segmentation) -> float:
+    """Return the fraction of equal classes at grid points of the shared region where either class is not 0."""
     low = np.maximum(first.region[:2], second.region[:2])
     high = np.minimum(first.region[2:], second.region[2:])
     steps = (np.arange(_GRID) + 0.5) / _GRID

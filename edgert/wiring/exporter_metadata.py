@@ -1,4 +1,4 @@
-"""What exporters write down of a model, in its metadata and in files beside it."""
+"""Settings that exporters declare, in a model's metadata and in files beside it."""
 
 import json
 from collections.abc import Mapping
@@ -15,24 +15,28 @@ from edgert.graph import Model
 from edgert.graph.metadata import characters, class_names, literal, metadata_of
 from edgert.text_files import read_text
 from edgert.units import whole_number
-from edgert.wiring.head_activation import denied
+from edgert.wiring.head_activation import contradicted_decoders
 
-_SIDE_BYTES = 2**20  # of a file beside the model; more is none that an exporter writes
+_LARGEST_FILE_BYTES = 2**20  # no exporter writes a larger file beside a model
+_NOT_OF_AN_EXPORTER = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, yaml.YAMLError,
+)  # fmt: skip
+"""Errors of reading a file that has an exporter's file name, but other content."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSettings:
-    """Settings that a model's file, and the files of its exporter beside it, declare.
+    """Settings that a model's file, and its exporter's files beside it, declare.
 
     Attributes:
-        metadata: key → value.
-        producer: the exporter's name.
-        input: keys of ``input:`` that are declared, not guessed.
-        labels: names of the classes, or a text model's characters.
+        metadata: metadata of the model file.
+        producer: name of the exporter.
+        input: declared keys of ``input:``.
+        labels: names of the classes, or characters of a text model.
         size: network size, (width, height).
-        source: where ``input`` is declared, in words.
-        named_beside: whether ``labels`` are in a file beside the model's, and not in it.
-        denied: decoders, as a task writes them, that the end of its graph contradicts.
+        source: place where ``input`` is declared, in words.
+        named_beside: whether ``labels`` are in a file beside the model, and not in the model file.
+        denied: decoders that the end of the graph contradicts, as ``detect: yolov8``.
     """
 
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -46,32 +50,33 @@ class DeclaredSettings:
 
 
 def declared_settings(model: Model) -> DeclaredSettings:
-    """Read a model's metadata and the files beside it."""
+    """Return the settings in a model's metadata and the files beside it."""
     metadata = metadata_of(model.path)
-    labels, size = class_names(metadata) or characters(metadata), _size(metadata.get("imgsz", ""))
-    found = DeclaredSettings(metadata, model.proto.producer_name, labels=labels, size=size, denied=denied(model))
-    if stated := _model_api(metadata):
-        return _with(found, stated, "the metadata of its exporter")
-    with suppress(ValueError, TypeError, AttributeError):  # files that no exporter wrote
-        if not labels and (beside := _named_beside(model.path)):
+    labels, size = class_names(metadata) or characters(metadata), _parse_imgsz(metadata.get("imgsz", ""))
+    denied = contradicted_decoders(model)
+    found = DeclaredSettings(metadata, model.proto.producer_name, labels=labels, size=size, denied=denied)
+    if stated := _read_model_api(metadata):
+        return _add_declared(found, stated, "the metadata of its exporter")
+    with suppress(*_NOT_OF_AN_EXPORTER):
+        if not labels and (beside := _class_names_beside(model.path)):
             found = replace(found, labels=beside, named_beside=True)
-    for name, read in _BESIDE:
+    for name, read in _READERS:
         path = model.path.with_name(name)
-        with suppress(ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError):  # one that no exporter wrote
-            if (text := _text(path)) is not None and (stated := read(text)):
-                return _with(found, stated, f"{name} beside it")
+        with suppress(*_NOT_OF_AN_EXPORTER):
+            if (text := _read_text(path)) is not None and (stated := read(text)):
+                return _add_declared(found, stated, f"{name} beside it")
     return found
 
 
-def _with(declared: DeclaredSettings, stated: Mapping[str, Any], source: str) -> DeclaredSettings:
+def _add_declared(declared: DeclaredSettings, stated: Mapping[str, Any], source: str) -> DeclaredSettings:
     own = {key: value for key, value in stated.items() if key not in ("labels", "size")}
     if not declared.labels and stated.get("labels"):
         declared = replace(declared, labels=tuple(stated["labels"]), named_beside=True)
     return replace(declared, input=own, size=declared.size or stated.get("size"), source=source)
 
 
-def _size(text: str) -> tuple[int, int] | None:
-    """Return the size in Ultralytics' imgsz: one number, or [height, width]."""
+def _parse_imgsz(text: str) -> tuple[int, int] | None:
+    """Return (width, height) of Ultralytics' imgsz, which is one number or [height, width]; None for anything else."""
     found = literal(text)
     numbers = [found] * 2 if isinstance(found, int) else found
     if not isinstance(numbers, (list, tuple)) or len(numbers) != 2:
@@ -80,13 +85,14 @@ def _size(text: str) -> tuple[int, int] | None:
     return (numbers[1], numbers[0]) if is_usable else None
 
 
-def _model_api(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Return input keys of Training Extensions and OpenVINO's Model API: gray levels, in channel order.
+def _read_model_api(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return the input keys in metadata of Training Extensions and OpenVINO's Model API.
 
-    https://github.com/open-edge-platform/model_api, docs on the model configuration.
+    Mean and scale are gray levels, in the order of the input's channels. See the model configuration in
+    https://github.com/open-edge-platform/model_api.
     """
     given = {key.removeprefix("model_info "): text for key, text in metadata.items() if key.startswith("model_info ")}
-    mean, std = (_numbers(given.get(key, "").split()) for key in ("mean_values", "scale_values"))
+    mean, std = (_as_floats(given.get(key, "").split()) for key in ("mean_values", "scale_values"))
     if mean is None or std is None or not {"mean_values", "scale_values"} & given.keys():
         return {}
     ways: dict[str, dict[str, Any]] = {
@@ -96,15 +102,15 @@ def _model_api(metadata: Mapping[str, str]) -> dict[str, Any]:
         "fit_to_window_letterbox": {"resize": "letterbox", "anchor": "center"},
     }
     found: dict[str, Any] = {"mean": mean or (0.0,), "std": std or (1.0,), **ways.get(given.get("resize_type", ""), {})}
-    if "reverse_input_channels" in given:  # images are read as BGR
+    if "reverse_input_channels" in given:  # Model API reads images as BGR
         found["color"] = "rgb" if given["reverse_input_channels"].lower() in ("true", "yes", "1") else "bgr"
     if found.get("resize") == "letterbox" and (pad := whole_number(given.get("pad_value", ""))) is not None:
         found["pad"] = min(pad, 255)
     return found
 
 
-def _hugging_face(text: str) -> dict[str, Any]:
-    """Return input keys of a preprocessor_config.json.
+def _read_hugging_face(text: str) -> dict[str, Any]:
+    """Return the input keys of a preprocessor_config.json.
 
     https://huggingface.co/docs/transformers/main_classes/image_processor.
     """
@@ -112,7 +118,7 @@ def _hugging_face(text: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         return {}
     scale = data.get("rescale_factor", 1 / 255) if data.get("do_rescale", True) else 1.0
-    mean, std = (_numbers(data.get(key)) for key in ("image_mean", "image_std"))
+    mean, std = (_as_floats(data.get(key)) for key in ("image_mean", "image_std"))
     if not data.get("do_normalize", True) or not mean or not std:
         mean, std = (0.0,), (1.0,)
     if not isinstance(scale, (int, float)) or scale <= 0:
@@ -133,11 +139,11 @@ def _hugging_face(text: str) -> dict[str, Any]:
     return found
 
 
-def _timm(text: str) -> dict[str, Any]:
-    """Return input keys of a timm model's config.json: https://huggingface.co/docs/timm/hf_hub."""
+def _read_timm(text: str) -> dict[str, Any]:
+    """Return the input keys of a timm model's config.json (https://huggingface.co/docs/timm/hf_hub)."""
     data = json.loads(text)
     known = data.get("pretrained_cfg") if isinstance(data, dict) else None
-    mean, std = (_numbers(known.get(key)) for key in ("mean", "std")) if isinstance(known, dict) else (None, None)
+    mean, std = (_as_floats(known.get(key)) for key in ("mean", "std")) if isinstance(known, dict) else (None, None)
     if not isinstance(known, dict) or not mean or not std:
         return {}
     gray_levels = {"mean": tuple(round(255 * v, 4) for v in mean), "std": tuple(round(255 * v, 4) for v in std)}
@@ -150,11 +156,11 @@ def _timm(text: str) -> dict[str, Any]:
     return found
 
 
-def _roboflow(text: str) -> dict[str, Any]:
-    """Return input keys of Roboflow's inference_config.json (https://github.com/roboflow/inference)."""
+def _read_roboflow(text: str) -> dict[str, Any]:
+    """Return the input keys of Roboflow's inference_config.json (https://github.com/roboflow/inference)."""
     known = json.loads(text)["network_input"]
     scale, normalized = known.get("scaling_factor") or 1.0, known.get("normalization") or ((0.0,), (1.0,))
-    mean, std = (_numbers(one) for one in normalized)
+    mean, std = (_as_floats(one) for one in normalized)
     ways: dict[str, dict[str, Any]] = {
         "stretch": {"resize": "stretch"},
         "letterbox": {"resize": "letterbox", "anchor": "center", "pad": known.get("padding_value") or 0},
@@ -169,8 +175,8 @@ def _roboflow(text: str) -> dict[str, Any]:
     return {"color": known["color_mode"], **found, **ways.get(known.get("resize_mode", ""), {})}
 
 
-def _paddle(text: str) -> dict[str, Any]:
-    """Return input keys of PaddleX's and PaddleOCR's inference.yml and PaddleDetection's infer_cfg.yml.
+def _read_paddle(text: str) -> dict[str, Any]:
+    """Return the input keys of PaddleX's and PaddleOCR's inference.yml, or PaddleDetection's infer_cfg.yml.
 
     See deploy/python/preprocess.py of PaddleDetection.
     """
@@ -187,7 +193,7 @@ def _paddle(text: str) -> dict[str, Any]:
         name, values = (kind, step) if isinstance(kind, str) else next(iter(step.items()), ("", {}))
         values = values if isinstance(values, dict) else {}
         if name in ("NormalizeImage", "Normalize"):
-            mean, std = (_numbers(values.get(key)) for key in ("mean", "std"))
+            mean, std = (_as_floats(values.get(key)) for key in ("mean", "std"))
             factor = 255.0 if values.get("is_scale", True) else 1.0
             if values.get("norm_type") == "none":
                 mean, std = (0.0,), (1.0,)
@@ -209,15 +215,15 @@ def _paddle(text: str) -> dict[str, Any]:
     return found
 
 
-def _deepstream(text: str) -> dict[str, Any]:
-    """Return input keys of TAO's nvinfer_config.txt.
+def _read_deepstream(text: str) -> dict[str, Any]:
+    """Return the input keys of TAO's nvinfer_config.txt.
 
     https://docs.nvidia.com/metropolis/deepstream/dev-guide, Gst-nvinfer.
     """
     pairs = (line.partition("#")[0].partition("=") for line in text.splitlines())
     given = {key.strip(): value.strip() for key, _, value in pairs}
-    (factor,) = _numbers([given.get("net-scale-factor", "")]) or (0.0,)
-    mean = _numbers(given.get("offsets", "0").split(";"))
+    (factor,) = _as_floats([given.get("net-scale-factor", "")]) or (0.0,)
+    mean = _as_floats(given.get("offsets", "0").split(";"))
     if factor <= 0 or mean is None:
         return {}
     found: dict[str, Any] = {"std": (round(1 / factor, 4),), "mean": mean}
@@ -229,37 +235,37 @@ def _deepstream(text: str) -> dict[str, Any]:
     return {**found, "resize": "letterbox", "anchor": anchor, "pad": 0}
 
 
-_BESIDE = (
-    ("inference_config.json", _roboflow),
-    ("preprocessor_config.json", _hugging_face),
-    ("config.json", _timm),
-    ("inference.yml", _paddle),
-    ("infer_cfg.yml", _paddle),
-    ("nvinfer_config.txt", _deepstream),
+_READERS = (
+    ("inference_config.json", _read_roboflow),
+    ("preprocessor_config.json", _read_hugging_face),
+    ("config.json", _read_timm),
+    ("inference.yml", _read_paddle),
+    ("infer_cfg.yml", _read_paddle),
+    ("nvinfer_config.txt", _read_deepstream),
 )
 
 
-def _named_beside(path: Path) -> tuple[str, ...]:
-    """Return class names in files beside a model: class_names.txt of Roboflow, ``id2label`` of transformers."""
-    text = _text(path.with_name("class_names.txt"))
+def _class_names_beside(path: Path) -> tuple[str, ...]:
+    """Return the class names of Roboflow's class_names.txt, or of ``id2label`` in a config.json of transformers."""
+    text = _read_text(path.with_name("class_names.txt"))
     if text is not None and path.with_name("inference_config.json").exists():
         return tuple(line.strip() for line in text.splitlines() if line.strip())
-    data = json.loads(_text(path.with_name("config.json")) or "{}")
+    data = json.loads(_read_text(path.with_name("config.json")) or "{}")
     return class_names({"names": json.dumps(data["id2label"])}) if isinstance(data, dict) and "id2label" in data else ()
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
-        return read_text(path, _SIDE_BYTES)
-    except (OSError, ConfigError):  # no such file, or none that an exporter writes
+        return read_text(path, _LARGEST_FILE_BYTES)
+    except (OSError, ConfigError):  # there is no such file, or it is too large or not text
         return None
 
 
-def _numbers(found: object) -> tuple[float, ...] | None:
-    """Return numbers, given as such or as text; None where there is anything else."""
+def _as_floats(found: object) -> tuple[float, ...] | None:
+    """Return a list of numbers or texts of numbers as floats, without empty texts; None for anything else."""
     if not isinstance(found, (list, tuple)):
         return None
     try:
         return tuple(float(one) for one in found if one != "")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

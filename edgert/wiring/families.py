@@ -1,7 +1,7 @@
-"""Families of models: how each is fed and read by the code that published it, and how to recognize one. Data, not code.
+"""Table of model families: how the code that published each one feeds and reads it, and how to recognize one.
 
-A row's ``input`` has the keys of a pipeline file's ``input:`` that its family fixes; what is missing is the user's own
-choice. Every row has the public place that shows it.
+A row's ``input`` has the keys of ``input:`` that the family fixes; the user chooses the others. Every row has the
+public address of its source.
 """
 
 from collections.abc import Mapping
@@ -17,21 +17,21 @@ class Family:
     """One family of models.
 
     Attributes:
-        name: its common name.
-        reads: decoders of its outputs, as a task writes them, the usual one first.
-        input: the input of its authors' code.
-        source: where that code or its description is.
-        export: the command of its own tools that writes the ONNX file; empty where there is no one command.
-        metadata: key of the file's metadata → text that its value has; all must.
-        tasks: the exporter's word for a task → the decoder, where the metadata have ``task``.
-        final: options of ``detect: yolov10`` where its export ends in final boxes.
-        producer: the exporter's name in the file, or how it begins.
-        takes: names of inputs, of which the image's must be one.
-        gives: parts of the names of outputs, in lower case with spaces between; each must be there.
-        size: usual width and height, where the model leaves both open.
-        lengths: numbers that its one output may hold; any where there are none.
-        results: how many outputs it may have, where only they show it; any number where there are none.
-        by_file: whether only the metadata show that a model is of it, and no outputs.
+        name: common name of the family.
+        reads: decoders of its outputs, as ``detect: yolov8``, the usual one first.
+        input: input settings of its authors' code.
+        source: address of that code or its description.
+        export: command of its own tools that writes the ONNX file; empty where there is no single command.
+        metadata: key of the file's metadata → text that the value must contain; all keys must match.
+        tasks: value of the metadata's ``task`` → the decoder.
+        final: options of ``detect: yolov10`` for exports that end in final boxes.
+        producer: beginning of the exporter's name in the file.
+        takes: possible names of the image input; any name where empty.
+        gives: texts that must occur in the names of the outputs, which are joined in lower case by spaces.
+        size: usual width and height, where both are dynamic.
+        lengths: possible numbers of elements of its single output; any number where empty.
+        results: possible numbers of outputs, where only the outputs show the family; any number where empty.
+        by_file: whether only the metadata can show the family, never the outputs.
     """
 
     name: str
@@ -61,7 +61,7 @@ _SIGNED = {"color": "rgb", "mean": (127.5,), "std": (127.5,)}
 _RAW_BGR = {"color": "bgr", "mean": (0.0,), "std": (1.0,)}
 _CAFFE = {"color": "bgr", "mean": (104.0, 117.0, 123.0), "std": (1.0,)}
 _PADDLE = {"color": "bgr", "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-"""PaddleOCR reads images as OpenCV does, and takes red's mean from blue (``img_mode: BGR`` of its configurations)."""
+"""PaddleOCR reads images as BGR and subtracts red's mean from blue (``img_mode: BGR`` of its configurations)."""
 
 _PADDLE_LINE = {
     "resize": "letterbox",
@@ -71,7 +71,7 @@ _PADDLE_LINE = {
     "mean": (127.5,),
     "std": (127.5,),
 }
-"""Padded after the normalization, with 0."""
+"""Input of text lines, which PaddleOCR pads with 0 after the normalization."""
 
 _ULTRALYTICS = "https://docs.ultralytics.com/modes/export"
 _ULTRALYTICS_TASKS = {
@@ -320,9 +320,9 @@ FAMILIES = (
         producer="pytorch",
     ),
 )
-"""Rows identified by outputs alone come last; of rows that fit equally the first is used."""
+"""All families. Rows identified by outputs alone come last; of rows that fit equally well the first is used."""
 
-PLACED = (
+PLACEMENT_FAMILIES = (
     Family(
         "ImageNet classifiers",
         ("classify: auto",),
@@ -344,4 +344,4 @@ PLACED = (
         lengths=(256, 512, 1024, 2048),
     ),
 )
-"""Kinds of models with one usual placement, independent of their publisher."""
+"""Kinds of models whose images are usually placed in one way, whoever published them."""

@@ -1,7 +1,6 @@
-"""Whether a detection head's numbers are past their sigmoid: what the graph says, so that no frame is asked.
+"""Activation of a detection head's scores, found in the graph instead of in every frame.
 
-Without it a decoder looks at all numbers of every frame (``activation: auto``), which a GPU then has to bring to the
-host.
+Without it a decoder examines all scores of every frame (``activation: auto``), which a GPU must first copy to the host.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,51 +12,53 @@ from edgert.graph import Model
 from edgert.graph.operators import about, data_inputs, of_values
 from edgert.stages.decode.decoder import Shapes, boxes_and_scores
 
-_MOVES = of_values("same", "some", "picked")
-"""Operators that make no new numbers."""
-_DENIED = {
+_MOVING_OPS = of_values("same", "some", "picked")
+"""Operators that only move or select numbers."""
+_CONTRADICTED = {
     "normalization": frozenset({"classify: multilabel"}),
     "curve": frozenset({"classify: auto", "classify: softmax", "classify: logits"}),
 }
 """Kind of the last operator → decoders that it contradicts."""
 
 
-_ASKING = ("yolo-raw", "detr", "detr-seg")
+_AUTO_DECODERS = ("yolo-raw", "detr", "detr-seg")
 
 
-def asks_numbers(task: TaskConfig) -> TypeGuard[DetectTask]:
-    """Return whether the task's decoder would test a frame's numbers for their activation, without a graph."""
-    return isinstance(task, DetectTask) and task.detect in _ASKING and "activation" not in task.options
+def has_unknown_activation(task: TaskConfig) -> TypeGuard[DetectTask]:
+    """Return whether a task's decoder would examine every frame's scores to find their activation."""
+    return isinstance(task, DetectTask) and task.detect in _AUTO_DECODERS and "activation" not in task.options
 
 
 def with_activation(
     task: TaskConfig, model: Model, shapes: Shapes, label_count: int, *, as_auto: bool = False
 ) -> TaskConfig:
-    """Return the task with the activation that the graph shows, where its decoder would else test the numbers.
+    """Return a task with the activation that the graph shows, where its decoder would otherwise examine every frame.
 
-    For ``detr``, numbers without an activation may come from a softmax with a column for no object. Only as many labels
-    as columns show that they do not.
+    For ``detr``, scores without an activation may need a softmax, with a column for no object. Only as many labels as
+    columns show that they need a sigmoid.
 
     Args:
-        task: with the decoder.
-        model: with the graph.
-        shapes: of the model's outputs, without the batch dimension.
+        task: task with the decoder.
+        model: model with the graph.
+        shapes: output shapes, without the batch dimension.
         label_count: number of known class names; 0 for none.
-        as_auto: where labels do not show it, choose as ``auto`` does: a softmax if columns are one more than labels.
+        as_auto: where labels do not show it, choose as ``auto`` does: softmax if there is one more column than labels.
     """
-    if not asks_numbers(task):
+    if not has_unknown_activation(task):
         return task
     names = [one.name for one in model.proto.graph.output]
     if task.detect == "yolo-raw":
         found = _activation(model, names)
     else:
         tables = [(name, shape) for name, shape in zip(names, shapes, strict=False) if len(shape) < 3]  # no masks
-        found = _of_queries(model, [name for name, _ in tables], [shape for _, shape in tables], label_count, as_auto)
+        found = _query_activation(
+            model, [name for name, _ in tables], [shape for _, shape in tables], label_count, as_auto
+        )
     return task.model_copy(update={"options": {**task.options, "activation": found}}) if found else task
 
 
-def _of_queries(model: Model, names: Sequence[str], shapes: Shapes, label_count: int, as_auto: bool) -> str:
-    """Return the activation as :func:`with_activation`; one table with boxes is past its sigmoid as a unit."""
+def _query_activation(model: Model, names: Sequence[str], shapes: Shapes, label_count: int, as_auto: bool) -> str:
+    """Return the missing activation of a head with queries; empty where the graph and the labels do not show it."""
     if len(shapes) == 1:
         return "none" if _activation(model, names) == "none" else ""
     roles = boxes_and_scores(shapes)
@@ -68,30 +69,32 @@ def _of_queries(model: Model, names: Sequence[str], shapes: Shapes, label_count:
     return ("softmax" if columns == label_count + 1 > 1 else "sigmoid") if as_auto else ""
 
 
-def denied(model: Model) -> frozenset[str]:
-    """Return decoders of classes, as a task writes them, that the end of the graph contradicts.
+def contradicted_decoders(model: Model) -> frozenset[str]:
+    """Return the decoders of classes, as ``classify: auto``, that the end of the graph contradicts.
 
-    Fractions that add up to 1 mean one class; independent numbers between 0 and 1 mean several.
+    A softmax at the end means one class; independent numbers between 0 and 1 mean several labels.
     """
     makers = {name: node for node in model.proto.graph.node for name in node.output}
-    ends = [node for one in model.proto.graph.output for node in _sources(makers, one.name)]
+    ends = [node for one in model.proto.graph.output for node in _computing_nodes(makers, one.name)]
     if len(ends) != 1 or ends[0] is None:
         return frozenset()
     end = about(ends[0].op_type)
-    return _DENIED.get(end.kind, frozenset()) if (end.low, end.high) == (0, 1) else frozenset()
+    return _CONTRADICTED.get(end.kind, frozenset()) if (end.low, end.high) == (0, 1) else frozenset()
 
 
 def _activation(model: Model, outputs: Sequence[str]) -> str:
-    """Return ``none`` where a sigmoid makes all numbers, ``sigmoid`` where sums of products do, else empty."""
+    """Return ``none`` where a sigmoid computes all numbers, ``sigmoid`` where sums of products do; else empty."""
     makers = {name: node for node in model.proto.graph.node for name in node.output}
     constants = {one.name for one in model.proto.graph.initializer}
     constants |= {name for name, node in makers.items() if about(node.op_type).kind == "constant"}
-    found = {_missing(makers, constants, node) for name in outputs for node in _sources(makers, name)}
+    found = {
+        _missing_activation(makers, constants, node) for name in outputs for node in _computing_nodes(makers, name)
+    }
     return found.pop() if len(found) == 1 else ""
 
 
-def _sources(makers: Mapping[str, Any], output: str) -> Iterator[Any]:
-    """Yield the nodes that compute an output's numbers, behind nodes that only move them; None without a node."""
+def _computing_nodes(makers: Mapping[str, Any], output: str) -> Iterator[Any]:
+    """Yield the nodes that compute an output's numbers, skipping nodes that only move them; None for an input."""
     waiting, seen = [output], set[str]()
     while waiting:
         name = waiting.pop()
@@ -99,14 +102,14 @@ def _sources(makers: Mapping[str, Any], output: str) -> Iterator[Any]:
         if name in seen:
             continue
         seen.add(name)
-        if node is not None and node.op_type in _MOVES and about(node.op_type).kind != "rectifier":
+        if node is not None and node.op_type in _MOVING_OPS and about(node.op_type).kind != "rectifier":
             waiting += data_inputs(node.op_type, node.input)
         else:
             yield node
 
 
-def _missing(makers: Mapping[str, Any], constants: set[str], node: Any) -> str:
-    """Return the activation that is missing after a node, ``none`` or ``sigmoid``; empty where it is neither."""
+def _missing_activation(makers: Mapping[str, Any], constants: set[str], node: Any) -> str:
+    """Return the activation that a node's numbers still need, ``none`` or ``sigmoid``; empty where unknown."""
     if node is None:
         return ""
     about_it = about(node.op_type)

@@ -1,4 +1,4 @@
-"""Input and outputs of an ONNX file without a description: from its file, its family, and photos."""
+"""Input and task of an ONNX model without a pipeline file: from its file, its family, and photos."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,18 +12,18 @@ from edgert.graph import TensorSpec, inputs, load
 from edgert.stages.decode.guess import Guess
 from edgert.wiring.check import prior_for, rows_of, ties_of
 from edgert.wiring.check_report import Row
-from edgert.wiring.contradictions import contradictions, integers
+from edgert.wiring.contradictions import find_contradictions, integer_warnings
 from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.head_activation import with_activation
 from edgert.wiring.judge import judge, kind_of_photo
 from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import FAMILY, Prior, declared_options, declared_task, named_family
-from edgert.wiring.search import CPU_SECONDS, Progress, Search, Subject, subject
+from edgert.wiring.search import CPU_SECONDS, Progress, Search, Subject, load_subject
 from edgert.wiring.settings import SCALES, Setting
-from edgert.wiring.trial import guesses, in_their_unit, readings, task_of
+from edgert.wiring.trial import guesses, readings, task_of, with_box_unit
 
-_USUAL_SIZE = 640
-_FITS = 3  # weight of a guess that fits in every number
+_DEFAULT_SIZE = 640
+_EXACT_FIT = 3  # weight of a guess whose shapes fit in every number
 _DEFAULT_INPUTS: dict[str, dict[str, object]] = {
     "detect": {"resize": "letterbox", "std": (255.0,)},
     "keypoints": {"resize": "letterbox", "std": (255.0,)},
@@ -36,23 +36,23 @@ _DEFAULT_INPUTS: dict[str, dict[str, object]] = {
     "anomaly": {"resize": "stretch"},
     "python": {"resize": "letterbox", "std": (255.0,)},
 }
-"""Usual input of a task's models; where color and scale are missing, ImageNet's mean and std."""
+"""Usual input of models for each task; without a std, ImageNet's mean and std are usual."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inferred:
-    """How a model is probably used.
+    """Probable input and task of a model.
 
     Attributes:
-        setting: its input and task.
-        size: network size, where the model leaves it open; else None.
-        spec: its one input.
-        found: the compiled model.
-        prior: what was known of it beforehand.
-        task_sure: whether the file names its task, or its outputs fit one decoder in every number and no other.
-        sure: whether its color, scale and placement are known of its file or family, or photos showed them.
-        task_notes, input_notes: what was found out and why, a sentence each.
-        report: the settings that were tried on photos, the best first; empty without photos.
+        setting: input and task.
+        size: network size, where it is dynamic; else None.
+        spec: the model's only input.
+        found: compiled model.
+        prior: prior knowledge about the model.
+        task_sure: whether the file names the task, or its outputs exactly fit one decoder and no other.
+        sure: whether color, scale and placement are known from the file or family, or photos showed them.
+        task_notes, input_notes: sentences on what was found, and why.
+        report: settings that were tried on photos, the best first; empty without photos.
     """
 
     setting: Setting
@@ -79,16 +79,16 @@ def infer(
     """Find the input settings and decoder of a model.
 
     Args:
-        path: the ONNX file.
-        images: photos or folders; with them every plausible setting is tried.
-        task: how its outputs are read, where that is known.
-        own: makes a decoder template, where no other reads the outputs.
-        is_own: whether it is made anyway.
-        progress: called with runs made and most runs to come.
+        path: path of the ONNX file.
+        images: photos or folders, on which every plausible setting is tried.
+        task: task of the outputs, where it is known.
+        own: function that makes a decoder template, used where no decoder reads the outputs.
+        is_own: whether a decoder template is made in any case.
+        progress: function called with the number of runs so far and at most.
 
     Raises:
-        ModelError: not an ONNX model, not one image as its input, or outputs that nothing can read.
-        ConfigError: a photo that cannot be read.
+        ModelError: the file is not an ONNX model, its input is not one image, or no decoder can read its outputs.
+        ConfigError: a photo cannot be read.
     """
     model = load(path)
     specs = inputs(model)
@@ -97,40 +97,40 @@ def infer(
     (spec,), declared = specs, declared_settings(model)
     height, width = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
     size = None
-    if not isinstance(height, int) or not isinstance(width, int):  # else the model fixes it
+    if not isinstance(height, int) or not isinstance(width, int):
         family = named_family([spec.name], [one.name for one in model.proto.graph.output])
-        usual = declared.size or (family.size if family else None) or (_USUAL_SIZE, _USUAL_SIZE)
+        usual = declared.size or (family.size if family else None) or (_DEFAULT_SIZE, _DEFAULT_SIZE)
         size = (width if isinstance(width, int) else usual[0], height if isinstance(height, int) else usual[1])
     gray = 1 in (spec.shape[1], spec.shape[3]) and 3 not in (spec.shape[1], spec.shape[3])
     blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})
     config = {"onnx": path.absolute(), "task": {"embed": "none"}, "input": blank}
-    found = subject(ModelConfig.model_validate(config), declared.labels, str(path))
-    notes = (*contradictions(declared, model, found), *integers(model))
-    if own is not None and (is_own or not _is_read(found, declared)):
-        return _guessed(found, blank, declared, size, spec, own(found), notes)
-    made = _guessed(found, blank, declared, size, spec, task, notes)
-    ([read], is_relative) = in_their_unit([made.setting.task], found.engine, found.session, found.network)
+    found = load_subject(ModelConfig.model_validate(config), declared.labels, str(path))
+    notes = (*find_contradictions(declared, model, found), *integer_warnings(model))
+    if own is not None and (is_own or not _has_decoder(found, declared)):
+        return _guess_setting(found, blank, declared, size, spec, own(found), notes)
+    made = _guess_setting(found, blank, declared, size, spec, task, notes)
+    ([read], is_relative) = with_box_unit([made.setting.task], found.engine, found.session, found.network)
     if is_relative:
-        note = "its boxes are parts of the input, not pixels of it, by the numbers of an empty image"
+        note = "its boxes are fractions of the input, not pixels: a run on an empty image showed it"
         made = replace(made, setting=replace(made.setting, task=read), task_notes=(*made.task_notes, note))
     if task is None:
         own_task = with_activation(made.setting.task, model, tuple(one_image(found.engine)), len(declared.labels))
         made = replace(made, setting=replace(made.setting, task=own_task))
-    return _tried(made, images, progress) if images else made
+    return _try_on_photos(made, images, progress) if images else made
 
 
-def _is_read(found: Subject, declared: DeclaredSettings) -> bool:
+def _has_decoder(found: Subject, declared: DeclaredSettings) -> bool:
     try:
-        return bool(readings(None, found.engine, declared.labels, found.network, _declared(declared, found)))
+        return bool(readings(None, found.engine, declared.labels, found.network, _declared_decoder(declared, found)))
     except ModelError:
         return False
 
 
-def _declared(declared: DeclaredSettings, found: Subject) -> Guess | None:
+def _declared_decoder(declared: DeclaredSettings, found: Subject) -> Guess | None:
     return declared_task(declared, tuple(one_image(found.engine)))
 
 
-def _guessed(
+def _guess_setting(
     found: Subject,
     blank: InputConfig,
     declared: DeclaredSettings,
@@ -139,7 +139,7 @@ def _guessed(
     task: TaskConfig | None,
     warnings: tuple[str, ...],
 ) -> Inferred:
-    meant = _declared(declared, found)
+    meant = _declared_decoder(declared, found)
     looks = guesses(found.engine, len(declared.labels) or None, meant)
     read = readings(task, found.engine, declared.labels, found.network, meant)[0]
     notes: tuple[str, ...] = (f"{verb_of(read)}: {value_of(read)}, as it was given",)
@@ -165,25 +165,25 @@ def _guessed(
     sure = prior.margin >= FAMILY and {"color", "std"} <= prior.input.keys()
     weights = [look.weight for look in looks] + [0, 0]
     is_first = bool(looks) and str(looks[0]) == f"{verb_of(read)}: {value_of(read)}"
-    task_sure = task is not None or (is_first and weights[0] >= _FITS and weights[0] > weights[1])
+    task_sure = task is not None or (is_first and weights[0] >= _EXACT_FIT and weights[0] > weights[1])
     why = ("color and scale are what such models usually want", "no photo was given to try them on")
     if prior.source:
         why = (prior.source, "no photo was given to try it on")
     return Inferred(Setting(prior.applied(base.input), read), size, spec, found, prior, task_sure, sure, notes, why)
 
 
-def _tried(made: Inferred, images: Sequence[str | Path], progress: Progress | None) -> Inferred:
+def _try_on_photos(made: Inferred, images: Sequence[str | Path], progress: Progress | None) -> Inferred:
     photos, base, found = read_photos(images), made.setting, made.found
     labels = made.prior.declared.labels
     tasks = readings(base.task, found.engine, labels, found.network)
-    tasks, _ = in_their_unit(tasks, found.engine, found.session, found.network)
+    tasks, _ = with_box_unit(tasks, found.engine, found.session, found.network)
     search = Search(found, photos, verb_of(base.task), progress)
     if (cost_s := search.photo_cpu_s) > CPU_SECONDS:
         why = f"one setting on one photo takes {cost_s:.0f} s of processor time, and all may take {CPU_SECONDS:.0f} s"
         return replace(made, input_notes=(*made.input_notes[:1], f"no photo was tried: {why}"))
     try:
         search.explore(base, tasks)
-    except EdgertError as error:  # of the one setting that is tried in any case
+    except EdgertError as error:  # the base setting, which is tried in any case, was refused
         return replace(made, input_notes=(*made.input_notes[:1], f"no photo was tried: {error.what}"))
     judgment = judge(search.ranking, made.prior, search.ranking.add(base))
     chosen, count = judgment.chosen.setting, "1 photo" if len(photos) == 1 else f"{len(photos)} photos"

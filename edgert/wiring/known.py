@@ -1,4 +1,4 @@
-"""What is known to work of each family of models: its export, how it is fed and read, what was measured."""
+"""Known families of models: how each is exported, fed and read, and measurements of its models."""
 
 import json
 import re
@@ -15,11 +15,11 @@ from edgert.wiring.families import FAMILIES, Family
 
 @dataclass(frozen=True, slots=True)
 class DlaShare:
-    """What a DLA takes of a network, after all rewrites.
+    """Part of a network that a DLA runs, after all rewrites.
 
     Attributes:
-        share: of its multiply-adds, 0 to 1.
-        segments: with any of them, each a loadable.
+        share: fraction of the multiply-adds on the DLA, 0 to 1.
+        segments: number of segments on the DLA, each of them a loadable.
     """
 
     share: float
@@ -28,21 +28,21 @@ class DlaShare:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What ``tests/bench/bench_models.py`` found of one model.
+    """Measurements of one model by ``tests/bench/bench_models.py``.
 
     Attributes:
-        model: its file, without the ending.
-        task: how its outputs were read.
-        metric: what INT8 was compared by; None where only the noise of its outputs was measured.
-        images: that it was compared on.
-        fp32, int8: the metric, 0 to 1.
-        loss: of INT8, in points; below 0 it gained.
-        low, high: its 95 % interval.
-        signal_db: lowest signal to noise of the INT8 model's outputs; None where they are equal.
-        kept, layers: how many layers stayed in higher precision, for whatever reason, of how many.
-        warnings: what quantizing reported.
-        refused: why there is no INT8 model; empty where there is one.
-        dla: generation of a DLA → what it takes.
+        model: file name of the model, without the ending.
+        task: task of the outputs.
+        metric: metric that INT8 is compared by; None where only the noise of the outputs was measured.
+        images: number of images.
+        fp32, int8: values of the metric, 0 to 1.
+        loss: loss by INT8 in points; a gain is negative.
+        low, high: 95 % interval of the loss.
+        signal_db: lowest signal-to-noise ratio of the INT8 model's outputs; None where they are equal.
+        kept, layers: number of layers in higher precision, and of all layers.
+        warnings: warnings of the quantization.
+        refused: reason why there is no INT8 model; empty where there is one.
+        dla: generation of a DLA → the part of the model that it runs.
     """
 
     model: str
@@ -63,7 +63,7 @@ class Measured:
 
     @property
     def cost(self) -> str:
-        """What INT8 costs, in a few words; empty where it was not measured."""
+        """Change by INT8 in a few words; empty where it was not measured."""
         if self.refused or not self.layers:
             return ""
         if self.loss is None or self.int8 is None:
@@ -80,11 +80,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class KnownFamily:
-    """A family, and what was measured of models of it.
+    """A family with measurements of its models.
 
     Attributes:
-        family: how it is exported, fed, read and recognized.
-        measured: models of it.
+        family: row of the table of families.
+        measured: measurements of its models.
     """
 
     family: Family
@@ -92,7 +92,7 @@ class KnownFamily:
 
     @property
     def recipe(self) -> str:
-        """Its section of a pipeline file."""
+        """Section ``models:`` of a pipeline file for a model of this family."""
         task = self.family.reads[0] if self.family.reads else "python: my_decoder:decode"
         keys = [f"      {key}: {yaml_value(value)}" for key, value in self.family.input.items()]
         lines = ["models:", "  net:", "    onnx: MODEL.onnx", f"    task: {{{task}}}", "    input:", *keys]
@@ -100,11 +100,11 @@ class KnownFamily:
 
     @property
     def int8(self) -> str:
-        """What INT8 costs, model by model, in a few words; empty where nothing was measured."""
+        """Change by INT8 for each measured model, in a few words; empty where none was measured."""
         return "; ".join(filter(None, (one.int8_text for one in self.measured)))
 
     def dla(self, generation: int) -> str:
-        """Return the fraction of multiply-adds that a DLA takes, as a range over the models; empty when unknown."""
+        """Return the percentage of multiply-adds on a DLA, as a range over the models; empty where unknown."""
         found = [one.dla[generation] for one in self.measured if one.dla and generation in one.dla]
         shares = sorted({round(100 * one.share) for one in found})
         if not shares:
@@ -129,30 +129,34 @@ def models(name: str | None = None) -> tuple[KnownFamily, ...]:
     Raises:
         ConfigError: no family has that name.
     """
-    known = tuple(KnownFamily(one, measured().get(one.name, ())) for one in FAMILIES)
+    known = tuple(KnownFamily(one, measurements().get(one.name, ())) for one in FAMILIES)
     if name is None:
         return known
-    found = tuple(one for one in known if _word(name) and _word(name) in _words(one.family))
+    found = tuple(one for one in known if _normalize(name) and _normalize(name) in _family_names(one.family))
     if not found:
         words = [word for one in known for word in re.split(r"[\s(),]+", one.family.name.lower()) if len(word) > 2]
         words += [decoder.rpartition(": ")[2] for one in known for decoder in one.family.reads]
-        raise ConfigError(f"no family of models is called {name!r}{nearest(name.lower(), words)}",
-                          fix="edgert models lists them; edgert new MODEL.onnx finds out what one is")  # fmt: skip
+        fix = "edgert models lists the families; edgert new MODEL.onnx finds that of a model"
+        raise ConfigError(f"unknown family of models: {name!r}{nearest(name.lower(), words)}", fix=fix)
     return found
 
 
-def _word(text: str) -> str:
+def _normalize(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
-def _words(family: Family) -> str:
-    """Return all names of a family, without separators."""
-    return " ".join(map(_word, (family.name, *family.reads, *(one.partition(": ")[2] for one in family.reads))))
+def _family_names(family: Family) -> str:
+    """Return the names of a family and its decoders, normalized and joined."""
+    return " ".join(map(_normalize, (family.name, *family.reads, *(one.partition(": ")[2] for one in family.reads))))
 
 
 @lru_cache(maxsize=1)
-def measured() -> Mapping[str, tuple[Measured, ...]]:
-    """Return family → measurements of its models; those without a family under an empty name. Raises ArtifactError."""
+def measurements() -> Mapping[str, tuple[Measured, ...]]:
+    """Return family name → measurements of its models; models without a family have an empty name.
+
+    Raises:
+        ArtifactError: the shipped file is missing.
+    """
     data = json.loads(shipped("configs/models.json").read_text(encoding="utf-8"))
     found: dict[str, list[Measured]] = {}
     for name, facts in data.items():

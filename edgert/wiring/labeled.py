@@ -1,4 +1,4 @@
-"""``check --data``: what each way to feed and read a model scores on labeled images. A few dozen settle it."""
+"""``check --data``: the score of each setting on labeled images, of which a few dozen usually decide."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -17,23 +17,23 @@ from edgert.wiring.check_report import CheckReport
 from edgert.wiring.evidence import NOTHING
 from edgert.wiring.photos import View
 from edgert.wiring.search import F64, Gap, Progress, Ranking, Search, Subject, Tally
-from edgert.wiring.settings import Setting, for_checking
+from edgert.wiring.settings import Setting, with_checking_thresholds
 from edgert.wiring.trial import decoder_of
 
 MOST_IMAGES = 64
-"""Most images; more change little, and the first ones of a dataset are a sample of it."""
+"""Largest number of images used; more change the result little."""
 POINT = 0.01
 """Smallest difference of the metric that matters."""
-_STEADY = 0.03
-"""Standard error of a difference above which "no better" would mean little."""
+_LARGEST_ERROR = 0.03
+"""Largest standard error of a difference with which a setting can be called no better than another."""
 _RESAMPLES = 200
 _LEAST_CLASSES = 5
 
 
 class Scores(Ranking):
-    """Settings by their score.
+    """A ranking of settings by their score.
 
-    A standard error is that of images drawn with replacement (Efron and Tibshirani, "An Introduction to the Bootstrap",
+    Standard errors are those of a bootstrap over the images (Efron and Tibshirani, "An Introduction to the Bootstrap",
     1993).
     """
 
@@ -55,13 +55,13 @@ class Scores(Ranking):
         return self._score(tally)[0] if tally.evidence else -math.inf
 
     def gap(self, first: Tally, second: Tally) -> Gap:
-        """Return how much more ``first`` scores."""
+        """Return by how much ``first`` scores more than ``second``."""
         mean = self.answers(first) - self.answers(second)
         return Gap(mean, mean / math.hypot(self._error(first, second), POINT / 2))
 
     def as_good(self, first: Tally, second: Tally) -> bool:
-        """Return whether ``second`` scores no point more than ``first``, on enough images."""
-        return self.answers(second) - self.answers(first) <= POINT and self._error(first, second) <= _STEADY
+        """Return whether ``second`` scores at most a point more than ``first``, and there are enough images to tell."""
+        return self.answers(second) - self.answers(first) <= POINT and self._error(first, second) <= _LARGEST_ERROR
 
     def _error(self, first: Tally, second: Tally) -> float:
         return float(np.std(self._score(first)[1] - self._score(second)[1]))
@@ -74,7 +74,7 @@ class Scores(Ranking):
 
 
 class LabeledSearch(Search):
-    """The scores of one model's settings."""
+    """A search on labeled images, which ranks settings by their score."""
 
     def __init__(
         self, subject: Subject, data: dataset.LabeledDataset, task: TaskConfig, progress: Progress | None
@@ -121,10 +121,9 @@ class LabeledSearch(Search):
     def _judge(self, tally: Tally, number: int, view: View) -> None:
         outputs, geometry = self._trial.answer(tally.setting.input, view)
         task = tally.setting.task
-        with np.errstate(all="ignore"):  # a setting that is wrong gives numbers beyond all bounds
-            record, shown = (
-                self._decoder(one)(list(outputs), geometry) for one in (for_scoring(task), for_checking(task))
-            )
+        tasks = with_scoring_thresholds(task), with_checking_thresholds(task)
+        with np.errstate(all="ignore"):  # numbers of a wrong setting may overflow
+            record, shown = (self._decoder(one)(list(outputs), geometry) for one in tasks)
         self.ranking.notes.setdefault(tally, []).append(self.ranking.scorer.note(number, record))
         tally.evidence[number], tally.records[number], tally.looks[number] = NOTHING, shown, ()
 
@@ -135,8 +134,8 @@ class LabeledSearch(Search):
         return self._decoders[repr(task)]
 
 
-def for_scoring(task: TaskConfig) -> TaskConfig:
-    """Return the task with the thresholds of the metrics."""
+def with_scoring_thresholds(task: TaskConfig) -> TaskConfig:
+    """Return a task with the thresholds that the metrics need."""
     if isinstance(task, DetectTask):
         most = {"score": evaluate_model.LOWEST_SCORE, "limit": max(task.limit, evaluate_model.LEAST_BOXES)}
         return task.model_copy(update=most)

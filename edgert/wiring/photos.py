@@ -1,4 +1,4 @@
-"""Photos, and the views of them that a right answer must agree on."""
+"""Photos, and views of them on which right answers must agree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import ConfigError, cause, nearest
+from edgert.files import replace_bytes
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8
@@ -18,10 +19,10 @@ from edgert.stages.source.stills import SUFFIXES
 from edgert.wiring.check_report import CheckReport
 
 PHOTO_LIMIT = 16
-"""More photos add little; a larger folder is sampled evenly."""
-_SIDE_PX = 1920  # larger photos are shrunk: no network sees more, and sixteen of them have to fit in memory
+"""Largest number of photos used; larger folders are sampled evenly."""
+_SIDE_PX = 1920  # larger photos are shrunk, so that sixteen of them fit in memory
 _CONTROL_SIDE_PX = 512
-_EDGE = 0.1  # part of its width and height that a shifted or middle view loses
+_CUT_FRACTION = 0.1  # fraction of width and height that a shifted or middle view loses
 _MIRRORED, _MIDDLE = (0, 0, 0, 0, True), (1, 1, 1, 1, False)
 _CUTS = {
     "classify": (_MIRRORED, _MIDDLE, (0, 0, 2, 2, False), (2, 2, 0, 0, True)),
@@ -29,18 +30,18 @@ _CUTS = {
     "text": (_MIDDLE, (0, 0, 2, 2, False), (2, 2, 0, 0, False)),
     "image": (),
 }
-"""Task → cuts of its views at the left, top, right and bottom, in halves of :data:`_EDGE`, and whether they are
-mirrored. Answers without a position must also agree on shifted views. Mirrored text is no text; images are compared
-with the photo itself."""
+"""Task → views: cuts at left, top, right and bottom in halves of :data:`_CUT_FRACTION`, and whether it is mirrored.
+Answers without a position must also agree on shifted views. Mirrored text cannot be read. Images are compared with the
+photo itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """An image made from a photo, and the way back to the photo's pixels.
+    """An image made from a photo, with the mapping of its pixels to those of the photo.
 
     Attributes:
-        frame: what the model is shown.
-        left, top: position of the view's first pixel in the photo (before mirroring).
+        frame: image of the view.
+        left, top: position in the photo of the view's first pixel, before mirroring.
         mirrored: whether left and right are swapped.
     """
 
@@ -50,7 +51,7 @@ class View:
     mirrored: bool = False
 
     def boxes(self, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Convert (N, 4) boxes of the view to pixels of the photo."""
+        """Return (N, 4) boxes of the view in pixels of the photo."""
         found: npt.NDArray[np.float32] = boxes.copy()
         if self.mirrored:
             found[:, [0, 2]] = self.frame.width - found[:, [2, 0]]
@@ -58,21 +59,20 @@ class View:
         return found
 
     def columns(self, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Convert columns of the photo to pixels of the view; they may lie outside."""
+        """Return columns of the photo in pixels of the view; they may lie outside of it."""
         inside = x - self.left
         return self.frame.width - inside if self.mirrored else inside
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Photo:
-    """One photo.
+    """A photo with its views.
 
     Attributes:
-        path: where it was read.
+        path: path of the file.
         image: (h, w, 3) uint8 BGR.
-        views: of the same content; the first is the photo itself.
-        control: an image with the photo's colors and texture but nothing in it; what a model finds there, it
-            would find anywhere.
+        views: views of the same content; the first is the photo itself.
+        control: image with the photo's colors and texture but no content; what a model finds there is chance.
     """
 
     path: Path
@@ -82,50 +82,50 @@ class Photo:
 
 
 def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[tuple[Path, U8]]:
-    """Read images, and those of folders, in the order given; at most ``limit``, evenly chosen.
+    """Read images and the images of folders, at most ``limit``, evenly sampled.
 
-    Images are (h, w, 3) uint8 BGR, upright, and not larger than 1920 pixels.
+    Images are (h, w, 3) uint8 BGR, upright, at most 1920 pixels wide and high.
 
     Raises:
-        ConfigError: a path does not exist, a folder holds no image, a file is no image.
+        ConfigError: a path does not exist, a folder has no image, or a file is not an image.
     """
     paths = list[Path]()
     for path in (Path(image).expanduser() for image in images):
         inside = sorted(one for one in path.iterdir() if one.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
         if not inside:
             why = f"it was searched for {', '.join(sorted(SUFFIXES))}"
-            raise ConfigError(f"folder {str(path)!r} holds no image", why=why)
+            raise ConfigError(f"folder {str(path)!r} has no image", why=why)
         if not path.exists():
             beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-            raise ConfigError(f"no image {str(path)!r}{nearest(path.name, beside)}", fix="check --images")
+            raise ConfigError(f"image {str(path)!r} does not exist{nearest(path.name, beside)}", fix="check --images")
         paths += inside
     if not paths:
         raise ConfigError("no image was given", fix="--images photo.jpg, or a folder of them")
     chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), limit)).astype(int)).tolist()
-    return [(paths[index], _read(paths[index])) for index in chosen]
+    return [(paths[index], _read_image(paths[index])) for index in chosen]
 
 
-def cuts_of(verb: str) -> tuple[tuple[int, int, int, int, bool], ...]:
-    """Return the views of a photo, beside itself, on which answers of a task must agree."""
+def view_cuts(verb: str) -> tuple[tuple[int, int, int, int, bool], ...]:
+    """Return the cuts of a photo's views on which answers of a task must agree; see :data:`_CUTS`."""
     return _CUTS.get(verb, (_MIRRORED, _MIDDLE))
 
 
-def with_views(path: Path, image: U8, control: U8, verb: str) -> Photo:
-    """Return a photo with the views of :func:`cuts_of`."""
+def make_photo(path: Path, image: U8, control: U8, verb: str) -> Photo:
+    """Return a photo with the views of :func:`view_cuts`."""
     height, width = image.shape[:2]
-    dx, dy = int(width * _EDGE), int(height * _EDGE)
+    dx, dy = int(width * _CUT_FRACTION), int(height * _CUT_FRACTION)
     views = [View(_frame(image))]
-    for left, top, right, bottom, mirrored in cuts_of(verb):
+    for left, top, right, bottom, mirrored in view_cuts(verb):
         x1, y1, x2, y2 = left * dx // 2, top * dy // 2, width - right * dx // 2, height - bottom * dy // 2
         part = image[y1:y2, x1:x2]
         views.append(View(_frame(np.ascontiguousarray(part[:, ::-1] if mirrored else part)), x1, y1, mirrored))
     return Photo(path, image, tuple(views), View(_frame(control)))
 
 
-def scrambled(image: U8) -> U8:
-    """Return an image with its spectrum and random phases: same colors and texture, no object, at most 512 px wide.
+def scramble_phase(image: U8) -> U8:
+    """Return an image with the same spectrum and random phases: same colors and texture, no object, at most 512 px.
 
-    Phase carries the content of an image (Oppenheim and Lim, "The Importance of Phase in Signals", 1981).
+    The phase carries the content of an image (Oppenheim and Lim, "The Importance of Phase in Signals", 1981).
     """
     height, width = image.shape[:2]
     ratio = min(1.0, _CONTROL_SIDE_PX / max(height, width))
@@ -145,7 +145,7 @@ def _frame(image: U8) -> Frame:
     return Frame("photo", 0, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
 
 
-def _read(path: Path) -> U8:
+def _read_image(path: Path) -> U8:
     try:
         data = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:
@@ -153,21 +153,23 @@ def _read(path: Path) -> U8:
     image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
     if image is None:
         raise ConfigError(
-            f"{str(path)!r} is no image that can be read",
-            why=f"{data.size} bytes that are not JPEG, PNG, BMP, WebP or TIFF, or cut short",
+            f"cannot read image {str(path)!r}",
+            why=f"its {data.size} bytes are not JPEG, PNG, BMP, WebP or TIFF, or are incomplete",
             fix="open it in an image viewer; export it again as JPEG or PNG",
         )
-    ratio = _SIDE_PX / max(image.shape)
+    height, width = image.shape[:2]
+    ratio = _SIDE_PX / max(height, width)
     if ratio < 1:
-        image = cv2.resize(image, None, fx=ratio, fy=ratio, interpolation=cv2.INTER_AREA)
+        size = max(round(width * ratio), 1), max(round(height * ratio), 1)
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
     return cast("U8", image)
 
 
-# The image that goes with a check: what the best setting sees in the first photo.
+# The image of a check's result.
 
 
-def painted(report: CheckReport) -> U8:
-    """Return a new (h, w, 3) uint8 BGR image: the first photo with the best setting's answer on it."""
+def draw_best_answer(report: CheckReport) -> U8:
+    """Return (h, w, 3) uint8 BGR: a copy of the first photo with the best setting's answer drawn on it."""
     image: U8 = report.image.copy()
     elements = ("boxes", "labels", "masks", "keypoints")
     Overlay(elements).paint(image, Result(_frame(report.image), {"best": report.record}))
@@ -175,16 +177,13 @@ def painted(report: CheckReport) -> U8:
 
 
 def save_image(report: CheckReport, path: Path) -> None:
-    """Write :func:`painted` as PNG or JPEG, by the name's ending.
+    """Write the image of :func:`draw_best_answer` as PNG or JPEG, by the name's ending.
 
     Raises:
-        ConfigError: another ending, or the folder cannot be written to.
+        ConfigError: the name has another ending.
+        ArtifactError: the file cannot be written.
     """
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
         raise ConfigError(f"cannot write an image named {path.name!r}", fix="end its name in .png or .jpg")
-    _, data = cv2.imencode(path.suffix.lower(), painted(report))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data.tobytes())
-    except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r}", why=cause(error)) from error
+    _, data = cv2.imencode(path.suffix.lower(), draw_best_answer(report))
+    replace_bytes(path, data.tobytes())

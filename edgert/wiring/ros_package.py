@@ -1,4 +1,4 @@
-"""A package of ROS 2 around a pipeline: five files that colcon builds."""
+"""A ROS 2 package around a pipeline: five files that colcon builds."""
 
 import re
 from pathlib import Path
@@ -72,15 +72,15 @@ stages:
 
 
 def write_package(name: str, folder: Path) -> list[Path]:
-    """Write a package into ``folder/name`` and return its files.
+    """Write a package to ``folder/name`` and return the paths of its files.
 
     Raises:
-        ConfigError: a name that ROS 2 does not allow, or the folder exists.
-        ArtifactError: it cannot be written.
+        ConfigError: ROS 2 does not allow the name, or the folder exists.
+        ArtifactError: a file cannot be written.
     """
     if not _NAME.fullmatch(name):
-        why = "packages have lower-case letters, digits and single _, and begin with a letter"
-        raise ConfigError(f"{name!r} is no name of a package", why=why, fix="such as --ros2 dock_camera")
+        why = "a name has lower-case letters, digits and single _, and begins with a letter"
+        raise ConfigError(f"{name!r} cannot be the name of a package", why=why, fix="such as --ros2 dock_camera")
     made = folder / name
     if made.exists():
         raise ConfigError(f"{made} exists", fix="give another name, or remove it")

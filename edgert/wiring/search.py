@@ -1,4 +1,4 @@
-"""Trying settings of one model on photos, with few runs of the engine."""
+"""Trial of a model's settings on photos, with few runs of the engine."""
 
 import math
 import time
@@ -23,30 +23,37 @@ from edgert.runtime.frame import U8
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.preprocess import layout_of
 from edgert.wiring.check_report import CheckReport
-from edgert.wiring.evidence import Answers, Evidence, counts, relative, weigh
-from edgert.wiring.photos import Photo, cuts_of, scrambled, with_views
-from edgert.wiring.settings import Setting, colors_and_scales, differs, for_checking, placements
+from edgert.wiring.evidence import Answers, Evidence, counts_objects, relative_to_best, weigh
+from edgert.wiring.photos import Photo, make_photo, scramble_phase, view_cuts
+from edgert.wiring.settings import Setting, colors_and_scales, differs, placements, with_checking_thresholds
 from edgert.wiring.training import Memory, memories
 from edgert.wiring.trial import Trial, decoder_of
 
-# Adding evidence up over photos, and saying when it is enough.
+# Evidence over several photos, and when it suffices.
 
 F64 = npt.NDArray[np.float64]
 PRIOR_SPREAD, PRIOR_PHOTOS = 0.25, 4
-"""Assumed spread of one kind of evidence between photos, and the number of photos that this assumption weighs."""
+"""Assumed spread of one kind of evidence between photos, and the number of photos that this assumption counts as."""
 SYSTEMATIC = 0.02
-"""Standard error that no number of photos removes: the most consistent setting is not always right."""
+"""Standard error that remains with any number of photos: the most consistent setting is not always right."""
 CLEAR = 2.0
 """Standard errors from which two settings count as different."""
 HOPELESS = 3.5
 """Standard errors at which a setting is not tried on further photos."""
 SAME = 0.9
-"""Sameness of records from which two settings are equally good."""
+"""Similarity of records from which two settings are equally good."""
 
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """What is known about one setting so far, by number of the photo."""
+    """Evidence for one setting so far, by number of the photo.
+
+    Attributes:
+        setting: tried setting.
+        evidence: evidence of each photo.
+        looks: features of each photo for every memory of the model.
+        records: record of each photo.
+    """
 
     setting: Setting
     evidence: dict[int, Evidence] = field(default_factory=dict)
@@ -56,7 +63,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """How far one setting is ahead of another: mean difference, and in standard errors."""
+    """Lead of one setting over another: the mean difference, and the same in standard errors."""
 
     mean: float
     errors: float
@@ -68,7 +75,11 @@ class Gap:
 
 
 class Ranking:
-    """All settings and their evidence."""
+    """All settings with their evidence.
+
+    Args:
+        memories: training statistics that the model stores.
+    """
 
     def __init__(self, memories: Sequence[Memory]) -> None:
         self.memories = memories
@@ -77,47 +88,47 @@ class Ranking:
 
     @property
     def tallies(self) -> Collection[Tally]:
-        """All of them, in the order they came."""
+        """All tallies in the order of their addition."""
         return self._by_key.values()
 
     def find(self, setting: Setting) -> Tally | None:
-        """Return the tally of an equal setting, or None."""
+        """Return the tally of an equal setting; None without one."""
         return self._by_key.get(setting.key)
 
     def add(self, setting: Setting) -> Tally:
-        """Return the tally of a setting, a new one where there is none."""
+        """Return the tally of a setting; add one where there is none."""
         return self._by_key.setdefault(setting.key, Tally(setting))
 
     def drop(self, tally: Tally) -> None:
-        """Forget a setting that its decoder refused."""
+        """Remove a setting, for example one whose decoder refuses the outputs."""
         self._by_key.pop(tally.setting.key, None)
 
     def best(self) -> Tally:
-        """Return the setting with the highest mean, of those tried on most photos."""
+        """Return the setting with the highest mean among those tried on the most photos."""
         most = max(len(tally.evidence) for tally in self.tallies)
         return max((tally for tally in self.tallies if len(tally.evidence) == most), key=self.mean)
 
     def mean(self, tally: Tally) -> float:
-        """Return the mean over its photos of the answers' evidence plus the fit with each memory."""
+        """Return the mean over a setting's photos of the evidence of answers plus the fit with each memory."""
         return float(self.values(tally, sorted(tally.evidence)).mean()) if tally.evidence else -math.inf
 
     def answers(self, tally: Tally) -> float:
-        """Return the part of the mean that comes from the model's answers."""
+        """Return the part of the mean that is the evidence of the model's answers."""
         return float(np.mean(self._relative(tally, list(tally.evidence))))
 
     def fits(self, tally: Tally) -> tuple[float, ...]:
-        """Return the fit with each memory, over all of its photos at once."""
+        """Return the fit with each memory, over all photos of a setting together."""
         looks = list(tally.looks.values())
         return tuple(memory.fit([look[n] for look in looks]) for n, memory in enumerate(self.memories))
 
     def gap(self, first: Tally, second: Tally) -> Gap:
-        """Return how far ``first`` is ahead, on the photos that both were tried on.
+        """Return by how much ``first`` leads on the photos that both were tried on.
 
-        The standard error is that of paired differences, drawn towards a prior as long as photos are few (Smyth,
-        "Linear Models and Empirical Bayes Methods", 2004: the moderated t).
+        The standard error is that of paired differences, shrunk towards a prior while there are few photos: the
+        moderated t of Smyth, "Linear Models and Empirical Bayes Methods", 2004.
         """
         photos = sorted(first.evidence.keys() & second.evidence.keys())
-        # memories know colors and scales; where an image is put, and what is around it, training had otherwise
+        # Memories show colors and scales only: placements in training were different ones.
         alone = not any(differs(first.setting, second.setting, group) for group in ("color", "scale"))
         one, other = (
             np.array(self._relative(of, photos)) if alone else self.values(of, photos) for of in (first, second)
@@ -125,38 +136,38 @@ class Ranking:
         differences = one - other
         count, mean = len(photos), float(differences.mean())
         kinds = 1 if alone else 1 + len(self.memories)
-        prior = PRIOR_SPREAD**2 * kinds  # each adds what a single photo can get wrong
+        prior = PRIOR_SPREAD**2 * kinds  # each kind of evidence adds its variance
         squares = PRIOR_PHOTOS * prior + float(((differences - mean) ** 2).sum())
         error = math.hypot(math.sqrt(squares / (PRIOR_PHOTOS + count - 1) / count), SYSTEMATIC)
         return Gap(mean, mean / error)
 
     def as_good(self, first: Tally, second: Tally) -> bool:
-        """Return whether the second of two settings is known to be no better, regardless of its answers."""
+        """Return whether ``second`` is known to be no better, even where its answers differ."""
         return False
 
     def values(self, tally: Tally, photos: Sequence[int]) -> F64:
-        """Return one value per photo: answers plus memory."""
+        """Return one value per photo: the evidence of answers plus the fit with memories."""
         answers = np.array(self._relative(tally, photos))
         key = tally, tuple(photos)
-        if key not in self._remembered:  # what a photo looks like to a memory stays as it is
+        if key not in self._remembered:
             looks = ([tally.looks[photo][n] for photo in photos] for n in range(len(self.memories)))
             self._remembered[key] = [_pseudo_values(*pair) for pair in zip(self.memories, looks, strict=True)]
         total: F64 = np.sum([answers, *self._remembered[key]], axis=0)
         return total
 
     def _relative(self, tally: Tally, photos: Sequence[int]) -> list[float]:
-        """Return a setting's evidence on each photo, as a fraction of the best setting there."""
+        """Return a setting's evidence on each photo; where it counts objects, as a fraction of the best setting's."""
         own, verb = [tally.evidence[photo].value for photo in photos], verb_of(tally.setting.task)
-        if not counts(verb):
+        if not counts_objects(verb):
             return own
         every = ([one.evidence[photo].value for one in self.tallies if photo in one.evidence] for photo in photos)
-        return [relative([value, *others], verb)[0] for value, others in zip(own, every, strict=True)]
+        return [relative_to_best([value, *others], verb)[0] for value, others in zip(own, every, strict=True)]
 
 
 def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
-    """Return one value per photo for a fit of all photos: the jackknife's.
+    """Return the jackknife's pseudo-value of each photo for the fit of all photos.
 
-    Their mean is the fit, less its bias. Their spread is the influence of single photos (Efron, "The Jackknife, the
+    Their mean is the fit without its bias. Their spread is the influence of single photos (Efron, "The Jackknife, the
     Bootstrap and Other Resampling Plans", 1982).
     """
     count, whole = len(looks), memory.fit(looks)
@@ -167,29 +178,31 @@ def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
 
 
 Progress = Callable[[int, int], object]
-"""A function of the runs made and the most runs to come."""
+"""A function called with the number of runs so far and at most."""
 _MOST_SETTINGS = 96
-"""Most settings: colors and scales, times tasks, which bounds heads with many options."""
+"""Largest number of combinations of colors, scales and tasks, for heads with many options."""
 CPU_SECONDS = 30.0
-"""Processor time that trying settings on photos may take, of all threads together."""
+"""Processor time of all threads together that a search on photos may take."""
 
 
-def trying(on_progress: OnProgress | None) -> Progress | None:
-    """Return a function that reports the runs of a search."""
+def search_progress(on_progress: OnProgress | None) -> Progress | None:
+    """Return a function that reports the runs of a search; None without a receiver."""
     count = counting(on_progress)
     return None if count is None else partial(count, "trying settings")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """A model that is compiled, once, and what is known about it.
+    """A compiled model that is checked.
 
     Attributes:
-        session: bound tensors; the only input is the image.
-        network: width and height of the image.
-        dtype: of its pixels.
-        memories: what it remembers of its training.
-        labels: of the pipeline file; empty when there are none.
+        engine: compiled model.
+        session: session of the engine, whose only input is the image.
+        network: width and height of the input.
+        dtype: type of the input.
+        memories: training statistics that the model stores.
+        labels: names of the classes; empty where unknown.
+        where: name of the model in errors.
     """
 
     engine: Engine
@@ -201,11 +214,11 @@ class Subject:
     where: str
 
 
-def subject(config: ModelConfig, labels: tuple[str, ...], where: str) -> Subject:
+def load_subject(config: ModelConfig, labels: tuple[str, ...], where: str) -> Subject:
     """Load and compile a model.
 
     Raises:
-        ModelError: the file is no model, takes other inputs than one image, or has dynamic dimensions left open.
+        ModelError: the file is not a model, its input is not one image, or a dimension stays dynamic.
         BuildError: the backend refuses it.
     """
     model = load(config.onnx)
@@ -221,18 +234,18 @@ def subject(config: ModelConfig, labels: tuple[str, ...], where: str) -> Subject
 
 
 class Search:
-    """The evidence of one model's settings, gathered photo by photo.
+    """A search that tries settings of one model, photo by photo.
 
-    A setting whose decoder refuses the model's answers is given up, and the search goes on: a coordinate that is read
-    as a class has no label. The settings that are tried in any case raise their error.
+    A setting whose decoder refuses the model's answers is dropped. For the settings that must be tried, the error is
+    raised.
 
     Args:
-        subject: the model.
-        photos: path and image of each.
-        verb: of the task.
-        progress: called after each run.
-        cpu_seconds: processor time after which no further setting is tried. The settings that are tried in any case
-            then get the first photo only.
+        subject: compiled model.
+        photos: path and image of each photo.
+        verb: verb of the task.
+        progress: function called after each run.
+        cpu_seconds: processor time after which no further setting is tried; the settings that must be tried then get
+            only the first photo.
     """
 
     def __init__(
@@ -261,20 +274,20 @@ class Search:
 
     @property
     def photo_cpu_s(self) -> float:
-        """Processor time of one setting on one photo, by a run on an empty image."""
+        """Processor time of one setting on one photo, estimated by a run on an empty image."""
         (image,) = self.subject.session.inputs.values()
         image[...] = 0
         began = time.process_time()
         self.subject.session.run(1)
-        return (time.process_time() - began) * (len(cuts_of(self._verb)) + 2)
+        return (time.process_time() - began) * (len(view_cuts(self._verb)) + 2)
 
     def explore(self, base: Setting, tasks: Sequence[TaskConfig], *others: Setting) -> None:
         """Try every color and scale with every task, then every placement with the best of them.
 
         Args:
-            base: tried on all photos, however bad; its placement comes first.
-            tasks: ways to read the outputs; the first ones up to :data:`_MOST_SETTINGS` settings.
-            others: further settings that are tried on all photos.
+            base: setting that must be tried on all photos; its placement is used for colors and scales.
+            tasks: tasks that can read the outputs, the likeliest first; :data:`_MOST_SETTINGS` limits their number.
+            others: further settings that must be tried on all photos.
         """
         inputs = colors_and_scales(base.input, self.subject.dtype)
         tasks = tasks[: max(_MOST_SETTINGS // len(inputs), 1)]
@@ -286,26 +299,26 @@ class Search:
         self.gather(ways, always)
 
     def with_summary(self, report: CheckReport) -> CheckReport:
-        """Return a report with the words of this search."""
+        """Return a report with the summary that suits this search."""
         return report
 
     def plan(self, inputs: int) -> None:
         """Add the runs for further inputs to the progress."""
-        self._planned += inputs * len(self.photos) * (len(cuts_of(self._verb)) + 2)
+        self._planned += inputs * len(self.photos) * (len(view_cuts(self._verb)) + 2)
 
     def gather(self, settings: Sequence[Setting], always: Collection[str] = (), keep_all: bool = False) -> None:
-        """Try settings on every photo, less those that fall hopelessly behind.
+        """Try settings on every photo, except those that fall hopelessly behind.
 
         Args:
-            settings: to try.
-            always: keys of settings that are tried on all photos, however bad.
-            keep_all: whether all are.
+            settings: settings to try.
+            always: keys of the settings that must be tried on all photos.
+            keep_all: whether all settings are tried on all photos.
         """
         tallies = [self.ranking.add(setting) for setting in settings]
         for number, (path, image) in enumerate(self.photos):
             if number not in self._controls:
-                self._controls[number] = scrambled(image)
-            photo = with_views(path, image, self._controls[number], self._verb)
+                self._controls[number] = scramble_phase(image)
+            photo = make_photo(path, image, self._controls[number], self._verb)
             tallies = [one for one in tallies if self._tried(one, number, photo, always, keep_all=keep_all)]
             self._trial.forget()
             if not tallies:
@@ -317,7 +330,7 @@ class Search:
                 tallies = [one for one in tallies if gaps.get(id(one), 0.0) < HOPELESS]
 
     def _tried(self, tally: Tally, number: int, photo: Photo, always: Collection[str], *, keep_all: bool) -> bool:
-        """Return whether a setting stays in the search after a photo."""
+        """Try a setting on a photo; return whether it stays in the search."""
         is_wanted = tally.setting.key in always
         if number in tally.evidence:
             return True
@@ -340,11 +353,11 @@ class Search:
         decoder = self._decoders.get(repr(task))
         if decoder is None:
             engine = self.subject.engine
-            labels = () if self._verb == "text" else self.subject.labels  # numbers tell characters apart as well
-            decoder = decoder_of(for_checking(task), labels, engine, self.subject.network)
+            labels = () if self._verb == "text" else self.subject.labels  # class numbers suffice to compare texts
+            decoder = decoder_of(with_checking_thresholds(task), labels, engine, self.subject.network)
             self._decoders[repr(task)] = decoder
         *raw, control = [self._trial.answer(config, view) for view in (*photo.views, photo.control)]
-        with np.errstate(all="ignore"):  # a setting that is wrong gives numbers beyond all bounds
+        with np.errstate(all="ignore"):  # numbers of a wrong setting may overflow
             *records, scramble = [decoder(list(outputs), geometry) for outputs, geometry in (*raw, control)]
         answers = Answers(tuple(records), scramble, tuple(raw), control)
         tally.evidence[number] = weigh(answers, photo)

@@ -1,4 +1,4 @@
-"""The plausible ways to feed a model and to read its outputs."""
+"""Plausible settings of a model: how images become its input, and how its outputs are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgert.kinds import DECODERS
 from edgert.wiring.families import IMAGENET_MEAN, IMAGENET_STD
 
 CAFFE_MEAN = (123.0, 117.0, 104.0)
-"""Red, green, blue of ImageNet's mean image, as in Caffe's model zoo."""
+"""Mean of red, green and blue in ImageNet, as in Caffe's model zoo."""
 
 SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "0 to 255": ((0.0,), (1.0,)),
@@ -24,7 +24,7 @@ SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
     "Caffe mean": (CAFFE_MEAN, (1.0,)),
 }
-"""Name → mean and std, one value or red, green, blue."""
+"""Name of a scale → mean and std, each one value or red, green, blue."""
 _INTEGER_SCALES = {
     "uint8": {"0 to 255": ((0.0,), (1.0,))},
     "int8": {"-128 to 127": ((128.0,), (1.0,)), "halved": ((0.0,), (2.0,))},
@@ -36,42 +36,47 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "scale": ("mean", "std"),
     "placement": ("resize", "anchor", "pad", "crop"),
 }
-"""Keys of ``input`` that belong together: one is not changed without the others."""
+"""Groups of keys of ``input:`` that are changed together."""
 CHECK_SCORE = 0.25
-"""Lowest score of an answer while checking, independent of the file."""
+"""Lowest score of an answer in a check, whatever the file has."""
 _CHECK_LIMIT = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """One way to use a model: how images become its input, and how its outputs are read."""
+    """One setting of a model.
+
+    Attributes:
+        input: how images become the input.
+        task: how the outputs are read.
+    """
 
     input: InputConfig
     task: TaskConfig
 
     @property
     def key(self) -> str:
-        """Equal for settings that mean the same."""
-        scale = {key: _short(getattr(self.input, key)) for key in GROUPS["scale"]}
+        """Text that is equal for settings with the same meaning."""
+        scale = {key: _shorten(getattr(self.input, key)) for key in GROUPS["scale"]}
         return f"{self.input.model_copy(update=scale)!r} {self.task!r}"
 
     def differing(self, other: Setting) -> tuple[str, ...]:
-        """Return the groups of keys, of :data:`GROUPS` and ``task``, in which two settings differ."""
+        """Return the names of the groups in which two settings differ: keys of :data:`GROUPS`, and ``task``."""
         groups = tuple(name for name in GROUPS if self.part(name) != other.part(name))
         return groups if self.part("task") == other.part("task") else (*groups, "task")
 
     def part(self, group: str) -> dict[str, Any]:
-        """Return one group of a setting: key → value, without keys that have no effect."""
+        """Return the keys and values of a group, without keys that have no effect."""
         if group == "task":
             options = getattr(self.task, "options", {})
             return {verb_of(self.task): value_of(self.task), **({"options": options} if options else {})}
         values = {key: getattr(self.input, key) for key in GROUPS[group]}
         if group == "scale":
-            values = {key: _short(value) for key, value in values.items()}
-        return {key: value for key, value in values.items() if _matters(key, self.input)}
+            values = {key: _shorten(value) for key, value in values.items()}
+        return {key: value for key, value in values.items() if _has_effect(key, self.input)}
 
     def with_part(self, group: str, other: Setting) -> Setting:
-        """Return this setting with one group of another."""
+        """Return this setting with a group of another one."""
         if group == "task":
             return replace(self, task=other.task)
         taken = {key: getattr(other.input, key) for key in GROUPS[group]}
@@ -80,12 +85,12 @@ class Setting:
         return replace(self, input=self.input.model_copy(update=taken))
 
 
-_NEAR = 0.01
+_SCALE_TOLERANCE = 0.01
 """Relative difference below which two scales are the same: 127 and 128 for 127.5."""
 
 
 def differs(first: Setting, second: Setting, group: str) -> bool:
-    """Return whether two settings differ in a group; scales are compared color by color, in any order."""
+    """Return whether two settings differ in a group; scales are compared for red, green and blue, in any order."""
     if group != "scale":
         return first.part(group) != second.part(group)
     ends = []
@@ -93,33 +98,35 @@ def differs(first: Setting, second: Setting, group: str) -> bool:
         values = [np.broadcast_to(np.asarray(value, float), 3) for value in (config.mean, config.std)]
         mean, std = (value[::-1] if config.color == "bgr" else value for value in values)
         ends.append(np.stack([(0 - mean) / std, (255 - mean) / std]))
-    return bool(np.abs(ends[0] - ends[1]).max() > _NEAR * np.ptp(ends[0], axis=0).max())
+    return bool(np.abs(ends[0] - ends[1]).max() > _SCALE_TOLERANCE * np.ptp(ends[0], axis=0).max())
 
 
-def named(setting: Setting) -> dict[str, str]:
-    """Return each group in words: ``{"color": "bgr", "scale": "0 to 255", "placement": "letterbox top_left", ...}``."""
+def setting_words(setting: Setting) -> dict[str, str]:
+    """Return group → its values in words: ``{"color": "bgr", "scale": "0 to 255", "placement": "stretch", ...}``."""
     one, (verb, value) = setting.input, next(iter(setting.part("task").items()))
     words = {"letterbox": f"{one.resize} {one.anchor} {one.pad}", "center_crop": f"{one.resize} {one.crop:g}"}
     options = getattr(setting.task, "options", {})
     task = " ".join([f"{verb}: {value}", *(f"{key}={item}" for key, item in options.items())])
     mean, std = (", ".join(f"{value:g}" for value in values) for values in (one.mean, one.std))
     scales = {**_INTEGER_SCALES["int8"], **SCALES}.items()
-    same = (name for name, scale in scales if same_image(_pictured(one, one.color, *scale)) == same_image(one))
+    same = (
+        name for name, scale in scales if input_key(_with_color_and_scale(one, one.color, *scale)) == input_key(one)
+    )
     scale = next(same, f"({mean}) / ({std})")
     return {"color": one.color, "scale": scale, "placement": words.get(one.resize, one.resize), "task": task}
 
 
 def colors_and_scales(base: InputConfig, dtype: str) -> list[InputConfig]:
-    """Return every color order with every scale and that of ``base``, with its placement; ``base`` itself first."""
+    """Return inputs with every color order and scale, and the placement of ``base``; ``base`` itself comes first."""
     scales = _INTEGER_SCALES.get(dtype, SCALES).values()
     colors = ("gray",) if base.color == "gray" else ("rgb", "bgr")
-    made = [_pictured(base, color, *scale) for scale in scales for color in colors]
+    made = [_with_color_and_scale(base, color, *scale) for scale in scales for color in colors]
     own = [base.model_copy(update={"color": color}) for color in colors]
     turned = [one.model_copy(update={"mean": one.mean[::-1], "std": one.std[::-1]}) for one in own[1:]]
     return _distinct([base, *own, *turned, *made])
 
 
-def _pictured(base: InputConfig, color: str, mean: Sequence[float], std: Sequence[float]) -> InputConfig:
+def _with_color_and_scale(base: InputConfig, color: str, mean: Sequence[float], std: Sequence[float]) -> InputConfig:
     if color == "gray":
         mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
     ordered = {"mean": tuple(mean), "std": tuple(std)} if color != "bgr" else {"mean": mean[::-1], "std": std[::-1]}
@@ -127,7 +134,7 @@ def _pictured(base: InputConfig, color: str, mean: Sequence[float], std: Sequenc
 
 
 def placements(base: InputConfig, verb: str) -> list[InputConfig]:
-    """Return every plausible way to fit an image into the network, with color and scale of ``base``; itself first."""
+    """Return inputs with every plausible placement, and color and scale of ``base``; ``base`` itself comes first."""
     ways: list[dict[str, object]] = [{"resize": "stretch"}]
     if verb in ("classify", "embed"):
         ways += [{"resize": "center_crop", "crop": 0.875}, {"resize": "center_crop", "crop": 1.0}]
@@ -137,8 +144,8 @@ def placements(base: InputConfig, verb: str) -> list[InputConfig]:
     return _distinct([base, *(base.model_copy(update=way) for way in ways)])
 
 
-def crossed(config: InputConfig) -> bool:
-    """Return whether red has blue's usual mean, and blue red's."""
+def has_crossed_means(config: InputConfig) -> bool:
+    """Return whether red has the usual mean of blue, and blue that of red."""
     means = config.mean if config.color == "bgr" else config.mean[::-1]
     return any(
         len(set(usual)) > 1 and np.allclose(means, usual, atol=1)
@@ -147,17 +154,17 @@ def crossed(config: InputConfig) -> bool:
     )
 
 
-def same_image(config: InputConfig) -> tuple[object, ...]:
-    """Return a key that is equal for configurations with the same input for any image."""
+def input_key(config: InputConfig) -> tuple[object, ...]:
+    """Return a key that is equal for input sections with the same effect on every image."""
     keys = ("resize", "anchor", "pad", "crop", "interpolation", "color")
-    values = tuple(getattr(config, key) if _matters(key, config) else None for key in keys)
+    values = tuple(getattr(config, key) if _has_effect(key, config) else None for key in keys)
     channels = 1 if config.color == "gray" else 3
     mean, std = (value * channels if len(value) == 1 else value for value in (config.mean, config.std))
     return (*values, mean, std)
 
 
-def for_checking(task: TaskConfig) -> TaskConfig:
-    """Return the task with the thresholds for gathering evidence."""
+def with_checking_thresholds(task: TaskConfig) -> TaskConfig:
+    """Return a task with the thresholds of a check."""
     if isinstance(task, (DetectTask, KeypointsTask)):
         return task.model_copy(update={"score": CHECK_SCORE, "iou": 0.5, "limit": _CHECK_LIMIT})
     if isinstance(task, ClassifyTask):
@@ -166,30 +173,30 @@ def for_checking(task: TaskConfig) -> TaskConfig:
 
 
 def variants(task: TaskConfig) -> Iterator[TaskConfig]:
-    """Yield the task itself, then its family's other ways to read the same outputs."""
+    """Yield a task, then the variants of its decoder that can read the same outputs."""
     yield task
     if isinstance(task, ClassifyTask) and task.classify != "auto":
         yield task.model_copy(update={"classify": "auto"})
     if isinstance(task, DetectTask):
         decoder = DECODERS["detect"].get(task.detect)
         types = get_type_hints(decoder)
-        values = [get_args(types[name]) for name in decoder.uncertain]  # of options that a model's shapes do not decide
+        values = [get_args(types[name]) for name in decoder.uncertain]  # options that shapes do not decide
         for chosen in product(*values) if values else ():
             merged = {**task.options, **dict(zip(decoder.uncertain, chosen, strict=True))}
             if merged != task.options:
                 yield task.model_copy(update={"options": merged})
 
 
-def _short(values: tuple[float, ...]) -> tuple[float, ...]:
-    """Return one value where all colors have the same, as exporters write three."""
+def _shorten(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Return a single value where all channels have the same."""
     return values[:1] if len(set(values)) == 1 else values
 
 
-def _matters(key: str, config: InputConfig) -> bool:
+def _has_effect(key: str, config: InputConfig) -> bool:
     needs = {"anchor": "letterbox", "pad": "letterbox", "crop": "center_crop"}
     return key not in needs or config.resize == needs[key]
 
 
 def _distinct(configs: Sequence[InputConfig]) -> list[InputConfig]:
-    """Return the configurations that make different inputs, the first of equal ones."""
-    return list({same_image(config): config for config in reversed(configs)}.values())[::-1]
+    """Return the input sections with different effects, the first of equal ones."""
+    return list({input_key(config): config for config in reversed(configs)}.values())[::-1]

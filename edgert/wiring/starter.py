@@ -1,4 +1,4 @@
-"""``starter``: a commented pipeline file for an ONNX model without a description."""
+"""A commented pipeline file for an ONNX model that has none."""
 
 import json
 import os
@@ -14,17 +14,15 @@ from edgert.files import replace_text
 from edgert.installation import labels_named
 from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import read_labels
-from edgert.wiring.check_report import Row, described, yaml_value
+from edgert.wiring.check_report import Row, setting_json, yaml_value
 from edgert.wiring.inferred import Inferred, infer
-from edgert.wiring.search import Progress, Subject, trying
-from edgert.wiring.stub import Stub, stub
-from edgert.wiring.trial import checked, guesses
-
-# Writing a pipeline file where there was none.
+from edgert.wiring.search import Progress, Subject, search_progress
+from edgert.wiring.stub import Stub, make_stub
+from edgert.wiring.trial import guesses, make_checked_decoder
 
 
 def refuse_existing(path: Path, force: bool) -> None:
-    """Raise ConfigError when the file exists and is not to be replaced."""
+    """Check that a file may be written. Raises ConfigError: it exists and must not be replaced."""
     if path.exists() and (not force or path.is_dir()):
         fix = "choose another --output" if path.is_dir() else "--force replaces it, or choose another --output"
         raise ConfigError(f"{str(path)!r} exists already", why="nothing was written", fix=fix)
@@ -34,7 +32,7 @@ def write_pipeline(text: str, path: Path, force: bool) -> None:
     """Write a pipeline file atomically, and check that it loads.
 
     Raises:
-        ConfigError: the file exists, or cannot be written.
+        ConfigError: the file exists, cannot be written, or the text is not a valid pipeline.
     """
     refuse_existing(path, force)
     part = path.with_name(f"{path.name}.part")
@@ -48,13 +46,13 @@ def write_pipeline(text: str, path: Path, force: bool) -> None:
     except UnicodeEncodeError as error:
         line = shown(text.splitlines()[text.count("\n", 0, error.start)]).strip()
         fix = "rename the file or folder, or write the pipeline beside the model"
-        raise ConfigError(f"{line!r} cannot be part of a pipeline file", why="it is no UTF-8 text", fix=fix) from error
+        raise ConfigError(f"{line!r} cannot be part of a pipeline file", why="it is not UTF-8 text", fix=fix) from error
     finally:
         part.unlink(missing_ok=True)
 
 
 class _AnyValue(dict[str, str]):
-    """An environment where every variable is set: a source may name one that only the target machine has."""
+    """An environment with a value for every variable, because the target machine may set others."""
 
     def get(self, key: str, default: Any = None) -> str:
         return key if default is None else str(default)
@@ -68,13 +66,13 @@ class Starter:
     """A starter pipeline.
 
     Attributes:
-        text: the YAML; loads without error.
-        notes: what was guessed and why, a sentence each; also in the text, as comments.
-        report: the settings that were tried on photos, the best first; empty without photos.
-        stub: a decoder to be filled in, that the text names; None where one of edgert's reads the outputs.
-        labels: names of classes, for the file of :attr:`labels_file` that the text names; empty where it names none.
-        labels_file: without a folder.
-        files: what was written, the pipeline file first; empty where nothing was.
+        text: YAML text, which loads without error.
+        notes: sentences on what was guessed, and why; the text has them as comments.
+        report: settings that were tried on photos, the best first; empty without photos.
+        stub: decoder template that the text names; None where a decoder of edgert reads the outputs.
+        labels: names of classes for the labels file; empty where none is written.
+        labels_file: name of the labels file.
+        files: paths of the written files, the pipeline file first; empty where nothing was written.
     """
 
     text: str
@@ -88,7 +86,7 @@ class Starter:
     def write(self, path: Path, force: bool) -> tuple[Path, ...]:
         """Write the pipeline file, labels, and a decoder template with its test; return the written files.
 
-        With ``force``, a decoder and a test that exist are kept: they may be the user's work.
+        Even with ``force``, an existing decoder and test are kept, because the user may have filled them in.
 
         Raises:
             ConfigError: a file exists, or cannot be written.
@@ -118,28 +116,28 @@ def new(
     force: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Starter:
-    """Write a commented pipeline file for a model, guessed from its shapes and names, or tried out on photos.
+    """Write a commented pipeline file for a model, guessed from shapes and names, or tried out on photos.
 
-    Where no decoder reads its outputs, one that is to be filled in is written beside the file.
+    Where no decoder reads the outputs, a decoder template is written beside the file.
 
     Args:
-        model: the ONNX file.
-        output: the pipeline file; None writes nothing.
+        model: path of the ONNX file.
+        output: path of the pipeline file; None writes nothing.
         images: photos or folders of them, on which every plausible setting is tried.
-        source: where frames come from, as in ``source:``.
-        own: writes a decoder to be filled in, whatever edgert can read.
-        force: replaces an existing pipeline file; a decoder of the user's own beside it is kept.
-        on_progress: called with runs made and most runs to come; what it raises ends it.
+        source: source of the frames, as in ``source:``.
+        own: whether a decoder template is written in any case.
+        force: whether an existing pipeline file is replaced; a decoder beside it is kept.
+        on_progress: function called with the number of runs so far and at most; an error it raises ends the search.
 
     Raises:
-        ModelError: not an ONNX model, or not one image as its input.
-        ConfigError: a photo that cannot be read; or the file exists, or cannot be written.
+        ModelError: the file is not an ONNX model, or its input is not one image.
+        ConfigError: a photo cannot be read, or the file exists or cannot be written.
     """
     path = None if output is None else Path(output)
     if path is not None:
         refuse_existing(path, force)
     directory = None if path is None else path.parent
-    made = starter(model, images, source, directory=directory, is_own=own, progress=trying(on_progress))
+    made = starter(model, images, source, directory=directory, is_own=own, progress=search_progress(on_progress))
     return made if path is None else replace(made, files=made.write(path, force))
 
 
@@ -152,75 +150,75 @@ def starter(
     is_own: bool = False,
     progress: Progress | None = None,
 ) -> Starter:
-    """Return a pipeline for a model: guessed from its shapes and names, or, with photos, tried out.
-
-    Where no decoder reads its outputs, a decoder template comes with it.
+    """Return a starter pipeline for a model, guessed from shapes and names, or tried out on photos.
 
     Args:
-        model_path: the ONNX file.
-        images: photos or folders; with them every plausible setting is tried (see :func:`~edgert.wiring.check`).
-        source: where frames come from, as in ``source:``.
-        directory: of the pipeline file; the model's path is relative to it. The current one by default.
-        is_own: whether to use a decoder template in any case.
-        progress: called with runs made and most runs to come.
+        model_path: path of the ONNX file.
+        images: photos or folders of them, on which every plausible setting is tried.
+        source: source of the frames, as in ``source:``.
+        directory: folder of the pipeline file, to which the model's path is relative; default: the current one.
+        is_own: whether a decoder template is used in any case.
+        progress: function called with the number of runs so far and at most.
 
     Raises:
-        ModelError: not an ONNX model, or not one image as its input.
-        ConfigError: a photo that cannot be read.
+        ModelError: the file is not an ONNX model, or its input is not one image.
+        ConfigError: a photo cannot be read.
     """
     path, folder, stubs = Path(model_path), (directory or Path()).absolute(), list[Stub]()
 
     def own(found: Subject) -> PythonTask:
-        stubs.append(stub(found.engine, found.network, path, folder))
+        stubs.append(make_stub(found.engine, found.network, path, folder))
         return stubs[0].task
 
     made = infer(path, images, own=own, is_own=is_own, progress=progress)
     if stubs:
-        asked = "as you asked" if is_own else "no decoder of edgert reads these outputs"
-        note = f"{asked}: {stubs[0].module}.py is one to be filled in, and test_{stubs[0].module}.py tries it"
+        reason = "as requested" if is_own else "no decoder of edgert reads these outputs"
+        note = f"{reason}: fill in the decoder in {stubs[0].module}.py; test_{stubs[0].module}.py tests it"
         made = replace(made, task_notes=(note,))
-    listed, labels_file = names_beside(made), f"{path.stem}_labels.txt"
-    usual = "" if made.prior.declared.labels else usual_list(made)
+    listed, labels_file = labels_beside(made), f"{path.stem}_labels.txt"
+    usual = "" if made.prior.declared.labels else guess_label_list(made)
     labels = labels_file if listed else usual
-    text = _text(os.path.relpath(path.absolute(), folder), path.stem, made, source, labels, is_usual=bool(usual))
-    notes = (*made.task_notes, *([f"labels: {usual}, {_USUAL_LISTS[usual]}"] if usual else []), *made.input_notes)
+    text = _pipeline_text(
+        os.path.relpath(path.absolute(), folder), path.stem, made, source, labels, is_usual=bool(usual)
+    )
+    notes = (*made.task_notes, *([f"labels: {usual}, {_LIST_COMMENTS[usual]}"] if usual else []), *made.input_notes)
     return Starter(text, notes, made.report, stubs[0] if stubs else None, listed, labels_file)
 
 
-def names_beside(made: Inferred) -> tuple[str, ...]:
-    """Return class names of a file beside the model's, where they are those of its outputs."""
+def labels_beside(made: Inferred) -> tuple[str, ...]:
+    """Return the class names in a file beside the model; empty where their number does not fit the outputs."""
     declared = made.prior.declared
-    return declared.labels if declared.named_beside and _fit(made, declared.labels) else ()
+    return declared.labels if declared.named_beside and _fits_labels(made, declared.labels) else ()
 
 
-def _fit(made: Inferred, labels: tuple[str, ...]) -> bool:
+def _fits_labels(made: Inferred, labels: tuple[str, ...]) -> bool:
     """Return whether a model has as many classes as there are labels."""
     try:
-        checked(made.setting.task, labels, made.found.engine, made.found.network)
+        make_checked_decoder(made.setting.task, labels, made.found.engine, made.found.network)
     except ConfigError:
         return False
     return True
 
 
-_USUAL_LISTS = {
+_LIST_COMMENTS = {
     "coco": "guessed: its 80 classes are probably those of COCO",
     "imagenet": "guessed: its 1000 classes are probably those of ImageNet",
 }
-"""Shipped lists of a characteristic length, and a comment on them."""
-_LISTS_OF = {("detect", 80): "coco", ("classify", 1000): "imagenet"}
+"""Built-in lists of labels with a characteristic length → a comment for the pipeline file."""
+_LIST_BY_CLASSES = {("detect", 80): "coco", ("classify", 1000): "imagenet"}
 
 
-def usual_list(made: Inferred) -> str:
-    """Return the shipped list that a model without labels was probably trained on; empty for none."""
+def guess_label_list(made: Inferred) -> str:
+    """Return the name of the built-in labels of a model's probable training data; empty for none."""
     task = made.setting.task
     verb, looks = verb_of(task), guesses(made.found.engine, None)
     count = next((look.classes for look in looks if str(look) == f"{verb}: {value_of(task)}"), None)
-    name = _LISTS_OF.get((verb, count or 0), "")
+    name = _LIST_BY_CLASSES.get((verb, count or 0), "")
     path = labels_named(name)
-    return name if path is not None and _fit(made, tuple(read_labels(path))) else ""
+    return name if path is not None and _fits_labels(made, tuple(read_labels(path))) else ""
 
 
-def _text(onnx: str, stem: str, guessed: Inferred, source: str, labels: str, *, is_usual: bool) -> str:
+def _pipeline_text(onnx: str, stem: str, guessed: Inferred, source: str, labels: str, *, is_usual: bool) -> str:
     found, spec, declared = guessed.found, guessed.spec, guessed.prior.declared
     named = declared.labels if labels or not declared.named_beside else ()
     width, height = found.network
@@ -231,14 +229,14 @@ def _text(onnx: str, stem: str, guessed: Inferred, source: str, labels: str, *, 
     keys |= {key: getattr(task, key) for key in ("score", "iou", "threshold", "top") if hasattr(task, key)}
     keys |= {key: getattr(task, key) for key in ("options", "args") if getattr(task, key, None)}
     keys |= {"labels": labels} if labels else {}
-    items: dict[str, object] = described(guessed.setting)["input"]
+    items: dict[str, object] = setting_json(guessed.setting)["input"]
     if guessed.size is not None:
         text = f"{guessed.size[0]}x{guessed.size[1]}   # the model takes any size; smaller is quicker"
         items = {"size": text, **items}
     # JSON's escapes of a text in double quotes are YAML's.
     name, file, address = (json.dumps(text, ensure_ascii=False) for text in (stem, onnx, source))
     lines = [
-        "# A starter, to be edited: what stands after 'guessed' is worth a look.",
+        "# A starter to be edited: check the lines after each 'guessed'.",
         "# edgert check THIS_FILE --images photo.jpg   checks whether the model is wired right",
         "# edgert run THIS_FILE                       runs it",
         "schema: 1",
@@ -249,26 +247,26 @@ def _text(onnx: str, stem: str, guessed: Inferred, source: str, labels: str, *, 
         f"    # input {spec}; outputs {', '.join(outputs[:_SHOWN_OUTPUTS])}{more}",
         f"    # guessed: {guessed.task_notes[0]}",
         *(f"    #   {note}" for note in guessed.task_notes[1:]),
-        f"    task: {yaml_value(keys)}   # {_USUAL_LISTS[labels] if is_usual else _labels(named, labels)}",
+        f"    task: {yaml_value(keys)}   # {_LIST_COMMENTS[labels] if is_usual else _labels_comment(named, labels)}",
         f"    # {'tried' if guessed.report else 'guessed'}: {guessed.input_notes[0]}",
         *(f"    #   {note}" for note in guessed.input_notes[1:]),
         "    input:",
-        *(f"      {key}: {yaml_value(value)}{_COMMENTS.get(key, '')}" for key, value in items.items()),
+        *(f"      {key}: {yaml_value(value)}{_KEY_COMMENTS.get(key, '')}" for key, value in items.items()),
         "stages:",
         f"  camera: {{source: {address}}}",
         f"  see: {{infer: net, from: camera}}   # {width}x{height}",
-        *_sinks(verb),
+        *_sink_lines(verb),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _labels(named: tuple[str, ...], file: str) -> str:
+def _labels_comment(named: tuple[str, ...], file: str) -> str:
     if not named:
         return "add labels: names.txt, one class a line, or a list such as coco"
     return f"its {len(named)} labels are in {file or 'the model file'}: {', '.join(named[:_SHOWN_OUTPUTS])}, ..."
 
 
-_COMMENTS = {
+_KEY_COMMENTS = {
     "resize": "   # letterbox | stretch | center_crop | none",
     "anchor": "   # center | top_left",
     "color": "   # rgb | bgr | gray",
@@ -277,7 +275,7 @@ _COMMENTS = {
 }
 
 
-def _sinks(verb: str) -> list[str]:
+def _sink_lines(verb: str) -> list[str]:
     if verb == "embed":
         return ["  out: {sink: jsonl, from: see, path: out/vectors.jsonl}"]
     found = {"segment": "masks", "keypoints": "[boxes, keypoints]", "detect": "[boxes, labels]", "python": "boxes"}

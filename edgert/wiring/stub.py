@@ -1,4 +1,4 @@
-"""A decoder to fill in, for a head that no decoder reads: written beside the pipeline file, with a test that runs."""
+"""A decoder template with a test, for outputs that no decoder reads; both are written beside the pipeline file."""
 
 import os
 import re
@@ -15,12 +15,12 @@ from edgert.stages.decode.guess import STRIDES
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """A decoder of one's own, not written yet.
+    """A decoder template that the user fills in.
 
     Attributes:
-        module: its name, under which a pipeline file in the same folder finds it.
-        text: of the module.
-        test: of the test beside it.
+        module: name of the module, as a pipeline file in the same folder uses it.
+        text: text of the module.
+        test: text of its test.
     """
 
     module: str
@@ -29,16 +29,16 @@ class Stub:
 
     @property
     def task(self) -> PythonTask:
-        """The section ``task:`` that names it."""
+        """Section ``task:`` that names this decoder."""
         return PythonTask(python=f"{self.module}:decode", args={"score": 0.25})
 
     @property
     def files(self) -> dict[str, str]:
-        """Name of a file → its text."""
+        """File name → text of the module and its test."""
         return {f"{self.module}.py": self.text, f"test_{self.module}.py": self.test}
 
     def refuse_existing(self, folder: Path) -> None:
-        """Raise ConfigError where one of the files exists: it may be a user's work, so nothing replaces it."""
+        """Check that neither file exists. Raises ConfigError: one does, and the user may have filled it in."""
         if there := next((folder / name for name in self.files if (folder / name).exists()), None):
             raise ConfigError(
                 f"{str(there)!r} exists already",
@@ -47,21 +47,23 @@ class Stub:
             )
 
 
-def stub(engine: Engine, network: Size, onnx: Path, folder: Path) -> Stub:
+def make_stub(engine: Engine, network: Size, onnx: Path, folder: Path) -> Stub:
     """Return the decoder template for a model's outputs.
 
     Args:
-        engine: the compiled model.
-        network: width and height of its image.
-        onnx: its file, which the test loads.
-        folder: of decoder and test.
+        engine: compiled model.
+        network: width and height of its input.
+        onnx: path of the model file, which the test loads.
+        folder: folder of the decoder and its test.
     """
     stem = re.sub(r"\W", "_", onnx.stem, flags=re.ASCII)
     module = f"{stem if not stem[:1].isdigit() else f'net_{stem}'}_decoder"
     shapes = [tuple(shape) for shape in one_image(engine)]
     names = [tensor.name for tensor in engine.outputs]
-    rows = [f"    {name!r}: {shape},{_hint(shape, network)}" for name, shape in zip(names, shapes, strict=True)]
-    shown = re.sub(r"[^\w.-]", "_", onnx.name)  # it stands in a docstring
+    rows = [
+        f"    {name!r}: {shape},{_shape_comment(shape, network)}" for name, shape in zip(names, shapes, strict=True)
+    ]
+    shown = re.sub(r"[^\w.-]", "_", onnx.name)  # for a docstring
     fields = {"module": module, "onnx": shown, "network": network, "outputs": "\n".join(rows)}
     (image,) = engine.inputs
     path = os.path.relpath(onnx.absolute(), folder.absolute())
@@ -69,8 +71,8 @@ def stub(engine: Engine, network: Size, onnx: Path, folder: Path) -> Stub:
     return Stub(module, _MODULE.format(**fields), test)
 
 
-def _hint(shape: tuple[int, ...], network: Size) -> str:
-    """Return the usual meaning of such a shape, as a comment; empty when unknown."""
+def _shape_comment(shape: tuple[int, ...], network: Size) -> str:
+    """Return a comment on the probable meaning of a shape; empty where unknown."""
     strides = ", ".join(map(str, STRIDES))
     counts = {all_cells(network, STRIDES): f"every cell of strides {strides}"}
     counts |= {cells(network, stride): f"every cell of stride {stride}" for stride in STRIDES}
@@ -101,21 +103,21 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode.detection import suppress
 
 NETWORK = {network}  # width and height of the image that the model sees
-OUTPUTS = {{  # without the batch dimension; 0 where a size is open
+OUTPUTS = {{  # without the batch dimension; 0 where a size is dynamic
 {outputs}
 }}
 
 
 def decode(outputs: Sequence[Any], geometry: Geometry, score: float = 0.25, iou: float = 0.45) -> Detections:
-    """The boxes of one image, by falling score.
+    """Return the boxes of one image, the best score first.
 
     Args:
-        outputs: arrays of the shapes above, in that order. They are memory that the next image overwrites.
-        geometry: of network pixels in the image that they were taken from.
-        score, iou: args of the pipeline file's task.
+        outputs: arrays of the shapes above, in that order; the next image overwrites their memory.
+        geometry: mapping from network pixels to pixels of the image.
+        score, iou: args of the task in the pipeline file.
     """
     found = dict(zip(OUTPUTS, outputs, strict=True))
-    assert found  # fill in: from found[NAME] to these three
+    assert found  # fill in: compute these three arrays from found[NAME]
     boxes = np.zeros((0, 4), np.float32)  # x1, y1, x2, y2 in network pixels
     scores = np.zeros(0, np.float32)  # 0 to 1
     classes = np.zeros(0, np.int32)
@@ -125,7 +127,7 @@ def decode(outputs: Sequence[Any], geometry: Geometry, score: float = 0.25, iou:
     return Detections(geometry.boxes(boxes[rows]), scores[rows], classes[rows])
 '''
 
-_TEST = '''"""pytest {module} keeps what every decoder promises, and reads what {onnx} writes."""
+_TEST = '''"""Tests of {module}: what every decoder must do, and a run on outputs of {onnx}."""
 
 from __future__ import annotations
 
@@ -153,5 +155,5 @@ def test_it_reads_what_the_model_writes() -> None:
     outputs = [array[0] for array in (found if isinstance(found, tuple) else (found,))]
     record = decode(outputs, Geometry(1, 1, 0, 0, NETWORK, (0, 0, *NETWORK)))
     assert len(record.boxes) == len(record.scores) == len(record.classes)
-    # To be filled in: a photo instead of noise, and what is on it.
+    # To be filled in: a photo instead of noise, and the objects on it.
 '''

@@ -1,10 +1,8 @@
-"""Statistics of the training images that a model file still holds, as evidence for how its input is scaled.
+"""Training statistics that a model file stores, as evidence for the scale of its input.
 
-Two things in an ONNX file show how its input was scaled, whatever the photos show:
-
-* BatchNormalization stores the mean and variance of what came in during training. Where it has not been folded away,
-  the first few layers are run on a candidate's input and the statistics compared.
-* A quantized model starts with the range of values its input had during calibration.
+* BatchNormalization layers store mean and variance of their input during training. Where they are not folded into
+  weights, the first layers are run on the input of a setting, and the statistics are compared.
+* A quantized model begins with the range of its input during calibration.
 """
 
 from collections.abc import Sequence
@@ -22,41 +20,41 @@ from edgert.wiring.photos import View
 from edgert.wiring.trial import Trial
 
 F64 = npt.NDArray[np.float64]
-_LAYERS = 4  # deeper ones depend on what the photos show
-_MAP_RANK = 4  # a BatchNormalization behind a Gemm normalizes vectors: there is no image any more to look at
-_WEAK = 1e-3  # of the median variance: channels that hardly ever fired in training show nothing
+_LAYERS = 4  # deeper layers depend on the content of the photos
+_MAP_RANK = 4  # a BatchNormalization behind a Gemm normalizes vectors, not images
+_WEAK_VARIANCE = 1e-3  # fraction of the median variance below which a channel was hardly used in training
 
 
 class Memory(Protocol):
-    """Something in the model that fits one scaling better than another."""
+    """Training statistics in the model, which fit one scale of the input better than another."""
 
     @property
     def source(self) -> str:
-        """What it is, in words."""
+        """Kind of the statistics in words."""
         ...
 
     def look(self, config: InputConfig, view: View) -> F64:
-        """Return one photo's features under a configuration; an array whose mean over photos counts."""
+        """Return the features of one photo with an input section; their mean over photos is compared."""
         ...
 
     def fit(self, looks: Sequence[F64]) -> float:
-        """Return how well several photos fit, 0 to 1."""
+        """Return the fit of several photos' features with the statistics, 0 to 1."""
         ...
 
 
 def memories(model: Model, shapes: Shapes, threads: int) -> tuple[Memory, ...]:
-    """Return what this model stores about its training; empty when the exporter folded it into weights.
+    """Return the training statistics that a model stores; empty where the exporter folded them into weights.
 
     Args:
-        model: to read.
-        shapes: of the input, where the model's own is dynamic.
-        threads: for running it.
+        model: model to read.
+        shapes: input shapes, where they are dynamic in the model.
+        threads: number of threads for running its first layers.
     """
     graph, _ = STORE_CONSTANTS.apply(read(model))
     found: list[Memory] = []
     if (span := _calibrated_span(graph)) is not None:
         found.append(CalibratedRange(span))
-    if layers := _normalized(graph):
+    if layers := _normalized_layers(graph):
         part = write(extract(graph, [layer.tensor for layer in layers]), model)
         session = backend("ort").compile(part, EngineOptions(threads, {"default": shapes})).session()
         found.append(TrainingStatistics(layers, session))
@@ -65,13 +63,18 @@ def memories(model: Model, shapes: Shapes, threads: int) -> tuple[Memory, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibratedRange:
-    """The range that a quantized model's input can hold."""
+    """The range of a quantized model's input.
+
+    Attributes:
+        span: lowest and highest value.
+        source: see :class:`Memory`.
+    """
 
     span: tuple[float, float]
     source: str = "the input range of the quantized model"
 
     def look(self, config: InputConfig, view: View) -> F64:
-        """Return lowest and highest value that the configuration makes; the same for every photo."""
+        """Return the lowest and highest value that an input section can produce; it is the same for every photo."""
         mean, std = np.asarray(config.mean), np.asarray(config.std)
         ends = np.concatenate([(0 - mean) / std, (255 - mean) / std])
         return np.array([ends.min(), ends.max()])
@@ -85,7 +88,12 @@ class CalibratedRange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """One BatchNormalization: the tensor that it normalizes, (C,) mean and variance of its training."""
+    """A BatchNormalization layer.
+
+    Attributes:
+        tensor: name of the tensor that it normalizes.
+        mean, variance: (C,) statistics of its training.
+    """
 
     tensor: str
     mean: F64
@@ -93,7 +101,12 @@ class Layer:
 
 
 class TrainingStatistics:
-    """The running mean and variance of the first BatchNormalization layers."""
+    """The statistics of the first BatchNormalization layers.
+
+    Args:
+        layers: layers to compare.
+        session: session that computes the tensors that they normalize.
+    """
 
     source = "the batch statistics stored in the model"
 
@@ -102,8 +115,8 @@ class TrainingStatistics:
         self._mean, self._variance = (
             np.concatenate([getattr(layer, key) for layer in layers]) for key in ("mean", "variance")
         )
-        fired = [layer.variance > _WEAK * np.median(layer.variance) for layer in layers]
-        self._weights = np.concatenate([one / (one.sum() * len(layers)) for one in fired])  # every layer's mean counts
+        fired = [layer.variance > _WEAK_VARIANCE * np.median(layer.variance) for layer in layers]
+        self._weights = np.concatenate([one / (one.sum() * len(layers)) for one in fired])  # each layer counts the same
 
     def look(self, config: InputConfig, view: View) -> F64:
         """Return (2, all channels) mean and mean square of every channel before its normalization."""
@@ -114,7 +127,7 @@ class TrainingStatistics:
         return np.concatenate([np.stack(pair) for pair in moments], axis=1)
 
     def fit(self, looks: Sequence[F64]) -> float:
-        """Return exp of minus the mean divergence: half the symmetric Kullback-Leibler divergence of two Gaussians."""
+        """Return exp(-d), where d is the mean of half the symmetric Kullback-Leibler divergence of two Gaussians."""
         mean, square = sum(looks, np.zeros(())) / len(looks)
         own, apart = np.maximum(square - mean * mean, 1e-9), (mean - self._mean) ** 2
         both = ((own + apart) / self._variance + (self._variance + apart) / own) / 2 - 1
@@ -134,8 +147,8 @@ def _calibrated_span(graph: Graph) -> tuple[float, float] | None:
     return None
 
 
-def _normalized(graph: Graph) -> list[Layer]:
-    """Return the first layers over an image whose input has a known type, so that it can be a model output."""
+def _normalized_layers(graph: Graph) -> list[Layer]:
+    """Return the first layers that normalize an image of known type, which can be an output of a part of the model."""
     layers: list[Layer] = []
     for node in graph.nodes:
         spec = graph.specs.get(node.inputs[0])

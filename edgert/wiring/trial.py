@@ -1,4 +1,4 @@
-"""Which decoders can read a model's outputs at all."""
+"""Decoders that can read a model's outputs, and runs of one model with many settings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,12 +28,12 @@ from edgert.wiring.settings import variants
 
 
 def guesses(engine: Engine, label_count: int | None = None, declared: Guess | None = None) -> list[Guess]:
-    """Return decoders that fit shapes and names, the likeliest first; the declared one comes before them.
+    """Return the decoders that fit shapes and names of the outputs: the declared one, then the likeliest first.
 
     Args:
-        engine: with the outputs.
+        engine: compiled model.
         label_count: number of known class names.
-        declared: the decoder of the file's metadata.
+        declared: decoder that the metadata declare.
     """
     (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
@@ -42,14 +42,16 @@ def guesses(engine: Engine, label_count: int | None = None, declared: Guess | No
     looks = guess(shapes, names, image.shape[1:], label_count, is_batched=is_batched, dtypes=dtypes)
     family = named_family([image.name], names)
     decoder = family.reads[0] if family else ""
-    if family and decoder not in map(str, looks):  # of another size than is usual, where it can be read so at all
+    if family and decoder not in map(str, looks):  # the outputs have an unusual size
         verb, _, kind = decoder.partition(": ")
         network = network_size(image.shape[1:])
-        if network and _why_not(task_of(Guess(verb, kind, "", 1)), engine, network) is None:
+        if network and _refusal(task_of(Guess(verb, kind, "", 1)), engine, network) is None:
             looks.append(Guess(verb, kind, f"{family.name} can have such outputs", 1))
     better = [
         replace(
-            one, weight=one.weight + _NAMED, reason=f"{one.reason}, and its ends are named as {family.name} names them"
+            one,
+            weight=one.weight + _NAMED_WEIGHT,
+            reason=f"{one.reason}, and its ends are named as {family.name} names them",
         )
         for one in looks
         if family and str(one) == decoder
@@ -58,36 +60,36 @@ def guesses(engine: Engine, label_count: int | None = None, declared: Guess | No
     return looks if declared is None else [declared, *(look for look in looks if str(look) != str(declared))]
 
 
-_NAMED = 3
-"""Weight of names without a shape: text for masks."""
+_NAMED_WEIGHT = 3
+"""Weight of a decoder that names of inputs and outputs show, without their shapes."""
 
 
 def readings(
     written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size, declared: Guess | None = None
 ) -> list[TaskConfig]:
-    """Return every way to read the outputs: the written one first, then guesses, each with its variants.
+    """Return every task that can read the outputs: the written one first, then guesses, each with its variants.
 
     Args:
-        written: of the pipeline file; None for a model without a description.
-        engine: with the outputs.
+        written: task of the pipeline file; None without one.
+        engine: compiled model.
         labels: names of the classes.
-        network: (width, height).
-        declared: see :func:`guesses`.
+        network: width and height of the input.
+        declared: as for :func:`guesses`.
 
     Raises:
-        ModelError: nothing can read them; names what was tried.
+        ModelError: no decoder can read the outputs; the error names those that were tried.
     """
     if isinstance(written, PythonTask):
         return [written]
     looks = guesses(engine, len(labels) or None, declared)
-    if declared and _why_not(task_of(looks[0]), engine, network) is not None:
-        looks = looks[1:]  # metadata that contradict the graph
+    if declared and _refusal(task_of(looks[0]), engine, network) is not None:
+        looks = looks[1:]  # the metadata contradict the graph
     verb = verb_of(written) if written else looks[0].task if looks else None
     tasks: list[TaskConfig] = [written] if written else []
     same = written and (verb_of(written), value_of(written))
     tasks += [task_of(one) for one in looks if one.task == verb and (one.task, one.decoder) != same]
     shapes = tuple(one_image(engine))
-    refused = [_why_not(task, engine, network) for task in tasks]
+    refused = [_refusal(task, engine, network) for task in tasks]
     fitting = [task for task, why in zip(tasks, refused, strict=True) if why is None]
     if not fitting:
         got = ", ".join(str(list(shape)) for shape in shapes)
@@ -96,7 +98,7 @@ def readings(
         others = ", ".join(f"'{found}' ({found.reason})" for found in looks)
         raise ModelError(
             f"no decoder can read outputs {got} of a {network[0]}x{network[1]} input",
-            why=f"tried {tried}" if tried else "they look like nothing that edgert knows",
+            why=f"tried {tried}" if tried else "they do not look like those of any decoder",
             fix=f"they look like {others}"
             if others
             else f"task: {{python: module:function}}, a decoder of your own: {own_decoder(shapes, network)}",
@@ -111,37 +113,41 @@ def readings(
 
 
 def decoder_of(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: Size) -> CheckedDecoder:
-    """Return the decoder of a task, with the labels if there are enough of them for the way it reads the outputs."""
+    """Return the decoder of a task; without the labels where these are too few for the outputs."""
     try:
-        return checked(task, labels, engine, network)
+        return make_checked_decoder(task, labels, engine, network)
     except ConfigError:
-        return checked(task, (), engine, network)
+        return make_checked_decoder(task, (), engine, network)
 
 
-def checked(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: Size) -> CheckedDecoder:
-    """Return the decoder of a task, of the outputs that it needs. Raises ModelError and ConfigError as its check."""
+def make_checked_decoder(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: Size) -> CheckedDecoder:
+    """Return the decoder of a task for the outputs of a model.
+
+    Raises:
+        ModelError: it cannot read the outputs.
+        ConfigError: the labels do not fit.
+    """
     names = [tensor.name for tensor in engine.outputs]
     return checked_decoder(decoder_for(task, labels), tuple(one_image(engine)), network, names)
 
 
 _LEAST_PART, _MOST_PART = 0.05, 1.5
-"""Range of the largest coordinate of boxes that are fractions of the input; a box may exceed it a little."""
+"""Range of the largest coordinate of boxes that are fractions of the input, which a box may slightly exceed."""
 
 
 _WRONG_CORNERS = 0.1
-"""Fraction of boxes with swapped corners for a network that found nothing."""
+"""Fraction of boxes with swapped corners above which the numbers cannot be corners."""
 
 
-def in_their_unit(
+def with_box_unit(
     tasks: Sequence[TaskConfig], engine: Engine, session: Session, network: Size
 ) -> tuple[list[TaskConfig], bool]:
     """Return the tasks with ``boxes: relative`` where boxes are fractions of the input, and whether any changed.
 
-    Final boxes that are fractions, and no two corners, get ``order: cxcywh``, too.
-
-    Runs the engine once on an empty image: heads with a row for every cell have boxes anyway.
+    Final boxes that are fractions but not two corners get ``order: cxcywh`` too. The engine is run once on an empty
+    image, for which heads with a row for every cell return boxes as well.
     """
-    read = [(task, _rows_of(task, engine, network)) for task in tasks]
+    read = [(task, _box_reader(task, engine, network)) for task in tasks]
     if not any(rows for _, rows in read):
         return list(tasks), False
     (image,) = session.inputs.values()
@@ -151,7 +157,7 @@ def in_their_unit(
     for task, rows in read:
         options, seen = getattr(task, "options", {}), dict[str, object]()
         if rows is not None:
-            with np.errstate(all="ignore"):  # a decoder that is wrong gives numbers beyond all bounds
+            with np.errstate(all="ignore"):  # numbers of a wrong decoder may overflow
                 boxes = rows(outputs)
             if _LEAST_PART < float(np.abs(boxes).max(initial=0.0)) <= _MOST_PART:
                 seen["boxes"] = "relative"
@@ -164,19 +170,19 @@ def in_their_unit(
 
 
 def _are_centers(boxes: Array) -> bool:
-    """Return whether boxes cannot be two corners: the second is before the first in many of them."""
+    """Return whether boxes cannot be two corners, because the second is before the first in many of them."""
     return len(boxes) > 0 and float(np.mean((boxes[:, 2:] < boxes[:, :2]).any(axis=1))) > _WRONG_CORNERS
 
 
-def _rows_of(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Sequence[Array]], Array] | None:
-    """Return what reads the boxes of all cells, as they are in the outputs; None for heads of other kinds."""
+def _box_reader(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Sequence[Array]], Array] | None:
+    """Return a function that reads the boxes of all cells from the outputs; None for other kinds of heads."""
     plain = task
     if options := getattr(task, "options", {}):
         plain = task.model_copy(
             update={"options": {key: one for key, one in options.items() if key not in ("boxes", "order")}}
         )
     try:
-        decoder = checked(plain, (), engine, network)
+        decoder = make_checked_decoder(plain, (), engine, network)
     except EdgertError:  # it reads other outputs
         return None
     places = decoder.places if isinstance(decoder, Beside) else tuple(range(len(engine.outputs)))
@@ -196,33 +202,33 @@ def task_of(found: Guess) -> TaskConfig:
     return task
 
 
-def reads(found: Guess, engine: Engine, network: Size) -> bool:
+def can_read(found: Guess, engine: Engine, network: Size) -> bool:
     """Return whether the decoder of a guess can read the outputs."""
-    return _why_not(task_of(found), engine, network) is None
+    return _refusal(task_of(found), engine, network) is None
 
 
-def _why_not(task: TaskConfig, engine: Engine, network: Size) -> str | None:
+def _refusal(task: TaskConfig, engine: Engine, network: Size) -> str | None:
     try:
-        checked(task, (), engine, network)
+        make_checked_decoder(task, (), engine, network)
     except EdgertError as error:
         return error.why or error.what
     return None
 
 
-# Running one model under many settings: images are resized once, and no run is made twice.
+# Runs of one model with many settings: images are resized once, and no run is repeated.
 
 Answer = tuple[tuple[Array, ...], Geometry]
-"""The outputs of one image without their batch dimension, copied, and the mapping to the view's pixels."""
+"""Copies of the outputs for one image, without the batch dimension, and the mapping to the view's pixels."""
 
 
 class Trial:
-    """One session of a model, fed from views.
+    """Runs of a session on views, with a cache of resized images and answers.
 
     Args:
-        session: whose only input is the image.
-        batched: for every output, whether its first dimension is the batch.
-        where: the model, for messages.
-        ran: called after every run of the engine.
+        session: session whose only input is the image.
+        batched: whether the first dimension is the batch, for every output.
+        where: name of the model in errors.
+        ran: function called after every run of the engine.
     """
 
     def __init__(self, session: Session, batched: Sequence[bool], where: str, ran: Callable[[], None]) -> None:
@@ -232,19 +238,19 @@ class Trial:
         self._answers: dict[tuple[object, ...], tuple[Array, ...]] = {}
 
     def answer(self, config: InputConfig, view: View) -> Answer:
-        """Return the model's answer to a view under a configuration.
+        """Return the model's answer to a view with an input section.
 
         Raises:
-            ModelError: the input is no image of that color and layout.
-            StageError: ``resize: none`` and an image of another size.
+            ModelError: the model's input is not an image of that color and layout.
+            StageError: the image has another size, and ``resize: none`` is set.
         """
         fitted = config.model_copy(update={"resize": "stretch"}) if config.resize == "center_crop" else config
-        preprocessor = Preprocessor(fitted, self._tensor, self._where)  # a new one: another may have changed the border
+        preprocessor = Preprocessor(fitted, self._tensor, self._where)  # another may have changed the border
         placement = place(view.frame, preprocessor.network, config)
         bordered = (placement.width, placement.height) != preprocessor.network
-        border = (placement.left, placement.top, config.pad) if bordered else ()  # one that is not there has no color
+        border = (placement.left, placement.top, config.pad) if bordered else ()
         treatment = (border, config.color, config.mean, config.std, config.interpolation)
-        key = (*_content(view, placement), *treatment)
+        key = (*_content_key(view, placement), *treatment)
         if key not in self._answers:
             preprocessor.into(0, self._resized(view, placement, config))
             pairs = zip(self._session.run(1), self._batched, strict=True)
@@ -253,15 +259,15 @@ class Trial:
         return self._answers[key], placement.geometry
 
     def forget(self) -> None:
-        """Empty the cache of the photos seen so far."""
+        """Empty the cache."""
         self._small.clear()
         self._answers.clear()
 
     def _resized(self, view: View, placement: Placement, config: InputConfig) -> Frame:
-        """Return the used part of a view, cut and resized as in the network: placing it again moves nothing."""
+        """Return the used part of a view, cut and resized so that placing it in the network changes nothing."""
         if config.resize == "none":
             return placement.frame
-        key = (*_content(view, placement), config.interpolation)
+        key = (*_content_key(view, placement), config.interpolation)
         if key not in self._small:
             width, height = placement.width, placement.height
             resampler = Resampler(width, height, "bgr", config.interpolation)
@@ -270,6 +276,6 @@ class Trial:
         return self._small[key]
 
 
-def _content(view: View, placement: Placement) -> tuple[object, ...]:
+def _content_key(view: View, placement: Placement) -> tuple[object, ...]:
     frame = placement.frame
     return id(view), origin_of(frame), frame.width, frame.height, placement.width, placement.height

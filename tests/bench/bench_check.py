@@ -32,8 +32,8 @@ import numpy as np
 
 from edgert.config import load_pipeline
 from edgert.wiring import check as checking, photos as photographs, search as searching
-from edgert.wiring.check_report import CheckReport, described, yaml_value
-from edgert.wiring.evidence import sameness
+from edgert.wiring.check_report import CheckReport, setting_json, yaml_value
+from edgert.wiring.evidence import record_similarity
 from edgert.wiring.settings import GROUPS, SCALES, Setting, colors_and_scales, placements
 from edgert.wiring.trial import readings
 from tests.bench.check_models import DATA, FOLDERS, MODELS, SHOWN, images, model_file
@@ -61,8 +61,8 @@ class Remembered:
 
     def patched(self) -> Iterator[Any]:
         """The replacements, for an ExitStack."""
-        see, subject, read = searching.Search._see, searching.subject, photographs.read_photos
-        scrambled, with_views = photographs.scrambled, photographs.with_views
+        see, subject, read = searching.Search._see, searching.load_subject, photographs.read_photos
+        scrambled, with_views = photographs.scramble_phase, photographs.make_photo
 
         def remembered_subject(config: Any, labels: Any, where: Any) -> Any:
             key = (config.onnx, config.input.size)
@@ -132,7 +132,7 @@ def _same_scale(one: Any, other: Any) -> bool:
 
 
 def _text_of(model: str, setting: Setting, recipe: str) -> str:
-    parts = described(setting)
+    parts = setting_json(setting)
     options = parts["task"].pop("options", None)
     task = yaml_value({**parts["task"], **({"options": options} if options else {})})[1:-1]
     kept = {key: str(getattr(setting.input, key)) for key in ("interpolation",)}
@@ -172,7 +172,7 @@ def measure(model: str, counts: list[int], trials: int, pool_size: int, memory: 
 
         def as_good(setting: Setting) -> bool:
             records = memory.records(subject, setting, pool)
-            return float(np.mean([sameness(*pair) for pair in zip(own, records, strict=True)])) >= _SAME
+            return float(np.mean([record_similarity(*pair) for pair in zip(own, records, strict=True)])) >= _SAME
 
         wrong = [(group, setting) for group, setting in wrong_settings(right, subject) if not as_good(setting)]
         for count in counts:
@@ -202,7 +202,7 @@ def measure(model: str, counts: list[int], trials: int, pool_size: int, memory: 
                     tally["named"] += named
                     tally["new"] += as_good(report.best)
                     if not named:
-                        key = f"{group} {report.verdict} {yaml_value(described(setting)['input'])}"
+                        key = f"{group} {report.verdict} {yaml_value(setting_json(setting)['input'])}"
                         missed[key] = missed.get(key, 0) + 1
             results[count] = {**tally, "missed": missed}
     return results

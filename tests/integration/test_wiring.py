@@ -243,7 +243,7 @@ def test_a_family_that_finds_nothing_where_another_setting_does_leaves_it_open(t
     photo = [ROOT / "docs" / "hello.jpg"]
     report = check("hello", photo, overrides=[f"models.parts.onnx={tmp_path / 'parts.onnx'}"])
     assert report.verdict == "unclear" and report.rows[0].answers > 0.5
-    assert "as models of its kind are fed, but does as the first row has it" in report.summary
+    assert "with its family's settings, but does with those of the first row" in report.summary
 
 
 def test_the_table_stands_whole_in_80_columns() -> None:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from edgert.config import ClassifyTask, DetectTask, InputConfig
-from edgert.wiring.settings import Setting, colors_and_scales, for_checking, named, placements, same_image, variants
+from edgert.wiring.settings import (
+    Setting,
+    colors_and_scales,
+    input_key,
+    placements,
+    setting_words,
+    variants,
+    with_checking_thresholds,
+)
 
 IMAGENET_BGR = {"mean": (103.53, 116.28, 123.675), "std": (57.375, 57.12, 58.395)}
 
@@ -19,7 +27,7 @@ def test_every_documented_scale_is_among_the_candidates_and_the_written_one_is_f
 
 def test_no_candidate_makes_the_same_input_as_another() -> None:
     tried = colors_and_scales(InputConfig(mean=(0.0, 0.0, 0.0), std=(255.0,)), "float32")
-    assert len({same_image(one) for one in tried}) == len(tried)
+    assert len({input_key(one) for one in tried}) == len(tried)
     assert sum(one.color == "rgb" and set(one.mean) == {0.0} and one.std == (255.0,) for one in tried) == 1
 
 
@@ -67,18 +75,20 @@ def test_one_group_can_be_taken_from_another_setting() -> None:
 
 
 def test_settings_are_named_in_a_few_words() -> None:
-    names = named(Setting(InputConfig(color="bgr", **IMAGENET_BGR, anchor="top_left"), DetectTask(detect="nanodet")))
+    names = setting_words(
+        Setting(InputConfig(color="bgr", **IMAGENET_BGR, anchor="top_left"), DetectTask(detect="nanodet"))
+    )
     assert names == {
         "color": "bgr",
         "scale": "ImageNet",
         "placement": "letterbox top_left 114",
         "task": "detect: nanodet",
     }
-    assert named(Setting(InputConfig(mean=(1.0,)), DetectTask(detect="yolox")))["scale"] == "(1) / (1)"
+    assert setting_words(Setting(InputConfig(mean=(1.0,)), DetectTask(detect="yolox")))["scale"] == "(1) / (1)"
 
 
 def test_checking_has_thresholds_of_its_own_and_ssd_is_read_in_every_order() -> None:
-    assert for_checking(DetectTask(detect="ssd", score=0.9)).score == 0.25  # type: ignore[union-attr]
+    assert with_checking_thresholds(DetectTask(detect="ssd", score=0.9)).score == 0.25  # type: ignore[union-attr]
     ways = list(variants(DetectTask(detect="ssd", options={"background": "none", "boxes": "pixels", "order": "yxyx"})))
     assert len(ways) == 8
     assert ways[0].options["order"] == "yxyx"  # type: ignore[union-attr]

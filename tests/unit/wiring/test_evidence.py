@@ -10,12 +10,12 @@ import pytest
 
 from edgert.runtime import Classification, Detections, Embedding, Segmentation
 from edgert.stages.crop import Geometry
-from edgert.wiring.evidence import NOTHING, Answers, Evidence, relative, sameness, weigh
-from edgert.wiring.photos import with_views
+from edgert.wiring.evidence import NOTHING, Answers, Evidence, record_similarity, relative_to_best, weigh
+from edgert.wiring.photos import make_photo
 
 GEOMETRY = Geometry(1.0, 1.0, 0.0, 0.0, (64, 64), (0.0, 0.0, 64.0, 64.0))
 IMAGE = np.zeros((64, 64, 3), np.uint8)
-PHOTO, SHIFTED = with_views(Path("p"), IMAGE, IMAGE, "detect"), with_views(Path("p"), IMAGE, IMAGE, "classify")
+PHOTO, SHIFTED = make_photo(Path("p"), IMAGE, IMAGE, "detect"), make_photo(Path("p"), IMAGE, IMAGE, "classify")
 NOWHERE: list[list[float]] = []
 
 
@@ -90,7 +90,7 @@ def test_heads_that_tell_only_what_scores_enough_are_weighed_too() -> None:
     views = (classes(0.9), classes(0.9, 0.1), *(classes(0.9),) * 3)
     some = weigh(Answers(views, classes(0.1, 0.1, 0.8), raw, raw[0]), SHIFTED)
     assert some.value > 0.5
-    assert sameness(classes(0.9), classes(0.9, 0.1)) == pytest.approx(0.9)
+    assert record_similarity(classes(0.9), classes(0.9, 0.1)) == pytest.approx(0.9)
 
 
 def test_vectors_are_compared_by_their_direction() -> None:
@@ -142,17 +142,17 @@ def test_records_that_only_the_user_knows_weigh_nothing() -> None:
 
 
 def test_counts_are_parts_of_the_best_setting_and_never_of_less_than_one_object() -> None:
-    assert relative([4.0, 2.0], "detect") == [1.0, 0.5]
-    assert relative([0.15, 0.03], "detect") == pytest.approx([0.3, 0.06])
-    assert relative([0.7, 0.9], "classify") == [0.7, 0.9]
+    assert relative_to_best([4.0, 2.0], "detect") == [1.0, 0.5]
+    assert relative_to_best([0.15, 0.03], "detect") == pytest.approx([0.3, 0.06])
+    assert relative_to_best([0.7, 0.9], "classify") == [0.7, 0.9]
 
 
 def test_sameness_is_one_for_equal_records_and_zero_for_strangers() -> None:
     first, far = boxes([[10, 10, 30, 30]]), boxes([[40, 40, 60, 60]])
-    assert sameness(first, first) == pytest.approx(1)
-    assert sameness(first, far) == 0
-    assert sameness(boxes(NOWHERE), boxes(NOWHERE)) == 1
-    assert sameness(classes(1, 0), classes(0, 1)) == 0
+    assert record_similarity(first, first) == pytest.approx(1)
+    assert record_similarity(first, far) == 0
+    assert record_similarity(boxes(NOWHERE), boxes(NOWHERE)) == 1
+    assert record_similarity(classes(1, 0), classes(0, 1)) == 0
     left, right = (segmentation(maps) for maps in masks())
-    assert sameness(left, left) == 1 and sameness(left, right) == 0
-    assert sameness(first, left) == 0
+    assert record_similarity(left, left) == 1 and record_similarity(left, right) == 0
+    assert record_similarity(first, left) == 0

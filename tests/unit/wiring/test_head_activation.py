@@ -16,7 +16,7 @@ from edgert.graph import load
 from edgert.stages.decode.anchors import YoloRaw
 from edgert.stages.decode.decoded import Detr
 from edgert.stages.decode.detection import Detector
-from edgert.wiring.head_activation import denied, with_activation
+from edgert.wiring.head_activation import contradicted_decoders, with_activation
 from edgert.wiring.starter import starter
 from tests.helpers.exports import Export
 
@@ -144,4 +144,4 @@ def test_shares_are_of_one_class_and_numbers_by_themselves_of_any(
     y = b.linear(b.reshape("images", 1, 192), 192, 5)
     for end in ends:
         y = b.node(end, y)
-    assert denied(load(b.save(tmp_path / "m.onnx", y))) == wrong
+    assert contradicted_decoders(load(b.save(tmp_path / "m.onnx", y))) == wrong

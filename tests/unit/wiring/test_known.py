@@ -14,7 +14,7 @@ from edgert.cli import app
 from edgert.config import ModelConfig
 from edgert.errors import ConfigError
 from edgert.wiring.families import FAMILIES
-from edgert.wiring.known import Measured, measured
+from edgert.wiring.known import Measured, measurements
 
 
 @pytest.mark.parametrize("known", models(), ids=lambda known: known.family.name)
@@ -25,8 +25,8 @@ def test_every_recipe_is_a_section_of_a_pipeline_file(known) -> None:  # type: i
 
 
 def test_facts_are_of_families_and_make_sense() -> None:
-    assert measured().keys() <= {"", *(family.name for family in FAMILIES)}
-    every = [one for some in measured().values() for one in some]
+    assert measurements().keys() <= {"", *(family.name for family in FAMILIES)}
+    every = [one for some in measurements().values() for one in some]
     assert len({one.model for one in every}) == len(every) >= 2
     for one in every:
         assert one.loss is None or (one.images >= 24 and one.low <= one.loss <= one.high)  # type: ignore[operator]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgert.runtime import OutputImage, Text
-from edgert.wiring.evidence import image_parts, same_image_made, same_text, text_parts
+from edgert.wiring.evidence import image_parts, image_similarity, text_parts, text_similarity
 
 PHOTO = cv2.resize(np.random.default_rng(0).integers(0, 256, (9, 12, 3), np.uint8), (160, 120))
 
@@ -24,9 +24,9 @@ def test_text_counts_where_other_views_show_it_and_the_control_does_not() -> Non
 
 
 def test_texts_are_alike_by_characters_in_their_order() -> None:
-    assert same_text(Text("4 8 15", 0.5), Text("4 8 15", 0.9)) == 1
-    assert same_text(Text("4 8 15", 0.5), Text("15 4", 0.5)) == pytest.approx(2 / 5)
-    assert same_text(Text("", 0.5), Text("4", 0.5)) == 0
+    assert text_similarity(Text("4 8 15", 0.5), Text("4 8 15", 0.9)) == 1
+    assert text_similarity(Text("4 8 15", 0.5), Text("15 4", 0.5)) == pytest.approx(2 / 5)
+    assert text_similarity(Text("", 0.5), Text("4", 0.5)) == 0
 
 
 def test_an_image_that_keeps_edges_and_colors_is_made_right() -> None:
@@ -39,6 +39,6 @@ def test_an_image_that_keeps_edges_and_colors_is_made_right() -> None:
 
 
 def test_an_image_of_nothing_is_like_no_other() -> None:
-    assert same_image_made(made(PHOTO), made(PHOTO)) == pytest.approx(1)
-    assert same_image_made(made(PHOTO), made(np.zeros_like(PHOTO))) == 0
-    assert same_image_made(made(PHOTO), made(np.zeros((0, 0, 3), np.uint8))) == 0
+    assert image_similarity(made(PHOTO), made(PHOTO)) == pytest.approx(1)
+    assert image_similarity(made(PHOTO), made(np.zeros_like(PHOTO))) == 0
+    assert image_similarity(made(PHOTO), made(np.zeros((0, 0, 3), np.uint8))) == 0

@@ -202,6 +202,8 @@ def test_a_prompt_without_its_encoder_is_named(name: str, tmp_path: Path) -> Non
         ("config.json", json.dumps({"architectures": ["ViT"]}), {}),
         ("inference_config.json", "[]", {}),
         ("preprocessor_config.json", "{", {}),
+        ("preprocessor_config.json", "[" * 100_000, {}),
+        ("config.json", json.dumps({"pretrained_cfg": {"mean": [10**400], "std": [1.0]}}), {}),
         ("preprocessor_config.json", "[]", {}),
         ("inference.yml", "a: [", {}),
         ("inference.yml", "PreProcess: {transform_ops: [3, {NormalizeImage: 4}]}", {}),

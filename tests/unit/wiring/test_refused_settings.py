@@ -14,7 +14,7 @@ from edgert.config.model_section import value_of
 from edgert.wiring import search as search_module
 from edgert.wiring.check import check
 from edgert.wiring.inferred import infer
-from edgert.wiring.search import Search, subject
+from edgert.wiring.search import Search, load_subject
 from edgert.wiring.settings import Setting
 from tests.helpers.models import constant
 
@@ -60,7 +60,7 @@ def test_check_reports_on_a_detector_with_final_boxes_and_class_names(end_to_end
 
 def searched(folder: Path, cpu_seconds: float) -> Search:
     config = {"onnx": folder / "net.onnx", "task": {"detect": "yolov10"}, "input": {"size": "640x640"}}
-    found = subject(ModelConfig.model_validate(config), (), "net")
+    found = load_subject(ModelConfig.model_validate(config), (), "net")
     image = np.zeros((64, 64, 3), np.uint8)
     search = Search(found, [(Path("a"), image), (Path("b"), image)], "detect", cpu_seconds=cpu_seconds)
     base = Setting(InputConfig(), DetectTask(detect="yolov10"))

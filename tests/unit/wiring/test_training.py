@@ -11,11 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgert.config import InputConfig
 from edgert.graph.model import from_proto
-from edgert.wiring.photos import with_views
+from edgert.wiring.photos import make_photo
 from edgert.wiring.training import CalibratedRange, Layer, TrainingStatistics, memories
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-VIEW = with_views(Path("p"), IMAGE, IMAGE, "detect").views[0]
+VIEW = make_photo(Path("p"), IMAGE, IMAGE, "detect").views[0]
 
 
 class Echo:

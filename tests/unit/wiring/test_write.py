@@ -10,7 +10,7 @@ import pytest
 from edgert import load_pipeline
 from edgert.errors import ConfigError
 from edgert.wiring.starter import refuse_existing, starter, write_pipeline
-from edgert.wiring.stub import _hint
+from edgert.wiring.stub import _shape_comment
 from tests.unit.wiring.test_prior import saved
 
 TEXT = 'stages:\n  camera: {source: "rtsp://${USER_AND_PASSWORD}@host"}\n  out: {sink: "null", from: camera}\n'
@@ -71,11 +71,11 @@ def test_a_known_head_gets_one_where_it_is_asked_for(tmp_path: Path) -> None:
     assert starter(onnx, directory=tmp_path).stub is None
     made = starter(onnx, directory=tmp_path, is_own=True)
     assert made.stub is not None and "84 is every cell of strides 8, 16, 32" in made.stub.text
-    assert "task: {python: net_decoder:decode, args: {score: 0.25}}" in made.text and "as you asked" in made.notes[0]
+    assert "task: {python: net_decoder:decode, args: {score: 0.25}}" in made.text and "as requested" in made.notes[0]
 
 
 def test_hints_are_of_the_shapes() -> None:
     network = (640, 640)
-    assert _hint((6400, 4), network) == "  # 6400 is every cell of stride 8; 4 may be a box"
-    assert _hint((25200, 7), network) == "  # 25200 is three anchors for every cell of strides 8, 16, 32"
-    assert _hint((5, 160, 160), network) == "  # a map of stride 4" and _hint((7,), network) == ""
+    assert _shape_comment((6400, 4), network) == "  # 6400 is every cell of stride 8; 4 may be a box"
+    assert _shape_comment((25200, 7), network) == "  # 25200 is three anchors for every cell of strides 8, 16, 32"
+    assert _shape_comment((5, 160, 160), network) == "  # a map of stride 4" and _shape_comment((7,), network) == ""
