@@ -6,7 +6,7 @@ import json as json_text
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
@@ -164,26 +164,9 @@ def _cameras_up(stats: Mapping[str, Any]) -> str:
 
 
 def watch_boards(
-    urls: Sequence[str],
-    every_s: float,
-    *,
-    stopped: threading.Event,
-    wait: Callable[[float], bool],
-    write: Callable[[object], None],
-    width: int,
-    once: bool,
+    urls: Sequence[str], every_s: float, stopped: threading.Event, width: int, once: bool
 ) -> Iterator[Snapshot]:
-    """Yield snapshots of all boards; each is also a line of JSON.
-
-    Args:
-        urls: addresses of live pages.
-        every_s: seconds between snapshots.
-        stopped: event that ends the watch.
-        wait: function that waits some seconds before the next snapshot, and returns whether to end.
-        write: function that takes each snapshot as plain data.
-        width: width of the terminal.
-        once: whether one snapshot is enough.
-    """
+    """Yield snapshots of the boards with these live pages, polled every ``every_s`` seconds, until stopped."""
     history = None if once else History()
     boards = [BoardPoller(url, every_s, stopped) for url in dict.fromkeys(urls)]
     for board in boards:
@@ -195,7 +178,5 @@ def watch_boards(
         rows = worst_first([board.row() for board in boards])
         if history is not None:
             history.add(rows)
-        write({"time": time.time(), "boards": rows})
-        yield Snapshot(rows, partial(board_table, rows, width, history), all("stats" in row for row in rows))
-        if once or wait(every_s):
-            return
+        data = {"time": time.time(), "boards": rows}
+        yield Snapshot(rows, partial(board_table, rows, width, history), data, all("stats" in row for row in rows))

@@ -161,13 +161,7 @@ def _parse_profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
 
 
 def show_model(console: Console, found: Inspection, ops: bool) -> None:
-    """Print a model's inputs, outputs, cost and likely task, and its cost at every profile.
-
-    Args:
-        console: console to print on.
-        found: inspected model.
-        ops: whether to print a table of operators for each profile, those with the most work first.
-    """
+    """Print a model's inputs, outputs, likely task, and cost at every profile; with ``ops``, tables of operators."""
     notes = (("note", styled(warning, "yellow")) for warning in found.summary.warnings)
     console.print(facts((*_model_facts(found), *notes)))
     for shapes, summary in (found.profiles or [({}, found.summary)]) if ops else ():

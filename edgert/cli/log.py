@@ -51,15 +51,7 @@ def log_format(wanted: str | None, stderr: TextIO) -> LogFormat:
 def start_log(
     how: LogFormat, console: Console, *, quiet: bool, sources: Collection[str], stages: Collection[str]
 ) -> None:
-    """Write edgert's log records in this format from now on.
-
-    Args:
-        how: format of the log.
-        console: console of the terminal, which a live view may share.
-        quiet: whether only warnings and errors are written.
-        sources: names of the pipeline's sources; each is a stream.
-        stages: names of all the pipeline's stages.
-    """
+    """Write edgert's log records in this format from now on; with ``quiet``, only warnings and errors."""
     handler: logging.Handler
     if how == "terminal":
         from rich.logging import RichHandler

@@ -136,14 +136,14 @@ def top(
     from rich.live import Live
 
     stopped, screen, have_answered = threading.Event(), terminal.console(), True
-    looks = partial(_watch_machine, root, every or _MACHINE_INTERVAL_S)
+    every_s, looks = every or _MACHINE_INTERVAL_S, partial(_watch_machine, root)
     if pipeline:
         from edgert.cli.fleet_view import watch_boards
 
         for url in pipeline:
             if not url.startswith(("http://", "https://")):
-                raise typer.BadParameter(f"{url!r} is no web address; expected http://host:port", param_hint="URL")
-        looks = partial(watch_boards, pipeline, every or _FLEET_INTERVAL_S)
+                raise typer.BadParameter(f"{url!r} is not a web address; expected http://host:port", param_hint="URL")
+        every_s, looks = every or _FLEET_INTERVAL_S, partial(watch_boards, pipeline)
     with ExitStack() as stack:
         stack.enter_context(stop_on_signal(stopped.set))
         write = stack.enter_context(terminal.json_lines(json))
@@ -155,24 +155,18 @@ def top(
             live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=True))
             draw, read = partial(live.update, refresh=True), stack.enter_context(keyboard())
         panel = Panel(draw, read, stopped, screen.width)
-        for look in looks(stopped=stopped, wait=panel.wait, write=write, width=screen.width, once=once):
+        for look in looks(every_s, stopped, screen.width, once):
             have_answered = look.have_answered
+            write(look.data)
             panel.show(look)
+            if once or panel.wait(every_s):
+                break
     if once and not have_answered:
         raise typer.Exit(EXIT_ERROR)
 
 
-def _watch_machine(
-    root: Path,
-    every_s: float,
-    *,
-    stopped: threading.Event,
-    wait: Callable[[float], bool],
-    write: Callable[[object], None],
-    width: int,
-    once: bool,
-) -> Iterator[Snapshot]:
-    """Yield snapshots of this machine; each is also a line of JSON. See :func:`.fleet_view.watch_boards`."""
+def _watch_machine(root: Path, every_s: float, stopped: threading.Event, width: int, once: bool) -> Iterator[Snapshot]:
+    """Yield snapshots of this machine until stopped; rates of the first one are those of ``every_s`` seconds."""
     from functools import partial
 
     from edgert.meters.all import Meters
@@ -187,10 +181,8 @@ def _watch_machine(
         rows = pipelines.read()
         if history is not None:
             history.add(rows)
-        write({**sample.to_json(), "time": time.time(), "energy": _energy_json(energy), "pipelines": rows})
-        yield Snapshot(rows, partial(machine_view, sample, energy, rows, width, history))
-        if once or wait(every_s):
-            return
+        data = {**sample.to_json(), "time": time.time(), "energy": _energy_json(energy), "pipelines": rows}
+        yield Snapshot(rows, partial(machine_view, sample, energy, rows, width, history), data)
 
 
 def _energy_json(energy: Energy) -> dict[str, float]:

@@ -42,15 +42,6 @@ def plan_memory(
 ) -> None:
     """Show the memory plan, and what power control would change, in the terminal and as JSON.
 
-    Args:
-        path: path of a pipeline file or a bundle.
-        overrides: values of ``--set``, as ``KEY=VALUE``.
-        json: path of the JSON; None writes none.
-        strict: whether an engine that would fall back to another is an error.
-        quiet: whether no progress is shown.
-        power: whether the steps of power control are shown.
-        signers: allowed_signers file for bundles; None: this machine's, if it has one.
-
     Raises:
         EdgertError: the pipeline cannot be loaded or planned.
         Exit: the memory does not suffice (code 1).
@@ -106,12 +97,6 @@ def show_power_steps(
     """Print the clocks and power modes that a governor would choose among, and the changes that each needs.
 
     Nothing is changed.
-
-    Args:
-        file: pipeline with budgets.
-        root: root of the Linux file tree.
-        is_placed: as in :func:`edgert.planner.simulation.power_steps`.
-        to_stderr: whether it is printed to standard error.
 
     Returns:
         The same as plain data.

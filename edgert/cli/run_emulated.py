@@ -24,14 +24,6 @@ def run_emulated(
 ) -> None:
     """Run a pipeline with the predicted speed and power of a board.
 
-    Args:
-        path: path of a pipeline file.
-        overrides: values of ``--set``, as ``KEY=VALUE``.
-        view: display options.
-        board: name or file of the board.
-        mode: power mode; None: the one that a plan chooses.
-        profiles: files of measured times.
-
     Raises:
         EdgertError: the pipeline cannot be planned, or failed.
         Exit: a stage was down at the end (code 1).

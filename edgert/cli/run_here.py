@@ -48,16 +48,7 @@ def play_videos(
     on_progress: OnProgress | None = None,
     strict: bool = False,
 ) -> None:
-    """Play every video, and show the result of each.
-
-    Args:
-        file: pipeline whose only source names videos.
-        environment: environment of the pipelines that run on this machine.
-        view: display options.
-        jobs: number of videos that are played at a time.
-        dask: address of a Dask scheduler, whose workers play the videos; empty: this machine plays them.
-        on_progress: as in :class:`edgert.Pipeline`.
-        strict: as in :class:`edgert.Pipeline`.
+    """Play every video, ``jobs`` at a time or by the workers of a Dask scheduler, and show the result of each.
 
     Raises:
         EdgertError: an error that concerns all videos.
@@ -164,15 +155,6 @@ def run_here(
 ) -> None:
     """Run a pipeline with this machine's engines.
 
-    Args:
-        path: path of a pipeline file or a bundle.
-        overrides: values of ``--set``, as ``KEY=VALUE``.
-        view: display options.
-        strict: whether an engine that would fall back to another is an error.
-        power: whether the governor may change clocks and power modes.
-        jobs: number of videos of a ``videos:`` source that are played at a time.
-        signers: as for :func:`open_pipeline`.
-
     Raises:
         EdgertError: the pipeline cannot be loaded, or failed.
         Exit: a stage was down at the end, or a video is damaged (code 1).
@@ -203,13 +185,6 @@ def run_here(
 
 def run_on_workers(path: Path, overrides: Sequence[str], view: View, *, strict: bool, dask: str) -> None:
     """Run the videos of a pipeline on the workers of a Dask cluster, with their own engines.
-
-    Args:
-        path: path of a pipeline file, which is the same on the workers.
-        overrides: values of ``--set``, as ``KEY=VALUE``.
-        view: display options.
-        strict: whether an engine that would fall back to another is an error.
-        dask: address of the scheduler.
 
     Raises:
         EdgertError: the pipeline or the cluster failed.

@@ -160,15 +160,7 @@ def systemd_notified(pipeline: Pipeline) -> Iterator[None]:
 def run_with_progress(
     pipeline: Pipeline, view: View, *, label: str, clock: Clock | None, keep: Callable[[Summary], None] | None
 ) -> None:
-    """Run the pipeline to its end and show its progress. Raises the pipeline's first error.
-
-    Args:
-        pipeline: pipeline that is not started yet.
-        view: display options.
-        label: text before every line.
-        clock: clock of the duration; None: this machine's.
-        keep: function that is called every hour, in a thread of its own; None: never.
-    """
+    """Run the pipeline to its end and show its progress. Raises the pipeline's first error."""
     from edgert.cli import log  # --help starts without logging
     from edgert.config import SourceStage
 

@@ -84,13 +84,6 @@ def table(columns: Sequence[Column], rows: Iterable[Row], *, width: int, title: 
     """Return a table of at most ``width`` characters; the columns that do not fit are named below it.
 
     Where even the columns of rank 0 do not fit, each row becomes a list with a line for each column.
-
-    Args:
-        columns: columns from left to right.
-        rows: rows from top to bottom.
-        width: width of the terminal.
-        title: text above the table.
-        caption: text below the table.
     """
     from rich.table import Table
 

@@ -132,11 +132,13 @@ class Snapshot:
     Attributes:
         rows: pipelines or boards, in their order on the screen.
         shown: function that returns the screen, given the ``at`` of the row to mark.
+        data: the sample as plain data.
         have_answered: whether every pipeline or board gave its state.
     """
 
     rows: Sequence[Row]
     shown: Callable[[str], RenderableType]
+    data: Mapping[str, object]
     have_answered: bool = True
 
 
@@ -309,11 +311,7 @@ def _stage_rows(stats: Mapping[str, Any]) -> Iterator[terminal.Row]:
 def pipeline_table(rows: Sequence[Row], width: int, history: History | None = None, chosen: str = "") -> Table | Text:
     """Return a table of each pipeline's rates and budgets, or why they are not known; a line without pipelines.
 
-    Args:
-        rows: pipelines from top to bottom.
-        width: width of the terminal.
-        history: history of their rates; None shows none.
-        chosen: place ``at`` of the row to mark.
+    The row whose place ``at`` is ``chosen`` is marked.
     """
     if not rows:
         return terminal.styled("no pipelines of this user are running", "bold")

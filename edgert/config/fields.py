@@ -336,11 +336,7 @@ class Kinded(Section):
 
 @dataclass(frozen=True, slots=True)
 class KindIn:
-    """Annotation of a text field that names a kind.
-
-    Attributes:
-        registry: registry of the kinds.
-    """
+    """Annotation of a text field that names a kind."""
 
     registry: Registry
 

@@ -83,13 +83,7 @@ def to_yaml(data: Mapping[str, Any], written: Mapping[tuple[str | int, ...], str
 
 
 def as_written(data: Any, written: Mapping[tuple[str | int, ...], str], loc: tuple[str | int, ...] = ()) -> Any:
-    """Return a copy of a document's data, with ``${NAME}`` where the file has it.
-
-    Args:
-        data: data, or a part of it.
-        written: key path → text of the file, as in :class:`.document.Document`.
-        loc: key path of the part.
-    """
+    """Return a copy of a document's data, with ``${NAME}`` where the file has it."""
     if isinstance(data, Mapping):
         return {key: as_written(one, written, (*loc, key)) for key, one in data.items()}
     if isinstance(data, list):

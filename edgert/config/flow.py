@@ -39,12 +39,7 @@ def sources_of(stages: Stages) -> dict[str, frozenset[str]]:
 
 
 def reads_of(stages: Stages, on_gpu: Collection[str]) -> dict[str, Reads]:
-    """Return where every stage reads pixels.
-
-    Args:
-        stages: stages of the pipeline.
-        on_gpu: names of the infer stages that read frames on a GPU.
-    """
+    """Return where every stage reads pixels."""
     found: dict[str, Reads] = {}
     drawn: dict[str, bool] = {}  # whether every result that a stage passes on has a drawn image
     for name in topological_order(stages):

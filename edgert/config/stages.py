@@ -177,12 +177,7 @@ class BatchConfig(Section):
 
 
 class ShortFor:
-    """Annotation for a section that may be written as only the value of its main key.
-
-    Args:
-        key: main key of the section.
-        example: example of its value, for the schema.
-    """
+    """Annotation for a section that may be written as only the value of its main key."""
 
     def __init__(self, key: str, example: str) -> None:
         self._key, self._example = key, example

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edgert.assemble import Assembly
 from edgert.clock import Clock
 from edgert.config import PipelineConfig, PipelineFile, SourceStage
 from edgert.errors import StageError, nearest
+from edgert.swap.candidate import Run
 from edgert.tracing import ThreadEvents, Tracing
 
 if TYPE_CHECKING:
     from edgert.swap.model_swap import ModelSwap
 
 
-class Controlled(Protocol):
-    """A pipeline as its control needs it."""
-
-    @property
-    def file(self) -> PipelineFile:
-        """The pipeline as it runs."""
-        ...
+class Controlled(Run, Protocol):
+    """A running pipeline, as the operations on it use it."""
 
     @property
     def written(self) -> PipelineConfig | None:
         """Its records as they are written, not as they fit this machine; None: only its document is known."""
-        ...
-
-    @property
-    def assembly(self) -> Assembly:
-        """Its live objects."""
         ...
 
     @property
@@ -43,16 +32,6 @@ class Controlled(Protocol):
     @property
     def label(self) -> str:
         """What it says of results that are not this machine's; empty for none."""
-        ...
-
-    @property
-    def is_unpacked(self) -> bool:
-        """Whether its file is that of a bundle."""
-        ...
-
-    @property
-    def changing(self) -> threading.Lock:
-        """Lock that is held while it is changed."""
         ...
 
     @property
@@ -72,10 +51,6 @@ class Controlled(Protocol):
 
     def governor_events(self) -> Sequence[ThreadEvents]:
         """Return the governor's actions so far, for a trace; empty without budgets."""
-        ...
-
-    def state(self) -> Mapping[str, Any]:
-        """Return the state of the run as plain data, without secrets."""
         ...
 
     def changeable(self) -> None:

@@ -161,17 +161,7 @@ def report_of(
     favored: Setting,
     labels: Sequence[str] = (),
 ) -> CheckReport:
-    """Return the report on a written setting after a search.
-
-    Args:
-        file: pipeline file, for the places of its keys.
-        name: name of the model.
-        written: setting of the file.
-        search: search that has tried the plausible settings.
-        prior: prior knowledge about the model.
-        favored: setting that the prior knowledge suggests.
-        labels: names of the classes.
-    """
+    """Return the report on a written setting after a search; ``favored`` is what the prior knowledge suggests."""
     ranking = search.ranking
     judgment = judge(ranking, prior, ranking.add(favored))
     chosen, as_written = judgment.chosen, ranking.find(written)

@@ -45,11 +45,9 @@ def text_similarity(first: Text, second: Text) -> float:
 
 
 def image_parts(made: OutputImage, photo: U8) -> tuple[float, float, float]:
-    """Return correlation of edges, mean correlation of edges and colors, and fraction of clipped pixels; 0 to 1.
+    """Compare an image with its photo, (h, w, 3) uint8 BGR.
 
-    Args:
-        made: image of the model.
-        photo: (h, w, 3) uint8 BGR, the photo it was made from.
+    Return the correlation of edges, the mean correlation of edges and colors, and the fraction of clipped pixels.
     """
     left, top, right, bottom = (max(round(value), 0) for value in made.region)
     small, source = _shrink(made.pixels), _shrink(photo[top:bottom, left:right])

@@ -80,12 +80,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class KnownFamily:
-    """A family with measurements of its models.
-
-    Attributes:
-        family: row of the table of families.
-        measured: measurements of its models.
-    """
+    """A row of the table of families, with measurements of models of this family."""
 
     family: Family
     measured: tuple[Measured, ...]

@@ -46,14 +46,7 @@ SAME = 0.9
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """Evidence for one setting so far, by number of the photo.
-
-    Attributes:
-        setting: tried setting.
-        evidence: evidence of each photo.
-        looks: features of each photo for every memory of the model.
-        records: record of each photo.
-    """
+    """Evidence, features for the model's memories, and records of one setting so far, by number of the photo."""
 
     setting: Setting
     evidence: dict[int, Evidence] = field(default_factory=dict)
@@ -75,11 +68,7 @@ class Gap:
 
 
 class Ranking:
-    """All settings with their evidence.
-
-    Args:
-        memories: training statistics that the model stores.
-    """
+    """All settings with their evidence."""
 
     def __init__(self, memories: Sequence[Memory]) -> None:
         self.memories = memories

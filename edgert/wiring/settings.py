@@ -44,12 +44,7 @@ _CHECK_LIMIT = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """One setting of a model.
-
-    Attributes:
-        input: how images become the input.
-        task: how the outputs are read.
-    """
+    """One setting of a model: how images become its input, and how its outputs are read."""
 
     input: InputConfig
     task: TaskConfig

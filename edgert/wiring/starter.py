@@ -150,15 +150,7 @@ def starter(
     is_own: bool = False,
     progress: Progress | None = None,
 ) -> Starter:
-    """Return a starter pipeline for a model, guessed from shapes and names, or tried out on photos.
-
-    Args:
-        model_path: path of the ONNX file.
-        images: photos or folders of them, on which every plausible setting is tried.
-        source: source of the frames, as in ``source:``.
-        directory: folder of the pipeline file, to which the model's path is relative; default: the current one.
-        is_own: whether a decoder template is used in any case.
-        progress: function called with the number of runs so far and at most.
+    """Return a starter pipeline for a model; see :func:`new`. Paths in it are relative to ``directory``.
 
     Raises:
         ModelError: the file is not an ONNX model, or its input is not one image.

@@ -48,14 +48,7 @@ class Stub:
 
 
 def make_stub(engine: Engine, network: Size, onnx: Path, folder: Path) -> Stub:
-    """Return the decoder template for a model's outputs.
-
-    Args:
-        engine: compiled model.
-        network: width and height of its input.
-        onnx: path of the model file, which the test loads.
-        folder: folder of the decoder and its test.
-    """
+    """Return the decoder template for a model's outputs."""
     stem = re.sub(r"\W", "_", onnx.stem, flags=re.ASCII)
     module = f"{stem if not stem[:1].isdigit() else f'net_{stem}'}_decoder"
     shapes = [tuple(shape) for shape in one_image(engine)]

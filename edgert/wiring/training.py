@@ -43,13 +43,7 @@ class Memory(Protocol):
 
 
 def memories(model: Model, shapes: Shapes, threads: int) -> tuple[Memory, ...]:
-    """Return the training statistics that a model stores; empty where the exporter folded them into weights.
-
-    Args:
-        model: model to read.
-        shapes: input shapes, where they are dynamic in the model.
-        threads: number of threads for running its first layers.
-    """
+    """Return the training statistics that a model stores; empty where the exporter folded them into weights."""
     graph, _ = STORE_CONSTANTS.apply(read(model))
     found: list[Memory] = []
     if (span := _calibrated_span(graph)) is not None:
@@ -63,12 +57,7 @@ def memories(model: Model, shapes: Shapes, threads: int) -> tuple[Memory, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibratedRange:
-    """The range of a quantized model's input.
-
-    Attributes:
-        span: lowest and highest value.
-        source: see :class:`Memory`.
-    """
+    """The range of a quantized model's input."""
 
     span: tuple[float, float]
     source: str = "the input range of the quantized model"
@@ -88,12 +77,7 @@ class CalibratedRange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """A BatchNormalization layer.
-
-    Attributes:
-        tensor: name of the tensor that it normalizes.
-        mean, variance: (C,) statistics of its training.
-    """
+    """A BatchNormalization layer: the tensor that it normalizes, and (C,) mean and variance of its training."""
 
     tensor: str
     mean: F64
@@ -101,12 +85,7 @@ class Layer:
 
 
 class TrainingStatistics:
-    """The statistics of the first BatchNormalization layers.
-
-    Args:
-        layers: layers to compare.
-        session: session that computes the tensors that they normalize.
-    """
+    """The statistics of the first BatchNormalization layers."""
 
     source = "the batch statistics stored in the model"
 

@@ -90,12 +90,12 @@ def test_forty_boards_are_forty_lines_and_the_worst_come_first(pages: str, monke
     bad = ["silent", "refuses", "noise", "list", "odd", "camera"]
     urls = [*(f"{pages}/b{number:02}" for number in range(33)), *(f"{pages}/{name}" for name in bad)]
     urls.append("http://127.0.0.1:1")
-    started_s, written = time.monotonic(), list[Any]()
-    stopped = threading.Event()
-    (look,) = watch_boards(urls, 2.0, stopped=stopped, wait=stopped.wait, write=written.append, width=120, once=True)
+    started_s, stopped = time.monotonic(), threading.Event()
+    look = next(watch_boards(urls, 2.0, stopped, 120, True))
+    stopped.set()
     assert time.monotonic() - started_s < 10, "one board after the other"
-    rows = written[0]["boards"]
-    assert not look.have_answered and len(rows) == 40
+    rows = look.rows
+    assert look.data["boards"] is rows and not look.have_answered and len(rows) == 40
     shown_of = {row["at"].removeprefix(pages): judge_board(row) for row in rows}
     assert [badness for badness, _ in shown_of.values()] == sorted(badness for badness, _ in shown_of.values())
     assert {name: why for name, (_, why) in shown_of.items() if name[1:2] != "b"} == {

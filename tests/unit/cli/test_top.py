@@ -195,7 +195,7 @@ def pressed(*keys: str) -> tuple[list[str], bool]:
 
     rest = iter(keys)
     panel = Panel(draw, lambda seconds: next(rest, ""), stopped, 100)
-    panel.show(Snapshot(TWO, lambda chosen: f"chosen: {chosen}"))
+    panel.show(Snapshot(TWO, lambda chosen: f"chosen: {chosen}", {}))
     is_over = panel.wait(0.05)
     return screens, is_over
 
