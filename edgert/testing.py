@@ -45,7 +45,7 @@ from edgert.runtime import (
 )
 from edgert.runtime.json_form import plain
 from edgert.runtime.stage import Source, SourceStats, Stage
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import CheckedDecoder
 from edgert.stages.decode.guess import guess
@@ -149,7 +149,7 @@ class SinkSuite(StageSuite):
 
     def make(self, folder: Path) -> Stage:
         """Return the sink of the section."""
-        sink: Stage = made(self.section(folder), "out", Context(function=lambda result: None))
+        sink: Stage = make_stage(self.section(folder), "out", Context(function=lambda result: None))
         return sink
 
     def test_its_section_is_the_one_that_is_registered(self, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ class TrackerSuite:
         """Return a tracker of one stream."""
         section = TrackStage.model_validate({"track": self.name, "from": "find", **self.keys})
         assert type(section) is TRACKERS.get(self.name) and TRACKERS.missing(type(section)) == ""
-        tracker: Tracker = made(section, "track", Context(rate_hz=30.0))
+        tracker: Tracker = make_stage(section, "track", Context(rate_hz=30.0))
         return tracker
 
     def follow(self, tracker: Tracker, x: float) -> list[int]:

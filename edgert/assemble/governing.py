@@ -34,7 +34,7 @@ from edgert.placement.segment_engines import SegmentedEngine
 from edgert.runtime import Source, SourceRateLimiter
 from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
-from edgert.stages.infer import Choice
+from edgert.stages.infer import ModelLevel
 from edgert.tracing import ThreadEvents
 
 _ASSUMED_HZ = 30.0  # rate of a camera, where the file leaves it open
@@ -264,7 +264,7 @@ class Controls:
     """
 
     settings: tuple[RunSetting, ...]
-    choice: Choice
+    choice: ModelLevel
     limiters: Mapping[str, SourceRateLimiter]
     power: PowerSteps | None
     fail: Callable[[EdgertError], None]

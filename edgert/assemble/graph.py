@@ -38,12 +38,12 @@ from edgert.runtime.branches import Branch, Dispatch, Reorder, branch_tasks
 from edgert.runtime.decisions import Journal
 from edgert.runtime.graph import connect
 from edgert.runtime.task import STOPS, FailurePolicy
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.decode.record_check import RecordCheck
-from edgert.stages.draw import Draw, Marked
+from edgert.stages.draw import Draw, SimulationLabel
 from edgert.stages.gpu.infer_gpu import GpuInference
-from edgert.stages.infer import Choice, InferSegment, LastSegment
+from edgert.stages.infer import InferSegment, LastSegment, ModelLevel
 from edgert.stages.preprocess import set_opencv_threads
 from edgert.stages.python import python_stage
 from edgert.stages.source.kinds import source_for, starts_over
@@ -149,7 +149,7 @@ class Assembly:
     counter: Counter
     live: bool
     inferences: Sequence[GpuInference] = ()
-    choice: Choice = field(default_factory=Choice)
+    choice: ModelLevel = field(default_factory=ModelLevel)
     hooks: Hooks = field(default_factory=Hooks)
     opencv_threads: int = -1
     frames: Mapping[str, str] = field(default_factory=dict)
@@ -520,9 +520,9 @@ class _Assembler:
         if isinstance(stage, section.TrackStage):
             return Track(name, stage, context)
         assert isinstance(stage, section.SinkStage | section.PackageStage)
-        own: Stage = made(stage, name, context)
+        own: Stage = make_stage(stage, name, context)
         if self.label and isinstance(stage, section.SinkStage):
-            return Marked(own, self.label, stage.shows_images and stage.reads_images)
+            return SimulationLabel(own, self.label, stage.shows_images and stage.reads_images)
         return own
 
     def _context(self, name: str, function: Callback | None) -> Context:

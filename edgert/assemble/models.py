@@ -80,7 +80,7 @@ class Models:
         self.devices: dict[str, CudaDevice] = {}  # stage → GPU on which it reads frames
         self._checked_inputs: set[str] = set()
         self.checks: dict[str, RecordCheck] = {}  # model → check of its records
-        self.choice = infer.Choice()  # between models and their fallback models
+        self.choice = infer.ModelLevel()  # between models and their fallback models
         self.decoders: dict[str, list[OtherTask]] = {}
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)

@@ -1,1 +1,1 @@
-"""Everything that a pipeline file can name: sources, inference, decoders, tracking, drawing, sinks."""
+"""Stages that a pipeline file can name: sources, inference, decoders, tracking, drawing, sinks."""

@@ -1,9 +1,9 @@
-"""The linear assignment problem: pairs of two sets with the largest total weight.
+"""Linear assignment: pairs of rows and columns with the largest total weight.
 
-Exact, and quick where most weights are zero and most rows have one clear favorite, as overlaps of tracks and detections
-have. Rows that want different columns are paired at once as arrays. Only a row that lost its favorite column is settled
-alone, by one shortest augmenting path (H. W. Kuhn, 1955; R. Jonker and A. Volgenant, 1987) through the weights above
-zero. Those are too few for array operations to pay, hence lists and a heap.
+The solver is exact, and fast where most weights are zero and most rows have one clear best column, as with overlaps of
+tracks and detections. Rows with different best columns are paired at once as arrays. Each other row takes one shortest
+augmenting path (H. W. Kuhn, 1955; R. Jonker and A. Volgenant, 1987) through the weights above zero. These are too few
+for array operations to pay, so the search uses lists and a heap.
 """
 
 import heapq
@@ -21,14 +21,14 @@ _FREE = -1
 def assign(weights: F64) -> tuple[Index, Index]:
     """Return pairs of rows and columns, none used twice, with the largest total weight.
 
-    A weight of zero is no pair: rows and columns may stay alone, and do where nothing is gained. Among equally good
-    answers the choice is deterministic.
+    A row and a column with weight zero are never paired, so some may stay without a partner. Among equally good answers
+    the choice is deterministic.
 
     Args:
         weights: (R, C) float64, finite, not negative. Not modified.
 
     Returns:
-        ``rows`` and ``columns``, each (K,), with rows rising.
+        ``rows`` and ``columns``, each (K,), in ascending order of rows.
     """
     if 0 in weights.shape:
         return np.zeros(0, np.intp), np.zeros(0, np.intp)
@@ -46,10 +46,10 @@ def assign(weights: F64) -> tuple[Index, Index]:
 
 @dataclass(slots=True)
 class _Matching:
-    """A matching that grows, and the prices that prove it best.
+    """Partial matching, with the prices (dual variables) that prove it optimal.
 
-    For every pair ``row_price + column_price >= weight``, with equality where they are matched; prices are never
-    negative, and a column without a partner costs nothing. Once every row without a partner costs nothing either, the
+    For every pair ``row_price + column_price >= weight``, with equality where they are matched. Prices are never
+    negative, and that of a column without a partner is 0. Once that of every row without a partner is 0 too, the
     matching is optimal (complementary slackness of the linear program).
     """
 
@@ -61,14 +61,17 @@ class _Matching:
 
 
 def _seed(weights: F64) -> tuple[F64, Index, Index]:
-    """Return each row's best weight as its price, each row's column if no row gains more there, each column's row."""
+    """Return the price of each row (its best weight), the column of each row, and the row of each column.
+
+    A row gets its best column unless another row has a larger weight there.
+    """
     count, width = weights.shape
     wanted = weights.argmax(axis=1)
     price = weights[np.arange(count), wanted]
     column_of, row_of = np.full(count, _FREE, np.intp), np.full(width, _FREE, np.intp)
-    eager = price.argsort(kind="stable")
-    row_of[wanted.take(eager)] = eager  # of several, the last stays: the one with most to gain
-    if price[row_of[0]] == 0:  # a row of zeros wants column 0
+    by_price = price.argsort(kind="stable")
+    row_of[wanted.take(by_price)] = by_price  # the last of several writes stays: the row with the largest weight
+    if price[row_of[0]] == 0:  # argmax of a row of zeros is column 0
         row_of[0] = _FREE
     columns = (row_of != _FREE).nonzero()[0]
     column_of[row_of.take(columns)] = columns
@@ -76,19 +79,19 @@ def _seed(weights: F64) -> tuple[F64, Index, Index]:
 
 
 def _augment(matching: _Matching, start: int) -> None:
-    """Bring one more row into the matching, or find whom to leave out, along the path that costs least (Dijkstra).
+    """Add one row to the matching along the path of least cost (Dijkstra), which may leave out another row.
 
-    The path runs start, column, its row, another column... It ends at a column without a partner, or at the row that is
-    cheapest left alone.
+    The path runs start, column, its row, another column... It ends at a column without a partner, or at the row that
+    costs least without one.
     """
-    tree = {start: 0.0}  # row: what it costs to come there
-    came_from: dict[int, int] = {}  # column on the tree: the row before it
+    tree = {start: 0.0}  # row → cost of the path to it
+    came_from: dict[int, int] = {}  # column on the tree → the row before it
     reach: dict[int, float] = {}
     queue: list[tuple[float, int, int]] = []  # cost, column, the row before it
     give_up, loser = matching.row_price[start], start
     row, cost = start, 0.0
     while True:
-        _look(matching, row, cost, give_up, reach, queue)
+        _queue_columns(matching, row, cost, give_up, reach, queue)
         while queue and queue[0][1] in came_from:
             heapq.heappop(queue)
         if not queue or queue[0][0] >= give_up:
@@ -101,11 +104,11 @@ def _augment(matching: _Matching, start: int) -> None:
         tree[row] = cost
         if cost + matching.row_price[row] < give_up:
             give_up, loser = cost + matching.row_price[row], row
-    for row, start_cost in tree.items():  # make the path tight without breaking a price elsewhere
+    for row, start_cost in tree.items():  # equality along the path, without breaking an inequality elsewhere
         matching.row_price[row] = max(matching.row_price[row] - (cost - start_cost), 0.0)
         if matching.column_of[row] != _FREE:
             matching.column_price[matching.column_of[row]] += cost - start_cost
-    # Hand each column on the path to the row before it; with no free column at its end, the loser's is passed on.
+    # Give each column on the path to the row before it, starting with the free column or the loser's.
     if column == _FREE:
         column, matching.column_of[loser] = matching.column_of[loser], _FREE
     while column != _FREE:
@@ -114,7 +117,7 @@ def _augment(matching: _Matching, start: int) -> None:
         column, matching.column_of[row] = matching.column_of[row], column
 
 
-def _look(
+def _queue_columns(
     matching: _Matching,
     row: int,
     cost: float,
@@ -122,11 +125,11 @@ def _look(
     reach: dict[int, float],
     queue: list[tuple[float, int, int]],
 ) -> None:
-    """Queue the columns that this row brings nearer than before, and nearer than giving up."""
+    """Queue the columns whose cost is lower by way of this row than before, and than leaving a row out."""
     weights, prices = matching.weights[row], matching.column_price
-    liked = weights.nonzero()[0]
+    columns = weights.nonzero()[0]
     cost += matching.row_price[row]
-    for column, weight in zip(liked.tolist(), weights.take(liked).tolist(), strict=True):
+    for column, weight in zip(columns.tolist(), weights.take(columns).tolist(), strict=True):
         step = cost + prices[column] - weight
         if step < reach.get(column, give_up):
             reach[column] = step

@@ -2,9 +2,9 @@
 
 N. Aharon, R. Orfaig and B. Bobrovsky, "BoT-SORT: Robust Associations Multi-Pedestrian Tracking", 2022,
 arXiv:2206.14651. Steps and limits are those of the authors' published code (github.com/NirAharon/BoT-SORT, tracker).
-The camera's motion is one rotation, scale and shift (their ``sparseOptFlow``). Corners are followed from the last image
-into this one, and outliers, which are moving objects, are left out (RANSAC). A second model's vectors decide where
-boxes are near enough to be the same object.
+The camera's motion is one rotation, scale and shift (their ``sparseOptFlow``): corners are tracked from the last image
+to this one, and outliers, which are moving objects, are rejected (RANSAC). Where boxes are near each other, vectors of
+a second model decide whether they are the same object.
 """
 
 from typing import cast
@@ -18,10 +18,13 @@ from edgert.runtime.frame import U8, origin_of
 from edgert.stages.assignment import F64, Index
 from edgert.stages.bytetrack import F32, I32, I64, ByteTrack, Limits
 from edgert.stages.motion import WIDTH_AND_HEIGHT
+from edgert.stages.motion_gate import small_gray_image
 
-_MEMORY = 0.9  # of the past in what an object looks like (section 3.3, alpha)
+_MEMORY = 0.9
+"""Weight of the past in an object's vector (section 3.3, alpha)."""
 _CORNERS, _QUALITY, _APART_PX, _LEAST = 200, 0.01, 5, 5
-_SHORT_SIDE_PX = 270  # of the image that corners are followed in
+_SHORT_SIDE_PX = 270
+"""Shorter side of the image in which corners are tracked."""
 
 
 class CameraMotion:
@@ -31,9 +34,11 @@ class CameraMotion:
         self._last: tuple[U8, F32] | None = None
         self._scale = 1.0
 
-    def of(self, frame: Frame) -> F64 | None:
-        """Return (2, 3) affine, pixels of the last frame → pixels of this one; None where that is not known."""
-        image, scale = _small(frame)
+    def estimate(self, frame: Frame) -> F64 | None:
+        """Return the (2, 3) affine map from the last frame's pixels to this frame's; None where it is unknown."""
+        scale = max(1.0, min(frame.width, frame.height) / _SHORT_SIDE_PX)
+        image = small_gray_image(frame, max(1, round(frame.width / scale)))
+        scale = frame.width / image.shape[1]
         last, corners = self._last, _corners(image)
         self._last = None if corners is None else (image, corners)
         if last is None or last[0].shape != image.shape:
@@ -54,12 +59,12 @@ class CameraMotion:
 class BotSort(ByteTrack):
     """BoT-SORT tracker.
 
-    It works like :class:`ByteTrack`; call :meth:`look` with a frame's extra data before each update.
+    It works like :class:`ByteTrack`; call :meth:`look` with a frame's result before each update.
 
     Args:
-        proximity: most that boxes may be apart (1 - IoU) for looks to count.
-        appearance: most that looks may be apart (half of 1 - cosine) for two objects to be one.
-        follows_camera: whether the camera's motion is found in the images.
+        proximity: largest distance of boxes (1 - IoU) at which appearance counts.
+        appearance: largest distance in appearance (half of 1 - cosine) of one object.
+        follows_camera: whether to estimate the camera's motion from the images.
     """
 
     motion = WIDTH_AND_HEIGHT
@@ -73,7 +78,7 @@ class BotSort(ByteTrack):
         appearance: float = 0.25,
         follows_camera: bool = True,
     ) -> None:
-        self._looks: F64 = np.zeros((0, 0))  # a row per track, of length 1; NaN where nobody looked
+        self._appearances: F64 = np.zeros((0, 0))  # one vector of length 1 per track; NaN where it is unknown
         super().__init__(limits, rate_hz)
         self._proximity, self._appearance = proximity, appearance
         self._camera = CameraMotion() if follows_camera else None
@@ -81,15 +86,15 @@ class BotSort(ByteTrack):
         self._vectors: F64 | None = None
 
     def look(self, result: Result, found: Detections) -> None:
-        """Read the frame of the next update: its image, and a second model's vectors of its objects."""
-        self._affine = self._camera.of(result.frame) if self._camera else None
-        self._vectors = vectors_of(result, found)
+        """Read the image of the next update's frame, and a second model's vectors of its objects."""
+        self._affine = self._camera.estimate(result.frame) if self._camera else None
+        self._vectors = appearance_vectors(result, found)
 
     def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
         if self._vectors is not None:
-            if self._looks.shape != (len(self), self._vectors.shape[1]):  # the first, or another model's
-                self._looks = np.full((len(self), self._vectors.shape[1]), np.nan)
-            self._vectors[scores < self._limits.high] = np.nan  # half hidden, they would teach wrong looks
+            if self._appearances.shape != (len(self), self._vectors.shape[1]):  # the first vectors, or another model's
+                self._appearances = np.full((len(self), self._vectors.shape[1]), np.nan)
+            self._vectors[scores < self._limits.high] = np.nan  # uncertain objects may be half hidden
         try:
             return super().update(boxes, scores, classes)
         finally:
@@ -103,36 +108,36 @@ class BotSort(ByteTrack):
     def _likeness(self, fused: F64, overlaps: F64, confident: Index) -> F64:
         if self._vectors is None:
             return fused
-        apart = (1 - self._looks @ self._vectors.take(confident, axis=0).T) / 2
+        apart = (1 - self._appearances @ self._vectors.take(confident, axis=0).T) / 2
         with np.errstate(invalid="ignore"):
             near = (apart <= self._appearance) & (1 - overlaps.take(confident, axis=1) <= self._proximity)
         return np.where(near, np.maximum(fused, 1 - apart), fused)
 
     def _learn(self, partner: Index, born: Index) -> None:
-        if self._looks.shape[1] == 0:
+        if self._appearances.shape[1] == 0:
             return
         if self._vectors is None:
-            fresh = np.full((len(born), self._looks.shape[1]), np.nan)
-            self._looks = np.concatenate((self._looks, fresh))
+            fresh = np.full((len(born), self._appearances.shape[1]), np.nan)
+            self._appearances = np.concatenate((self._appearances, fresh))
             return
-        new = self._vectors.take(np.maximum(partner, 0), axis=0) if len(self._vectors) else self._looks
+        new = self._vectors.take(np.maximum(partner, 0), axis=0) if len(self._vectors) else self._appearances
         seen = ((partner >= 0) & np.isfinite(new).all(axis=1)).nonzero()[0]
-        old, new = self._looks.take(seen, axis=0), new.take(seen, axis=0)
+        old, new = self._appearances.take(seen, axis=0), new.take(seen, axis=0)
         mixed = np.where(np.isfinite(old), _MEMORY * old + (1 - _MEMORY) * new, new)
-        self._looks[seen] = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
-        self._looks = np.concatenate((self._looks, self._vectors.take(born, axis=0)))
+        self._appearances[seen] = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+        self._appearances = np.concatenate((self._appearances, self._vectors.take(born, axis=0)))
 
     def _keep(self, alive: npt.NDArray[np.bool_]) -> Index:
         kept = super()._keep(alive)
-        if self._looks.shape[1]:
-            self._looks = self._looks.take(kept, axis=0)
+        if self._appearances.shape[1]:
+            self._appearances = self._appearances.take(kept, axis=0)
         return kept
 
 
-def vectors_of(result: Result, found: Detections) -> F64 | None:
-    """Return (N, D) vectors of length 1 from a second model on crops of these detections, NaN for missing ones.
+def appearance_vectors(result: Result, found: Detections) -> F64 | None:
+    """Return (N, D) vectors of a second model on crops of these detections, each of length 1, NaN where missing.
 
-    Return None without such a model.
+    Without such a model, return None.
     """
     for crops in (one for one in reversed(list(result.outputs.values())) if isinstance(one, Crops)):
         if result.outputs.get(crops.parent) is not found:
@@ -147,17 +152,6 @@ def vectors_of(result: Result, found: Detections) -> F64 | None:
             vectors[[row for row, _ in seen]] = [vector for _, vector in seen]
             return vectors
     return None
-
-
-def _small(frame: Frame) -> tuple[U8, float]:
-    """Return a gray image of the frame, and how many pixels of the frame one of its pixels is."""
-    plane = frame.planes[0]
-    if frame.format in ("bgr", "rgb", "yuyv"):
-        channel = 1 if frame.format != "yuyv" else 0  # green is most of what is bright
-        plane = cast("U8", cv2.extractChannel(plane, channel))
-    scale = max(1.0, min(frame.width, frame.height) / _SHORT_SIDE_PX)
-    size = max(1, round(frame.width / scale)), max(1, round(frame.height / scale))
-    return cast("U8", cv2.resize(plane, size, interpolation=cv2.INTER_AREA)), frame.width / size[0]
 
 
 def _corners(image: U8) -> F32 | None:

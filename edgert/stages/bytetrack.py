@@ -1,13 +1,13 @@
-"""ByteTrack over arrays of all tracks at once: which box is which object.
+"""ByteTrack, computed on arrays of all tracks at once.
 
-ByteTrack pairs confident detections with the predicted tracks first. Then it gives the remaining tracks a second chance
-with the uncertain detections, which are often the same objects half hidden. Only confident ones start tracks. Source:
-Y. Zhang et al., "ByteTrack: Multi-Object Tracking by Associating Every Detection Box", ECCV 2022, arXiv:2110.06864.
+ByteTrack pairs confident detections with the predicted tracks first. Then it pairs the remaining tracks with the
+uncertain detections, which are often the same objects half hidden. Only confident ones start tracks. Source: Y. Zhang
+et al., "ByteTrack: Multi-Object Tracking by Associating Every Detection Box", ECCV 2022, arXiv:2110.06864.
 
 Steps, limits and motion are those of the authors' published code (github.com/ifzhang/ByteTrack, yolox/tracker), so that
-both find the same tracks. Hence an object of the first frame counts as seen twice, and a lost track is held one frame
-more than its time. One thing differs: scores are fused with overlaps in proportion to ``high``. That is the same at the
-authors' 0.6, and keeps the pairs of a model with low scores.
+both find the same tracks. Hence an object of the first frame counts as seen twice, and a lost track is kept one frame
+longer than its time. One thing differs: scores are fused with overlaps in proportion to ``high``. That is the same at
+the authors' 0.6, and keeps the pairs of a model with low scores.
 """
 
 import math
@@ -30,12 +30,13 @@ UNTRACKED = -1
 
 _REFERENCE_RATE_HZ = 30.0  # ``keep`` counts frames at this rate (ByteTrack paper, section 4.1: 30 frames)
 
-# Of the authors' code: lowest overlap of a doubtful detection, lowest fused one of a track that was seen once, overlap
-# above which a lost track and one that is seen are the same, and the score that 1 is fused with no better than.
 _DOUBTFUL_MATCH, _FRESH_MATCH, _SAME = 0.5, 0.3, 0.85
+"""Limits of the authors' code: lowest overlap with an uncertain detection, lowest fused overlap of a track that was
+seen once, and overlap above which a lost and a visible track are the same."""
 _REFERENCE_HIGH = 0.6
+"""``high`` of the authors' code."""
 
-_NONE = -1  # the detection of a track that has none
+_NONE = -1  # the detection of a track without one
 _TINY = float(np.finfo(np.float64).tiny)
 _INTEGERS, _FIRST_CAPACITY = 5, 64  # id, class, hits, missed, born; columns
 
@@ -46,12 +47,12 @@ class Limits:
 
     Attributes:
         high: score from which a detection is confident.
-        low: score from which a detection is looked at at all.
+        low: score below which a detection is ignored.
         activate: score from which a confident detection starts a track.
         match: lowest overlap, times score, of a confident detection with its track.
         keep: seconds that a lost track is remembered, in frames at 30 per second, scaled by the rate.
         confirm: detections in a row before a track gets its number; those in the first frame count twice.
-        by_class: never joins detections of two classes.
+        by_class: whether a track keeps its class, and is never paired with a detection of another one.
     """
 
     high: float = 0.6
@@ -64,13 +65,13 @@ class Limits:
 
 
 class ByteTrack:
-    """Numbers the detections of one stream, frame by frame. Not thread-safe; one tracker per stream.
+    """Tracker that numbers the objects of one stream, frame by frame. Not thread-safe.
 
     An unconfirmed track ends with its first miss.
 
     Args:
-        limits: those by default are the paper's.
-        rate_hz: how often ``update`` is called per second.
+        limits: thresholds; the defaults are the paper's.
+        rate_hz: calls of :meth:`update` per second.
     """
 
     motion: Motion = ASPECT_AND_HEIGHT
@@ -79,7 +80,7 @@ class ByteTrack:
         self._limits = limits
         frames = round(limits.keep * _REFERENCE_RATE_HZ) * rate_hz / _REFERENCE_RATE_HZ
         self._maximum_missed = math.ceil(frames) + 1
-        # Of 1 and of `high`, how much of an overlap counts: 1 and 0.6 as published, whatever `high` is.
+        # An overlap counts fully at score 1, and by the published 0.6 at score `high`.
         self._slope = (1 - _REFERENCE_HIGH) / max(1 - limits.high, 1e-9)
         self._next_id, self._frame = 1, 0
         self._reals: F64 = np.zeros((ROWS, _FIRST_CAPACITY))
@@ -91,10 +92,10 @@ class ByteTrack:
         return len(self._ids)
 
     def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
-        """Advance one frame, as :meth:`edgert.stages.track.Tracker.update`; numbers are in the order of confirmation.
+        """Advance by one frame; see :meth:`edgert.stages.track.Tracker.update`. Numbers follow confirmation.
 
         Raises:
-            StageError: shapes disagree, or a box or score is NaN or infinite; no track has changed then.
+            StageError: shapes disagree, or a box or score is NaN or infinite. Tracks are unchanged then.
         """
         sides = _checked(boxes, scores, classes)
         self.predict()
@@ -102,7 +103,7 @@ class ByteTrack:
         partner = self._associate(sides, scores, classes, high)
         rows = (partner != _NONE).nonzero()[0]
         columns = partner.take(rows)
-        if len(scores):  # -1 takes the last detection, to no effect
+        if len(scores):  # a track without a detection takes the last one by index -1, which correct() ignores
             self.motion.correct(self._state, seen.take(partner, axis=1), partner != _NONE)
         self._missed += 1
         self._missed[rows] = 0
@@ -121,18 +122,18 @@ class ByteTrack:
         return ids
 
     def predict(self) -> None:
-        """Advance one frame without a detector: boxes move on, nothing counts as missed."""
+        """Advance by one frame without detections: boxes move on, and nothing counts as missed."""
         self._frame += 1
         self.motion.predict(self._state, self._missed > 0, ~self._is_fresh())
 
     def ahead(self, steps: float) -> tuple[I64, F64]:
-        """Return where the objects of the last update are later, at constant velocity.
+        """Predict where the objects of the last update are later, at constant velocity.
 
         Args:
-            steps: of the time between two updates; may be a fraction.
+            steps: number of update intervals; may be a fraction.
 
         Returns:
-            their numbers (N,), and (N, 4) pixels by which the sides of their boxes have moved.
+            numbers (N,) of the objects, and (N, 4) pixels by which the sides of their boxes have moved.
         """
         rows = ((self._missed == 0) & (self._ids != UNTRACKED)).nonzero()[0]
         state = self._state.take(rows, axis=1)
@@ -140,12 +141,12 @@ class ByteTrack:
         return self._ids.take(rows), moved.T
 
     def _is_fresh(self) -> Mask:
-        """Return which tracks were seen once and have no number yet."""
+        """Return a mask of the tracks that were seen once and have no number yet."""
         fresh: Mask = (self._hits == 1) & (self._ids == UNTRACKED)
         return fresh
 
     def _associate(self, sides: F64, scores: F32, classes: I32, high: Mask) -> Index:
-        """Pair tracks and detections in three steps; return for each track the row of its detection, or -1."""
+        """Pair tracks and detections in three steps; return the row of each track's detection, or -1."""
         limits = self._limits
         overlaps = iou(self.motion.sides(self._state[:4]), sides)
         if limits.by_class:
@@ -171,21 +172,21 @@ class ByteTrack:
         return partner
 
     def _likeness(self, fused: F64, overlaps: F64, confident: Index) -> F64:
-        """Return how alike tracks and confident detections are; trackers with more than boxes override it."""
+        """Return the similarity of tracks and confident detections; subclasses with more than boxes override it."""
         return fused
 
     def _learn(self, partner: Index, born: Index) -> None:
-        """Store further features of the detections, for the present and then the new tracks, in order."""
+        """Store further features of the detections, first for the existing, then for the new tracks, in order."""
 
     def _confirm(self) -> None:
-        """Give numbers to the tracks that have been seen often enough."""
+        """Assign numbers to the tracks that were seen often enough."""
         ripe = ((self._ids == UNTRACKED) & (self._hits >= self._limits.confirm)).nonzero()[0]
         if len(ripe):
             self._ids[ripe] = np.arange(self._next_id, self._next_id + len(ripe))
             self._next_id += len(ripe)
 
     def _prune(self) -> Index:
-        """Drop tracks lost for too long, and unconfirmed lost ones; return which rows stay, in order."""
+        """Drop tracks that were lost for too long or unconfirmed; return the rows that stay, in order."""
         alive = (self._missed <= self._maximum_missed) & (self._ids != UNTRACKED)
         return self._keep(alive | (self._missed == 0))
 
@@ -198,7 +199,7 @@ class ByteTrack:
         return kept
 
     def _drop_duplicates(self, ids: I64) -> None:
-        """End the younger of a lost track and a visible one at the same place."""
+        """Drop the younger of a lost and a visible track at the same place."""
         lost = (self._missed > 0).nonzero()[0]
         if not len(lost):
             return
@@ -215,7 +216,7 @@ class ByteTrack:
         self._keep(alive)
 
     def _start(self, numbers: F64, classes: I32) -> I64:
-        """Start tracks at rest at these detections; return their ids."""
+        """Start tracks at rest at these detections; return their numbers."""
         born = slice(len(self), len(self) + len(classes))
         self._resize(born.stop)
         started = np.empty((ROWS, len(classes)))
@@ -228,7 +229,7 @@ class ByteTrack:
         return ids
 
     def _resize(self, count: int) -> None:
-        """Show this many tracks; room doubles when it runs out, so that a steady scene allocates none."""
+        """Set the number of tracks. Capacity doubles when it runs out, so that a steady scene allocates nothing."""
         capacity = self._reals.shape[1]
         if count > capacity:
             extra = ((0, 0), (0, max(count, 2 * capacity) - capacity))
@@ -238,14 +239,14 @@ class ByteTrack:
 
 
 def pair(likeness: F64, least: float) -> tuple[Index, Index]:
-    """Return the pairs of rows and columns with the largest sum of likeness above ``least``; none below it."""
+    """Return the pairs of rows and columns with the largest sum of likeness above ``least``."""
     return assign(np.maximum(likeness - least, 0.0))
 
 
 def iou(first: F64, second: F64) -> F64:
     """Return the (A, B) intersection over union of (4, A) with (4, B) boxes; 0 where a box has no area.
 
-    The last pixel belongs to the box, as in the published code, which matters for small boxes.
+    A box includes its last pixel, as in the published code, which matters for small boxes.
     """
     first, second = _closed(first), _closed(second)
     extent = np.minimum(first[2:, :, None], second[2:, None, :])
@@ -268,7 +269,7 @@ def _closed(sides: F64) -> F64:
 
 
 def _area(sides: F64) -> F64:
-    """Return (N,) square pixels, a tiny number for a box without area, so that a union can divide."""
+    """Return (N,) areas in square pixels; a tiny number for boxes without area, so that a union is never 0."""
     extent = np.maximum(sides[2:] - sides[:2], 0.0)
     area: F64 = extent[0] * extent[1]
     area += _TINY
@@ -276,7 +277,7 @@ def _area(sides: F64) -> F64:
 
 
 def _checked(boxes: F32, scores: F32, classes: I32) -> F64:
-    """Return the boxes as (4, N) float64, one contiguous row per side, after checks of boxes and scores."""
+    """Check the detections, and return their boxes as (4, N) float64, one contiguous row per side."""
     count = len(scores)
     if boxes.shape != (count, 4) or scores.shape != (count,) or classes.shape != (count,):
         raise StageError(

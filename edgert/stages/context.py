@@ -1,4 +1,4 @@
-"""Environment that a pipeline gives to the kinds it makes, and helpers that most stages share."""
+"""Environment that a pipeline gives to its sources, stages and sinks, and helpers that most stages share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,25 +17,26 @@ class Context:
     """Argument of ``make`` of sources, stages, sinks and trackers.
 
     Attributes:
-        directory: of the pipeline file; relative input paths start there.
-        clock: of the run.
-        counter: of copies and allocations.
-        stats: the state of the run as plain data, once there is one.
-        function: the user's own, of a ``callback`` sink; None elsewhere.
-        rate_hz: how often results reach a stage, as far as the file shows.
-        score: lowest of the detections that reach it, where a model's ``task:`` sets that.
-        leave: called by a sink whose last window was closed. When all sinks of a pipeline have called it, the pipeline
-            stops.
+        directory: folder of the pipeline file, where relative input paths start.
+        clock: clock of the run.
+        counter: counter of copies and allocations.
+        stats: function that returns the state of the run as plain data; empty before the run.
+        function: the user's function for a ``callback`` sink; None elsewhere.
+        rate_hz: results per second that reach the stage, as far as the file shows.
+        score: lowest score of the detections that reach the stage, where a model's ``task:`` sets one.
+        leave: function that a sink calls when its last window was closed. When all sinks of a pipeline have called it,
+            the pipeline stops.
+        starts_over: whether every run takes the same frames, so that its output replaces the last one's. False for
+            cameras, and wherever frames may come without an end.
         pipeline: name of the pipeline.
-        sources: those whose frames reach it, by name.
-        before: the sections of the stages that its frames come through, by name.
-        control: answers a request to change the pipeline, both lines of JSON; the other argument says who asks.
-        swap_page: the report of the newest swap of a model, as HTML; empty where there was none.
-        run: identifies the run; empty outside one.
-        journal: of what the run decides, where a sink records it; None elsewhere.
-        about: returns what a recording says of the run: its file, models, versions and tasks, as plain data.
-        starts_over: whether a run takes the same frames as the last, so that its output replaces the last one's. Not so
-            for cameras, and wherever frames may come for ever.
+        sources: sources whose frames reach the stage, by name.
+        before: sections of the stages that its frames come through, by name.
+        swap_page: function that returns the report of the newest swap of a model as HTML; empty without one.
+        control: function that answers a request to change the pipeline, both lines of JSON; its second argument names
+            the requester.
+        run: id of the run; empty outside one.
+        journal: journal of the run's decisions, where a sink records it; None elsewhere.
+        about: function that returns the head of a recording of the run: its file, models, versions and tasks.
     """
 
     directory: Path = Path()
@@ -60,17 +61,14 @@ class Context:
     def is_waited_for(self) -> bool:
         """Whether every source can wait for slow stages without loss, as files do.
 
-        Cameras lose frames meanwhile, and programs that submit frames wait themselves.
+        Cameras lose frames meanwhile, and a program that submits frames would itself be held up.
         """
         sources = self.sources.values()
         return bool(sources) and not any(one.live or isinstance(one, ServedSource) for one in sources)
 
 
 class SimpleStage:
-    """A stage without resources: override :meth:`process`, and ``open`` and ``close`` where needed.
-
-    See :class:`~edgert.runtime.Stage`.
-    """
+    """Base of a :class:`~edgert.runtime.Stage` without resources; override :meth:`process`, and others where needed."""
 
     def open(self) -> None:
         """Do nothing."""
@@ -79,10 +77,10 @@ class SimpleStage:
         """Do nothing."""
 
 
-def made(section: Any, name: str, context: Context) -> Any:
-    """Return what the section of a kind describes, not opened yet. Every registered section has ``make``.
+def make_stage(section: Any, name: str, context: Context) -> Any:
+    """Return the stage, sink or tracker that a section describes, not opened. Every registered section has ``make``.
 
     Raises:
-        EdgertError: it cannot be made.
+        EdgertError: its settings cannot work.
     """
     return section.make(name, context)

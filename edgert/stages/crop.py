@@ -1,4 +1,4 @@
-"""Cutting frames: a fixed region, or one frame per detection. Views only; no pixel is copied."""
+"""Crops of frames: a fixed region, or one frame per detection. They are views; only :func:`upright` copies pixels."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ class Geometry:
     def boxes(self, boxes: F32) -> F32:
         """Convert (N, 4) x1, y1, x2, y2 in network pixels to a new array in source pixels, clipped to the image.
 
-        A box with one number that is not finite becomes NaN: clipped, an infinite one would look like the image.
+        A box with a number that is not finite becomes NaN: clipped, an infinite box would cover the image.
         """
         scale, offset, low, high = _rows(self)
         mapped: F32 = boxes.astype(np.float32)
@@ -62,7 +62,7 @@ class Geometry:
 
 @lru_cache(maxsize=64)
 def _rows(geometry: Geometry) -> tuple[F32, F32, F32, F32]:
-    """Return scale, offset, minimum and maximum of x1, y1, x2, y2: the same for every image of a camera."""
+    """Return scale, offset, minimum and maximum of x1, y1, x2, y2; the same for every image of a camera."""
     scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)
     low, high = geometry.bounds[:2], geometry.bounds[2:]
     one, two, three, four = (np.array(pair * 2, np.float32) for pair in (scale, offset, low, high))
@@ -73,9 +73,9 @@ I32 = npt.NDArray[np.int32]
 
 
 def clockwise(corners: F32) -> F32:
-    """Return (N, 4, 2) corners of rotated boxes clockwise from the upper left one, a new array.
+    """Return a new array of (N, 4, 2) corners of rotated boxes, clockwise from the upper left one.
 
-    That one is the upper of the two leftmost, as in PaddleOCR.
+    The first corner is the upper of the two leftmost, as in PaddleOCR.
     """
     rows = np.arange(len(corners))[:, None]
     by_x = corners[rows, np.argsort(corners[..., 0], axis=1, kind="stable")]
@@ -88,24 +88,24 @@ def _by_y(pairs: F32) -> npt.NDArray[np.intp]:
 
 
 _TALL = 1.5
-"""Height over width from which a text box holds vertical text."""
+"""Ratio of height to width from which a box holds vertical text."""
 
 
 def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
-    """Return the content of a rotated box, made upright, as a frame of its own; a tall box is laid on its side.
+    """Return the content of a rotated box as an upright frame; a tall box is turned by 90°.
 
-    PaddleOCR cuts text the same way (``get_rotate_crop_image`` of its ``tools/infer/utility.py``). A copy, counted.
+    PaddleOCR crops text this way (``get_rotate_crop_image`` of its ``tools/infer/utility.py``). The copy is counted.
 
     Args:
-        frame: on the host or a GPU.
+        frame: frame on the host or a GPU.
         corners: (4, 2) float32 x, y in source pixels.
-        margin: added on each side, as a part of the box.
+        margin: margin on each side, as a part of the box.
     """
     box = clockwise(corners[None])[0] - np.array(origin_of(frame), np.float32)
     center = box.mean(axis=0)
     box = center + (box - center) * np.float32(1 + 2 * margin)
     width, height = (max(round(float(np.linalg.norm(box[end] - box[0]))), 1) for end in (1, 3))
-    edges = np.floor(box.min(axis=0)) - 2, np.ceil(box.max(axis=0)) + 3  # what cubic interpolation looks at, too
+    edges = np.floor(box.min(axis=0)) - 2, np.ceil(box.max(axis=0)) + 3  # cubic interpolation reads two pixels beyond
     x1, y1, x2, y2 = np.concatenate(edges).astype(int).tolist()
     limit_x, limit_y = frame.width - 1, frame.height - 1
     part = frame.to_host().crop(min(max(x1, 0), limit_x), min(max(y1, 0), limit_y), max(x2, 1), max(y2, 1))
@@ -125,18 +125,18 @@ def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
 
 
 def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tuple[I32, I32]:
-    """Return which detections to cut out, and where.
+    """Return the detections to crop, and their boxes.
 
     Returns:
         rows (M,) of the detections, best score first, and boxes (M, 4) x1, y1, x2, y2 in integer pixels of the frame,
-        with margin. Boxes are clipped to the frame, and those too small after that are left out.
+        with margin. Boxes are clipped to the frame; those that are then too small are left out.
     """
     origin, corner = np.array(origin_of(frame) * 2, np.float32), np.array([frame.width, frame.height] * 2, np.float32)
     boxes = np.clip(detections.boxes - origin, 0, corner)
     size = boxes[:, 2:] - boxes[:, :2]
     wanted = (size >= config.min_size).all(axis=1)
     if config.classes:
-        labels = detections.labels  # classes are named, or given by number where a model has no names
+        labels = detections.labels  # ``classes:`` has names, or numbers where a model has no names
         numbers = (labels.index(name) if name in labels else whole_number(name) for name in config.classes)
         wanted &= np.isin(detections.classes, [number for number in numbers if number is not None])
     rows = np.flatnonzero(wanted)
@@ -148,20 +148,20 @@ def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tupl
 
 
 def check_classes(config: CropConfig, labels: Collection[str], where: str) -> None:
-    """Raise ConfigError for a class that no model before the crop knows: it would cut out nothing, silently."""
+    """Raise ConfigError for a class that no model before the crop has, because it would silently crop nothing."""
     for name in config.classes:
         if name in labels or whole_number(name) is not None:
             continue
         raise ConfigError(
             f"no class {name!r}{nearest(name, labels)}",
-            why=f"the models before this stage know {len(labels)} classes by name" if labels else "no model names any",
+            why=f"the models before this stage have {len(labels)} named classes" if labels else "no model names any",
             where=where,
             fix="write a name of the labels file, or a class number" if labels else "give the model task: {labels: …}",
         )
 
 
 class CropRegion(SimpleStage):
-    """A stage that narrows every frame to a fixed part of it.
+    """Stage that crops every frame to a fixed part of it.
 
     Args:
         region: x1, y1, x2, y2 as parts 0–1 of the frame.
@@ -178,7 +178,7 @@ class CropRegion(SimpleStage):
 
 
 class CropDetections(SimpleStage):
-    """A stage that makes one result per detection, its frame cut to the box, its detections narrowed to that one."""
+    """Stage that makes one result per detection, with the frame cropped to its box and that detection alone."""
 
     def __init__(self, name: str, config: CropConfig) -> None:
         self.name, self._config = name, config

@@ -1,4 +1,4 @@
-"""The place of each detected object, from the depth image of its camera or of a model."""
+"""Position of each detected object, from a camera's depth image or a model's depth map."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgert.runtime.records import F32, DepthMap, Detections
 from edgert.stages.context import Context, SimpleStage
 
 _MIDDLE = np.linspace(0.25, 0.75, 15, dtype=np.float32)
-"""Places across a box where its depth is read: its edges show the background."""
+"""Fractions of a box's side at which depth is read. Its edges show the background."""
 _Camera = tuple[float, float, float, float] | None
 
 
@@ -34,10 +34,10 @@ class DistanceSection(section.PackageStage):
 
 
 class Distance(SimpleStage):
-    """A stage that adds positions to the newest detections.
+    """Stage that adds positions to the newest detections.
 
-    It reads the depth image that came with the frame, else the newest metric depth map of a model. Without either, the
-    result goes on as it is.
+    It reads the depth image of the frame, else the newest metric depth map of a model. Without either, the result
+    passes unchanged.
     """
 
     effort: ClassVar[str] = "little"
@@ -67,11 +67,11 @@ def positions_of(
     Args:
         boxes: (N, 4) float32 x1, y1, x2, y2 in pixels of the frame.
         depth: (h, w) uint16 millimeters or float32 meters; 0 and NaN are unknown.
-        region: x1, y1, x2, y2 that the depth covers, in pixels of the frame.
-        camera: focal lengths and center in pixels of the frame.
+        region: x1, y1, x2, y2 of the area that the depth covers, in pixels of the frame.
+        camera: focal lengths and center in pixels of the frame; None where they are unknown.
 
     Returns:
-        (N, 3) float32 meters; NaN in x and y without ``camera``, and everywhere where no depth is known.
+        (N, 3) float32 meters; x and y are NaN without ``camera``, and all three where the depth is unknown.
     """
     count = len(boxes)
     x, y = (_samples(boxes, axis, region, depth.shape[1 - axis]) for axis in (0, 1))

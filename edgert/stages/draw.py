@@ -1,4 +1,4 @@
-"""The draw stage: all records of a result painted on its frame, in an order that keeps them visible."""
+"""``draw:`` stage: the records of a result painted on an image of its frame."""
 
 import logging
 import math
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edgert.draw")
 
-_LENGTH = 30  # centers: a second of video
+_LENGTH = 30
+"""Centers of a trail, about a second of video."""
 
 
 class Trails:
-    """The last centers of every track of one stream."""
+    """Last centers of every track of one stream."""
 
     def __init__(self) -> None:
         self._tracks: dict[int, _Track] = {}
@@ -53,8 +54,8 @@ class Trails:
         for number in [number for number, one in self._tracks.items() if self._frames - one.seen > _LENGTH]:
             del self._tracks[number]
 
-    def of(self, record: Detections) -> list[tuple[int, npt.NDArray[np.float64]]]:
-        """Return (track number, (N, 2) source pixels, oldest first) of every object that is in the image now.
+    def paths(self, record: Detections) -> list[tuple[int, npt.NDArray[np.float64]]]:
+        """Return (track number, (N, 2) source pixels, oldest first) of every tracked object of a record.
 
         The arrays are valid until the next :meth:`add`.
         """
@@ -63,7 +64,7 @@ class Trails:
 
 
 class _Track:
-    """Centers, each written twice, so that the last of them lie in a row wherever they start."""
+    """Ring buffer of centers. Each is written twice, so that the last ones are always contiguous."""
 
     def __init__(self) -> None:
         self._centers, self._count, self.seen = np.zeros((2 * _LENGTH, 2)), 0, 0
@@ -78,21 +79,22 @@ class _Track:
         return self._centers[start : start + min(self._count, _LENGTH)]
 
 
-# Sizes by the image's shorter side, chosen by eye from 320x240 to 1920x1080: 1 to 3 px of line, 10 to 26 px of text.
+# Sizes depend on the image's shorter side, chosen by eye from 320x240 (lines of 1 px, text of 10 px) to 1920x1080
+# (3 px, 26 px).
 _LINE_PER_ROOT_PX = 0.1
 _TEXT_SHARE = 1 / 42
 _TEXT_PX = (10, 30)
 _TILE_TEXT_PX = 11  # on the viewer's screen
-_RATE_MEMORY = 0.9  # weight of the past in the frame rate shown
+_RATE_MEMORY = 0.9  # weight of the past in the displayed frame rate
 
 
 class Overlay:
-    """A painter of results onto images. It stores trails and frame rates, so each place that draws needs its own.
+    """Painter of results onto images. It stores trails and frame rates, so each stage that draws needs its own.
 
     Args:
-        elements: of ``boxes labels masks keypoints trails zones stats``.
-        tile_px: width of the 16:9 tile that viewers see the image in; text has a size to be read there, and labels
-            are names only. 0: text has a size for the image itself.
+        elements: some of ``boxes labels masks keypoints trails zones stats``.
+        tile_px: width of the 16:9 tile in which viewers see the image. Text is then legible in the tile, and labels are
+            names only. 0 sizes text for the image.
     """
 
     def __init__(self, elements: Collection[str], clock: Clock = REAL, tile_px: int = 0) -> None:
@@ -121,9 +123,9 @@ class Overlay:
             if isinstance(record, Detections) and record.ids is not None and "trails" in self._elements:
                 trails = self._trails[result.frame.stream]
                 trails.add(record)
-                found += shapes.trails(canvas, trails.of(record))
+                found += shapes.trails(canvas, trails.paths(record))
         if "zones" in self._elements:
-            found += [shape for one in shown if isinstance(one, Zones) for shape in shapes.places(canvas, one)]
+            found += [shape for one in shown if isinstance(one, Zones) for shape in shapes.zone_outlines(canvas, one)]
         if "boxes" in self._elements:
             for record in shown:
                 found += _boxes(canvas, record, canvas.line_px)
@@ -139,7 +141,7 @@ class Overlay:
             for one in crops:
                 found += _notes(canvas, one, result.outputs.get(one.parent))
         if "zones" in self._elements:
-            found += [label for one in shown if isinstance(one, Zones) for label in shapes.place_labels(canvas, one)]
+            found += [label for one in shown if isinstance(one, Zones) for label in shapes.zone_labels(canvas, one)]
         return found + self._headings(canvas, result, shown)
 
     def _headings(self, canvas: Canvas, result: Result, records: list[Record]) -> list[Shape]:
@@ -165,7 +167,7 @@ class Overlay:
 
 
 class _Rate:
-    """Frames per second, smoothed."""
+    """Smoothed number of frames per second."""
 
     def __init__(self) -> None:
         self._last_ns: int | None = None
@@ -199,9 +201,9 @@ def _canvas(size: tuple[int, int], result: Result, tile_px: int) -> Canvas:
 
 
 def current_outputs(result: Result) -> dict[str, Record]:
-    """Return the outputs to show: detections that a tracker has numbered are not shown a second time."""
+    """Return the outputs to show, without detections that a tracker repeats with numbers."""
     shown: dict[str, Record] = {}
-    numbered: list[tuple[type, tuple[str, ...]]] = []  # the kind and labels of detections that have numbers
+    numbered: list[tuple[type, tuple[str, ...]]] = []  # type and labels of detections with track numbers
     for stage, record in reversed(list(result.outputs.items())):
         if isinstance(record, Detections):
             kind = type(record), record.labels
@@ -234,25 +236,21 @@ def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> Iterable[Shap
             yield from shapes.notes(canvas, np.asarray(parent.boxes[row]), texts, shades[row])
 
 
-# ``draw:`` makes the one BGR image of a frame and paints on it what the stages before found, where the frame is.
-
-# Images that live as long as somebody looks at them.
-#
-# A drawn image does not end with its frame: an encoder, a viewer of the live page or the user keeps it as long as
-# he likes. So its lease is given back at once, and what protects it is that a Pool never lends a buffer that any
-# array still refers to. Code that holds the image, or a view of it, is safe without doing anything.
+# An encoder, a viewer of the live page or the user may keep a drawn image for longer than its frame. So its lease is
+# released at once. A Pool never reuses a buffer that an array still refers to, so that code which holds the image, or a
+# view of it, is safe without further steps.
 
 _IN_FLIGHT = 6  # being painted, waiting in a queue or two, in a sink, shown to a viewer
 Shapes = Callable[[tuple[int, int]], Sequence[Shape]]
-"""A function from (width, height) of an image to the shapes to paint on it."""
+"""Function from (width, height) of an image to the shapes to paint on it."""
 
 
-class Images:
-    """Reusable images of one size, arrays of a Pool or GPU images. One thread takes them, any may use them."""
+class ImagePainter:
+    """Maker of BGR images of results, in reused memory of the host or a GPU. For one thread; its images are for any."""
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
-        self._painters: dict[int, GpuPainter] = {}  # by the number of the GPU
+        self._painters: dict[int, GpuPainter] = {}  # by ordinal of the GPU
         self._downloader = Downloader()
         self._why_not = self._logged = ""
 
@@ -271,10 +269,10 @@ class Images:
         lease.release()
         return buffer.reshape(shape)
 
-    def painted(self, result: Result, width: int | None, found: Shapes) -> U8:
-        """Return a new BGR image of the frame, or of what was drawn before, with shapes on it.
+    def paint(self, result: Result, width: int | None, found: Shapes) -> U8:
+        """Return a new BGR image of the frame, or of the image drawn before, with shapes painted on it.
 
-        It is ``width`` pixels wide when given. It is on the GPU where the frame is, else an array, counted as a copy.
+        It is ``width`` pixels wide when given. It is on the GPU if the frame is, else an array, counted as a copy.
         Where kernels cannot be compiled, frames on the GPU are copied to the host, which is logged once.
         """
         source_height, source_width = _size(result)
@@ -283,13 +281,13 @@ class Images:
         if is_on_gpu(result):
             if (painter := self._painter(result)) is not None:
                 return cast("U8", painter.paint(_source(result), size, found(size)))
-            result = _brought_down(result)
-        image = self._copied(result, size)
+            result = _to_host(result)
+        image = self._bgr_copy(result, size)
         paint(image, found(size))
         return image
 
-    def shown(self, result: Result) -> U8:
-        """Return (h, w, 3) BGR on the host: the drawn image, or the frame where nothing was drawn.
+    def host_image(self, result: Result) -> U8:
+        """Return (h, w, 3) BGR on the host: the drawn image, or the frame if nothing was drawn.
 
         Conversions, and copies from a GPU, are counted.
         """
@@ -298,12 +296,12 @@ class Images:
                 return self._downloader.image(cast("DeviceView", result.image))
             if (painter := self._painter(result)) is not None:
                 return self._downloader.image(painter.paint(result.frame, _size(result)[::-1], ()))
-            result = _brought_down(result)
+            result = _to_host(result)
         if result.image is not None:
             return result.image
         if result.frame.format == "bgr":
             return result.frame.planes[0]
-        return self._copied(result, (result.frame.width, result.frame.height))
+        return self._bgr_copy(result, (result.frame.width, result.frame.height))
 
     def close(self) -> None:
         """Free the buffers; images that are still in use stay valid."""
@@ -312,7 +310,7 @@ class Images:
         while self._painters:
             self._painters.popitem()[1].close()
 
-    def _copied(self, result: Result, size: tuple[int, int]) -> U8:
+    def _bgr_copy(self, result: Result, size: tuple[int, int]) -> U8:
         frame = result.frame
         image = self.take((size[1], size[0], 3), frame.lease.counter)
         if result.image is None:
@@ -325,7 +323,7 @@ class Images:
         return image
 
     def _painter(self, result: Result) -> "GpuPainter | None":
-        """Return the painter for the GPU that holds the result's pixels; None where it has no kernels for them."""
+        """Return the painter for the GPU that holds the result's pixels; None where it cannot paint them."""
         from edgert.stages.gpu.overlay import GpuPainter, device_of, unreadable
 
         source = _source(result)
@@ -356,35 +354,35 @@ def _size(result: Result) -> tuple[int, int]:
     return (result.frame.height, result.frame.width) if result.image is None else result.image.shape[:2]
 
 
-def _brought_down(result: Result) -> Result:
+def _to_host(result: Result) -> Result:
     if result.image is None:
         return replace(result, frame=result.frame.to_host())
     return replace(result, image=cast("DeviceView", result.image).to_host())
 
 
 class Draw(SimpleStage):
-    """Results come out with a ``image``; the frame itself is never touched.
+    """Stage that adds an ``image`` to each result; the frame itself is never modified.
 
-    The image is valid as long as anybody refers to it, with or without the frame's lease. Making it is the one copy
-    of this stage, and counted; of a frame on a GPU it is made there, and nothing comes down. At steady state nothing is
-    allocated. With ``width`` the planes are scaled first and only the small image is converted.
+    The image is valid as long as something refers to it, with or without the frame's lease. Making it is the only copy
+    of this stage, and counted. For a frame on a GPU it is made on the GPU. At steady state nothing is allocated. With
+    ``width`` the planes are scaled first, and only the small image is converted.
     """
 
     def __init__(self, name: str, config: DrawStage, clock: Clock = REAL) -> None:
         self.name = name
         self._width = config.width
         self._overlay = Overlay(config.draw, clock)
-        self._images = Images()
+        self._images = ImagePainter()
         self._writes = not {"labels", "stats"}.isdisjoint(config.draw)
 
     def open(self) -> None:
-        """Load the font, in parallel with files and models that open."""
+        """Load the font, while files and models open in other threads."""
         if self._writes:
             load_font()
 
     def process(self, result: Result) -> Result:
-        """Return the result with its image. An image drawn before is copied, because other stages see it."""
-        image = self._images.painted(result, self._width, lambda size: self._overlay.shapes(size, result))
+        """Return the result with its image. An image drawn before is copied, because other stages may use it."""
+        image = self._images.paint(result, self._width, lambda size: self._overlay.shapes(size, result))
         return replace(result, image=image)
 
     def close(self) -> None:
@@ -397,17 +395,18 @@ KEY = "simulated"
 _LABEL_SHARE, _LEAST_PX = 1 / 30, 12
 
 
-class Marked:
-    """Stage that labels every result of a simulated board, also in its image, so that it is not taken for real.
+class SimulationLabel:
+    """Sink wrapper that marks every result of a simulated board, so that it cannot be mistaken for a real one.
 
     Args:
-        shows: whether the sink shows images; they are copied, since other stages may see them, too.
+        shows: whether the sink shows images, which then get a label. They are copied, because other stages may use
+            them.
     """
 
     def __init__(self, sink: Stage, label: str, shows: bool) -> None:
         self._sink, self._label, self._shows = sink, label, shows
         self.closing_s: float = getattr(sink, "closing_s", 0.0)
-        self._images = Images()
+        self._images = ImagePainter()
 
     def open(self) -> None:
         self._sink.open()
@@ -415,7 +414,7 @@ class Marked:
     def process(self, result: Result) -> Result | Iterable[Result] | None:
         result = result.with_output(KEY, self._label)
         if self._shows:
-            result = replace(result, image=self._images.painted(result, None, self._mark))
+            result = replace(result, image=self._images.paint(result, None, self._mark))
         return self._sink.process(result)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Named vectors on the disk, which those that a model writes are compared with."""
+"""Named vectors in a file, with which a model's vectors are compared."""
 
 import io
 import json
@@ -24,15 +24,15 @@ log = logging.getLogger("edgert.gallery")
 F32 = npt.NDArray[np.float32]
 _POLL_S = 1.0
 """Seconds between two checks of the file for changes."""
-_FIX = "make it again with edgert.Gallery, or put a copy back"
+_FIX = "create it again with edgert.Gallery, or restore a copy"
 _BYTES = {".npz": limits.GALLERY_BYTES, ".json": limits.GALLERY_JSON_BYTES}
 _DIRECTORY_BYTES = 1 << 16
-"""Most bytes of an archive's directory: a gallery has two members, and each takes ten times as much in memory."""
+"""Limit of an archive's directory. A gallery has two members; each entry takes ten times its bytes in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Content:
-    """The content of a file: (N,) names, (N, D) vectors of length 1, and the file's version."""
+    """Content of a file: (N,) names, (N, D) vectors of length 1, and the file's version."""
 
     names: tuple[str, ...]
     vectors: F32
@@ -42,108 +42,108 @@ class _Content:
 class Gallery:
     """Named vectors in a file, ``.npz`` or ``.json``; a name may have several.
 
-    A pipeline whose task says ``match: FILE`` sees within a second what is added here, in its own process or another.
-    An ``.npz`` holds ``names`` (N,), text, and ``vectors`` (N, D) float32; a ``.json`` {NAME: [[...], ...], ...}. Files
-    are there whole or not at all. One process adds to a file at a time.
+    A pipeline with ``match: FILE`` in its task reads changes within a second, in its own process or another. A
+    ``.npz`` holds ``names`` (N,), text, and ``vectors`` (N, D) float32; a ``.json`` {NAME: [[...], ...], ...}. Files
+    are replaced atomically. Only one process may add to a file at a time.
 
     Args:
-        path: of the file; it need not be there before the first vector is added.
+        path: path of the file, which may not exist before the first vector is added.
 
     Raises:
-        ConfigError: a file that is no gallery, or whose name ends otherwise.
+        ConfigError: the file is not a gallery, or its name has another suffix.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if self.path.suffix not in (".npz", ".json"):
-            raise ConfigError(f"{self.path} is no gallery", why="it is a file .npz or .json", where=str(self.path))
+            why = "a gallery is a .npz or .json file"
+            raise ConfigError(f"{self.path} is not a gallery", why=why, where=str(self.path))
         self._writing = threading.Lock()
-        self._held = _read(self.path) if self.path.exists() else _Content((), np.zeros((0, 0), np.float32), ())
-        self._looked, self._refused = time.monotonic(), ""
+        self._content = _read(self.path) if self.path.exists() else _Content((), np.zeros((0, 0), np.float32), ())
+        self._checked_s, self._refused = time.monotonic(), ""
 
     def __len__(self) -> int:
-        return len(self._held.names)
+        return len(self._content.names)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the vectors, in their order."""
-        return self._held.names
+        return self._content.names
 
     def check(self, length: int) -> None:
         """Raise ConfigError unless vectors of ``length`` numbers can be compared with those in the gallery."""
-        self._look(at_once=True)
+        self._reload(at_once=True)
         if not len(self):
-            why = "no vector is in it, so nothing could be recognized" if self.path.exists() else "it is not there"
+            why = "it has no vector, so nothing could be recognized" if self.path.exists() else "it does not exist"
             fix = "edgert gallery PIPELINE --add NAME --images PHOTOS"
             raise ConfigError(f"the gallery {self.path} is empty", why=why, fix=fix)
-        held = self._held.vectors.shape[1]
-        if held != length:
+        stored = self._content.vectors.shape[1]
+        if stored != length:
             raise ConfigError(
                 f"the gallery {self.path} is of another model",
-                why=f"its vectors have {held} numbers, and the model writes {length}",
-                fix="make the gallery with the model that it is matched with",
+                why=f"its vectors have {stored} numbers, and the model writes {length}",
+                fix="create the gallery with the model of this pipeline",
             )
 
     def add(self, name: str, vector: npt.ArrayLike) -> None:
         """Add a vector and write the file.
 
         Args:
-            name: of the object; it may have several vectors.
+            name: name of the object; it may have several vectors.
             vector: (D,) numbers, not all 0.
 
         Raises:
-            ConfigError: no name, or a vector unlike those in the gallery; nothing is written then.
+            ConfigError: the name is empty, or the vector's length is not that of the others. Nothing is written then.
             ArtifactError: the file cannot be written.
         """
         one = np.asarray(vector, np.float32)
         if not name or one.ndim != 1:
-            raise ConfigError(
-                "cannot add this vector to a gallery", why=f"it takes a name and a vector, not {one.shape}"
-            )
+            why = f"expected a name and a vector (D,), not shape {one.shape}"
+            raise ConfigError("cannot add this vector to a gallery", why=why)
         with self._writing:
-            self._look(at_once=True)
+            self._reload(at_once=True)
             if len(self):
                 self.check(len(one))
-            vectors = np.concatenate([self._held.vectors.reshape(-1, len(one)), one[None]])
-            self._write((*self._held.names, name), _unit(vectors, str(self.path)))
+            vectors = np.concatenate([self._content.vectors.reshape(-1, len(one)), one[None]])
+            self._write((*self._content.names, name), _unit(vectors, str(self.path)))
 
     def remove(self, name: str) -> int:
-        """Remove all vectors of a name and write the file; return how many they were. Raises as :meth:`add`."""
+        """Remove all vectors of a name and write the file; return their number. Raises what :meth:`add` does."""
         with self._writing:
-            self._look(at_once=True)
+            self._reload(at_once=True)
             kept = [index for index, other in enumerate(self.names) if other != name]
             gone = len(self) - len(kept)
             if gone:
-                self._write(tuple(self.names[index] for index in kept), self._held.vectors[kept])
+                self._write(tuple(self.names[index] for index in kept), self._content.vectors[kept])
             return gone
 
     def match(self, vector: F32) -> tuple[str, float]:
         """Return the name of the vector with the highest cosine, and that cosine; ``""`` and 0 without vectors."""
-        self._look()
-        held = self._held
-        if not held.names or held.vectors.shape[1] != len(vector):
+        self._reload()
+        stored = self._content
+        if not stored.names or stored.vectors.shape[1] != len(vector):
             return "", 0.0
-        cosines = np.einsum("nd,d->n", held.vectors, vector)  # in this thread: BLAS would wake others for it
+        cosines = np.einsum("nd,d->n", stored.vectors, vector)  # einsum works in this thread; BLAS would wake others
         best = int(cosines.argmax())
         length = float(np.linalg.norm(vector))
-        return held.names[best], float(cosines[best]) / length if length > 0 else 0.0
+        return stored.names[best], float(cosines[best]) / length if length > 0 else 0.0
 
-    def _look(self, at_once: bool = False) -> None:
-        """Read the file again where it has changed. On an error the old content stays, and it is logged once."""
+    def _reload(self, at_once: bool = False) -> None:
+        """Read the file again if it has changed. On an error the old content stays, and the error is logged once."""
         now = time.monotonic()
-        if not at_once and now - self._looked < _POLL_S:
+        if not at_once and now - self._checked_s < _POLL_S:
             return
-        self._looked = now
-        if _version(self.path) == self._held.version:
+        self._checked_s = now
+        if _version(self.path) == self._content.version:
             return
         try:
-            self._held, self._refused = _read(self.path), ""
+            self._content, self._refused = _read(self.path), ""
         except ConfigError as error:
             if at_once and self.path.exists():
                 raise
             if str(error) != self._refused:
                 self._refused = str(error)
-                log.warning("%s; the vectors that were read before stay", error)
+                log.warning("%s; the vectors that were read before stay in use", error)
 
     def _write(self, names: tuple[str, ...], vectors: F32) -> None:
         if self.path.suffix == ".json":
@@ -158,16 +158,16 @@ class Gallery:
         if len(content) > _BYTES[self.path.suffix] or vectors.nbytes > limits.GALLERY_BYTES:
             raise ConfigError(
                 f"the gallery {self.path} would be too large",
-                why=f"a gallery has {_BYTES[self.path.suffix] >> 20} MiB at most",
+                why=f"the limit of a gallery is {_BYTES[self.path.suffix] >> 20} MiB",
                 fix="remove vectors that are not needed" + ("" if self.path.suffix == ".npz" else ", or use a .npz"),
             )
         replace_bytes(self.path, content)
-        self._held = _read(self.path) if names else _Content(names, vectors, _version(self.path))
+        self._content = _read(self.path) if names else _Content(names, vectors, _version(self.path))
 
 
 @lru_cache(maxsize=64)
 def gallery_at(path: Path) -> Gallery:
-    """Return the gallery of a file, shared by all callers. Raises ConfigError as :class:`Gallery`."""
+    """Return the gallery of a file, shared by all callers. Raises what :class:`Gallery` does."""
     return Gallery(path)
 
 
@@ -180,21 +180,21 @@ def _version(path: Path) -> tuple[int, ...]:
 
 
 def _read(path: Path) -> _Content:
-    """Read a file. Raises ConfigError if it is no gallery; pickles are never loaded."""
+    """Read a file. Raises ConfigError if it is not a gallery; pickles are never loaded."""
     version = _version(path)
     try:
         if not path.is_file():
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
         if (size := path.stat().st_size) > _BYTES[path.suffix]:
-            raise ValueError(f"it has {size >> 20} MiB, and a gallery has {_BYTES[path.suffix] >> 20} MiB at most")
+            raise ValueError(f"it has {size >> 20} MiB, and the limit is {_BYTES[path.suffix] >> 20} MiB")
         content = path.read_bytes()
         names, vectors = _from_json(json.loads(content)) if path.suffix == ".json" else _from_arrays(content)
         for name in names:
-            name.encode()  # half a character would be refused wherever it is written
+            name.encode()  # raises for a lone surrogate, which no output can write
         return _Content(names, _unit(vectors.astype(np.float32, copy=False), str(path)), version)
     except ConfigError:
         raise
-    except Exception as error:  # whatever the readers of zip, NumPy and JSON raise for bytes that are none
+    except Exception as error:  # the readers of zip, NumPy and JSON raise many kinds of errors for damaged files
         raise ConfigError(f"cannot read the gallery {path}", why=cause(error), fix=_FIX) from error
 
 
@@ -207,10 +207,10 @@ def _from_json(data: Any) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
 
 
 def _from_arrays(content: bytes) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
-    """Return what an archive holds. Raises ValueError, and what zipfile raises, for other content."""
+    """Return names and vectors of an archive. Raises ValueError, or zipfile's errors, for other content."""
     end = content.rfind(b"PK\5\6")
     if end < 0 or int.from_bytes(content[end + 12 : end + 16], "little") > _DIRECTORY_BYTES:
-        raise ValueError("it is no .npz of names and vectors")
+        raise ValueError("it is not a .npz of names and vectors")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         vectors = _array(archive, "vectors")
         names = _array(archive, "names")
@@ -222,16 +222,16 @@ def _from_arrays(content: bytes) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    """Return an array of an archive. Raises ValueError where its header says something else than its bytes."""
+    """Return an array of an archive. Raises ValueError where its header does not match its bytes."""
     with archive.open(f"{name}.npy") as member:
         return array_of(member.read(limits.GALLERY_BYTES + 1), limits.GALLERY_BYTES)
 
 
 def _unit(vectors: F32, where: str) -> F32:
-    """Return rows of length 1. Raises ConfigError for one of length 0."""
+    """Return the rows scaled to length 1. Raises ConfigError for a row of zeros, or with NaN or infinity."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not (np.isfinite(lengths) & (lengths > 0)).all():
-        why = "it is all 0, or not numbers"
+        why = "it is all 0, or has NaN or infinite numbers"
         raise ConfigError("a vector of a gallery has no direction", why=why, where=where, fix=_FIX)
     rows: F32 = vectors / lengths
     return rows

@@ -1,4 +1,4 @@
-"""Inference on the CPU: on frames, on crops of detections, in batches, or segment by segment."""
+"""Inference stages on the CPU: on frames, on crops of detections, in batches, or segment by segment."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -21,28 +21,28 @@ from edgert.tracing import HERE
 
 
 class Inference(Protocol):
-    """A model bound to tensors, with what fills and reads them, wherever they are. For one thread at a time."""
+    """A model's bound tensors, with their preprocessor and decoder, on the host or a GPU. For one thread at a time."""
 
     @property
     def rows(self) -> int:
-        """The most frames that fit in one run."""
+        """Maximum number of frames in one run."""
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was given to the engine is done."""
+        """Whether the engine has no run in progress."""
 
     def warm_up(self) -> None:
-        """Make the first frame no slower than the others."""
+        """Run once, so that the first frame is as fast as the others."""
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        """Take a frame into a row of the next run; return the way back to source pixels. The frame may be released."""
+        """Write a frame into a row of the next run; return the map to source pixels. The frame may then be released."""
 
     def run(self, *geometries: Geometry) -> Iterable[Record]:
-        """Run the rows that were filled; return a record for each."""
+        """Run the filled rows; return a record for each."""
 
 
 class PendingRecords(ABC):
-    """Records of a run that has not ended."""
+    """Records of a run that may still be in progress."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Record]: ...
@@ -53,14 +53,14 @@ class PendingRecords(ABC):
 
 
 class HostInference:
-    """An inference slot on the CPU: one set of bound tensors, and what writes and reads it. For one thread at a time.
+    """Inference slot on the CPU: one set of bound tensors with its preprocessor and decoder. For one thread at a time.
 
-    Frames are written straight into the session's bound input, so nothing is copied on the way.
+    Frames are preprocessed straight into the session's bound input, without a further copy.
 
     Args:
-        session: the tensors; owned by this slot.
-        preprocessor: fills the session's image input.
-        decoder: reads its outputs.
+        session: session with the tensors, owned by this slot.
+        preprocessor: writer of the session's image input.
+        decoder: reader of its outputs.
         batched: for every output, whether its first dimension is the batch.
 
     Attributes:
@@ -72,10 +72,10 @@ class HostInference:
     ) -> None:
         self._session, self._preprocessor, self._decoder, self._batched = session, preprocessor, decoder, batched
         self.rows, self.network = preprocessor.rows, preprocessor.network
-        self.idle = True  # runs are waited for
+        self.idle = True  # run() returns when the run has ended
 
     def warm_up(self) -> None:
-        """Run once, so that the first frame does not pay for binding and lazy set-up."""
+        """Run once, so that the first frame does not wait for lazy initialization."""
         self._session.run(1)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
@@ -87,7 +87,7 @@ class HostInference:
         return geometry
 
     def interrupt(self) -> None:
-        """End a run under way, from any thread, where its engine can."""
+        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self._session, "interrupt", bool)()
 
     def run(self, *geometries: Geometry) -> list[Record]:
@@ -106,19 +106,19 @@ class HostInference:
 
 
 class Infer(SimpleStage):
-    """A stage that adds one model's record to every ``every``-th result; the others pass without.
+    """Stage that adds one model's record to every ``every``-th result; the others pass without one.
 
-    The engine belongs to the pipeline, here and in the stages below: closing a stage leaves it as it is.
+    The engine belongs to the pipeline, here and in the stages below: closing a stage does not close it.
 
     Attributes:
-        every: may be set while it runs.
+        every: number of frames from one run to the next; may be set while the stage runs.
     """
 
     def __init__(self, name: str, inference: Inference, every: int = 1) -> None:
         self.name, self._inference, self.every = name, inference, every
 
     def interrupt(self) -> None:
-        """End a run under way, from any thread, where its engine can."""
+        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self._inference, "interrupt", bool)()
 
     def open(self) -> None:
@@ -141,20 +141,20 @@ class Infer(SimpleStage):
 
 
 def newest_detections(result: Result) -> tuple[str, Detections]:
-    """Return the stage with the newest detections, and these; crops are cut from them."""
+    """Return the stage with the newest detections, and these detections, from which crops are made."""
     outputs = reversed(list(result.outputs.items()))
     found = ((stage, record) for stage, record in outputs if isinstance(record, Detections))
     return next(found, ("", result.detections))
 
 
 class InferCrops(Infer):
-    """A stage that runs a model on crops of the newest detections and adds a :class:`~edgert.runtime.Crops` record.
+    """Stage that runs a model on crops of the newest detections and adds a :class:`~edgert.runtime.Crops` record.
 
     Args:
-        inference: as many crops are run at once as it has rows.
-        crop: which detections.
-        every: frames between two runs; the others pass without a record.
-        upright: whether turned boxes are cut out turned upright; what such a model finds has no place in the frame.
+        inference: slot of the model; as many crops are run at once as it has rows.
+        crop: settings that choose the detections to crop.
+        every: number of frames from one run to the next; the others pass without a record.
+        upright: whether rotated boxes are cropped upright; the model's results then have no position in the frame.
     """
 
     def __init__(
@@ -176,28 +176,28 @@ class InferCrops(Infer):
 
 
 @dataclass(slots=True)
-class Choice:
-    """Degradation level of a pipeline's models, written by the governor; 0 is the first model of each."""
+class ModelLevel:
+    """Degradation level of a pipeline's models, written by the governor; 0 runs the first of each stage's models."""
 
     level: int = 0
 
 
 class VariantInference:
-    """Several models, all loaded, of which one runs: every run is of the one that is chosen when its first row comes.
+    """Slots of several loaded models, of which one runs: the one that is chosen when the first row of a run is filled.
 
     Args:
-        inferences: one of each model, with its own preprocessor and decoder; the last stands for all further levels.
-        choice: looked at before each run; shared by all that change together.
+        inferences: slot of each model, with its own preprocessor and decoder; the last one serves all further levels.
+        choice: level that is read before each run, shared by all stages that change together.
     """
 
-    def __init__(self, inferences: Sequence[Inference], choice: Choice) -> None:
+    def __init__(self, inferences: Sequence[Inference], choice: ModelLevel) -> None:
         self._inferences, self._choice = inferences, choice
         self._inference = inferences[0]
         self.rows = min(inference.rows for inference in inferences)
 
     @property
     def idle(self) -> bool:
-        """Whether all of them are: one that was left may still be at its last run."""
+        """Whether no model has a run in progress; the previously chosen one may still have."""
         return all(inference.idle for inference in self._inferences)
 
     def warm_up(self) -> None:
@@ -205,32 +205,32 @@ class VariantInference:
             inference.warm_up()
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        """Take a frame into a row of the next run, which is of the model chosen when row 0 came."""
+        """Write a frame into a row of the next run, of the model that is chosen at row 0."""
         if row == 0:
             self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
         return self._inference.fill(frame, row)
 
     def interrupt(self) -> None:
-        """End a run under way, from any thread, where its engine can."""
+        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self._inference, "interrupt", bool)()
 
     def run(self, *geometries: Geometry) -> Iterable[Record]:
         return self._inference.run(*geometries)
 
 
-# Running a model on frames of several cameras at once, without one camera waiting for another.
+# Batches of frames of several cameras, without one camera waiting for another.
 
 _POLL_NS, _LONG_NS = 300_000, 3_600_000_000_000
 
 
 class BatchedStage(SimpleStage):
-    """A stage whose frames wait in a batcher, and what may be set of it while it runs."""
+    """Base of stages whose frames wait in a batcher, with the settings that may change while they run."""
 
     _batch: Batcher[Result]
 
     @property
     def every(self) -> int:
-        """Frames of a stream between two that the model looks at."""
+        """Number of a stream's frames from one run to the next."""
         return self._batch.every
 
     @every.setter
@@ -238,23 +238,23 @@ class BatchedStage(SimpleStage):
         self._batch.every = every
 
     def hold_until_full(self) -> None:
-        """Run only full batches from now on; the last, partial one runs at the end."""
+        """Run only full batches from now on, except for the last one."""
         self._batch.wait = float("inf")
 
 
 class InferBatch(BatchedStage):
-    """A stage that adds one model's record to every ``every``-th result of a stream, several results at a time.
+    """Stage that adds one model's record to every ``every``-th result of a stream, several results at a time.
 
-    An idle engine runs a frame at once, together with all that have arrived. Batches form while it is busy, as
+    An idle engine runs a frame at once, together with all others that have arrived. Batches form while it is busy, as
     :class:`edgert.policy.Batcher` decides. Each frame is preprocessed on arrival. Results leave in order of arrival.
 
     Args:
-        most: frames in a full batch; no more than the inference slot has rows.
-        wait_s: the longest that the first frame of a batch waits, however busy the engine is.
-        fills: whether a free engine waits for a full batch as well, as long as frames come.
+        most: number of frames in a full batch; no more than the inference slot has rows.
+        wait_s: longest wait of a batch's first frame, however busy the engine is.
+        fills: whether an idle engine also waits for a full batch while frames come.
     """
 
-    limit, in_flight = 1, 0  # runs are waited for
+    limit, in_flight = 1, 0  # collect() returns when the run has ended
 
     def __init__(
         self,
@@ -269,10 +269,10 @@ class InferBatch(BatchedStage):
         self.name, self._inference, self._clock = name, inference, clock
         self._batch = Batcher(most, round(wait_s * 1e9), every, fills)
         self._geometries: list[Geometry] = []
-        self._leaving = deque[tuple[Result, bool]]()  # of the batch that is run, and those that pass without
+        self._leaving = deque[tuple[Result, bool]]()  # (result, whether it gets a record), in order of arrival
 
     def interrupt(self) -> None:
-        """End a run under way, from any thread, where its engine can."""
+        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self._inference, "interrupt", bool)()
 
     def open(self) -> None:
@@ -280,7 +280,7 @@ class InferBatch(BatchedStage):
 
     @property
     def is_ready(self) -> bool:
-        """Whether a batch is full, or waits no longer, or frames pass without one."""
+        """Whether a batch is full or has waited long enough, or frames pass without a run."""
         return bool(self._leaving) or self._batch.is_due(self._clock.now_ns(), idle=False)
 
     def room(self) -> int:
@@ -299,12 +299,12 @@ class InferBatch(BatchedStage):
                 self._geometries.append(self._inference.fill(result.frame, row))
 
     def process(self, result: Result) -> list[Result]:
-        """Run what is held together with one more result, and return all."""
+        """Run the held results together with one more, and return all of them."""
         self.submit((result,), (result,))
         return self.collect(wait=True)
 
     def due_ns(self) -> int | None:
-        """Return when to look whether the batch is to be run; again and again where a free engine runs it at once."""
+        """Return when to check whether the batch must run; soon and repeatedly while it waits for an idle engine."""
         batch, now = self._batch, self._clock.now_ns()
         if batch.is_patient or not batch.held:
             due = batch.due(now, idle=False)
@@ -312,7 +312,7 @@ class InferBatch(BatchedStage):
         return round(min(batch.due(now, self._inference.idle) or now, now + _POLL_NS))
 
     def collect(self, wait: bool) -> list[Result]:
-        """Run the batch if it is due, the engine is free, or it is waited for; return what leaves with it."""
+        """Run the batch if it is due, the engine is idle, or ``wait`` is set; return the results that are done."""
         batch = self._batch
         idle = not batch.is_patient and self._inference.idle
         if batch.is_due(self._clock.now_ns(), idle, last=wait):
@@ -326,7 +326,7 @@ class InferBatch(BatchedStage):
         return out
 
     def close(self) -> None:
-        """Release what was held when a pipeline was broken off."""
+        """Release the results that are still held after an interrupted run."""
         for result in self.give_up():
             result.frame.lease.release()
 
@@ -338,38 +338,38 @@ class InferBatch(BatchedStage):
         return held
 
 
-# A model cut into segments, each a stage of its own, and stages that stay on one core.
+# Models split into segments, each a stage of its own, and stages pinned to one core.
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Result of one segment for the next: the location of the frame's tensors, and how to return them."""
+    """Output of one segment for the next: the chain's slot with the frame's tensors, and the map to source pixels."""
 
     slot: int
     geometry: Geometry
 
 
 class InferSegment(SimpleStage):
-    """One segment of a split model. The first fills the input, the last turns the outputs into a record.
+    """Stage that runs one segment of a split model. The first fills the input, the last decodes the outputs.
 
     While frame n is in the next segment, this one works on frame n + 1, in another slot of the chain.
 
     Args:
-        name: of the stage in the pipeline file, under which the record is kept.
-        chain: shared by the segments of one inference slot.
-        number: of the segment.
+        name: name of the stage in the pipeline file; the key of its record.
+        chain: chain that the segments of one inference slot share.
+        number: number of the segment, from 0.
     """
 
     def __init__(self, name: str, chain: Chain, number: int) -> None:
         self.name, self._chain, self._number = name, chain, number
 
     def open(self) -> None:
-        """Run every slot once, so that the first frames do not pay for lazy set-up."""
+        """Run every slot once, so that the first frames do not wait for lazy initialization."""
         for slot in range(self._chain.slots):
             self._chain.run(self._number, slot)
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`; frames that the first segment left out pass."""
+        """Run the segment; frames that the first segment left out pass."""
         handover = result.outputs.get(self.name)
         if isinstance(handover, Handover):
             self._chain.run(self._number, handover.slot)
@@ -377,10 +377,10 @@ class InferSegment(SimpleStage):
 
 
 class FirstSegment(InferSegment):
-    """The segment that takes frames, every ``every``-th of a stream.
+    """First segment, which takes every ``every``-th frame of a stream.
 
     Args:
-        preprocessors: one per slot, or one for all where they share the input.
+        preprocessors: one preprocessor per slot, or one in all if the slots share the input.
     """
 
     def __init__(self, name: str, chain: Chain, preprocessors: Sequence[Preprocessor], every: int = 1) -> None:
@@ -398,7 +398,7 @@ class FirstSegment(InferSegment):
 
 
 class LastSegment(InferSegment):
-    """The segment whose outputs become the record, in the place of the handover."""
+    """Last segment, whose decoded outputs replace the handover as the stage's record."""
 
     def __init__(self, name: str, chain: Chain, decoder: Decoder, batched: Sequence[bool]) -> None:
         super().__init__(name, chain, chain.segments - 1)
@@ -414,7 +414,7 @@ class LastSegment(InferSegment):
 
 
 class Pinned:
-    """A stage whose thread stays on one core from its opening to its closing."""
+    """Stage wrapper that pins the stage's thread to one core from its opening to its closing."""
 
     def __init__(self, stage: Stage, core: int) -> None:
         self.stage, self._core = stage, core
@@ -429,7 +429,7 @@ class Pinned:
         return self.stage.process(result)
 
     def interrupt(self) -> None:
-        """End a run under way, from any thread, where its engine can."""
+        """Interrupt a run in progress, from any thread, if the engine can."""
         getattr(self.stage, "interrupt", bool)()
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
-"""The kinds of sinks and trackers: their keys in a pipeline file, their facts, and how each is made.
+"""Kinds of sinks and trackers: their keys in a pipeline file, their properties, and how each is created.
 
-A sink or tracker itself is imported when it is made: reading a pipeline file needs none. Of stages, edgert's own have
-verbs.
+The module of a sink or tracker is imported when one is created, because reading a pipeline file needs none.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TIME: dict[str, object] = {"type": "string", "examples": ["1h"]}
 
 
 def about(part: dict[str, object], description: str) -> dict[str, object]:
-    """Return the JSON Schema of a key with its meaning, which editors show."""
+    """Return the JSON Schema of a key with a description, which editors show."""
     return {**part, "description": description}
 
 
@@ -80,6 +79,7 @@ class Keep(Section):
 
 
 def mapping(**keys: dict[str, object]) -> WithJsonSchema:
+    """Return the JSON Schema of a mapping that has at least one of these keys, and no others."""
     return WithJsonSchema({"type": "object", "properties": keys, "additionalProperties": False, "minProperties": 1})
 
 
@@ -111,7 +111,7 @@ class FileSink(SinkStage):
         return self
 
     def rules(self, context: Context) -> Rules:
-        """Return the rules in the sink's form."""
+        """Return the rules for the sink's files."""
         from edgert.stages.sink.output_files import Rules
 
         rotate = getattr(self, "rotate", None) or Rotate.model_construct()
@@ -204,7 +204,7 @@ class Images(FileSink):
 
 
 class PageTls(Section):
-    """The page's certificate, with those between it and its root, and its private key; PEM."""
+    """Certificate of the page, with its chain, and its private key; PEM files."""
 
     cert: FilePath
     key: FilePath
@@ -213,24 +213,24 @@ class PageTls(Section):
     def _is_usable(self) -> PageTls:
         for key, path in (("cert", self.cert), ("key", self.key)):
             if not path.is_file():
-                raise ValueError(f"{key}: there is no file {path}")
+                raise ValueError(f"{key}: the file {path} does not exist")
         self.context()
         return self
 
     def context(self) -> SSLContext:
-        """Return the TLS context. Raises ValueError for files that are no certificate and its key."""
+        """Return the TLS context. Raises ValueError for files that are not a certificate and its key."""
         import ssl
 
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            made.load_cert_chain(self.cert, self.key, password=lambda: "")  # nobody is there to be asked for one
+            context.load_cert_chain(self.cert, self.key, password=lambda: "")  # never prompts for a password
         except (ssl.SSLError, OSError) as error:
             why = "the key is of another certificate" if "KEY_VALUES_MISMATCH" in str(error) else str(error)
             raise ValueError(
                 f"cert: and key: cannot be used: {why}; expected PEM files, the key unencrypted"
             ) from error
-        return made
+        return context
 
 
 def check_token(token: str) -> None:
@@ -332,8 +332,9 @@ class Null(SinkStage):
 
 
 _LEAST_HIGH = 0.25
-"""Lowest ``high`` for models that also give uncertain boxes; the usual one for COCO's detectors."""
-_ABOVE = 0.1  # from `high` to `activate`, as in ByteTrack's published code
+"""Lowest default of ``high``, for models that also give uncertain boxes; the usual score of COCO's detectors."""
+_ABOVE = 0.1
+"""Distance from ``high`` to ``activate``, as in ByteTrack's published code."""
 
 
 class ByteTrackStage(TrackStage):
@@ -361,13 +362,13 @@ class ByteTrackStage(TrackStage):
     def _rises(self) -> ByteTrackStage:
         high = self.high
         if high is not None and "low" in self.model_fields_set and self.low > high:
-            raise ValueError(f"low: {self.low:g} is above high: {high:g}, so that no detection lies between")
+            raise ValueError(f"low: {self.low:g} is above high: {high:g}, so no detection lies between them")
         if self.activate is not None and self.activate < (high or 0.0):
-            raise ValueError(f"activate: {self.activate:g} is below high: {high:g}, and tracks start at high: or above")
+            raise ValueError(f"activate: {self.activate:g} is below high: {high:g}, but tracks start at high: or above")
         return self
 
     def limits(self, score: float | None) -> Limits:
-        """Return the limits for detections of a model with this lowest score, if that is known."""
+        """Return the limits for detections of a model whose lowest score is ``score``; None if unknown."""
         from edgert.stages.bytetrack import Limits
 
         high = max(score or 0.0, _LEAST_HIGH) if self.high is None else self.high
@@ -376,11 +377,11 @@ class ByteTrackStage(TrackStage):
         return Limits(high=high, low=min(self.low, high), activate=max(activate, high), **same)
 
     def thresholds(self, score: float | None) -> str:
-        """Return the limits in words."""
+        """Return the limits as a sentence."""
         limits = self.limits(score)
         follows = " (by the model's score)" if self.high is None and score is not None else ""
         return (
-            f"{self.track}: tracks start at a score of {limits.activate:.2g} and go on from "
+            f"{self.track}: tracks start at a score of {limits.activate:.2g} and continue from "
             f"{limits.high:.2g}{follows}, in doubt from {limits.low:.2g}"
         )
 
@@ -391,7 +392,7 @@ class ByteTrackStage(TrackStage):
 
 
 def tracking_of(config: PipelineConfig, model: str) -> ByteTrackStage | None:
-    """Return how the pipeline tracks a model's objects; None without a tracker, or for one of the user's own."""
+    """Return the tracker of a model's objects; None without a tracker, or for the user's own."""
     trackers = trackers_of(config.stages, config.models, model)
     return next((one for one in trackers if isinstance(one, ByteTrackStage)), None)
 

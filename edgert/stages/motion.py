@@ -1,10 +1,10 @@
-"""Motion of boxes: Kalman filters of constant velocity for all tracks at once, in two published forms.
+"""Motion of boxes: Kalman filters with constant velocity for all tracks at once, in two published forms.
 
 ByteTrack follows center, aspect and height of a box, as SORT's successors do (N. Wojke et al., "Simple Online and
 Realtime Tracking with a Deep Association Metric", ICIP 2017). BoT-SORT follows center, width and height (N. Aharon et
 al., "BoT-SORT: Robust Associations Multi-Pedestrian Tracking", 2022, arXiv:2206.14651, section 3.1). In both the noise
-is relative to the size of the box, and the numbers of a box are independent. So 3 variances for each of 4 numbers are
-the complete covariance. A rotating camera would mix x and y; of that, only the diagonal is kept.
+is relative to the size of the box, and the four numbers of a box are independent. So two variances and one covariance
+per number are the complete covariance matrix. A rotating camera mixes x and y; only the diagonal of that is kept.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 ROWS = 20
-"""Numbers in a column of the state: 4 of the box, their velocities, the variances of both, the covariance."""
-_POSITION, _VELOCITY = 1 / 20, 1 / 160  # standard deviations, of the size (ByteTrack's and BoT-SORT's published code)
+"""Rows of the state: 4 numbers of a box, their velocities, variances, covariances, and variances of velocities."""
+_POSITION, _VELOCITY = 1 / 20, 1 / 160  # standard deviations per size (ByteTrack's and BoT-SORT's published code)
 _FIRST_POSITION, _FIRST_VELOCITY = 2 * _POSITION, 10 * _VELOCITY
 
 
@@ -25,10 +25,10 @@ class Motion:
     """One form of the filter.
 
     Attributes:
-        has_aspect: the third number is width over height, not the width.
-        sized_by: of each number, the row of the box's size that its noise is relative to.
-        frozen: rows whose velocity is forgotten while an object is not seen.
-        first, process, measured: standard deviations of the third number where it is an aspect.
+        has_aspect: whether the third number is width over height, not the width.
+        sized_by: for each number, the row of the size that its noise is relative to.
+        frozen: rows whose velocity becomes 0 while an object is not seen.
+        first, process, measured: standard deviations of the third number if it is an aspect.
     """
 
     has_aspect: bool
@@ -68,7 +68,7 @@ class Motion:
 
         Args:
             state: (20, N) columns of the filter.
-            is_lost: (N,) those that were not seen lately.
+            is_lost: (N,) True for objects that the last update did not see.
             moves: (N,) False for objects at rest, whose uncertainty does not change.
         """
         numbers, velocity, variance, covariance, velocity_variance = state.reshape(5, 4, -1)
@@ -91,7 +91,7 @@ class Motion:
 
         Args:
             state: (20, N) columns of the filter.
-            seen: (4, N) numbers of each object's box; anything where it was not seen.
+            seen: (4, N) numbers of each object's measured box; any values for an object that was not seen.
             is_seen: (N,) False for objects that stay as predicted.
         """
         numbers, velocity, variance, covariance, velocity_variance = state.reshape(5, 4, -1)
@@ -113,7 +113,10 @@ class Motion:
         covariance *= gain
 
     def warp(self, state: F64, affine: F64) -> None:
-        """Move all objects with the camera, in place, by (2, 3): pixels of the last frame → pixels of this one."""
+        """Move all objects with the camera, in place.
+
+        ``affine`` (2, 3) maps pixels of the last frame to pixels of this one.
+        """
         turn, shift = affine[:, :2], affine[:, 2]
         pairs = state.reshape(5, 2, 2, -1)
         pairs[:2] = np.einsum("ij,abjn->abin", turn, pairs[:2])
@@ -130,6 +133,6 @@ class Motion:
 
 
 ASPECT_AND_HEIGHT = Motion(True, (3, 3, 3, 3), slice(3, 4))
-"""The form of ByteTrack."""
+"""Motion of ByteTrack."""
 WIDTH_AND_HEIGHT = Motion(False, (2, 3, 2, 3), slice(2, 4))
-"""The form of BoT-SORT."""
+"""Motion of BoT-SORT."""

@@ -1,4 +1,4 @@
-"""Frames in which something moves, so that models rest while nothing does."""
+"""Motion filter: ends frames in which nothing moves, so that models and sinks rest meanwhile."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
 
-_WIDTH_PX = 160  # of the image that is compared: noise is averaged away, a person far off is still some pixels
-_MEMORY_S = 2.0  # in which the background takes on most of what has come to stay, and of the light
+_WIDTH_PX = 160
+"""Width of the compared image: it averages noise away, and a distant person still has some pixels."""
+_MEMORY_S = 2.0
+"""Time in which the background adopts most of a lasting change, such as of light."""
 
 
 class MotionSection(section.PackageStage):
-    """Motion filter. It passes frames with motion against the background, and one frame every heartbeat.
+    """Filter that passes frames with motion against the background, and one frame every heartbeat.
 
-    Models, trackers and sinks behind it have no work meanwhile.
+    Models, trackers and sinks behind it rest otherwise.
     """
 
     takes_images: ClassVar[bool] = True
@@ -43,11 +45,11 @@ class MotionSection(section.PackageStage):
 
 @dataclass(slots=True)
 class _Scene:
-    """One stream.
+    """State of one stream.
 
     Attributes:
         background: (h, w) float32 gray levels.
-        at_ns, moved_ns, passed_ns: of the last frame, the last with motion, the last that passed.
+        at_ns, moved_ns, passed_ns: media time of the last frame, of the last with motion, and of the last that passed.
     """
 
     background: npt.NDArray[np.float32]
@@ -57,11 +59,11 @@ class _Scene:
 
 
 class MotionGate(SimpleStage):
-    """A stage that ends results of frames in which nothing moves; the first of a stream passes.
+    """Stage that ends results of frames without motion; the first frame of a stream passes.
 
     Args:
-        threshold: gray levels by which a pixel differs from the background.
-        part: of all pixels that must.
+        threshold: gray levels by which a changed pixel differs from the background.
+        part: part of the pixels, 0-1, that must change.
         hold_s, heartbeat_s: see :class:`MotionSection`.
     """
 
@@ -72,14 +74,14 @@ class MotionGate(SimpleStage):
 
     def process(self, result: Result) -> Result | None:
         frame = result.frame
-        image, now_ns = small(frame), frame.media_ns
+        image, now_ns = small_gray_image(frame, _WIDTH_PX), frame.media_ns
         scene = self._scenes.get(frame.stream)
         if scene is None or scene.background.shape != image.shape:
             self._scenes[frame.stream] = _Scene(image.astype(np.float32), now_ns, now_ns - self._hold_ns - 1, now_ns)
             return result
         if self._moves(scene, image):
             scene.moved_ns = now_ns
-        # By time, not by frames, and not faster than a second frame could show that something has gone on.
+        # The weight follows time, not frames. It is limited, so that a change shows in at least two frames.
         weight = min(0.5, max(0.0, (now_ns - scene.at_ns) / 1e9 / _MEMORY_S))
         cv2.accumulateWeighted(image, scene.background, weight)
         scene.at_ns = now_ns
@@ -97,11 +99,11 @@ class MotionGate(SimpleStage):
         return count > self._part * image.size
 
 
-def small(frame: Frame) -> U8:
-    """Return a small gray image of a frame on the host."""
+def small_gray_image(frame: Frame, width: int) -> U8:
+    """Return a gray image (h, w) of the frame on the host, ``width`` pixels wide or as wide as the frame."""
     plane = frame.to_host().planes[0]
     if plane.ndim == 3:
         plane = cast("U8", cv2.extractChannel(plane, 0 if frame.format == "yuyv" else 1))  # luma, or green
-    width = min(_WIDTH_PX, frame.width)
+    width = min(width, frame.width)
     size = width, max(1, round(frame.height * width / frame.width))
     return cast("U8", cv2.resize(plane, size, interpolation=cv2.INTER_AREA)).reshape(size[1], size[0])

@@ -1,6 +1,6 @@
-"""The shapes that results are drawn as, in pixels of the image, and how OpenCV paints them.
+"""Shapes in pixels of an image, and their painting by OpenCV.
 
-Which shapes those are is decided in :mod:`edgert.stages.shapes`; a GPU paints the same ones
+:mod:`edgert.stages.shapes` makes the shapes of each record; a GPU paints the same shapes
 (:mod:`edgert.stages.gpu.overlay`).
 """
 
@@ -17,14 +17,12 @@ from edgert.runtime.frame import U8
 Bgr = tuple[int, int, int]
 I32 = npt.NDArray[np.int32]
 
-# Okabe and Ito, "Color Universal Design", 2008, without black, ordered so that the first few differ most.
 _OKABE_ITO_RGB = (0xE69F00, 0x56B4E9, 0x009E73, 0xF0E442, 0xCC79A7, 0xD55E00, 0x0072B2)
+"""Okabe and Ito, "Color Universal Design", 2008, without black, ordered so that the first few differ most."""
 _LIGHTER = 0.45  # towards white, for the second round
 
 WHITE: Bgr = (255, 255, 255)
 INK: Bgr = (24, 20, 18)
-
-
 _BASE = tuple((rgb & 255, rgb >> 8 & 255, rgb >> 16) for rgb in _OKABE_ITO_RGB)
 _COLORS: tuple[Bgr, ...] = (
     *_BASE,
@@ -33,12 +31,12 @@ _COLORS: tuple[Bgr, ...] = (
 
 
 def color_of(number: int) -> Bgr:
-    """Return the color of a class or track number: always the same, repeating after 14."""
+    """Return the color of a class or track number; colors repeat after 14."""
     return _COLORS[number % len(_COLORS)]
 
 
 def code_of(number: int) -> int:
-    """Return a class, not 0, whose pixels in a mask have that color."""
+    """Return a mask value, not 0, that is painted in the color of a number."""
     return number % len(_COLORS) + len(_COLORS)
 
 
@@ -51,15 +49,16 @@ def text_color(background: Bgr) -> Bgr:
 
 _WEIGHT = 500  # between regular (400) and bold (700): legible when small
 _HERSHEY_PX = 22  # height of OpenCV's stroke font, ascender to baseline, at scale 1
-_PADDING = 0.3  # around a word, in heights of the letters
-_WORDS = 1024
+_PADDING = 0.3  # around a word, relative to the height of the letters
+_WORDS = 1024  # of which the widths are cached
 
 
 class Pen:
     """Text renderer of one height. OpenCV 5 has a Unicode font; older versions draw ASCII strokes only.
 
     Attributes:
-        line_px: from one line of text in a box to the next.
+        height_px: height of the text.
+        line_px: distance of two lines of text, which is the height of a box.
     """
 
     def __init__(self, height_px: int) -> None:
@@ -68,7 +67,7 @@ class Pen:
         self._scale, self._stroke = 0.75 * height_px / _HERSHEY_PX, max(1, round(height_px / 14))
         make_font: Any = getattr(cv2, "FontFace", None)
         self._font = make_font("sans") if make_font is not None else None
-        self._word_px = lru_cache(maxsize=_WORDS)(self._measured)
+        self._word_px = lru_cache(maxsize=_WORDS)(self._text_width)
 
     def label(self, size: tuple[int, int], text: str, left: int, top: int, background: Bgr) -> "Label":
         """Return a box of text with its top left corner at (left, top), moved to stay inside an image of ``size``.
@@ -79,10 +78,6 @@ class Pen:
         left, top = max(0, min(left, size[0] - width)), max(0, min(top, size[1] - self.line_px))
         return Label(left, top, width, text, self, background)
 
-    def boxed(self, image: U8, text: str, left: int, top: int, background: Bgr) -> None:
-        """Paint a box of text."""
-        paint(image, [self.label((image.shape[1], image.shape[0]), text, left, top, background)])
-
     def write(self, image: U8, text: str, left: int, top: int, color: Bgr | int) -> None:
         """Write the text of a box at (left, top), without the box."""
         baseline = left + self._padding_px, top + self._padding_px + round(self.height_px * 0.86)
@@ -92,7 +87,7 @@ class Pen:
         else:
             put(image, text, baseline, color, self._font, self.height_px, _WEIGHT)
 
-    def _measured(self, text: str, size: tuple[int, int]) -> int:
+    def _text_width(self, text: str, size: tuple[int, int]) -> int:
         if self._font is None:
             (width, _), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, self._scale, self._stroke)
             return width
@@ -102,12 +97,12 @@ class Pen:
 
 
 def load_font() -> None:
-    """Write a first word: OpenCV loads its font then, which takes longer than the first frames."""
+    """Measure a first word, so that OpenCV loads its font, which takes longer than the first frames."""
     Pen(_HERSHEY_PX).label((_HERSHEY_PX, _HERSHEY_PX), "a", 0, 0, INK)
 
 
 SUBPIXEL_BITS = 4
-"""Bits of the fraction of a pixel that strokes and dots are placed by, OpenCV's ``shift``."""
+"""Fractional bits of the coordinates of strokes and dots, OpenCV's ``shift``."""
 
 
 class Box(NamedTuple):
@@ -127,7 +122,7 @@ class Box(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A line of text in a filled box, ``pen.line_px`` high."""
+    """Line of text in a filled box, ``pen.line_px`` high."""
 
     left: int
     top: int
@@ -138,7 +133,10 @@ class Label(NamedTuple):
 
 
 class Stroke(NamedTuple):
-    """Lines of one color through ``points`` (N, 2), int32 sixteenths; ``pieces`` are first, last and thickness."""
+    """Polyline through ``points`` (N, 2), int32 sixteenths of a pixel.
+
+    ``pieces`` are (first point, last point, thickness in pixels).
+    """
 
     points: I32
     pieces: tuple[tuple[int, int, int], ...]
@@ -146,7 +144,7 @@ class Stroke(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A filled circle, in sixteenths."""
+    """Filled circle, in sixteenths of a pixel."""
 
     x: int
     y: int
@@ -155,10 +153,13 @@ class Dot(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """(h, w) uint8 class numbers over the region (left, top, right, bottom), half transparent, with smooth edges.
+    """Half transparent mask with smooth edges.
 
-    ``has_background``: class 0 is left as it is. ``is_heat``: they are no classes but values 0–255, from blue to red;
-    with a background the more opaque the greater.
+    Attributes:
+        classes: (h, w) uint8 class numbers.
+        region: left, top, right, bottom that the mask covers, in pixels of the image.
+        has_background: whether class 0 is transparent. In a heat map, greater values are then more opaque.
+        is_heat: whether ``classes`` are values 0–255, painted from blue to red.
     """
 
     classes: U8
@@ -170,12 +171,12 @@ class Mask(NamedTuple):
 Shape = Box | Label | Stroke | Dot | Mask
 _MASK_OPACITY = 0.5
 _HEAT_OPACITY = 0.8
-_VOID = 255  # "no class" in the usual data sets
+_VOID = 255  # "no class" in common data sets
 
 
 @lru_cache(maxsize=4)
 def mask_tables(has_background: bool, is_heat: bool = False) -> tuple[U8, U8]:
-    """Return (256, 1, 3) uint8 for every class: the color to add, and how much of the image stays, in 255ths."""
+    """Return (256, 1, 3) uint8 tables by class: the color to add, and the weight of the image in 255ths."""
     levels = np.arange(256, dtype=np.uint8)[:, None]
     if is_heat:
         opacity = _HEAT_OPACITY * (levels / 255 if has_background else np.ones((256, 1)))[..., None]
@@ -191,7 +192,7 @@ def mask_tables(has_background: bool, is_heat: bool = False) -> tuple[U8, U8]:
 
 
 def mask_cut(mask: Mask, width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the part of an image that the region covers: left, top, right, bottom; of no size without overlap."""
+    """Return left, top, right, bottom of the part of an image that the mask covers; all 0 without overlap."""
     left, top, right, bottom = mask.region
     cut = max(left, 0), max(top, 0), min(right, width), min(bottom, height)
     return cut if cut[0] < cut[2] and cut[1] < cut[3] else (0, 0, 0, 0)
@@ -226,7 +227,7 @@ def _paint_mask(image: U8, mask: Mask) -> None:
         return
     x, y, end_x, end_y = mask.region
     rows, columns = slice(top - y, bottom - y), slice(left - x, right - x)
-    # Color and transparency are both scaled, not the classes, so that edges between classes come out smooth.
+    # Color and opacity are scaled, not the classes, so that edges between classes are smooth.
     added, kept = (
         cv2.resize(cv2.applyColorMap(mask.classes, table), (end_x - x, end_y - y), interpolation=cv2.INTER_LINEAR)
         for table in mask_tables(mask.has_background, mask.is_heat)

@@ -1,6 +1,6 @@
-"""Frames into the engine's bound input tensor: scaled, colored, normalized, laid out, in place.
+"""Preprocessing on the CPU: frames scaled, converted and normalized into the engine's bound input tensor.
 
-Every plane is scaled to network size first, and color is converted after. At 1080p this reads 3 MB of planes and writes
+Every plane is scaled to network size first, and color is converted then. At 1080p this reads 3 MB of planes and writes
 nothing larger than the network's input. Converting first would write 6 MB of BGR per frame, most of it discarded.
 Chroma is scaled straight to the size of the luma. Scaling it to half of that, for OpenCV's own 4:2:0 conversion, is
 cheaper but loses color detail.
@@ -24,19 +24,19 @@ from edgert.stages.crop import F32, Geometry
 
 Array = npt.NDArray[Any]
 _STAND_IN = {"float32": None, "uint8": None, "int8": None, "int32": None, "float16": np.int16}
-"""Type as which cv2.LUT moves pixels of another type: it does not support fp16."""
+"""Tensor types → type that cv2.LUT writes instead, because it does not support fp16; None: the type itself."""
 
-# Where an image lands in the network's input: which part of it, at what size, with what border.
+# Placement of an image in the network's input.
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A part of a frame and its rectangle in the network's input.
+    """Used part of a frame, and its rectangle in the network's input.
 
     Attributes:
-        frame: the part of the frame that is used; a view.
-        left, top, width, height: network pixels it is resized to.
-        geometry: the way back to source pixels.
+        frame: view of the used part of the frame.
+        left, top, width, height: rectangle in network pixels that it is resized to.
+        geometry: map to source pixels.
     """
 
     frame: Frame
@@ -65,7 +65,7 @@ def place(frame: Frame, network: tuple[int, int], config: InputConfig) -> Placem
         width, height = max(round(frame.width * ratio), 1), max(round(frame.height * ratio), 1)
         if config.anchor == "center":
             left, top = (net_w - width) // 2, (net_h - height) // 2
-    elif config.resize == "center_crop":  # the centered part of the network's aspect, so much of what would fit
+    elif config.resize == "center_crop":  # the centered part with the network's aspect, scaled by ``crop``
         across = min(frame.width, frame.height * net_w / net_h) * config.crop
         down = across * net_h / net_w
         x, y = round((frame.width - across) / 2), round((frame.height - down) / 2)
@@ -73,7 +73,7 @@ def place(frame: Frame, network: tuple[int, int], config: InputConfig) -> Placem
     elif config.resize == "none" and (frame.width, frame.height) != network:
         raise StageError(
             f"a frame of {frame.width}x{frame.height} does not fit a model input of {net_w}x{net_h}",
-            why="resize: none passes frames on as they are",
+            why="resize: none does not scale frames",
             where=f"stage {frame.stream!r}",
             fix="write resize: letterbox, stretch or center_crop",
         )
@@ -94,16 +94,16 @@ INTERPOLATIONS = {
 
 @lru_cache(maxsize=8)
 def yuv_matrix(color: Color, order: str) -> F32:
-    """Return (3, 4) float32: rows of ``order`` ("rgb" or "bgr") from (Y, U, V, 1), all 0–255."""
+    """Return the (3, 4) float32 matrix from (Y, U, V, 1) to ``order`` ("rgb" or "bgr"), all 0–255."""
     rows = bgr_matrix(color).astype(np.float32)
     return rows if order == "bgr" else np.ascontiguousarray(rows[::-1])
 
 
 class Resampler:
-    """Scratch memory for images up to the network's size, allocated once.
+    """Scaler and color converter with scratch memory for images up to the network's size, allocated once.
 
     Args:
-        width, height: of the network, pixels.
+        width, height: size of the network's input, pixels.
         order: "rgb", "bgr" or "gray".
         interpolation: one of :data:`INTERPOLATIONS`.
     """
@@ -114,13 +114,13 @@ class Resampler:
         self._yuv = np.empty(pixels * 3, np.uint8)
         self._packed = np.empty(pixels * 3, np.uint8)
         self._image = np.empty(pixels * 3, np.uint8)
-        self._unzipped: tuple[U8, U8, U8] | None = None
+        self._yuyv_planes: tuple[U8, U8, U8] | None = None
 
     def image(self, frame: Frame, width: int, height: int) -> U8:
-        """Return the frame at (height, width[, 3]) uint8 in ``order``, valid until the next call.
+        """Return the frame as (height, width[, 3]) uint8 in ``order``, valid until the next call.
 
-        It is a view of scratch memory or, without any change, of the frame. Gray images of limited-range YUV keep their
-        limited range; see :meth:`gray_is_limited`.
+        It is a view of scratch memory, or of the frame if nothing has to change. Gray images of limited-range YUV keep
+        their limited range; see :meth:`gray_is_limited`.
         """
         if frame.format in ("i420", "nv12", "yuyv"):
             return self._from_yuv(frame, width, height)
@@ -138,7 +138,7 @@ class Resampler:
         return self.order == "gray" and is_yuv and not frame.color.full_range
 
     def _from_yuv(self, frame: Frame, width: int, height: int) -> U8:
-        planes = self._unzip(frame.planes[0]) if frame.format == "yuyv" else frame.planes
+        planes = self._split_yuyv(frame.planes[0]) if frame.format == "yuyv" else frame.planes
         luma = self._resize(planes[0], self._yuv[: width * height].reshape(height, width))
         if self.order == "gray":
             return luma
@@ -154,25 +154,25 @@ class Resampler:
         image = self._view(self._image, height, width, 3)
         return cv2.transform(yuv, yuv_matrix(frame.color, self.order), dst=image)  # type: ignore[return-value]
 
-    def _unzip(self, packed: U8) -> tuple[U8, U8, U8]:
-        """Return YUYV's bytes sorted into planes; OpenCV resizes planes only."""
+    def _split_yuyv(self, packed: U8) -> tuple[U8, U8, U8]:
+        """Return YUYV as three planes, because OpenCV cannot resize it packed."""
         height, width = packed.shape[:2]
-        if self._unzipped is None or self._unzipped[0].shape != (height, width):
+        if self._yuyv_planes is None or self._yuyv_planes[0].shape != (height, width):
             half = (height, width // 2)
-            self._unzipped = np.empty((height, width), np.uint8), np.empty(half, np.uint8), np.empty(half, np.uint8)
-        luma, u, v = self._unzipped
+            self._yuyv_planes = np.empty((height, width), np.uint8), np.empty(half, np.uint8), np.empty(half, np.uint8)
+        luma, u, v = self._yuyv_planes
         cv2.extractChannel(packed, 0, dst=luma)
         quads = np.lib.stride_tricks.as_strided(packed, (height, width // 2, 4), (packed.strides[0], 4, 1))
         cv2.mixChannels([quads], [u, v], [1, 0, 3, 1])
         return luma, u, v
 
     def _resize(self, plane: U8, out: U8) -> U8:
-        """Return the plane at the size of ``out``: in ``out``, or the plane itself if it has that size."""
+        """Return the plane resized into ``out``, or the plane itself if it has that size."""
         if plane.shape == out.shape:
             return plane
         size = (out.shape[1], out.shape[0])
         if self._how == cv2.INTER_CUBIC:
-            with _opencv_alone():
+            with _without_ipp():
                 return cv2.resize(plane, size, dst=out, interpolation=self._how)  # type: ignore[return-value]
         return cv2.resize(plane, size, dst=out, interpolation=self._how)  # type: ignore[return-value]
 
@@ -183,11 +183,11 @@ class Resampler:
 
 
 @contextmanager
-def _opencv_alone() -> Iterator[None]:
-    """Use OpenCV without Intel's library in this thread.
+def _without_ipp() -> Iterator[None]:
+    """Use OpenCV without Intel's IPP in this thread.
 
-    The library's cubic differs from OpenCV's own by a level in every thirtieth pixel. Without it, a network sees the
-    same image on a laptop, a Jetson and a GPU.
+    IPP's cubic interpolation differs from OpenCV's own by one level in every thirtieth pixel. Without IPP, a network
+    gets the same image on a laptop, a Jetson and a GPU.
     """
     before = cv2.ipp.useIPP()
     cv2.ipp.setUseIPP(False)
@@ -207,14 +207,14 @@ def set_opencv_threads(count: int) -> int:
 class Preprocessor:
     """Writer of the rows of one bound input tensor.
 
-    A gray level has 256 values, so mean, std, range and dtype become one table per channel. Normalizing is a look-up
-    that reads a byte and writes the tensor's element, for every dtype the same way.
+    A channel has 256 levels, so mean, std, range and dtype become one table per channel. Normalizing is a look-up that
+    reads a byte and writes the tensor's element, in the same way for every dtype.
 
     Args:
-        config: the model's input.
+        config: ``input:`` of the model.
         tensor: (N, C, H, W) or (N, H, W, C), of float32, float16, uint8, int8 or int32; written in place, owned by the
             caller.
-        where: the model, for messages.
+        where: place of the model, for messages.
 
     Raises:
         ModelError: the tensor is not an image of the configured color and layout.
@@ -226,7 +226,7 @@ class Preprocessor:
         self.layout = layout_of(tensor.shape, config.layout, channels, where)
         if tensor.dtype.name not in _STAND_IN:
             why, fix = f"edgert writes {', '.join(_STAND_IN)}", "export the model with an input of float32 or float16"
-            raise ModelError(f"the model wants {tensor.dtype} pixels", why=why, where=where, fix=fix)
+            raise ModelError(f"the model takes {tensor.dtype} pixels", why=why, where=where, fix=fix)
         check_levels(config, tensor.dtype.name, where)
         stand_in = _STAND_IN[tensor.dtype.name]
         self._tensor = tensor.view(stand_in) if stand_in else tensor
@@ -234,11 +234,11 @@ class Preprocessor:
         height, width = tensor.shape[2:] if self.layout == "nchw" else tensor.shape[1:3]
         self.network = (int(width), int(height))
         self._resampler = Resampler(width, height, config.color, config.interpolation)
-        values = {limited: _values(config, channels, tensor.dtype, limited) for limited in (False, True)}
+        values = {limited: _level_table(config, channels, tensor.dtype, limited) for limited in (False, True)}
         self._values = values[False]
-        # 0–255 as they are, as YOLOX wants them: converting is cheaper than looking up.
+        # Pixels without normalization, as YOLOX takes them: converting is cheaper than a look-up.
         self._plain = stand_in is None and bool((self._values == np.arange(256)).all())
-        self._tables = values  # as cv2.LUT wants them: one table per plane, or one of interleaved channels
+        self._tables = values  # as cv2.LUT takes them: one table per plane, or one of interleaved channels
         if self.layout == "nhwc" and channels > 1:
             self._tables = {
                 limited: np.ascontiguousarray(table.T).reshape(256, 1, channels) for limited, table in values.items()
@@ -247,7 +247,7 @@ class Preprocessor:
         self._bordered: dict[int, tuple[int, int, int, int]] = {}
 
     def into(self, row: int, frame: Frame) -> Geometry:
-        """Write a frame into one row of the tensor; return the mapping back to source pixels.
+        """Write a frame into one row of the tensor; return the map to source pixels.
 
         Raises:
             StageError: the frame does not fit (``resize: none``).
@@ -287,10 +287,10 @@ _CLIPPED = 0.1
 
 
 def check_levels(config: InputConfig, dtype: str, where: str) -> str:
-    """Return what is lost of the 256 gray levels in an input of integers, in words; empty where next to nothing is.
+    """Return a warning about the gray levels that an input of integers cannot hold; empty where it holds nearly all.
 
     Raises:
-        ModelError: hardly any level is left, as a mean and a std for real numbers leave them.
+        ModelError: hardly any level is left, because mean and std are those of a float input.
     """
     if dtype not in _STAND_IN or np.dtype(dtype).kind not in "iu":
         return ""
@@ -299,22 +299,22 @@ def check_levels(config: InputConfig, dtype: str, where: str) -> str:
     inside = (values >= bounds.min) & (values <= bounds.max)
     left = min(len(np.unique(np.clip(row, bounds.min, bounds.max))) for row in values)
     scale = "mean: 128, std: 1" if dtype == "int8" else "mean: 0, std: 1"
-    fix = f"write {scale}: a model that takes {dtype} scales by itself"
+    fix = f"write {scale}: a model that takes {dtype} normalizes its input itself"
     if left < _FEWEST_LEVELS:
         raise ModelError(
             f"input: mean and std leave {left} of 256 gray levels",
-            why=f"the model takes {dtype}, into which {(0 - mean[0, 0]) / std[0, 0]:.3g} to "
-            f"{(255 - mean[0, 0]) / std[0, 0]:.3g} is rounded",
+            why=f"values from {(0 - mean[0, 0]) / std[0, 0]:.3g} to {(255 - mean[0, 0]) / std[0, 0]:.3g} are rounded "
+            f"to the model's {dtype}",
             where=where,
             fix=fix,
         )
     clipped = float(1 - inside.mean(axis=1).min())
-    lost = f"input: mean and std leave {clipped:.0%} of the gray levels beyond what {dtype} holds; {fix}"
+    lost = f"input: mean and std put {clipped:.0%} of the gray levels outside the range of {dtype}; {fix}"
     return lost if clipped > _CLIPPED else ""
 
 
-def _values(config: InputConfig, channels: int, dtype: np.dtype[Any], limited: bool) -> Array:
-    """Return (channels, 256): the tensor's value for every gray level; bit patterns for fp16."""
+def _level_table(config: InputConfig, channels: int, dtype: np.dtype[Any], limited: bool) -> Array:
+    """Return (channels, 256) tensor values for the levels 0–255; bit patterns for fp16."""
     levels = np.arange(256, dtype=np.float64)
     if limited:  # ITU-R BT.601 §2.5.3: black at 16, white at 235
         levels = np.clip(np.rint((levels - 16) * 255 / 219), 0, 255)
@@ -328,7 +328,7 @@ def _values(config: InputConfig, channels: int, dtype: np.dtype[Any], limited: b
 
 
 def layout_of(shape: tuple[int, ...], wanted: str, channels: int, where: str = "") -> str:
-    """Return ``nchw`` or ``nhwc`` for an input shape. Raises ModelError if it is no image of ``channels``."""
+    """Return ``nchw`` or ``nhwc`` for an input shape. Raises ModelError if it is not an image of ``channels``."""
     fits = {"nchw": len(shape) == 4 and shape[1] == channels, "nhwc": len(shape) == 4 and shape[3] == channels}
     found = [layout for layout, ok in fits.items() if ok and wanted in ("auto", layout) and 0 not in shape]
     if not found:

@@ -1,7 +1,7 @@
-"""Private parts of images, made unreadable in the frame itself, before other stages see or record it.
+"""Masking of private parts of images, in the frame itself, before other stages see or record it.
 
 The stage passes on a copy of each frame in which fixed areas, and objects of some classes, are black, blurred or in
-blocks. The stages behind it (models, drawings, recordings, live pages) never have the pixels.
+blocks. The stages behind it (models, drawings, recordings, live pages) never get the original pixels.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ How = Literal["black", "blur", "blocks"]
 F64 = npt.NDArray[np.float64]
 Box = tuple[int, int, int, int]
 _IN_FLIGHT = 6  # frames in queues, in a sink, shown to a viewer
-_COARSE = 8  # squares along the shorter side of what is blurred or in blocks: too few for a face or a plate
+_COARSE = 8
+"""Squares along the shorter side of a blurred part: too few to recognize a face or a plate."""
 _AREAS = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "array"}}}
 
 
 class PrivacySection(section.PackageStage):
     """Masking of image areas, and of objects of some classes, for all later stages.
 
-    Models, drawings, recordings and live pages behind it cannot see them. Objects are those of the stages before it.
+    Models, drawings, recordings and live pages behind it cannot see them. Objects come from the stages before it.
     """
 
     hides: ClassVar[bool] = True
@@ -74,13 +75,13 @@ class PrivacySection(section.PackageStage):
         return self
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
-        """Raise ConfigError where another stage sees the fixed areas that this one hides, and behind drawings."""
+        """Raise ConfigError if another stage sees the fixed areas that this one hides, or if it follows a drawing."""
         for other in upstream(stages, name):
             if isinstance(stages[other], section.DrawStage):
                 raise ConfigError(
                     f"stage {name!r} comes behind {other!r}, whose images show what it hides",
                     where=where(("stages", name, "from")),
-                    fix=f"let {other!r} listen to {name!r}, or to a stage behind it",
+                    fix=f"set from: of {other!r} to {name!r}, or to a stage behind it",
                 )
         if not self.areas:
             return
@@ -88,9 +89,9 @@ class PrivacySection(section.PackageStage):
             passed = set(inputs_of(stage)) & set(self.inputs)
             if other != name and passed and getattr(stage, "stage", "") != self.stage:
                 raise ConfigError(
-                    f"stage {other!r} gets the frames of {min(passed)!r} past {name!r}, and sees what that hides",
+                    f"stage {other!r} gets the frames of {min(passed)!r} directly, and sees what {name!r} hides",
                     where=where(("stages", other, "from")),
-                    fix=f"let it listen to {name!r}, or to a stage behind it",
+                    fix=f"set its from: to {name!r}, or to a stage behind it",
                 )
 
     def make(self, name: str, context: Context) -> Stage:
@@ -98,12 +99,13 @@ class PrivacySection(section.PackageStage):
 
 
 class Privacy(SimpleStage):
-    """A stage whose results have frames of their own, in which areas and objects cannot be seen.
+    """Stage that replaces each frame by a copy in which areas and objects are unreadable.
 
     Args:
-        areas: the points around each; parts 0-1 of the frame, or pixels where one is above 1.
+        areas: polygon of each area; parts 0-1 of the frame, or pixels where a number is above 1.
         classes: labels or numbers of objects.
-        margin: around an object, as a part of its box.
+        how: way to make them unreadable.
+        margin: margin around an object, as a part of its box.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Privacy(SimpleStage):
     ) -> None:
         self.name, self._areas, self._classes, self._how, self._margin = name, areas, classes, how, margin
         self._pools: dict[int, Pool] = {}
-        self._boxes: dict[str, F64] = {}  # of each stream's last frame that a model looked at
+        self._boxes: dict[str, F64] = {}  # objects of each stream's last frame on which a model ran
 
     def process(self, result: Result) -> Result:
         frame = self._copy(result.frame.to_host())
@@ -130,7 +132,7 @@ class Privacy(SimpleStage):
         self._pools.clear()
 
     def _copy(self, frame: Frame) -> Frame:
-        """Return the frame in its own memory, which is not written to while the frame is in use."""
+        """Return a copy of the frame, whose memory is reused only after the frame's end."""
         sizes = [math.prod(plane.shape) for plane in frame.planes]
         buffer, start, planes = self._buffer(sum(sizes), frame.lease.counter), 0, list[U8]()
         for plane, size in zip(frame.planes, sizes, strict=True):
@@ -148,42 +150,42 @@ class Privacy(SimpleStage):
         leased = self._pools[nbytes].acquire(0)
         if leased is None:
             raise StageError("no image buffer is free", why="a lease on one was kept")
-        leased[1].release()  # a pool never lends what an array still refers to
+        leased[1].release()  # a pool never reuses a buffer that an array still refers to
         return leased[0]
 
     def _objects(self, result: Result) -> F64:
-        """Return (N, 4) boxes with margin in source pixels, of all records; the last ones where no model ran."""
+        """Return (N, 4) boxes with margin in source pixels, from all records; the last boxes where no model ran."""
         stream, boxes = result.frame.stream, [np.zeros((0, 4))]
         found = (
             [record for record in result.outputs.values() if isinstance(record, Detections)] if self._classes else []
         )
         if not found:
             return self._boxes.get(stream, boxes[0])
-        _check_known(self._classes, {label for record in found for label in record.labels}, self.name)
+        _check_classes(self._classes, {label for record in found for label in record.labels}, self.name)
         for record in found:
-            own = record.boxes[np.isin(record.classes, _numbers(self._classes, record.labels))].astype(np.float64)
+            own = record.boxes[np.isin(record.classes, _class_numbers(self._classes, record.labels))].astype(np.float64)
             grown = (own[:, 2:] - own[:, :2]) * self._margin
             boxes.append(own + np.concatenate((-grown, grown), axis=1))
         self._boxes[stream] = np.concatenate(boxes)
         return self._boxes[stream]
 
     def _hide(self, frame: Frame, polygon: F64) -> None:
-        """Make the inside of (N, 2) points, pixels of the frame, unreadable in all planes."""
+        """Make the polygon (N, 2), in pixels of the frame, unreadable in all planes."""
         packed = frame.format == "yuyv"
         for number, plane in enumerate(frame.planes):
             step = np.array((2.0 if packed or number else 1.0, 2.0 if number else 1.0))
-            _hide_in(plane, polygon / step, self._how, _black(frame, number), packed)
+            _hide_in_plane(plane, polygon / step, self._how, _black(frame, number), packed)
 
 
 def _in_pixels(points: Sequence[tuple[float, float]], frame: Frame) -> F64:
-    """Return source pixels; in a crop, fractions refer to the complete image."""
+    """Return points in source pixels; in a crop, fractions refer to the full frame."""
     whole = full_frame(frame)
     table = np.array(points, np.float64)
     return table if (table > 1).any() else table * (whole.width, whole.height)
 
 
-def _check_known(classes: Sequence[str], labels: Collection[str], where: str) -> None:
-    """Raise StageError for a name that no model before the stage knows."""
+def _check_classes(classes: Sequence[str], labels: Collection[str], where: str) -> None:
+    """Raise StageError for a name that is no label of a model before the stage."""
     if unknown := [one for one in classes if whole_number(one) is None and labels and one not in labels]:
         raise StageError(
             f"no class {unknown[0]!r}{nearest(unknown[0], labels)}",
@@ -193,8 +195,8 @@ def _check_known(classes: Sequence[str], labels: Collection[str], where: str) ->
         )
 
 
-def _numbers(classes: Sequence[str], labels: Sequence[str]) -> list[int]:
-    """Return numbers of the classes that a record has; an unknown name belongs to another model."""
+def _class_numbers(classes: Sequence[str], labels: Sequence[str]) -> list[int]:
+    """Return the numbers of the classes that a record has; other names belong to another model."""
     found = (labels.index(one) if one in labels else whole_number(one) for one in classes)
     return [number for number in found if number is not None]
 
@@ -208,10 +210,10 @@ def _black(frame: Frame, plane: int) -> tuple[int, ...]:
     return (luma,) if plane == 0 else (128, 128)
 
 
-def _hide_in(plane: U8, polygon: F64, how: How, black: tuple[int, ...], packed: bool) -> None:
+def _hide_in_plane(plane: U8, polygon: F64, how: How, black: tuple[int, ...], packed: bool) -> None:
     """Hide the polygon in one plane, (h, w) or (h, w, C).
 
-    In yuyv, two pixels are one of four channels, and a last odd one becomes black.
+    In yuyv, two pixels are read as one with four channels; a last odd column becomes black.
     """
     if packed and plane.shape[1] % 2:
         if polygon[:, 0].max() >= plane.shape[1] // 2:
@@ -227,7 +229,7 @@ def _hide_in(plane: U8, polygon: F64, how: How, black: tuple[int, ...], packed: 
     corners = [np.rint(polygon - low).astype(np.int32)]
     mask = np.zeros(part.shape[:2], np.uint8)
     cv2.fillPoly(mask, corners, 255)
-    cv2.polylines(mask, corners, True, 255, 2)  # whatever the border touches
+    cv2.polylines(mask, corners, True, 255, 2)  # all pixels that the border touches
     if how == "black":
         part[mask > 0] = black[: part.shape[2]] if part.ndim == 3 else black[0]
         return
@@ -241,6 +243,6 @@ def _hide_in(plane: U8, polygon: F64, how: How, black: tuple[int, ...], packed: 
 
 
 def _pairs(plane: U8) -> U8:
-    """Return a view of (h, w, 2) as (h, w / 2, 4), also of padded rows."""
+    """Return a view of (h, w, 2) as (h, w / 2, 4), even with padded rows."""
     height, width = plane.shape[:2]
     return np.lib.stride_tricks.as_strided(plane, (height, width // 2, 4), (plane.strides[0], 4, 1))

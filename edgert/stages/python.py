@@ -1,4 +1,4 @@
-"""The user's own stage: a function or an object with ``process``, in the pipeline's thread for it."""
+"""Stages of the user's own code: a function, or an object with ``process``."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -8,44 +8,44 @@ from edgert.errors import ConfigError, StageError
 from edgert.runtime import Detections, Result, Stage
 
 Function = Callable[..., Any]
-"""A function of a Result that returns a Result, several, or None."""
+"""Function of a Result that returns a Result, several, or None."""
 
 
 class PythonStage:
     """Stage that calls a Python function for every result.
 
     The function gets a :class:`~edgert.runtime.Result` and returns it, a changed one (``result.with_output(name,
-    record)``), several, or None to let the frame end here. It is the hot path: the frame's arrays are views that are
-    valid until it returns, nothing is copied for it, and its time is this stage's busy time.
+    record)``), several, or None to end the frame here. It is the hot path: the frame's arrays are views that are valid
+    until it returns, nothing is copied for it, and its time is this stage's busy time.
 
     Args:
         args: further arguments of the function, by name.
 
     Attributes:
-        opened, closed: called in the stage's thread before the first result and after the last.
+        on_open, on_close: functions called in the stage's thread before the first result and after the last.
     """
 
     def __init__(self, name: str, function: Function, args: Mapping[str, Any] | None = None) -> None:
         self.name, self._function, self._args = name, function, dict(args or {})
-        self.opened: Callable[[], object] = _nothing
-        self.closed: Callable[[], object] = _nothing
+        self.on_open: Callable[[], object] = _nothing
+        self.on_close: Callable[[], object] = _nothing
 
     def open(self) -> None:
-        self.opened()
+        self.on_open()
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """See :class:`~edgert.runtime.Stage`. Raises StageError when something else than results comes back."""
+        """Call the function. Raises StageError when it returns something else than results."""
         out = self._function(result, **self._args)
         if out is None or isinstance(out, Result):
             return out
         if isinstance(out, Iterable) and not isinstance(out, (str, bytes, Mapping, Detections)):
-            return map(self._checked, out)
-        return self._checked(out)
+            return map(self._check_result, out)
+        return self._check_result(out)
 
     def close(self) -> None:
-        self.closed()
+        self.on_close()
 
-    def _checked(self, out: object) -> Result:
+    def _check_result(self, out: object) -> Result:
         if isinstance(out, Result):
             return out
         raise StageError(
@@ -57,24 +57,24 @@ class PythonStage:
 
 
 def python_stage(name: str, found: object, args: Mapping[str, Any], where: str) -> Stage:
-    """Return a stage from the object that ``module:name`` named.
+    """Return a stage for the object that ``module:name`` names.
 
-    A class is made with ``args``; its instance is callable, or has ``process``, and optionally ``open`` and ``close``.
-    A function is called with ``args`` besides the result.
+    A class is instantiated with ``args``; its instance is callable, or has ``process``, and optionally ``open`` and
+    ``close``. A function is called with ``args`` in addition to the result.
 
     Raises:
-        ConfigError: it does not take these arguments, or cannot be called with a result.
+        ConfigError: the object does not accept these arguments, or cannot be called with a result.
     """
     if not isinstance(found, type):
         return _function_stage(name, found, args, where)
     try:
-        made: object = found(**args)
+        instance: object = found(**args)
     except TypeError as error:
         raise ConfigError(f"cannot make {found.__name__} for stage {name!r}", why=str(error), where=where) from error
-    if isinstance(made, Stage):
-        return made
-    stage = _function_stage(name, getattr(made, "process", made), {}, where)
-    stage.opened, stage.closed = getattr(made, "open", _nothing), getattr(made, "close", _nothing)
+    if isinstance(instance, Stage):
+        return instance
+    stage = _function_stage(name, getattr(instance, "process", instance), {}, where)
+    stage.on_open, stage.on_close = getattr(instance, "open", _nothing), getattr(instance, "close", _nothing)
     return stage
 
 
@@ -87,16 +87,16 @@ def _function_stage(name: str, function: object, args: Mapping[str, Any], where:
         raise ConfigError(
             f"stage {name!r} got a {type(function).__name__} that cannot be called",
             where=where,
-            fix="give the class __call__(self, result) or process(self, result)",
+            fix="define __call__(self, result) or process(self, result) in the class",
         )
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # functions written in C need not have a signature
+    except (TypeError, ValueError):  # functions written in C may have no signature
         return PythonStage(name, function, args)
     what = f"stage {name!r} cannot call {getattr(function, '__name__', 'its object')}{signature}"
     try:
         signature.bind(None, **args)
     except TypeError as error:
-        fix = "it takes a Result first, and the keys under args by name"
+        fix = "accept a Result as the first argument, and the keys under args: by name"
         raise ConfigError(what, why=str(error), where=where, fix=fix) from error
     return PythonStage(name, function, args)

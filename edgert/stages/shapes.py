@@ -1,4 +1,4 @@
-"""Shapes drawn for each record."""
+"""Shapes that are drawn for each kind of record."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ _BONES = (
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """An image to draw on, and where source pixels lie on it.
+    """Image to draw on, and its position in source pixels.
 
     Attributes:
         size: (width, height) of the image.
         origin: source position of the image's first pixel.
         scale: image pixels per source pixel, horizontally and vertically.
-        line_px: thickness of a box.
-        pen: writes the text.
+        line_px: thickness of the lines of a box.
+        pen: renderer of the text.
         is_brief: whether labels are names only, without numbers and scores.
     """
 
@@ -50,29 +50,29 @@ class Canvas:
 
     def corners(self, boxes: F32) -> list[list[int]]:
         """Convert (N, 4) source boxes to lists of x1, y1, x2, y2 in integer image pixels."""
-        return cast("list[list[int]]", np.rint(self._placed(boxes, 2)).astype(int).tolist())
+        return cast("list[list[int]]", np.rint(self._to_image(boxes, 2)).astype(int).tolist())
 
     def fine(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
         """Convert (..., 2) source points to sixteenths of an image pixel."""
-        fine: npt.NDArray[np.int32] = np.rint(self._placed(points, 1) * (1 << paint.SUBPIXEL_BITS)).astype(np.int32)
+        fine: npt.NDArray[np.int32] = np.rint(self._to_image(points, 1) * (1 << paint.SUBPIXEL_BITS)).astype(np.int32)
         return fine
 
-    def _placed(self, points: npt.NDArray[np.floating], pairs: int) -> npt.NDArray[np.float64]:
+    def _to_image(self, points: npt.NDArray[np.floating], pairs: int) -> npt.NDArray[np.float64]:
         moved = (points - np.array(self.origin * pairs)) * np.array(self.scale * pairs)
-        moved[moved != moved] = 0  # no number
-        limit = 4 * max(self.size)  # far outside is as good as any distance, and fits OpenCV's integers
+        moved[moved != moved] = 0  # NaN
+        limit = 4 * max(self.size)  # far outside the image, but within OpenCV's integers
         placed: npt.NDArray[np.float64] = np.clip(moved, -limit, limit, out=moved)
         return placed
 
 
 def colors(record: Detections) -> list[paint.Bgr]:
-    """Return one color per row: of the object's number, or else of its class."""
+    """Return one color per object: of its track number, or else of its class."""
     numbers = record.classes if record.ids is None else record.ids
     return [paint.color_of(number) for number in numbers.tolist()]
 
 
 def turned_boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: int) -> Iterator[paint.Stroke]:
-    """Yield (N, 4, 2) source corners, with the dark edge that upright boxes have."""
+    """Yield the outlines of rotated boxes, (N, 4, 2) source corners, with the dark edge of upright boxes."""
     closed = canvas.fine(np.concatenate([corners, corners[:, :1]], axis=1))
     for points, shade in zip(closed, shades, strict=True):
         yield paint.Stroke(points, ((0, 4, line_px + 2),), paint.INK)
@@ -88,22 +88,22 @@ def object_masks(canvas: Canvas, record: Detections) -> Iterator[paint.Mask]:
 
 
 def boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: int) -> list[paint.Shape]:
-    """Return the shapes of (N, 4) source boxes."""
+    """Return rectangles for (N, 4) source boxes."""
     rows = zip(canvas.corners(corners), shades, strict=True)
     return [paint.Box(x1, y1, x2, y2, shade, line_px) for (x1, y1, x2, y2), shade in rows]
 
 
 def labels(canvas: Canvas, record: Detections) -> Iterator[paint.Label]:
-    """Yield class, number and score above each box, or inside where there is no room above; of bodies, their number."""
+    """Yield class, number and score above each box, or inside if there is no room above; only the number of bodies."""
     half = canvas.line_px // 2 + 1
     ids = [""] * len(record) if record.ids is None else [f" #{number}" for number in record.ids.tolist()]
-    is_plain = isinstance(record, Keypoints) and not record.labels  # of one class, which needs no name
+    is_plain = isinstance(record, Keypoints) and not record.labels  # one class, which needs no name
     if is_plain and record.ids is None:
         return
     columns = record.classes.tolist(), ids, record.scores.tolist(), colors(record)
     for (x1, y1, _, _), number, track, score, shade in reversed(
         list(zip(canvas.corners(record.boxes), *columns, strict=True))
-    ):  # the best on top
+    ):  # the best is drawn last, on top
         text = f"{'' if is_plain else _name(record.labels, number)}"
         if not canvas.is_brief or not text:
             text = f"{text}{track} {score:.2f}".strip()
@@ -112,7 +112,7 @@ def labels(canvas: Canvas, record: Detections) -> Iterator[paint.Label]:
 
 
 def notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: paint.Bgr) -> Iterator[paint.Label]:
-    """Yield lines of text under a box: a second model's results."""
+    """Yield lines of text under a box, such as a second model's results."""
     ((x1, _, _, y2),) = canvas.corners(box[None])
     half = canvas.line_px // 2 + 1
     for row, text in enumerate(texts):
@@ -120,8 +120,8 @@ def notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: paint.Bgr) -> I
         yield canvas.pen.label(canvas.size, text, x1 - half, top, shade)
 
 
-def places(canvas: Canvas, record: Zones) -> Iterator[paint.Stroke]:
-    """Yield zones and lines."""
+def zone_outlines(canvas: Canvas, record: Zones) -> Iterator[paint.Stroke]:
+    """Yield the outlines of zones, and lines."""
     for at, points in enumerate(record.shapes):
         path = canvas.fine(np.concatenate([points, points[:1]]) if at < len(record.zones) else points)
         last = len(path) - 1
@@ -129,8 +129,8 @@ def places(canvas: Canvas, record: Zones) -> Iterator[paint.Stroke]:
         yield paint.Stroke(path, ((0, last, canvas.line_px),), paint.color_of(at))
 
 
-def place_labels(canvas: Canvas, record: Zones) -> Iterator[paint.Label]:
-    """Yield counts of objects in zones and across lines, and for how long objects have been in a zone."""
+def zone_labels(canvas: Canvas, record: Zones) -> Iterator[paint.Label]:
+    """Yield the counts of zones and lines, and each object's seconds in a zone."""
     for row in np.flatnonzero((record.seconds >= 1).any(axis=0)).tolist():
         yield from notes(canvas, record.objects.boxes[row], [f"{record.seconds[:, row].max():.0f} s"], paint.INK)
     for at, points in enumerate(record.shapes):
@@ -143,20 +143,23 @@ def place_labels(canvas: Canvas, record: Zones) -> Iterator[paint.Label]:
 
 
 def class_texts(record: Classification) -> list[str]:
-    """Return ``name score`` of the best classes."""
+    """Return ``name score`` for each of the best classes."""
     rows = zip(record.classes[:_BEST_CLASSES].tolist(), record.scores[:_BEST_CLASSES].tolist(), strict=True)
     return [f"{_name(record.labels, number)} {score:.2f}" for number, score in rows]
 
 
 def mask(canvas: Canvas, record: Segmentation) -> paint.Mask:
-    """Return every class in its color; background is transparent."""
+    """Return the mask of a segmentation: every class in its color, the background transparent."""
     ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
     has_background = not record.labels or record.labels[0].lower() in _BACKGROUNDS
     return paint.Mask(record.mask, (left, top, right, bottom), has_background)
 
 
 def heat(canvas: Canvas, record: records.DepthMap | records.AnomalyMap) -> paint.Mask:
-    """Return depth from far, blue, to near, red; or anomaly from blue, 0, to red, twice the threshold."""
+    """Return the heat map of a depth map, from far (blue) to near (red), or of an anomaly map.
+
+    Anomaly scores go from 0 (blue) to twice the threshold (red).
+    """
     ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
     if isinstance(record, records.AnomalyMap):
         values = record.scores * np.float32(0.5 / record.threshold if record.threshold > 0 else 1)
@@ -170,7 +173,7 @@ def heat(canvas: Canvas, record: records.DepthMap | records.AnomalyMap) -> paint
 
 
 def note_texts(record: object) -> list[str]:
-    """Return a model's result for an image or crop as lines of text; none where it is shown otherwise."""
+    """Return a model's result for an image or crop as lines of text; none for records that are drawn as shapes."""
     if isinstance(record, str):
         return [record] if record else []
     if isinstance(record, records.Text):
@@ -193,7 +196,7 @@ def note_texts(record: object) -> list[str]:
 
 
 def keypoints(canvas: Canvas, record: Detections) -> Iterator[paint.Shape]:
-    """Yield dots, and bones between them for the 17 points of COCO; points below a score of 0.3 are left out."""
+    """Yield dots, and bones between them for COCO's 17 points. Points with a score below 0.3 are left out."""
     radius = (canvas.line_px + 1) << paint.SUBPIXEL_BITS
     for points in () if record.points is None else record.points:
         seen = (points[:, 2] >= _POINT_SCORE).tolist()
@@ -211,7 +214,10 @@ def keypoints(canvas: Canvas, record: Detections) -> Iterator[paint.Shape]:
 
 
 def trails(canvas: Canvas, found: Sequence[tuple[int, npt.NDArray[np.float64]]]) -> Iterator[paint.Stroke]:
-    """Yield (track number, (N, 2) source points, oldest first) as lines that grow thicker towards the newest."""
+    """Yield the lines of trails, thicker towards the newest point.
+
+    ``found`` has (track number, (N, 2) source points, oldest first) of each trail.
+    """
     start, points = 0, canvas.fine(np.concatenate([np.zeros((0, 2)), *(places for _, places in found)]))
     for number, places in found:
         stop = start + len(places)

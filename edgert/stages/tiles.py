@@ -1,11 +1,11 @@
-"""A model on tiles of a frame, for objects that are small in it, and the merging of their boxes.
+"""Inference on tiles of a frame, for small objects, and merging of the tiles' boxes.
 
 Tiles are views of the frame; no pixel is copied. Boxes of all tiles are merged as in slicing-aided inference: greedy
 non-maximum merging by the intersection over the smaller box. Source: F. C. Akyon et al., "Slicing Aided Hyper Inference
 and Fine-tuning for Small Object Detection", ICIP 2022, arXiv:2202.06934; github.com/obss/sahi, postprocess.
 
 Two more rules keep overlapping objects apart. Boxes of one tile are different objects. A box inside another is a part
-of it only where its own tile cuts it off.
+of it only if its tile cuts it off.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,8 @@ from edgert.stages.infer import Infer, Inference
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
-_SEAM_PX, _SEAM_PART = 2.0, 0.01  # so near to its tile's edge, in pixels or parts of the tile, a box is cut off
+_SEAM_PX, _SEAM_PART = 2.0, 0.01
+"""Distance to the edge of its tile, in pixels or parts of the tile, up to which a box counts as cut off."""
 
 
 def tiles_of(width: int, height: int, config: TileConfig) -> list[tuple[int, int, int, int]]:
@@ -43,11 +44,13 @@ def _spans(size: int, count: int, overlap: float) -> Iterator[tuple[int, int]]:
 
 
 class InferTiles(Infer):
-    """A stage that runs a detector on tiles of every ``every``-th frame, and adds one record of all of them.
+    """Stage that runs a detector on tiles of every ``every``-th frame, and adds one merged record.
 
     Args:
-        inference: as many tiles are run at once as it has rows.
-        agnostic: whether boxes of different classes are put together, too.
+        inference: slot of the model; as many tiles are run at once as it has rows.
+        config: tiles and merging.
+        every: number of frames from one run to the next; the others pass without a record.
+        agnostic: whether boxes of different classes are merged, too.
     """
 
     def __init__(
@@ -63,22 +66,23 @@ class InferTiles(Infer):
         places = tiles_of(frame.width, frame.height, self._config)
         crops = [frame.crop(*place) for place in places]
         found = cast("list[Detections]", self._run_crops(crops))
-        return result.with_output(self.name, joined(found, crops, frame, self._config, self._agnostic))
+        return result.with_output(self.name, merge_tiles(found, crops, frame, self._config, self._agnostic))
 
 
-def joined(
+def merge_tiles(
     found: Sequence[Detections], tiles: Sequence[Frame], frame: Frame, config: TileConfig, agnostic: bool = False
 ) -> Detections:
-    """Return the boxes of all tiles as one record of the frame, by falling score. ``agnostic``: across classes.
+    """Return the boxes of all tiles as one record of the frame, best score first.
 
     Raises:
         StageError: the records are not detections, or have masks.
     """
     first = found[0]
-    if not isinstance(first, Detections) or any(one.masks is not None for one in found):
+    has_masks = isinstance(first, Detections) and any(one.masks is not None for one in found)
+    if not isinstance(first, Detections) or has_masks:
         raise StageError(
-            f"tiles cannot be put together from {type(first).__name__}" + (" with masks" if len(found) else ""),
-            fix="run a model for detect without masks, or leave tiles out",
+            f"tiles of {type(first).__name__} cannot be merged{' with masks' if has_masks else ''}",
+            fix="use a model for detect without masks, or leave tiles: out",
         )
     boxes, scores, classes = (
         np.concatenate([getattr(one, name) for one in found]) for name in ("boxes", "scores", "classes")
@@ -86,7 +90,7 @@ def joined(
     seen = np.repeat(np.int64(1) << np.arange(len(found)), [len(one) for one in found])
     cut = np.concatenate([_cut_off(one.boxes, part, frame) for one, part in zip(found, tiles, strict=True)])
     pieces = Pieces(boxes, scores, np.zeros_like(classes) if agnostic else classes, seen, cut)
-    kept, together = merged(pieces, config.match, grows=config.merge == "nmm" and first.corners is None)
+    kept, together = merge_pieces(pieces, config.match, grows=config.merge == "nmm" and first.corners is None)
     turned = (
         None if first.corners is None else np.concatenate([one.corners for one in found if one.corners is not None])
     )
@@ -103,7 +107,7 @@ def joined(
 
 
 def _cut_off(boxes: F32, tile: Frame, frame: Frame) -> Bool:
-    """Return (N,) whether a box ends where its tile does and the frame does not."""
+    """Return (N,) whether a box ends at an edge of its tile that is not an edge of the frame."""
     x, y = origin_of(tile)
     low, high = np.array((x, y), np.float32), np.array((x + tile.width, y + tile.height), np.float32)
     ends = np.array((origin_of(frame)[0] + frame.width, origin_of(frame)[1] + frame.height), np.float32)
@@ -115,12 +119,12 @@ def _cut_off(boxes: F32, tile: Frame, frame: Frame) -> Bool:
 
 
 class Pieces(NamedTuple):
-    """N boxes from all tiles, each perhaps of an object that other boxes show, too.
+    """N boxes from all tiles, of which several may show one object.
 
     Attributes:
-        boxes, scores, classes: as in a record.
-        tiles: (N,) a bit for each tile that it comes from.
-        cut: (N,) whether its tile cuts it off.
+        boxes, scores, classes: as in :class:`~edgert.runtime.Detections`.
+        tiles: (N,) bit set of the tiles that a box comes from.
+        cut: (N,) whether the box's tile cuts it off.
     """
 
     boxes: F32
@@ -130,19 +134,19 @@ class Pieces(NamedTuple):
     cut: Bool
 
 
-def merged(pieces: Pieces, match: float, grows: bool) -> tuple[Index, F32]:
-    """Return the best box of every object, by falling score, and (K, 4) the hull of all of its boxes.
+def merge_pieces(pieces: Pieces, match: float, grows: bool) -> tuple[Index, F32]:
+    """Return the rows of every object's best box, best score first, and (K, 4) merged boxes.
 
     A grown box may overlap boxes that its parts did not, so merging repeats until nothing changes.
 
     Args:
-        pieces: the boxes of all tiles.
-        match: the least overlap of two boxes of one object.
-        grows: whether boxes are united; else the best is unchanged.
+        pieces: boxes of all tiles.
+        match: lowest overlap of two boxes of one object.
+        grows: whether a merged box is the hull of its parts; else it is the best one.
     """
     rows = np.arange(len(pieces.scores))
     while True:
-        kept, owner = owners(pieces, match)
+        kept, owner = find_owners(pieces, match)
         boxes, tiles, cut = pieces.boxes[kept], pieces.tiles[kept], pieces.cut[kept]
         if grows:
             parts = (owner >= 0).nonzero()[0]
@@ -157,10 +161,10 @@ def merged(pieces: Pieces, match: float, grows: bool) -> tuple[Index, F32]:
         pieces = Pieces(boxes, pieces.scores[kept], pieces.classes[kept], tiles, cut)
 
 
-def owners(pieces: Pieces, match: float) -> tuple[Index, Index]:
-    """Return which boxes survive greedy merging, by falling score, and for every box its survivor's place.
+def find_owners(pieces: Pieces, match: float) -> tuple[Index, Index]:
+    """Return the rows that survive greedy merging, best score first, and each box's position among these.
 
-    The place is -1 for a box without a survivor.
+    The position is -1 for a box without a survivor.
     """
     same = _Same(pieces)
     everything = np.arange(len(pieces.scores))
@@ -175,7 +179,10 @@ def owners(pieces: Pieces, match: float) -> tuple[Index, Index]:
 
 
 class _Same:
-    """Whether two boxes, of different tiles, are of one object; see :data:`edgert.stages.decode.detection.Overlap`."""
+    """Overlap rule: whether two boxes of different tiles show one object.
+
+    See :data:`edgert.stages.decode.detection.Overlap`.
+    """
 
     def __init__(self, pieces: Pieces) -> None:
         self._sides = np.ascontiguousarray(pieces.boxes.T)

@@ -22,7 +22,7 @@ from edgert.runtime.frame import has_pixels
 from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.records import Record
 from edgert.runtime.recovery import described
-from edgert.stages.draw import Images, Overlay
+from edgert.stages.draw import ImagePainter, Overlay
 from edgert.stages.sink.web.live_images import ELEMENTS, encode_jpeg
 from edgert.swap.verdict import EARLY, Terms, allowed_s, cannot_agree, has_turn
 
@@ -205,7 +205,7 @@ class Shadow:
         self._pace, self._is_private, self._cancel = pace, is_private, cancel
         self.looks = Looks([], [])
         self.disagreements: tuple[Disagreement, ...] = ()
-        self._overlay, self._images = Overlay(ELEMENTS), Images()
+        self._overlay, self._images = Overlay(ELEMENTS), ImagePainter()
         self._began_s = self._spent_s = 0.0
 
     def run(self) -> None:
@@ -320,8 +320,8 @@ class Shadow:
 
     def _drawn(self, result: Result) -> bytes:
         width = min(_IMAGE_PX, result.frame.width)
-        image = self._images.painted(result, width, lambda size: self._overlay.shapes(size, result))
-        return encode_jpeg(self._images.shown(replace(result, image=image)), _QUALITY)
+        image = self._images.paint(result, width, lambda size: self._overlay.shapes(size, result))
+        return encode_jpeg(self._images.host_image(replace(result, image=image)), _QUALITY)
 
 
 def _usual(times_s: Sequence[float]) -> float:

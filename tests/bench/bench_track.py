@@ -145,7 +145,7 @@ def camera_ms(rounds: int) -> float:
     for _ in range(rounds):
         motion, cpu = CameraMotion(), time.process_time()
         for number, view in enumerate(views):
-            motion.of(frame_of(1920, 1080, "gray", pixels=(view,), index=number))
+            motion.estimate(frame_of(1920, 1080, "gray", pixels=(view,), index=number))
         best = min(best, 1e3 * (time.process_time() - cpu) / len(views))
     return best
 

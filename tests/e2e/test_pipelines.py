@@ -93,7 +93,7 @@ def test_tiles_and_a_model_that_looks_now_and_then(tmp_path: Path) -> None:
     done = edgert("run", "hello", *options, "--json", "summary.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     tracks = json.loads((tmp_path / "summary.json").read_text())["tracks"]["track"]
-    assert tracks.startswith("botsort: tracks start at a score of 0.5 and go on from 0.4 (by the model's score)")
+    assert tracks.startswith("botsort: tracks start at a score of 0.5 and continue from 0.4 (by the model's score)")
     lines = [json.loads(line) for line in (tmp_path / "out" / "hello.jsonl").read_text().splitlines()]
     assert len(lines) == 60
     records = [line["outputs"]["track"] for line in lines]

@@ -18,7 +18,7 @@ import pytest
 
 from edgert.clock import REAL
 from edgert.config import SinkStage
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.record.sink import RecordSink
 from edgert.stages.source.packets import Tap
 from edgert.stages.source.timeline import MediaClock
@@ -64,7 +64,7 @@ def recording(camera: Camera, folder: Path, way: int) -> RecordSink:
     """An opened sink."""
     section = SinkStage.model_validate({"sink": "record", "from": "a", "path": folder / "film.mp4", **WAYS[way]})
     source: Any = camera
-    sink = made(section, "film", Context(sources={"camera": source}, starts_over=False))
+    sink = make_stage(section, "film", Context(sources={"camera": source}, starts_over=False))
     assert isinstance(sink, RecordSink)
     sink.open()
     return sink

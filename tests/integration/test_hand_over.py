@@ -34,11 +34,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from edgert.config import SinkStage
 from edgert.runtime.records import Result
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from tests.helpers.frames import detections, frame_of
 keys = {{"sink": "nats", "from": "x", "server": "nats://{SERVER}:4222", "send": "crops", "spool": "camera.db"}}
 context = Context(pipeline="gate", sources={{"x": SimpleNamespace(live=False)}})
-sink = made(SinkStage.model_validate(keys), "crops", context)
+sink = make_stage(SinkStage.model_validate(keys), "crops", context)
 sink.open()
 frames = [frame_of(64, 48, index=0, stream=f"cam{{n}}") for n in range({CAMERAS})]
 found = detections((4, 4, 40, 40))

@@ -23,7 +23,7 @@ from edgert.errors import ConfigError, EdgertError
 from edgert.graph import to_bytes
 from edgert.memory import Counter
 from edgert.runtime.records import Result
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.send import nats as client, sender
 from edgert.stages.sink.send.sink import SendSink
 from edgert.stages.source import live
@@ -51,7 +51,7 @@ def camera(folder: Path, port: int, **keys: Any) -> SendSink:
     """The sink of a camera's board."""
     keys = {"send": "crops", "spool": folder / "camera.db", "server": f"nats://127.0.0.1:{port}", **keys}
     section = SinkStage.model_validate({"sink": "nats", "from": "find", **keys})
-    sink: SendSink = made(section, "crops", Context(pipeline="gate", sources={"x": SimpleNamespace(live=False)}))
+    sink: SendSink = make_stage(section, "crops", Context(pipeline="gate", sources={"x": SimpleNamespace(live=False)}))
     sink.open()
     return sink
 

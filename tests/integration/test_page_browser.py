@@ -19,7 +19,7 @@ from edgert.clock import REAL
 from edgert.config import SinkStage
 from edgert.config.stages import SourceStage
 from edgert.memory import Counter
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.web.http_sink import HttpSink
 from edgert.stages.source.kinds import source_for
 from edgert.stages.zones.rules import Event, Events
@@ -378,7 +378,7 @@ def test_the_recording_of_an_event_plays_on_the_page(page: Page, tmp_path: Path)
     source = source_for("gate", SourceStage(source=str(film)), Counter(), REAL, Path())
     keys = {"path": tmp_path / "{stream}.mp4", "clips": {"before": "1s", "after": "1s"}}
     section = SinkStage.model_validate({"sink": "record", "from": "alarm", **keys})
-    record = made(section, "clips", Context(sources={"gate": source}))
+    record = make_stage(section, "clips", Context(sources={"gate": source}))
     event = Event("ab12", "intruder", "begin", "gate", 10**18, 0.0, "lane", "in", 4, "person")
     record.open()
     for frame in source.frames(threading.Event()):

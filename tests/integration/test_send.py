@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from edgert.config import SinkStage
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.send import kafka, mqtt, nats, sender, server
 from edgert.stages.sink.send.sink import SendSink
 from edgert.testing import sample
@@ -42,7 +42,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
 
 def opened(folder: Path, sink: str, **keys: Any) -> SendSink:
     section = SinkStage.model_validate({"sink": sink, "from": "track", "spool": folder / "spool.db", **keys})
-    found: SendSink = made(section, "out", Context(pipeline="pole"))
+    found: SendSink = make_stage(section, "out", Context(pipeline="pole"))
     found.open()
     return found
 
@@ -112,7 +112,7 @@ class Home:
         stages = load_pipeline(folder / "p.yaml").config.stages
         keys = {"send": "events", "home_assistant": True, "server": f"mqtt://127.0.0.1:{broker.port}", **keys}
         section = SinkStage.model_validate({"sink": "mqtt", "from": "alarm", "spool": folder / "spool.db", **keys})
-        self.sink: SendSink = made(section, "out", Context(pipeline="Süd", before=stages))
+        self.sink: SendSink = make_stage(section, "out", Context(pipeline="Süd", before=stages))
         self._scene = Scene("gate")
         self._zones = ZonesStage("areas", [Area("field", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))], [])
         self._events = EventsStage("alarm", [Rule("intruder", zones=("field",))], Context().clock)

@@ -22,7 +22,7 @@ from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime import Frame, Source
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.output_file import OutputFile
 from edgert.stages.sink.record.sink import RecordSink
 from edgert.stages.source import live
@@ -55,7 +55,7 @@ def source_of(address: str, **options: object) -> Source:
 
 def sink_of(source: Source, folder: Path, starts_over: bool = True, **keys: object) -> RecordSink:
     section = SinkStage.model_validate({"sink": "record", "from": "alarm", "path": folder / "{stream}.mp4", **keys})
-    sink = made(section, "film", Context(sources={"cam": source}, starts_over=starts_over))
+    sink = make_stage(section, "film", Context(sources={"cam": source}, starts_over=starts_over))
     assert isinstance(sink, RecordSink)
     return sink
 

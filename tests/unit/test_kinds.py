@@ -18,7 +18,7 @@ from edgert.errors import ConfigError
 from edgert.kinds import DECODERS, REGISTRIES, SINKS, Registry
 from edgert.memory import Counter
 from edgert.runtime import Detections
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.guess import guess
 from edgert.stages.decode.kinds import decoder_for
@@ -310,7 +310,7 @@ class TestTrackersStagesAndBackends:
 
     def test_a_stage_of_another_package_is_made_with_its_keys(self, site: Path, tmp_path: Path) -> None:
         install(site, "mine", TRACKER, POINTS)
-        stage = made(self.stage(tmp_path, "stage: every, n: 3"), "x", Context())
+        stage = make_stage(self.stage(tmp_path, "stage: every, n: 3"), "x", Context())
         kept = [n for n in range(7) if stage.process(result_of(frame_of(index=n)))]
         assert kept == [0, 3, 6]
 

@@ -16,7 +16,7 @@ from edgert.config import CropConfig, DrawStage, PackageStage, TrackStage
 from edgert.kinds import BACKENDS, DECODERS, SINKS, STAGES, TRACKERS
 from edgert.runtime import Result, Stage
 from edgert.stages.bytetrack import F32, I32, I64
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.draw import Draw
 from edgert.stages.sink import viewers
@@ -157,33 +157,33 @@ class TestCropDetections(StageSuite):
 class TestZones(StageSuite):
     def make(self, folder: Path) -> Stage:
         keys = {"stage": "zones", "zones": {"left": [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]}, "from": "track"}
-        stage: Stage = made(PackageStage.model_validate(keys), "areas", Context())
+        stage: Stage = make_stage(PackageStage.model_validate(keys), "areas", Context())
         return stage
 
 
 class TestEvents(StageSuite):
     def make(self, folder: Path) -> Stage:
         keys = {"stage": "events", "rules": {"crowd": {"count": 2}}, "from": "areas"}
-        stage: Stage = made(PackageStage.model_validate(keys), "alarm", Context())
+        stage: Stage = make_stage(PackageStage.model_validate(keys), "alarm", Context())
         return stage
 
 
 class TestPrivacy(StageSuite):
     def make(self, folder: Path) -> Stage:
         keys = {"stage": "privacy", "areas": {"left": [[0, 0], [0.5, 0], [0.5, 1]]}, "classes": "thing", "from": "find"}
-        stage: Stage = made(PackageStage.model_validate(keys), "hide", Context())
+        stage: Stage = make_stage(PackageStage.model_validate(keys), "hide", Context())
         return stage
 
 
 class TestMotion(StageSuite):
     def make(self, folder: Path) -> Stage:
-        stage: Stage = made(PackageStage.model_validate({"stage": "motion", "from": "find"}), "moving", Context())
+        stage: Stage = make_stage(PackageStage.model_validate({"stage": "motion", "from": "find"}), "moving", Context())
         return stage
 
 
 class TestDistance(StageSuite):
     def make(self, folder: Path) -> Stage:
-        stage: Stage = made(PackageStage.model_validate({"stage": "distance", "from": "find"}), "far", Context())
+        stage: Stage = make_stage(PackageStage.model_validate({"stage": "distance", "from": "find"}), "far", Context())
         return stage
 
 

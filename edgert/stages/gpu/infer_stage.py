@@ -16,7 +16,7 @@ from edgert.runtime import Record, Result
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.infer_gpu import SLOTS, Batch, GpuInference
 from edgert.stages.gpu.waiting import RunTimes
-from edgert.stages.infer import BatchedStage, Choice
+from edgert.stages.infer import BatchedStage, ModelLevel
 
 _POLL_NS = 300_000
 _LONG_NS = 3_600_000_000_000
@@ -66,9 +66,9 @@ class GpuInfer(BatchedStage):
         *,
         batcher: Batcher[Result] | None = None,
         every: int = 1,
-        choice: Choice | None = None,
+        choice: ModelLevel | None = None,
     ) -> None:
-        self.name, self._inferences, self._choice, self._clock = name, inferences, choice or Choice(), clock
+        self.name, self._inferences, self._choice, self._clock = name, inferences, choice or ModelLevel(), clock
         self._inference = inferences[0]
         self._batch = batcher or Batcher[Result](1, 0, every)
         self._geometries: list[Geometry] = []

@@ -16,7 +16,7 @@ import numpy as np
 from edgert.errors import DeviceError
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Result, for_show
-from edgert.stages.draw import Images, Overlay
+from edgert.stages.draw import ImagePainter, Overlay
 from edgert.stages.sink import viewers
 
 _LOG = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class WindowImage:
 
     def __init__(self) -> None:
         self.size = (0, 0)
-        self._images, self._overlay = Images(), Overlay(_ELEMENTS)
+        self._images, self._overlay = ImagePainter(), Overlay(_ELEMENTS)
         self._packed = np.zeros((0, 0, 4), np.uint8)
         self._inside = (0, 0, 0, 0)
 
@@ -232,10 +232,10 @@ class WindowImage:
             self._inside = inside
         x, y, across, down = inside
         if drawn is None:
-            drawn = self._images.painted(result, across, lambda size: self._overlay.shapes(size, result))
+            drawn = self._images.paint(result, across, lambda size: self._overlay.shapes(size, result))
         elif across != width:
-            drawn = self._images.painted(result, across, lambda size: ())
-        image = self._images.shown(replace(result, image=drawn))[:down]
+            drawn = self._images.paint(result, across, lambda size: ())
+        image = self._images.host_image(replace(result, image=drawn))[:down]
         cv2.cvtColor(image, cv2.COLOR_BGR2BGRA, dst=self._packed[y : y + len(image), x : x + across])
         frame.lease.counter.copied(self._packed.nbytes)
         return self._packed

@@ -22,7 +22,7 @@ from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, DeviceView
 from edgert.runtime.frame import U8, Color, yuv_planes
 from edgert.runtime.records import Result
-from edgert.stages.draw import Images
+from edgert.stages.draw import ImagePainter
 from edgert.stages.gpu.download import Downloader
 
 log = logging.getLogger("edgert.sink")
@@ -128,7 +128,7 @@ class I420Writer:
     """Writer of results as packed I420, each into a buffer that is no longer in use."""
 
     def __init__(self) -> None:
-        self._packed, self._bgr, self._downloader = Images(), Images(), Downloader()
+        self._packed, self._bgr, self._downloader = ImagePainter(), ImagePainter(), Downloader()
 
     def write(self, result: Result) -> U8:
         """Return the drawn image, or the frame where nothing was drawn, as I420.
@@ -152,7 +152,7 @@ class I420Writer:
                 np.copyto(out, plane[: height // 2, : width // 2])
             frame.lease.release()
         else:
-            cv2.cvtColor(self._bgr.shown(result)[:height, :width], cv2.COLOR_BGR2YUV_I420, dst=packed)
+            cv2.cvtColor(self._bgr.host_image(result)[:height, :width], cv2.COLOR_BGR2YUV_I420, dst=packed)
         counter.copied(packed.nbytes)
         return packed
 

@@ -11,7 +11,7 @@ import cv2
 
 from edgert.errors import StageError
 from edgert.runtime.records import Result
-from edgert.stages.draw import Images
+from edgert.stages.draw import ImagePainter
 from edgert.stages.sink import output_file, output_files
 from edgert.stages.sink.output_file import cannot_write
 from edgert.stages.sink.output_files import REPLACED, Rules, fill, has_field, make_parent
@@ -45,7 +45,7 @@ class ImagesSink:
         self.pattern = path if path.suffix and not path.is_dir() else path / _DEFAULT_NAME
         self.every, self._rules = every, rules
         self._seen: Tally[str] = Tally()
-        self._images = Images()
+        self._images = ImagePainter()
         output_files.check_pattern(self.pattern, _FIELDS, self._where)
         if self.pattern.suffix.lower() not in _SUFFIXES:
             raise StageError(
@@ -112,7 +112,7 @@ class ImagesSink:
         make_parent(path, self._where)
         what = f"cannot encode a {self.pattern.suffix} image"
         try:
-            done, data = cv2.imencode(self.pattern.suffix.lower(), self._images.shown(result))
+            done, data = cv2.imencode(self.pattern.suffix.lower(), self._images.host_image(result))
         except cv2.error as error:
             raise StageError(what, why=str(error.err), where=self._where) from error
         if not done:

@@ -16,7 +16,7 @@ from edgert.config.flow import streams_of
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.errors import EdgertError
 from edgert.runtime import SourceRateLimiter
-from edgert.stages.infer import Choice
+from edgert.stages.infer import ModelLevel
 from tests.helpers.virtual_clock import VirtualClock
 
 DOOR = {"door": 30.0}
@@ -154,7 +154,7 @@ def test_only_a_budget_that_degrades_throttles_frames(when_exceeded: str, is_who
 def test_one_function_carries_out_what_a_governor_decides() -> None:
     settings, failed = run_settings(("door", "yard"), [("small",)]), list[EdgertError]()
     limiters = {name: SourceRateLimiter(True, VirtualClock()) for name in ("door", "yard")}
-    controls = Controls(settings, Choice(), limiters, None, failed.append, "pipeline.yaml:3")
+    controls = Controls(settings, ModelLevel(), limiters, None, failed.append, "pipeline.yaml:3")
     smaller = next(index for index, one in enumerate(settings) if one.level == 1)
     carry_out(controls, Switch(smaller, 0.5, "power 17 of 15 W"))
     assert controls.choice.level == 1

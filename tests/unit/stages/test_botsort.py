@@ -12,7 +12,7 @@ import pytest
 
 from edgert.runtime import Crops, Detections, Embedding, Result
 from edgert.runtime.frame import U8, Frame, PixelFormat
-from edgert.stages.botsort import BotSort, CameraMotion, vectors_of
+from edgert.stages.botsort import BotSort, CameraMotion, appearance_vectors
 from edgert.stages.bytetrack import UNTRACKED, ByteTrack, Limits
 from tests.helpers import tracking
 from tests.helpers.frames import frame_of
@@ -44,18 +44,18 @@ def test_the_cameras_motion_is_found(form: PixelFormat) -> None:
     before = np.array([[1, 0, -200], [0, 1, -150.0]])
     turn = np.vstack((cv2.getRotationMatrix2D((320, 180), 1.0, 1.01), (0, 0, 1)))
     turn[:2, 2] += (9, -5)
-    assert motion.of(view(scene, before, form)) is None
-    found = motion.of(view(scene, turn[:2] @ np.vstack((before, (0, 0, 1))), form, 1))
+    assert motion.estimate(view(scene, before, form)) is None
+    found = motion.estimate(view(scene, turn[:2] @ np.vstack((before, (0, 0, 1))), form, 1))
     corners = np.array([(0, 0, 1), (640, 0, 1), (640, 360, 1), (0, 360, 1)]).T
     assert found is not None and np.abs(found @ corners - turn[:2] @ corners).max() < 1.0
 
 
 def test_an_image_without_corners_moves_nothing() -> None:
     motion, flat = CameraMotion(), frame_of(*SIZE, "gray", pixels=(np.full(SIZE[::-1], 90, np.uint8),))
-    assert [motion.of(flat) for _ in range(3)] == [None] * 3
+    assert [motion.estimate(flat) for _ in range(3)] == [None] * 3
     scene, still = world(), np.array([[1, 0, -200], [0, 1, -150.0]])
-    assert motion.of(view(scene, still)) is None
-    assert motion.of(frame_of(64, 48, "gray")) is None  # of another size
+    assert motion.estimate(view(scene, still)) is None
+    assert motion.estimate(frame_of(64, 48, "gray")) is None  # of another size
 
 
 def found(boxes: Any, scores: Any = 0.9) -> Detections:
@@ -111,22 +111,22 @@ def test_what_was_hidden_teaches_no_looks_and_unseen_rows_count_by_boxes() -> No
         ids = step(tracker, found([box]), seen({0: RED}))
     assert ids == [1]
     assert step(tracker, found([box], 0.3), seen({0: BLUE})) == [1]
-    assert np.allclose(tracker._looks, [RED])
+    assert np.allclose(tracker._appearances, [RED])
     assert step(tracker, found([box, (400, 100, 460, 220)]), seen({1: BLUE})) == [1, UNTRACKED]
     assert step(tracker, found([box, (400, 100, 460, 220)])) == [1, 2]
-    assert np.allclose(tracker._looks, [RED, BLUE])
+    assert np.allclose(tracker._appearances, [RED, BLUE])
     assert step(tracker, found([]), {}) == [] and step(tracker, found([box]), seen({0: (1, 0, 0)})) == [1]
 
 
 def test_vectors_are_those_of_crops_of_these_detections() -> None:
     record, other = found([(0, 0, 9, 9), (20, 20, 40, 40)]), found([(0, 0, 9, 9)])
     frame = frame_of()
-    vectors = vectors_of(Result(frame, {"find": record, **seen({1: RED})}), record)
+    vectors = appearance_vectors(Result(frame, {"find": record, **seen({1: RED})}), record)
     assert vectors is not None and np.isnan(vectors[0]).all() and vectors[1].tolist() == list(RED)
-    assert vectors_of(Result(frame, {"find": record, "more": other, **seen({0: RED}, "more")}), record) is None
-    assert vectors_of(Result(frame, {"find": record}), record) is None
+    assert appearance_vectors(Result(frame, {"find": record, "more": other, **seen({0: RED}, "more")}), record) is None
+    assert appearance_vectors(Result(frame, {"find": record}), record) is None
     empty = {"find": record, "recognize": Crops("find", np.zeros(0, np.int32), ())}
-    assert vectors_of(Result(frame, empty), record) is None
+    assert appearance_vectors(Result(frame, empty), record) is None
 
 
 DATA = Path(__file__).parents[2] / "data" / "tracks"

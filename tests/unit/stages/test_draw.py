@@ -60,7 +60,7 @@ def test_a_box_changes_its_border_and_nothing_else() -> None:
 @pytest.mark.parametrize(("element", "loads"), [("labels", True), ("stats", True), ("boxes", False)])
 def test_the_font_is_loaded_before_the_first_frame(monkeypatch: pytest.MonkeyPatch, element: str, loads: bool) -> None:
     measured: list[str] = []
-    monkeypatch.setattr(Pen, "_measured", lambda self, text, size: measured.append(text) or 1)
+    monkeypatch.setattr(Pen, "_text_width", lambda self, text, size: measured.append(text) or 1)
     stage(element).open()
     assert bool(measured) == loads
 
@@ -202,11 +202,11 @@ def test_trails_of_lost_objects_are_forgotten() -> None:
     trails = Trails()
     for _ in range(100):
         trails.add(detections((0, 0, 10, 10), ids=(1,)))
-    ((_, places),) = trails.of(detections((0, 0, 10, 10), ids=(1,)))
+    ((_, places),) = trails.paths(detections((0, 0, 10, 10), ids=(1,)))
     assert places.shape == (30, 2)
     for _ in range(31):
         trails.add(detections((0, 0, 10, 10), ids=(2,)))
-    assert trails.of(detections((0, 0, 10, 10), ids=(1,))) == []
+    assert trails.paths(detections((0, 0, 10, 10), ids=(1,))) == []
 
 
 def test_what_a_second_model_says_stands_under_its_box() -> None:
@@ -295,8 +295,5 @@ def test_text_is_readable_on_every_color() -> None:
 
 
 def test_a_word_is_as_wide_as_its_letters() -> None:
-    image = np.zeros((100, 400, 3), np.uint8)
-    Pen(20).boxed(image, "i", 0, 0, (90, 90, 90))
-    narrow = extent(image.any(axis=2))[2]
-    Pen(20).boxed(image, "wide word", 0, 0, (90, 90, 90))
-    assert extent(image.any(axis=2))[2] > 3 * narrow
+    narrow, wide = (Pen(20).label((400, 100), text, 0, 0, (90, 90, 90)).width for text in ("i", "wide word"))
+    assert wide > 3 * narrow

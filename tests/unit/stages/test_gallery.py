@@ -134,7 +134,7 @@ def test_a_gallery_that_nothing_can_match_is_refused_at_the_start(tmp_path: Path
     decoder = decoder_for(EmbedTask(embed="l2", match=tmp_path / "people.npz"), ())
     with pytest.raises(ConfigError, match=r"people.npz is empty") as caught:
         decoder.check([(256,)], (32, 32))
-    assert caught.value.why == "it is not there" and "edgert gallery " in caught.value.fix
+    assert caught.value.why == "it does not exist" and "edgert gallery " in caught.value.fix
     gallery = Gallery(tmp_path / "people.npz")
     gallery.add("a", np.ones(512))
     with pytest.raises(ConfigError, match="is of another model") as other:
@@ -269,7 +269,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "folder.json").mkdir()
     for name in ("pipe.npz", "folder.json"):
-        with pytest.raises(ConfigError, match="it is no file"):
+        with pytest.raises(ConfigError, match="it is not a file"):
             Gallery(tmp_path / name)
 
 

@@ -13,7 +13,7 @@ from edgert.backend import EngineOptions, Session, backend
 from edgert.config import CropConfig, InputConfig
 from edgert.runtime import Crops, Frame, Record, Result
 from edgert.stages.crop import Geometry
-from edgert.stages.infer import Choice, HostInference, Infer, InferBatch, InferCrops, VariantInference
+from edgert.stages.infer import HostInference, Infer, InferBatch, InferCrops, ModelLevel, VariantInference
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models
 from tests.helpers.frames import detections, frame_of, result_of
@@ -153,7 +153,7 @@ class Named:
 
 
 def test_the_next_frame_is_of_the_model_that_was_chosen() -> None:
-    choice, inferences = Choice(), [Named("large"), Named("small")]
+    choice, inferences = ModelLevel(), [Named("large"), Named("small")]
     stage = Infer("find", VariantInference(inferences, choice))
     stage.open()
     assert [inference.warm for inference in inferences] == [1, 1]
@@ -165,7 +165,7 @@ def test_the_next_frame_is_of_the_model_that_was_chosen() -> None:
 
 
 def test_a_batch_that_has_begun_is_finished_by_the_model_that_began_it() -> None:
-    choice, inferences = Choice(), [Named("large", 2), Named("small", 4)]
+    choice, inferences = ModelLevel(), [Named("large", 2), Named("small", 4)]
     inference = VariantInference(inferences, choice)
     inferences[0].idle = False
     stage = InferBatch("find", inference, 2, 9.0, VirtualClock())

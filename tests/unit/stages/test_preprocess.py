@@ -287,7 +287,7 @@ def test_a_shape_that_is_no_image(shape: tuple[int, ...], wanted: str, channels:
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "bool"])
 def test_a_type_that_is_no_pixel(dtype: str) -> None:
-    with pytest.raises(ModelError, match=f"the model wants {dtype} pixels"):
+    with pytest.raises(ModelError, match=f"the model takes {dtype} pixels"):
         Preprocessor(InputConfig(), np.zeros((1, 3, 4, 4), dtype))
 
 
@@ -325,7 +325,7 @@ def test_integers_that_are_scaled_as_real_numbers_are_refused(dtype: str, mean: 
 )
 def test_what_integers_cannot_hold_is_said(dtype: str, mean: float, std: float, part: str) -> None:
     lost = check_levels(InputConfig(mean=(mean,), std=(std,)), dtype, "")
-    assert (f"leave {part} of the gray levels beyond what {dtype} holds" in lost) == bool(part) == bool(lost)
+    assert (f"put {part} of the gray levels outside the range of {dtype}" in lost) == bool(part) == bool(lost)
 
 
 def test_boxes_are_clipped_to_the_image_and_points_are_not() -> None:

@@ -13,7 +13,7 @@ from edgert.config.stages import TileConfig
 from edgert.errors import StageError
 from edgert.runtime import Classification, Detections, Frame, Segmentation
 from edgert.stages.crop import Geometry
-from edgert.stages.tiles import InferTiles, joined, tiles_of
+from edgert.stages.tiles import InferTiles, merge_tiles, tiles_of
 from tests.helpers.frames import frame_of, result_of
 
 F32 = npt.NDArray[np.float32]
@@ -50,7 +50,7 @@ def parts(one: TileConfig, frame: Frame) -> list[Frame]:
 
 def join(one: TileConfig, *records: Detections) -> Detections:
     frame = frame_of(180, 100)
-    return joined(records, parts(one, frame), frame, one)
+    return merge_tiles(records, parts(one, frame), frame, one)
 
 
 def test_an_object_across_a_seam_is_one() -> None:
@@ -102,7 +102,7 @@ def test_what_cannot_be_put_together_is_named() -> None:
     )
     with pytest.raises(StageError, match="with masks"):
         join(config(whole=False), with_masks, masks)
-    with pytest.raises(StageError, match="from Classification"):
+    with pytest.raises(StageError, match="tiles of Classification cannot be merged\n"):
         join(config(whole=False), Classification(np.ones(1, np.float32), np.zeros(1, np.int32)))  # type: ignore[arg-type]
 
 
@@ -150,6 +150,6 @@ def test_a_stage_looks_at_views_of_the_frame_as_many_at_once_as_fit(rows: int) -
 def test_one_object_of_two_classes_is_one_where_asked() -> None:
     seam, frame = config(overlap=0.2, whole=False), frame_of(180, 100)
     records = found((60, 20, 100, 40, 0.6), classes=[1]), found((80, 20, 120, 40, 0.9), classes=[0])
-    assert len(joined(records, parts(seam, frame), frame, seam)) == 2
-    one = joined(records, parts(seam, frame), frame, seam, agnostic=True)
+    assert len(merge_tiles(records, parts(seam, frame), frame, seam)) == 2
+    one = merge_tiles(records, parts(seam, frame), frame, seam, agnostic=True)
     assert one.boxes.tolist() == [[60, 20, 120, 40]] and one.classes.tolist() == [0]

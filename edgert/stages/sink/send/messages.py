@@ -15,7 +15,7 @@ from edgert.runtime import Frame, json_form
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Detections, Result, without_outputs
 from edgert.runtime.trace_ids import trace_of
-from edgert.stages.draw import Images
+from edgert.stages.draw import ImagePainter
 from edgert.stages.zones.rules import Events
 
 # JPEG sent with a message: the frame, the object of an event, or every object of a frame.
@@ -37,7 +37,7 @@ class Snapshots:
     """JPEG snapshots, encoded in the caller's thread."""
 
     def __init__(self, attach: Attach | None = None) -> None:
-        self._attach, self._images = attach, Images()
+        self._attach, self._images = attach, ImagePainter()
 
     def of(self, result: Result, box: Box | None = None) -> dict[str, Any]:
         """Return an image as plain data: ``type``, ``width``, ``height``, ``data``.
@@ -47,9 +47,9 @@ class Snapshots:
             box: x1, y1, x2, y2 in source pixels of a crop; the complete frame without, or where it lies outside.
         """
         if self._attach == "crop" and box is not None:
-            image = _cut(self._images.shown(Result(result.frame, {})), box)
+            image = _cut(self._images.host_image(Result(result.frame, {})), box)
         else:
-            image = self._images.shown(result)
+            image = self._images.host_image(result)
         return _jpeg(image, LONGEST_PX)
 
     def crops(self, result: Result, found: Detections) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ class Snapshots:
 
         They are the :data:`MOST_CROPS` with the best scores, smaller where they would be too large for a message.
         """
-        image = self._images.shown(Result(result.frame, {}))
+        image = self._images.host_image(Result(result.frame, {}))
         found = replace(found, masks=None, points=None, corners=None)[:MOST_CROPS]
         for longest in (LONGEST_PX, LONGEST_PX // 2, LONGEST_PX // 4, LONGEST_PX // 8):
             images = [_jpeg(_cut(image, box, 0.0), longest) for box in found.boxes.tolist()]

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from edgert.errors import DeviceError, EdgertError
 from edgert.runtime.records import Result, for_show
-from edgert.stages.draw import Images, Overlay
+from edgert.stages.draw import ImagePainter, Overlay
 from edgert.stages.sink import encoder_choice, encoders
 from edgert.stages.sink.web.live_images import ELEMENTS
 
@@ -98,7 +98,7 @@ class Broadcast:
         self._waiting, self._watching = list[Viewer](), list[Viewer]()
         self._key_requested = self._closed = False
         self._pace = Pace(wanted.rate)
-        self._images, self._overlay = Images(), Overlay(ELEMENTS)
+        self._images, self._overlay = ImagePainter(), Overlay(ELEMENTS)
         self._encoder: encoders.Encoder | None = None
         self._format: encoders.VideoFormat | None = None
         self._head, self._begin_ns, self._tick, self._key_tick = b"", 0, -1, -_REFRESH_TICKS
@@ -261,7 +261,7 @@ class Broadcast:
         if drawn is not None and width == across:
             return result
         is_drawn = drawn is not None
-        image = self._images.painted(result, width, lambda size: [] if is_drawn else self._overlay.shapes(size, result))
+        image = self._images.paint(result, width, lambda size: [] if is_drawn else self._overlay.shapes(size, result))
         return replace(result, image=image)
 
     def _opened(self, shown: Result) -> encoders.Encoder:

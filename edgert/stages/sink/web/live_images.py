@@ -15,7 +15,7 @@ from edgert.errors import StageError
 from edgert.runtime.frame import full_frame
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Classification, Detections, Result, for_show, without_outputs
-from edgert.stages.draw import Images, Overlay, current_outputs
+from edgert.stages.draw import ImagePainter, Overlay, current_outputs
 from edgert.stages.zones.areas import Zones
 
 LARGE_PX = 1280
@@ -50,7 +50,7 @@ class LiveImages:
         self._cameras: dict[str, _Camera] = {}
         self._newest, self._number, self._closed, self._is_full = "", 0, False, False
         self._overlays = {tile_px: Overlay(ELEMENTS, tile_px=tile_px) for tile_px in (0, *TILES_PX)}
-        self._images = {tile_px: Images() for tile_px in self._overlays}
+        self._images = {tile_px: ImagePainter() for tile_px in self._overlays}
 
     def open(self) -> None:
         """Accept results, also after :meth:`close`."""
@@ -139,11 +139,11 @@ class LiveImages:
             most = TILES_PX.get(tile_px, LARGE_PX)
             width = _width(result.frame.width if drawn is None else drawn.shape[1], most)
             if drawn is None:
-                image = images.painted(result, width, lambda size: overlay.shapes(size, result))
+                image = images.paint(result, width, lambda size: overlay.shapes(size, result))
                 result = replace(result, image=image)
             elif width < drawn.shape[1] and most < LARGE_PX:  # the image of a draw stage is shown large as it is
-                result = replace(result, image=images.painted(result, width, lambda _: ()))
-            return images.shown(result)
+                result = replace(result, image=images.paint(result, width, lambda _: ()))
+            return images.host_image(result)
 
     def table(self, stream: str = "") -> Mapping[str, Any]:
         """Return the newest result of a camera, or of any, as plain data.

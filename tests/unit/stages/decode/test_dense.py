@@ -13,7 +13,7 @@ from edgert.runtime.json_form import plain
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.dense import Anomaly, Depth, ImageToImage
 from edgert.stages.decode.kinds import decoder_for
-from edgert.stages.draw import Images, Overlay
+from edgert.stages.draw import ImagePainter, Overlay
 from tests.helpers.frames import frame_of
 from tests.helpers.known_boxes import identity
 
@@ -62,8 +62,8 @@ def test_the_image_of_a_model_is_that_of_the_result() -> None:
     frame = frame_of(128, 64)
     record = OutputImage(np.full((32, 64, 3), 200, np.uint8), (0, 0, 128, 64))
     result = Result(frame).with_output("night", record)
-    assert result.image is record.pixels and Images().shown(result) is record.pixels
-    painted = Images().painted(result, None, lambda size: [])
+    assert result.image is record.pixels and ImagePainter().host_image(result) is record.pixels
+    painted = ImagePainter().paint(result, None, lambda size: [])
     assert painted.shape == (32, 64, 3) and (painted == 200).all() and painted is not record.pixels
     assert plain(record) == {"type": "image", "region": [0.0, 0.0, 128.0, 64.0], "size": [64, 32]}
 

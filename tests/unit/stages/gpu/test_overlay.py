@@ -19,7 +19,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import DeviceView
 from edgert.runtime.frame import U8, Color, Frame
 from edgert.runtime.records import Result
-from edgert.stages.draw import Draw, Images, Marked, Overlay
+from edgert.stages.draw import Draw, ImagePainter, Overlay, SimulationLabel
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.overlay import GpuPainter
 from edgert.stages.sink.display import WindowImage
@@ -55,7 +55,7 @@ def pixels(painter: GpuPainter, image: DeviceView) -> U8:
 
 
 def on_host(result: Result, width: int | None, overlay: Overlay) -> U8:
-    return Images().painted(result, width, lambda size: overlay.shapes(size, result))
+    return ImagePainter().paint(result, width, lambda size: overlay.shapes(size, result))
 
 
 def apart(painter: GpuPainter, result: Result, width: int | None, ours: Overlay, theirs: Overlay) -> Any:
@@ -225,15 +225,15 @@ def test_a_second_stage_draws_on_a_copy(rig: Rig) -> None:
 
 
 def test_what_is_shown_comes_down_once(rig: Rig) -> None:
-    paint, images = drawing(), Images()
+    paint, images = drawing(), ImagePainter()
     drawn = paint.process(busy_scene(rig.frame(), 0, objects=3))
-    shown = images.shown(drawn)
+    shown = images.host_image(drawn)
     assert isinstance(shown, np.ndarray) and rig.host_copies() == 1
     assert np.array_equal(shown, view_of(drawn).to_host())
-    plain = images.shown(Result(rig.frame(index=5)))  # never drawn on: converted there, too
+    plain = images.host_image(Result(rig.frame(index=5)))  # never drawn on: converted there, too
     assert rig.host_copies() == 3 and np.array_equal(plain, frame_of(160, 120, "nv12", index=5).to_bgr())
     for index in range(9):
-        assert not np.shares_memory(shown, images.shown(Result(rig.frame(index=index))))
+        assert not np.shares_memory(shown, images.host_image(Result(rig.frame(index=index))))
     images.close()
     paint.close()
 
@@ -302,7 +302,7 @@ def test_files_are_written_of_what_is_on_the_gpu(rig: Rig, tmp_path: Path) -> No
 
 def test_the_mark_of_a_simulated_board_is_painted_on_the_gpu(rig: Rig) -> None:
     seen: list[Result] = []
-    marked = Marked(cast("Any", SimpleNamespace(process=seen.append, close=lambda: None)), "simulated", True)
+    marked = SimulationLabel(cast("Any", SimpleNamespace(process=seen.append, close=lambda: None)), "simulated", True)
     marked.process(Result(rig.frame()))
     image = view_of(seen[0])
     assert rig.host_copies() == 0

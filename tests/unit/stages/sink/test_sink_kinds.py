@@ -9,7 +9,7 @@ from edgert.config.stages import SinkStage
 from edgert.errors import ConfigError, StageError
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Stage
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from tests.helpers.frames import result_of
 
 
@@ -31,14 +31,14 @@ def config(**keys: Any) -> SinkStage:
 )
 def test_each_kind_of_sink(tmp_path: Path, kind: str, path: str | None, name: str) -> None:
     where = {"path": tmp_path / path} if path else {}
-    sink = made(config(sink=kind, **where), "out", Context(function=print))
+    sink = make_stage(config(sink=kind, **where), "out", Context(function=print))
     assert type(sink).__name__ == name and isinstance(sink, Stage)
     assert list(tmp_path.iterdir()) == []  # nothing is made before it is opened
 
 
 def test_a_callback_is_called_in_order() -> None:
     seen: list[Result] = []
-    sink = made(config(sink="callback"), "out", Context(function=seen.append))
+    sink = make_stage(config(sink="callback"), "out", Context(function=seen.append))
     wanted = [result_of() for _ in range(3)]
     sink.open()
     for result in wanted:
@@ -49,12 +49,12 @@ def test_a_callback_is_called_in_order() -> None:
 
 def test_a_callback_needs_a_function() -> None:
     with pytest.raises(ConfigError, match="needs a function") as caught:
-        made(config(sink="callback"), "out", Context())
+        make_stage(config(sink="callback"), "out", Context())
     assert caught.value.where == "stages.out"
 
 
 @pytest.mark.parametrize(("kind", "path"), [("video", "a.avi"), ("images", "a.gif")])
 def test_paths_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path, kind: str, path: str) -> None:
     with pytest.raises(StageError) as caught:
-        made(config(sink=kind, path=tmp_path / path), "out", Context())
+        make_stage(config(sink=kind, path=tmp_path / path), "out", Context())
     assert caught.value.fix

@@ -13,7 +13,7 @@ from edgert.clock import REAL
 from edgert.config import SinkStage, SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.send.messages import Choice, Writer
 from edgert.stages.sink.send.sink import SendSink
 from edgert.stages.sink.send.spool import Message, Spool
@@ -115,7 +115,7 @@ def test_only_where_all_sources_wait_does_whoever_calls_write(tmp_path: Path) ->
     keys = {"sink": "webhook", "from": "track", "server": "http://127.0.0.1:9", "spool": tmp_path / "a.db"}
     for sources, waits in (({}, False), ({"a": files}, True), ({"a": files, "b": camera}, False)):
         context = Context(sources=sources)
-        one: SendSink = made(SinkStage.model_validate(keys), "out", context)
+        one: SendSink = make_stage(SinkStage.model_validate(keys), "out", context)
         assert context.is_waited_for == waits and one._hands_over != waits
     program = ApiSource("api", SourceStage(source="api"), Counter(), REAL)  # which waits itself
     assert not Context(sources={"api": program}).is_waited_for

@@ -13,7 +13,7 @@ import pytest
 from edgert.config.pipeline_file import load_pipeline
 from edgert.config.stages import SinkStage
 from edgert.errors import ConfigError, DeviceError
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, make_stage
 from edgert.stages.sink import encoders
 from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.stream.webrtc_sessions import _Viewer, harmless
@@ -39,7 +39,7 @@ def section(**keys: Any) -> Any:
         ({"width": 8}, "width"),
         ({"sink": "webrtc", "host": "0.0.0.0"}, "can be reached from the network; add token:"),
         ({"sink": "webrtc", "token": "short"}, "token: expected 16"),
-        ({"sink": "webrtc", "tls": {"cert": "a.pem", "key": "b.pem"}}, "there is no file"),
+        ({"sink": "webrtc", "tls": {"cert": "a.pem", "key": "b.pem"}}, "a.pem does not exist"),
         ({"sink": "webrtc", "path": "/x"}, "path"),
     ],
 )
@@ -66,7 +66,7 @@ def test_two_streams_under_one_path_are_known_before_anything_runs(tmp_path: Pat
 
 
 def test_the_sink_has_what_was_asked_for() -> None:
-    sink = made(section(fps=12.5, bitrate=1.5, width=640, encode="cpu", user="u", password="p"), "out", Context())
+    sink = make_stage(section(fps=12.5, bitrate=1.5, width=640, encode="cpu", user="u", password="p"), "out", Context())
     assert sink._wanted.bitrate_bps == 1_500_000 and sink._wanted.rate == 12.5 and sink._wanted.width == 640
     assert sink._choice.live and sink._choice.encode == "cpu" and sink.url("cam") == "rtsp://127.0.0.1:8554/cam"
 
@@ -82,7 +82,7 @@ def test_a_player_is_not_given_mpeg4(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_webrtc_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs the package aiortc") as caught:
-        made(section(sink="webrtc"), "out", Context())
+        make_stage(section(sink="webrtc"), "out", Context())
     assert "[webrtc]" in caught.value.fix and caught.value.where == "stages.out"
 
 
