@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edgert.benchmark.measure import Figure
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream.broadcast import Wanted
 from edgert.stages.sink.stream.whep import WebrtcSink
 from edgert.stages.sink.web.http_server import Access
@@ -57,8 +57,8 @@ def figure(name: str, late_ms: list[int], bar: float | None, seconds: float) -> 
     return Figure(name, statistics.median(ordered), "ms", bar, n=len(ordered), detail=detail)
 
 
-def wanted(arguments: argparse.Namespace) -> tuple[Choice, Wanted]:
-    return Choice("stages.out", "h264", "cpu", live=True), Wanted(1920, None, 4_000_000, arguments.fps)
+def wanted(arguments: argparse.Namespace) -> tuple[EncoderChoice, Wanted]:
+    return EncoderChoice("stages.out", "h264", "cpu", live=True), Wanted(1920, None, 4_000_000, arguments.fps)
 
 
 class Pan:

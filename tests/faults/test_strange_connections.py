@@ -17,7 +17,7 @@ from typing import TypeAlias
 import pytest
 
 from edgert import limits
-from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.web.http_server import Access
 from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.brokers import certificate
@@ -52,7 +52,7 @@ def opened(own: tuple[Path, Path]) -> Iterator[Opened]:
             from edgert.stages.sink.stream.broadcast import Wanted
             from edgert.stages.sink.stream.whep import WebrtcSink
 
-            choice = Choice("stages.out", "h264", "cpu", live=True)
+            choice = EncoderChoice("stages.out", "h264", "cpu", live=True)
             sinks.append(WebrtcSink("out", ("127.0.0.1", 0), access, choice, Wanted(640, None, 1_000_000, 5.0)))
         sinks[-1].open()
         return int(sinks[-1].url.rstrip("/").rpartition(":")[2])

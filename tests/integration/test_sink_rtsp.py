@@ -26,7 +26,7 @@ from edgert import limits
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.runtime.records import Result
-from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream import rtsp_server
 from edgert.stages.sink.stream.broadcast import Wanted
 from edgert.stages.sink.stream.rtsp_server import RtspSink
@@ -68,7 +68,7 @@ class Cameras(threading.Thread):
 
 
 def sink_of(port: int = 0, path: str = "/{stream}", login: tuple[str, str] = ("", "")) -> RtspSink:
-    choice = Choice("stages.out", "h264", "cpu", live=True)
+    choice = EncoderChoice("stages.out", "h264", "cpu", live=True)
     return RtspSink("out", ("127.0.0.1", port), path, login, choice, Wanted(1280, None, 2_000_000, FPS))
 
 

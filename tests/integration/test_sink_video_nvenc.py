@@ -26,7 +26,12 @@ from edgert.memory.cuda import CudaDevice, DeviceView
 from edgert.runtime.frame import Color, Frame
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoder_choice, encoders, gpu_images, nvenc
-from edgert.stages.sink.encoder_choice import NO_JETSON, NOT_ON_THIS_JETSON, HardwareEncoders, hardware_encoders, ranked
+from edgert.stages.sink.encoder_choice import (
+    NO_JETSON,
+    NOT_ON_THIS_JETSON,
+    MissingEncoders,
+    missing_encoders,
+)
 from edgert.stages.sink.video import VideoSink
 from tests.helpers import gpu_pipeline
 from tests.helpers.cuda_double import CudaDouble
@@ -67,7 +72,7 @@ class Rig:
         self.gpu = CudaDouble(memory_bytes=2**32)
         self.device = CudaDevice(self.gpu, 0, Counter())
         self.package = NvencDouble(self.device)
-        nvenc._lacks.cache_clear()
+        nvenc._unsupported.cache_clear()
         monkeypatch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", self.package))
         monkeypatch.setattr(nvenc, "driver_missing", lambda: "")
         monkeypatch.setattr(gpu_images, "Nv12Writer", Writer)
@@ -258,14 +263,14 @@ def test_an_encoder_that_fails_on_the_way_leaves_a_file_that_plays_and_the_next_
     for index in range(12):
         sink.process(rig.result(index, stream="a"))
     rig.package.broken["encode"] = PyNvVCException("the device was lost")
-    with pytest.raises(DeviceError, match="NVENC does not encode") as caught:
+    with pytest.raises(DeviceError, match="NVENC cannot encode") as caught:
         sink.process(rig.result(12, stream="a"))
     assert (caught.value.why, caught.value.where) == ("the device was lost", "stages.video")
     for index in range(4):
         sink.process(rig.result(index, stream="b"))
     sink.close()
     assert len(shown(tmp_path / "a.mp4")) == 12 - BEHIND and len(shown(tmp_path / "b.mp4")) == 4
-    assert "encoded by the CPU (libx264): NVENC does not encode 160x120 h264: the device was lost" in caplog.text
+    assert "encoded by the CPU (libx264): NVENC cannot encode 160x120 h264: the device was lost" in caplog.text
 
 
 def test_a_package_that_gives_no_times_is_named(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,12 +321,12 @@ def test_the_double_has_the_real_names() -> None:
 
 
 def test_what_is_here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hardware_encoders("h264") == HardwareEncoders(NO_JETSON, "", "this PyAV has no libnowhere")
+    assert missing_encoders("h264") == MissingEncoders(NO_JETSON, "", "PyAV has no libnowhere")
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", None)
-    found = hardware_encoders("h264")
-    assert found.nvenc.startswith("PyNvVideoCodec is not installed") and found.ffmpeg == "this PyAV has no libnowhere"
+    found = missing_encoders("h264")
+    assert found.nvenc.startswith("PyNvVideoCodec is not installed") and found.ffmpeg == "PyAV has no libnowhere"
     monkeypatch.setattr(nvenc, "driver_missing", lambda: nvenc.NO_GPU)
-    assert hardware_encoders("h264") == HardwareEncoders()
+    assert missing_encoders("h264") == MissingEncoders()
 
 
 @pytest.mark.parametrize(
@@ -329,7 +334,7 @@ def test_what_is_here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("orin-nano-8gb", "36.4.3", ("a Jetson Orin Nano 8GB has no video encoder",) * 3),
         ("orin-nx-16gb", "36.4.3", ("GStreamer has no", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)),
-        ("thor-t5000", "38.2.0", ("GStreamer has no", "", "this PyAV has no libnowhere")),
+        ("thor-t5000", "38.2.0", ("GStreamer has no", "", "PyAV has no libnowhere")),
     ],
 )
 def test_what_is_on_a_jetson(
@@ -341,7 +346,7 @@ def test_what_is_on_a_jetson(
     from edgert.stages.sink import gst_encoder
 
     monkeypatch.setattr(gst_encoder, "missing", lambda codec: f"GStreamer has no nvv4l2{codec}enc: sudo apt install x")
-    found = hardware_encoders("h264")
+    found = missing_encoders("h264")
     assert all(
         why.startswith(start) for why, start in zip((found.board, found.nvenc, found.ffmpeg), reasons, strict=True)
     )
@@ -352,17 +357,17 @@ def test_what_is_on_a_jetson(
     [
         (
             True,
-            HardwareEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON),
+            MissingEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON),
             ["board, on the GPU", "board"],
         ),
-        (False, HardwareEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON), ["board"]),
-        (True, HardwareEncoders("", "", ""), ["nvenc", "ffmpeg", "board, on the GPU", "board"]),
-        (True, HardwareEncoders(NO_JETSON, "not installed", ""), ["ffmpeg"]),
-        (True, HardwareEncoders(), []),
+        (False, MissingEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON), ["board"]),
+        (True, MissingEncoders("", "", ""), ["nvenc", "ffmpeg", "board, on the GPU", "board"]),
+        (True, MissingEncoders(NO_JETSON, "not installed", ""), ["ffmpeg"]),
+        (True, MissingEncoders(), []),
     ],
 )
-def test_the_order(on_gpu: bool, found: HardwareEncoders, kinds: list[str]) -> None:
-    assert [kind for kind, why in ranked(on_gpu, found) if not why] == kinds
+def test_the_order(on_gpu: bool, found: MissingEncoders, kinds: list[str]) -> None:
+    assert [kind for kind, why in encoder_choice.rank_encoders(on_gpu, found) if not why] == kinds
 
 
 def test_a_pipeline_that_draws_and_records_brings_nothing_down_but_records(
@@ -430,7 +435,7 @@ def test_a_real_gpu_encodes_or_says_why_not(tmp_path: Path, caplog: pytest.LogCa
     sink = VideoSink("video", tmp_path / "out.mp4")
     copies = device.counter.read().copies
     write(sink, [Result(on_gpu(device, frame)) for frame in frames])
-    found = hardware_encoders("h264", device.ordinal)
+    found = missing_encoders("h264", device.ordinal)
     reason = found.nvenc
     brought_down = device.counter.read().copies - copies
     print(f"NVENC here: {reason or 'yes'}; log: {caplog.text}")

@@ -26,7 +26,7 @@ from edgert.runtime.records import Result
 from edgert.stages.context import Context
 from edgert.stages.kinds import Http
 from edgert.stages.sink import encoders
-from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream import whep
 from edgert.stages.sink.stream.broadcast import Wanted
 from edgert.stages.sink.stream.whep import WebrtcSink
@@ -46,7 +46,7 @@ pytest.importorskip("aiortc", reason="aiortc (extra 'webrtc') is not installed")
 
 
 def sink_of(port: int = 0, token: str = "") -> WebrtcSink:
-    choice = Choice("stages.out", "h264", "cpu", live=True)
+    choice = EncoderChoice("stages.out", "h264", "cpu", live=True)
     return WebrtcSink("out", ("127.0.0.1", port), Access(token), choice, Wanted(1280, None, 4_000_000, 30.0))
 
 

@@ -1,4 +1,4 @@
-"""Limits on how many clients a server has, which a client that takes more than its share is the first to feel."""
+"""Limits on the number of a server's clients. Where one is reached, the network with the most clients loses one."""
 
 import resource
 from collections import Counter
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Generic, Protocol, TypeVar
 
-_USUAL_DESCRIPTORS = 1024
-"""The default limit of a process; below it the limits of :mod:`edgert.limits` shrink in proportion."""
-_LEAST = 4
+_DEFAULT_DESCRIPTORS = 1024
+"""Usual limit of a process; below it, the limits of :mod:`edgert.limits` shrink in proportion."""
+_MIN_LIMIT = 4
 
 
 class Client(Protocol):
-    """A connection that is counted.
+    """A connection that counts against a limit.
 
     Attributes:
-        network: what is counted as one client.
+        network: its network, from :func:`client_network`.
     """
 
     network: str
@@ -29,10 +29,10 @@ _C = TypeVar("_C", bound=Client)
 
 
 class FairGroup(Generic[_C]):
-    """The clients that are in the same phase, the oldest first. Not thread-safe.
+    """The clients in one phase of a connection, oldest first. Not thread-safe.
 
     Args:
-        limit: how many there may be.
+        limit: maximum number of clients.
     """
 
     def __init__(self, limit: int) -> None:
@@ -47,70 +47,70 @@ class FairGroup(Generic[_C]):
         return iter(tuple(self._clients))
 
     def add(self, client: _C) -> None:
-        """Add a client; in a full group, abort the oldest one of the network that has most."""
+        """Add a client; where the group is full, first abort the oldest client of the busiest network."""
         if len(self._clients) >= self.limit:
-            self.first_to_go().abort()
+            self.oldest_of_busiest().abort()
         self._clients[client] = None
         self._counts[client.network] += 1
 
-    def makes_room(self, network: str) -> bool:
+    def make_room(self, network: str) -> bool:
         """Return whether a network may add a client that stays for long.
 
-        A full group aborts its first to go, but only one of a network that has at least two clients more.
+        A full group aborts the oldest client of its busiest network, if that has at least two clients more.
         """
         if len(self._clients) < self.limit:
             return True
-        oldest = self.first_to_go()
+        oldest = self.oldest_of_busiest()
         if self._counts[oldest.network] < self._counts[network] + 2:
             return False
         oldest.abort()
         return True
 
     def remove(self, client: _C) -> None:
-        """Remove a client; do nothing where it is not in the group."""
+        """Remove a client, if it is in the group."""
         if client in self._clients:
             del self._clients[client]
             self._counts[client.network] -= 1
             if not self._counts[client.network]:
                 del self._counts[client.network]
 
-    def first_to_go(self) -> _C:
-        """Return the oldest client of the network that has most. The group must not be empty."""
+    def oldest_of_busiest(self) -> _C:
+        """Return the oldest client of the network with the most clients. The group must not be empty."""
         busiest = max(self._counts, key=self._counts.__getitem__)
         return next(client for client in self._clients if client.network == busiest)
 
 
-def network_of(address: str) -> str:
-    """Return what is counted as one client: an IPv4 address, or the first 64 bits of an IPv6 address.
+def client_network(address: str) -> str:
+    """Return the network of a client: its IPv4 address, or the first 64 bits of its IPv6 address.
 
     One host may use all IPv6 addresses that begin with the same 64 bits.
     """
     try:
-        known = ip_address(address.partition("%")[0])
+        parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    return str(known) if known.version == 4 else known.exploded[:19]
+    return str(parsed) if parsed.version == 4 else parsed.exploded[:19]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether only this machine can reach an address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def affordable(limit: int) -> int:
-    """Return a limit of clients, lowered where the process may open fewer descriptors than usual."""
-    return max(min(limit, limit * descriptor_limit() // _USUAL_DESCRIPTORS), _LEAST)
+def affordable_limit(limit: int) -> int:
+    """Return a limit on clients, lowered where the process may open fewer descriptors than usual."""
+    return max(min(limit, limit * descriptor_limit() // _DEFAULT_DESCRIPTORS), _MIN_LIMIT)
 
 
 def descriptor_limit() -> int:
-    """Return how many descriptors this process may open."""
+    """Return the maximum number of descriptors that this process may open."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 1 << 30 if soft == resource.RLIM_INFINITY else soft
 
 
 def reserved_descriptors() -> int:
-    """Return how many descriptors clients leave to the rest of the process."""
-    return min(descriptor_limit() // 4, _USUAL_DESCRIPTORS // 4)
+    """Return the number of descriptors that are kept for the rest of the process."""
+    return min(descriptor_limit() // 4, _DEFAULT_DESCRIPTORS // 4)

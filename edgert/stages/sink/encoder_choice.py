@@ -1,4 +1,4 @@
-"""The choice of a video's encoder, by this machine's hardware and the place of its images."""
+"""The choice of a video's encoder: by this machine's hardware, and by where its images are."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,21 +10,22 @@ from edgert.runtime.records import Result
 from edgert.stages.sink import encoders, gst_encoder, nvenc
 from edgert.stages.source import nvdec
 
-Where = Literal["auto", "cpu", "gpu"]
+EncodeMode = Literal["auto", "cpu", "gpu"]
 NO_GPU = nvenc.NO_GPU
 NO_JETSON = "this is no Jetson"
-NOT_ON_THIS_JETSON = "of Jetsons, only a Thor's NVENC is reached so"
+NOT_ON_THIS_JETSON = "of all Jetsons, only Thor can use NVENC in this way"
 _NEVER_HERE = NO_GPU, NO_JETSON, NOT_ON_THIS_JETSON
+"""Reasons that are not worth a log line."""
 
 
 @dataclass(frozen=True, slots=True)
-class HardwareEncoders:
-    """Why each encoder of a machine cannot be used, and what to do; empty where it can.
+class MissingEncoders:
+    """Why each hardware encoder cannot be used here, and what to do; empty where it can be used.
 
     Attributes:
-        board: a Jetson's own, through GStreamer.
-        nvenc: NVENC through PyNvVideoCodec.
-        ffmpeg: NVENC through FFmpeg.
+        board: reason for a Jetson's own encoder, through GStreamer.
+        nvenc: reason for NVENC through PyNvVideoCodec.
+        ffmpeg: reason for NVENC through FFmpeg.
     """
 
     board: str = NO_JETSON
@@ -32,79 +33,91 @@ class HardwareEncoders:
     ffmpeg: str = NO_GPU
 
 
-def hardware_encoders(codec: encoders.Codec, ordinal: int = 0) -> HardwareEncoders:
-    """Return this machine's encoders for a codec. ``ordinal`` is the GPU that would encode."""
+def missing_encoders(codec: encoders.Codec, ordinal: int = 0) -> MissingEncoders:
+    """Return which encoders of a codec this machine lacks. ``ordinal`` is the number of the GPU."""
     machine = detect()
     board = machine.board
     if board is not None and board.encoder is not None and not board.encoder.engines:
-        return HardwareEncoders(*[f"a {board.title} has no video encoder"] * 3)
+        return MissingEncoders(*[f"a {board.title} has no video encoder"] * 3)
     own = gst_encoder.missing(codec) if machine.is_jetson else NO_JETSON
     if not machine.has_desktop_nvdec:
-        return HardwareEncoders(own, NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)
+        return MissingEncoders(own, NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)
     package = nvenc.missing(codec, ordinal)
-    lacks = "" if encoders.has_encoder(encoders.NVENC[codec]) else f"this PyAV has no {encoders.NVENC[codec]}"
-    known = package if nvenc.driver_missing() or not nvdec.missing() else ""  # of the GPU, not of the package
-    return HardwareEncoders(own, package, known or lacks)
+    no_codec = "" if encoders.has_encoder(encoders.NVENC[codec]) else f"PyAV has no {encoders.NVENC[codec]}"
+    is_about_gpu = bool(nvenc.driver_missing()) or not nvdec.missing()  # not about the package
+    return MissingEncoders(own, package, (package if is_about_gpu else "") or no_codec)
 
 
-def ranked(on_gpu: bool, found: HardwareEncoders) -> list[tuple[encoders.Kind, str]]:
-    """Return the hardware encoders, best first, each with why it is not tried; empty where it is.
+def rank_encoders(on_gpu: bool, missing: MissingEncoders) -> list[tuple[encoders.Kind, str]]:
+    """Return the hardware encoders, best first, each with the reason not to try it; empty where there is none.
 
-    FFmpeg's NVENC is for machines without PyNvVideoCodec: it takes images of the host only.
+    FFmpeg's NVENC is for machines without PyNvVideoCodec, because it only takes images on the host.
     """
-    kinds: list[tuple[encoders.Kind, str]] = [("nvenc", found.nvenc), ("ffmpeg", found.ffmpeg)]
-    if found.board != NO_JETSON:
-        board: list[tuple[encoders.Kind, str]] = [("board", found.board)]
-        kinds += [("board, on the GPU", found.board), *board] if on_gpu else board
+    kinds: list[tuple[encoders.Kind, str]] = [("nvenc", missing.nvenc), ("ffmpeg", missing.ffmpeg)]
+    if missing.board != NO_JETSON:
+        board: list[tuple[encoders.Kind, str]] = [("board", missing.board)]
+        kinds += [("board, on the GPU", missing.board), *board] if on_gpu else board
     return kinds
 
 
 @dataclass(slots=True)
-class Choice:
-    """The encoders of one sink. What is chosen is logged when it is chosen first, and when it changes.
+class EncoderChoice:
+    """Chooser of the encoders of one sink. The first choice and each change are logged.
 
     Args:
         where: the sink's stage, for messages.
-        encode: as in the pipeline file.
-        stall_s: after how long an encoder that takes or gives nothing has failed.
+        codec: codec of the video.
+        encode: ``encode:`` of the pipeline file.
+        stall_s: seconds without input or output after which an encoder has failed.
         live: whether the video is watched while it is made.
     """
 
     where: str
     codec: encoders.Codec
-    encode: Where
+    encode: EncodeMode
     stall_s: float = 5.0
     live: bool = False
     _refused: dict[encoders.Kind, str] = field(default_factory=dict)
     _cpu: str = ""
-    _said: str = ""
+    _last_line: str = ""
 
     def check(self) -> None:
-        """Raise DeviceError where nothing can encode, as far as is known before the first image."""
+        """Raise DeviceError if it is known before the first image that nothing can encode."""
         if self.encode != "gpu":
-            self._cpu = encoders.cpu_encoder(self.codec, self.where, self.live)
-        elif all(reasons := [why for _, why in ranked(True, hardware_encoders(self.codec))]):
-            raise self._failed(reasons)
+            self._cpu = encoders.cpu_encoder_name(self.codec, self.where, self.live)
+        elif all(reasons := [why for _, why in rank_encoders(True, missing_encoders(self.codec))]):
+            raise self._no_hardware_encoder(reasons)
 
     def open(self, result: Result, format: encoders.VideoFormat) -> encoders.Encoder:
-        """Return the best encoder that opens, for a video that begins with this result. Raises DeviceError."""
-        device = encoders.gpu_of(result)
+        """Return the best encoder that opens, for a video that begins with this result.
+
+        Raises:
+            DeviceError: no encoder opens.
+        """
+        device = encoders.image_gpu(result)
         reasons = list[str]()
         if self.encode != "cpu":
-            for kind, why in ranked(device is not None, hardware_encoders(self.codec, device.ordinal if device else 0)):
+            for kind, why in rank_encoders(
+                device is not None, missing_encoders(self.codec, device.ordinal if device else 0)
+            ):
                 reason = why or self._refused.get(kind, "")
                 if not reason:
                     try:
-                        return self._chosen(self._make(kind, format, device, result), reasons)
+                        encoder = self._make(kind, format, device, result)
                     except (DeviceError, BuildError) as error:
                         reason = f"{error.what}: {error.why}" if error.why else error.what
+                    else:
+                        self._log_choice(encoder, reasons)
+                        return encoder
                 reasons.append(reason)
         if self.encode == "gpu":
-            raise self._failed(reasons)
-        return self._chosen(encoders.FfmpegEncoder(self._cpu, format), reasons)
+            raise self._no_hardware_encoder(reasons)
+        cpu = encoders.FfmpegEncoder(self._cpu, format)
+        self._log_choice(cpu, reasons)
+        return cpu
 
     def refuse(self, kind: encoders.Kind, reason: str) -> None:
-        """Record that an encoder failed while running: streams that begin from now on use the next kind."""
+        """Exclude a kind of encoder that failed while running: later streams use the next kind."""
         self._refused[kind] = reason
 
     def _make(
@@ -118,16 +131,15 @@ class Choice:
         gpu = device if kind == "board, on the GPU" else None
         return gst_encoder.GstEncoder(format, gpu, self.where, self.stall_s, drawn)
 
-    def _chosen(self, encoder: encoders.Encoder, reasons: list[str]) -> encoders.Encoder:
-        worth_saying = [reason for reason in dict.fromkeys(reasons) if reason not in _NEVER_HERE]
-        why = f": {'; '.join(worth_saying)}" if worth_saying else ""
-        what = f"encoded by {encoder.title}{why}"
-        if what != self._said and (worth_saying or encoder.kind != "cpu"):
-            self._said = what
-            encoders.log.info("%s: %s", self.where, what)
-        return encoder
+    def _log_choice(self, encoder: encoders.Encoder, reasons: list[str]) -> None:
+        """Log that an encoder was chosen, and why no better one was; the same line only once."""
+        reasons = [reason for reason in dict.fromkeys(reasons) if reason not in _NEVER_HERE]
+        line = f"encoded by {encoder.title}" + (f": {'; '.join(reasons)}" if reasons else "")
+        if line != self._last_line and (reasons or encoder.kind != "cpu"):
+            self._last_line = line
+            encoders.log.info("%s: %s", self.where, line)
 
-    def _failed(self, reasons: list[str]) -> DeviceError:
+    def _no_hardware_encoder(self, reasons: list[str]) -> DeviceError:
         what = f"{self.codec.upper().replace('H', 'H.')} cannot be encoded by hardware here"
         why = "; ".join(dict.fromkeys(reasons))
         return DeviceError(what, why=why, where=self.where, fix="encode: auto, or encode: cpu")

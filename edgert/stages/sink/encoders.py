@@ -1,8 +1,8 @@
-"""Encoders of video: what each is given and gives, which one is taken, and FFmpeg's, on the processor or by NVENC.
+"""The interface of video encoders, and FFmpeg's encoders: on the CPU, or by NVENC.
 
-Best first: a Jetson's own encoder (:mod:`.gst_encoder`), NVENC (:mod:`.nvenc`, else FFmpeg's), the processor. Each
-gives whole access units with start codes, the first of them with the parameter sets; none holds images back to reorder
-them, so each unit has its image's time.
+The others are a Jetson's own (:mod:`.gst_encoder`) and NVENC without FFmpeg (:mod:`.nvenc`). Each returns complete
+access units with start codes, the first with the parameter sets. None reorders images, so each unit has its image's
+time.
 """
 
 import logging
@@ -27,10 +27,10 @@ from edgert.stages.gpu.download import Downloader
 
 log = logging.getLogger("edgert.sink")
 
-TICKS_HZ = 60_000  # divides 24, 25, 30 and 60 fps and their NTSC forms; MPEG-4 allows no more than 65535
-KEYFRAME_EVERY = 60  # frames: how finely players can seek
+TICKS_HZ = 60_000  # a multiple of 24, 25, 30 and 60 fps and their NTSC forms; MPEG-4 allows at most 65535
+KEYFRAME_EVERY = 60  # frames; players seek to key frames
 _MAX_THREADS = 4
-_MOST_WAITING = 2  # images of a stream that wait for its encoder
+_MAX_QUEUED = 2  # images of a stream that wait for its encoder
 # ITU-T H.273 code points, which FFmpeg's enumerations follow: primaries, transfer, matrix.
 _CODE_POINTS = {"bt601": (6, 6, 6), "bt709": (1, 1, 1)}
 _LIMITED, _FULL = 1, 2  # AVColorRange
@@ -44,12 +44,11 @@ class VideoFormat:
     """The format of a video.
 
     Attributes:
-        quality: 0 to 51, lower is better: the CRF of H.264 on the processor, the constant quantizer elsewhere.
-        width, height: pixels, even.
-        rate: frames per second at which they are shown; None: each at its own time.
+        quality: 0 to 51, lower is better: the CRF on the CPU, the constant quantizer in hardware.
+        width, height: size in pixels, even.
+        rate: frames per second; None: each image is shown at its own time.
         color: matrix and range of its YUV.
-        bitrate_bps: for live video, which every player can decode and which has no B frames; 0 for a file, by
-            ``quality``.
+        bitrate_bps: bits per second of live video; 0 for a file, which is encoded by ``quality``.
     """
 
     codec: Codec
@@ -62,7 +61,13 @@ class VideoFormat:
 
 
 class Unit(NamedTuple):
-    """One encoded image: an access unit with start codes, when it is shown, whether decoding can start with it."""
+    """One encoded image.
+
+    Attributes:
+        data: access unit with start codes.
+        tick: presentation time, in units of 1 / :data:`TICKS_HZ` s.
+        is_key: whether decoding can start here.
+    """
 
     data: bytes
     tick: int
@@ -70,12 +75,12 @@ class Unit(NamedTuple):
 
 
 class Encoder(Protocol):
-    """Video encoder for one thread; raises DeviceError when it fails.
+    """Video encoder, for use in one thread. Its methods raise DeviceError when it fails.
 
     Attributes:
-        kind: which it is.
-        title: for people.
-        raw: what FFmpeg calls a file of nothing but its units.
+        kind: kind of encoder.
+        title: name in messages.
+        raw: FFmpeg's name of the raw stream format of its units.
     """
 
     kind: Kind
@@ -83,41 +88,48 @@ class Encoder(Protocol):
     raw: str
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
-        """Encode the drawn image, or the frame where nothing was drawn, shown at ``tick``; return the ready units.
+        """Encode the drawn image, or the frame where nothing was drawn, for ``tick``; return the finished units.
 
         The result may be released afterwards.
         """
         ...
 
     def refresh(self) -> None:
-        """Request a key frame: the next image, or the next regular one where the encoder takes no requests."""
+        """Request a key frame as the next image. An encoder that takes no requests makes one at its regular time."""
         ...
 
     def finish(self) -> list[Unit]:
-        """Return the remaining units; nothing can be encoded afterwards."""
+        """End the video; return the remaining units."""
         ...
 
     def close(self) -> None:
-        """Free its resources, also after a failure."""
+        """Free the encoder's resources, also after a failure."""
         ...
 
 
-def size_of(result: Result) -> tuple[int, int]:
-    """Return (width, height) of the video of this result: its image's, rounded down to even."""
+def video_size(result: Result) -> tuple[int, int]:
+    """Return (width, height) of a result's video: those of its image, rounded down to even numbers."""
     if result.image is None:
         return result.frame.width & ~1, result.frame.height & ~1
     height, width = result.image.shape[:2]
     return width & ~1, height & ~1
 
 
-def color_of(result: Result) -> Color:
-    """Return the video's colors: the frame's where its planes are copied unchanged."""
-    is_plain = result.image is None and result.frame.format in ("i420", "nv12")
-    return result.frame.color if is_plain else Color()  # what OpenCV makes: BT.601, limited range
+def video_color(result: Result) -> Color:
+    """Return the colors of a result's video: the frame's where its planes are copied, else those of OpenCV."""
+    is_copied = result.image is None and result.frame.format in ("i420", "nv12")
+    return result.frame.color if is_copied else Color()  # OpenCV converts to BT.601 of limited range
 
 
-def gpu_of(result: Result) -> CudaDevice | None:
-    """Return the GPU that holds the image to encode; None where the host does."""
+def video_format(
+    result: Result, codec: Codec, quality: int, rate: Fraction | None, bitrate_bps: int = 0
+) -> VideoFormat:
+    """Return the format of a video that begins with a result."""
+    return VideoFormat(codec, quality, *video_size(result), rate, video_color(result), bitrate_bps)
+
+
+def image_gpu(result: Result) -> CudaDevice | None:
+    """Return the GPU that holds the image to encode; None where it is on the host."""
     shown: Any = result.frame.planes[0] if result.image is None else result.image
     if not isinstance(shown, DeviceView) or shown.stream is None:
         return None
@@ -125,7 +137,7 @@ def gpu_of(result: Result) -> CudaDevice | None:
 
 
 class I420Writer:
-    """Writer of results as packed I420, each into a buffer that is no longer in use."""
+    """Converter of results to packed I420. Buffers are reused once nothing refers to them."""
 
     def __init__(self) -> None:
         self._packed, self._bgr, self._downloader = ImagePainter(), ImagePainter(), Downloader()
@@ -137,9 +149,9 @@ class I420Writer:
         has no half chroma pixels. The copy is counted; an image on a GPU is first copied to the host, once.
 
         Returns:
-            (h * 3 / 2, w) uint8, h and w even: the plane Y, then U, then V, in the colors of :func:`color_of`.
+            (h * 3 / 2, w) uint8, h and w even: the planes Y, U and V, in the colors of :func:`video_color`.
         """
-        width, height = size_of(result)
+        width, height = video_size(result)
         counter = result.frame.lease.counter
         packed = self._packed.take((height * 3 // 2, width), counter)
         if result.image is None and result.frame.format in ("i420", "nv12"):
@@ -157,39 +169,39 @@ class I420Writer:
         return packed
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the buffers."""
         self._bgr.close()
 
 
-class _OwnThread:
-    """Thread that encodes images in order. The caller waits when its short queue is full.
+class _EncoderThread:
+    """Thread that encodes images in order. The caller waits while its short queue is full.
 
     Args:
-        encode: returns the units that are ready after an image, given with its tick.
+        encode: function that encodes an image for a tick, and returns the finished units.
     """
 
     def __init__(self, encode: Callable[[U8, int], list[Unit]]) -> None:
         self._encode = encode
-        self._images: queue.Queue[tuple[U8, int] | None] = queue.Queue(_MOST_WAITING)
+        self._images: queue.Queue[tuple[U8, int] | None] = queue.Queue(_MAX_QUEUED)
         self._units: queue.SimpleQueue[Unit] = queue.SimpleQueue()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="edgert-encoder", daemon=True)
         self._thread.start()
 
     def put(self, image: U8, tick: int) -> list[Unit]:
-        """Encode an image, and return finished packets of earlier ones. Raises the encoder's error."""
+        """Queue an image; return finished units of earlier ones. Raises the encoder's error."""
         self._check()
         self._images.put((image, tick))
-        return self._ready()
+        return self._finished_units()
 
     def finish(self) -> list[Unit]:
-        """Return the rest, and end the thread. Raises what the encoder raised."""
+        """End the thread; return the remaining units. Raises the encoder's error."""
         self.close()
         self._check()
-        return self._ready()
+        return self._finished_units()
 
     def close(self) -> None:
-        """End the thread, once what waits is encoded. May be called twice."""
+        """End the thread once the queue is empty. May be called twice."""
         if self._thread.is_alive():
             self._images.put(None)
             self._thread.join()
@@ -201,7 +213,7 @@ class _OwnThread:
             try:
                 for unit in self._encode(*item):
                     self._units.put(unit)
-            except Exception as error:  # noqa: BLE001 - raised in the thread that hands images over
+            except Exception as error:  # noqa: BLE001 - put() and finish() raise it
                 self._failure = error
             del item
 
@@ -209,7 +221,7 @@ class _OwnThread:
         if self._failure is not None:
             raise self._failure
 
-    def _ready(self) -> list[Unit]:
+    def _finished_units(self) -> list[Unit]:
         found = list[Unit]()
         with suppress(queue.Empty):
             while True:
@@ -220,8 +232,8 @@ class _OwnThread:
 class FfmpegEncoder:
     """One of FFmpeg's encoders, by name. Raises DeviceError when it cannot be opened.
 
-    On the processor, a file's images are encoded in a thread of this encoder's own, as one thread is not enough for
-    the videos of several cameras. Video that is watched while it is made is given out image by image.
+    On the CPU, a file's images are encoded in a thread of their own, because one thread is not enough for several
+    cameras. Live video is encoded in the caller's thread, so that each image comes out at once.
     """
 
     def __init__(self, name: str, format: VideoFormat) -> None:
@@ -237,22 +249,20 @@ class FfmpegEncoder:
         codec.time_base = Fraction(1, TICKS_HZ)
         codec.framerate = format.rate or Fraction(30)
         codec.gop_size = KEYFRAME_EVERY
-        codec.max_b_frames = 0  # they would delay what is written, and shift all times by two frames
+        codec.max_b_frames = 0  # they would delay the output, and shift all times by two frames
         codec.thread_count = min(_MAX_THREADS, os.cpu_count() or 1)
         set_color(codec, format.color)
-        codec.options = (
-            _live_options(name, format.bitrate_bps) if format.bitrate_bps else _options(name, format.quality)
-        )
+        bitrate_bps = format.bitrate_bps
+        codec.options = _live_options(name, bitrate_bps) if bitrate_bps else _file_options(name, format.quality)
         self._key_requested = False
         try:
             codec.open()
         except (ValueError, av.FFmpegError) as error:
             raise DeviceError(f"{name} cannot be opened", why=str(error)) from error
-        is_apart = self.kind == "cpu" and not format.bitrate_bps
-        self._thread = _OwnThread(self._encode) if is_apart else None
+        self._thread = _EncoderThread(self._encode) if self.kind == "cpu" and not bitrate_bps else None
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
-        """Encode an image; return the ready units. Raises PyAV's errors."""
+        """Encode an image; return the finished units. Raises PyAV's errors."""
         image = self._i420.write(result)
         return self._encode(image, tick) if self._thread is None else self._thread.put(image, tick)
 
@@ -261,7 +271,7 @@ class FfmpegEncoder:
         frame.pts, frame.time_base = tick, Fraction(1, TICKS_HZ)
         if self._key_requested:
             frame.pict_type, self._key_requested = self._av.video.frame.PictureType.I, False
-        return self._encoded(frame)
+        return self._units(frame)
 
     def refresh(self) -> None:
         """Make the next image a key frame."""
@@ -270,66 +280,66 @@ class FfmpegEncoder:
     def finish(self) -> list[Unit]:
         """Return the remaining units. Raises PyAV's errors."""
         rest = self._thread.finish() if self._thread is not None else []
-        return [*rest, *self._encoded(None)]
+        return [*rest, *self._units(None)]
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the encoder's memory."""
         if self._thread is not None:
             self._thread.close()
-            self._thread = None  # each knew the other, so that the codec's memory would wait for the collector
+            self._thread = None  # breaks a reference cycle, which would keep the codec until a garbage collection
         self._i420.close()
 
-    def _encoded(self, frame: Any) -> list[Unit]:
+    def _units(self, frame: Any) -> list[Unit]:
         return [Unit(bytes(packet), packet.pts, packet.is_keyframe) for packet in self._codec.encode(frame)]
 
 
-def failures() -> tuple[type[Exception], ...]:
-    """Return the exceptions of an encoder that fails while running."""
+def encoder_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that encoders raise while running."""
     import av
 
     return DeviceError, ValueError, av.FFmpegError
 
 
 def set_color(codec: Any, color: Color) -> None:
-    """Write the colors into the file, because players otherwise guess them from the size."""
+    """Write the colors into a video's header; without them, players guess from the size."""
     codec.color_primaries, codec.color_trc, codec.colorspace = _CODE_POINTS[color.matrix]
     codec.color_range = _FULL if color.full_range else _LIMITED
 
 
 ON_CPU: dict[Codec, tuple[str, ...]] = {"h264": ("libx264", "mpeg4"), "h265": ("libx265",)}
-"""Encoders on the processor; every FFmpeg has MPEG-4, and nearly every player plays it."""
+"""FFmpeg's encoders on the CPU. Every FFmpeg has MPEG-4, and nearly every player plays it."""
 NVENC: dict[Codec, str] = {"h264": "h264_nvenc", "h265": "hevc_nvenc"}
 
 
-def _options(name: str, quality: int) -> dict[str, str]:
-    """Return the options for a quality.
+def _file_options(name: str, quality: int) -> dict[str, str]:
+    """Return the options for a file of some quality.
 
-    CRF and quantizer share the scale 0 to 51 of ITU-T H.264 and H.265, on which 6 more halve the precision. The CRF of
-    x265 that looks like one of x264 is 5 more (https://trac.ffmpeg.org/wiki/Encode/H.265).
+    CRF and quantizer share the scale 0 to 51 of ITU-T H.264 and H.265, on which 6 more halve the precision. x265 needs
+    a CRF that is 5 higher than x264's for the same look (https://trac.ffmpeg.org/wiki/Encode/H.265).
     """
     if name == "libx264":
         return {"preset": "veryfast", "crf": str(quality)}
     if name == "libx265":
         return {"preset": "superfast", "crf": str(min(quality + 5, 51)), "x265-params": "log-level=error"}
     if name == "mpeg4":
-        return dict.fromkeys(("qmin", "qmax"), str(2 + quality * 29 // 51))  # CRF onto MPEG-4's quantizer 2-31
+        return dict.fromkeys(("qmin", "qmax"), str(2 + quality * 29 // 51))  # maps CRF to MPEG-4's quantizer, 2 to 31
     return {"preset": "p4", "rc": "constqp", "qp": str(quality)}
 
 
-_LIVE = {  # ready with each image before the next one comes
+_LIVE = {  # settings without delay: each image is encoded before the next one comes
     "libx264": {"preset": "superfast", "tune": "zerolatency", "profile": "baseline", "forced-idr": "1"},
     "h264_nvenc": {"preset": "p3", "tune": "ull", "profile": "baseline", "rc": "cbr", "delay": "0", "forced-idr": "1"},
 }
 
 
 def _live_options(name: str, bitrate_bps: int) -> dict[str, str]:
-    """Return the options for live video; ``bufsize`` limits an image to the bits of half a second."""
+    """Return the options for live video. ``bufsize`` limits an image to the bits of half a second."""
     rate = {"b": str(bitrate_bps), "maxrate": str(bitrate_bps), "bufsize": str(bitrate_bps // 2)}
-    return {**_LIVE[name], **rate, "sc_threshold": "0"}  # key frames come when they are asked for, not with every cut
+    return {**_LIVE[name], **rate, "sc_threshold": "0"}  # no key frames at scene cuts
 
 
 def has_encoder(name: str) -> bool:
-    """Return whether this PyAV's FFmpeg was built with the encoder; opening it may still fail."""
+    """Return whether PyAV's FFmpeg was built with an encoder; opening it may still fail."""
     import av
 
     try:
@@ -339,21 +349,21 @@ def has_encoder(name: str) -> bool:
     return True
 
 
-def cpu_encoder(codec: Codec, where: str, live: bool = False) -> str:
-    """Return the name of FFmpeg's encoder on the processor. Raises DeviceError when there is none.
+def cpu_encoder_name(codec: Codec, where: str, live: bool = False) -> str:
+    """Return the name of FFmpeg's encoder on the CPU. Raises DeviceError when there is none.
 
-    With ``live``, for browsers, MPEG-4 is no choice.
+    With ``live``, MPEG-4 is not used, because browsers do not play it.
     """
     wanted, *others = ON_CPU[codec][: 1 if live else None]
     for name in (wanted, *others):
         if not has_encoder(name):
             continue
         if name != wanted:
-            log.warning("%s: this PyAV has no %s encoder; writing %s, larger and softer", where, wanted, name)
+            log.warning("%s: PyAV has no %s encoder; writing %s, with larger and softer video", where, wanted, name)
         return name
     raise DeviceError(
         "no video encoder",
-        why=f"this PyAV was built without {' and '.join((wanted, *others))}",
+        why=f"PyAV was built without {' and '.join((wanted, *others))}",
         where=where,
         fix="pip install --force-reinstall --only-binary av av, or "
         + ("codec: h264" if codec == "h265" else "use sink: images"),

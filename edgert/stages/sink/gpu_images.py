@@ -1,4 +1,4 @@
-"""Images as encoders of hardware read them, NV12 in memory of a GPU: written there, no pixel comes to the host."""
+"""Conversion of images to NV12 in GPU memory, as hardware encoders read them, without a copy to the host."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -12,32 +12,33 @@ from edgert.runtime.records import Result
 from edgert.stages.gpu.gpu_preprocess import hold
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.nv12 import Nv12Writer
-from edgert.stages.sink.encoders import I420Writer, size_of
+from edgert.stages.sink.encoders import I420Writer, video_size
 
 Plane = tuple[int, int]
-"""Address on the GPU, and bytes from row to row."""
+"""Address on the GPU, and pitch in bytes."""
 
 
 class GpuImages:
-    """Writer of images of one size: drawn ones by a kernel, NV12 frames by copies on the GPU. For one thread.
+    """Converter of images of one size. For use in one thread.
 
-    A frame on the host, as after its decoder fell back, is copied to the GPU; that is counted.
+    A kernel converts drawn images. NV12 frames are copied on the GPU. A frame on the host, as after its decoder fell
+    back to the CPU, is copied to the GPU, and that copy is counted.
 
     Args:
-        drawn: whether drawn images are expected, so that a missing kernel is known at the start.
+        drawn: whether to load the kernel at once, because drawn images are expected.
 
     Raises:
-        BuildError, DeviceError: there is no kernel.
+        BuildError, DeviceError: the kernel is missing.
     """
 
     def __init__(self, device: CudaDevice, drawn: bool) -> None:
         self._device, self.stream = device, device.stream()
-        self._written, self._read = Event(device), Event(device, patient=True)
+        self._frame_ready, self._image_written = Event(device), Event(device, patient=True)
         self._writer = self._kernel() if drawn else None
         self._i420, self._staged = I420Writer(), list[Block]()
 
     def write(self, result: Result, planes: Sequence[Plane]) -> None:
-        """Write the drawn image, or the frame where nothing was drawn, to the planes Y and UV; wait for the GPU.
+        """Write the drawn image, or the frame where nothing was drawn, into the planes Y and UV; wait for the GPU.
 
         Raises DeviceError when the GPU fails.
         """
@@ -50,19 +51,19 @@ class GpuImages:
             self._writer = self._writer or self._kernel()
             self._writer.write(image, luma, luma_pitch, chroma, chroma_pitch, self.stream)
         elif image is None and frame.is_on_gpu and frame.format == "nv12":
-            width, height = size_of(result)
+            width, height = video_size(result)
             views = cast("tuple[DeviceView, ...]", frame.planes)
             for source, rows, (address, pitch) in zip(views, (height, height // 2), planes, strict=True):
                 if source.stream is not None and source.stream is not self.stream:
-                    self.stream.wait(self._written.record(source.stream))
+                    self.stream.wait(self._frame_ready.record(source.stream))
                 self._copy((source.address, source.strides[0]), (address, pitch), width, rows)
             hold([frame], self.stream)
         else:
-            self._bring_up(result, planes)
-        self._read.record(self.stream).synchronize()
+            self._upload(result, planes)
+        self._image_written.record(self.stream).synchronize()
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the memory."""
         self._i420.close()
         while self._staged:
             self._staged.pop().release()
@@ -70,7 +71,8 @@ class GpuImages:
     def _kernel(self) -> Nv12Writer:
         return Nv12Writer(Kernels(self._device, FileStore(cache_folder() / "cuda")))
 
-    def _bring_up(self, result: Result, planes: Sequence[Plane]) -> None:
+    def _upload(self, result: Result, planes: Sequence[Plane]) -> None:
+        """Copy an image on the host to the GPU."""
         packed = self._i420.write(result)
         height, width = packed.shape[0] * 2 // 3, packed.shape[1]
         if not self._staged:

@@ -1,6 +1,6 @@
-"""Video encoded by a Jetson's own encoder, GStreamer's ``nvv4l2h264enc`` and ``nvv4l2h265enc``.
+"""A Jetson's own video encoder: GStreamer's ``nvv4l2h264enc`` and ``nvv4l2h265enc``.
 
-Images on the GPU are written into video memory (NVMM) that the encoder reads in place; images on the host go there
+Images on the GPU are written into video memory (NVMM) that the encoder reads in place. Images on the host go there
 through ``nvvidconv``. None of this has run on a board.
 """
 
@@ -23,28 +23,24 @@ from edgert.stages.sink.gpu_images import GpuImages
 from edgert.stages.source import gst, gst_pipelines
 from edgert.stages.source.nvmm_mapping import JetsonCalls, MappedSurface, Surface, jetson_calls, map_surface
 
-# Video memory of a Jetson (NVMM) for elements that take images: made once, mapped to CUDA once, written by its GPU.
-#
-# A GstBuffer of NVMM holds the ``NvBufSurface`` itself, exactly as long as the struct; elements take the memory that it
-# names. So does Savant feed ``nvv4l2h264enc`` through appsrc (https://github.com/insight-platform/Savant,
-# NvBufSurfaceGenerator). None of this has run on a board.
-
+# A GstBuffer of NVMM holds exactly the ``NvBufSurface`` struct, and elements use the memory that this names. Savant
+# feeds ``nvv4l2h264enc`` in the same way (https://github.com/insight-platform/Savant, NvBufSurfaceGenerator).
 SURFACE_BYTES = ctypes.sizeof(Surface)
 
 
 class NvmmPool:
-    """Pitch-linear NV12 images in video memory.
+    """Pitch-linear NV12 images in a Jetson's video memory (NVMM), each mapped to CUDA once for writing.
 
     Args:
-        calls: gives the C functions.
+        calls: function that returns the C functions.
 
     Attributes:
-        images: each mapped for writing; see :class:`~edgert.stages.source.nvmm_mapping.MappedSurface`.
+        images: mapped images.
         surfaces: addresses of their NvBufSurfaces.
-        access: how CUDA gets at them, and why not in a better way.
+        access: how CUDA accesses them, and why not in a better way.
 
     Raises:
-        DeviceError: there is too little memory, or CUDA cannot write it; nothing is left behind then.
+        DeviceError: there is too little memory, or CUDA cannot write it. Nothing stays allocated then.
     """
 
     def __init__(
@@ -66,9 +62,9 @@ class NvmmPool:
                 raise
 
     def close(self) -> None:
-        """Undo every mapping and free the memory, which must not be in use any more. May be called twice.
+        """Unmap and free the memory, which nothing may use any more. May be called twice.
 
-        Raises DeviceError when a mapping cannot be undone, after all that can be.
+        Raises DeviceError when a mapping cannot be undone, after undoing all others.
         """
         failure: DeviceError | None = None
         with self._device:
@@ -88,19 +84,19 @@ _IMAGES = "images"
 IN_FLIGHT = 10
 """Images in video memory: more than V4L2 requires for an encoder's input."""
 _ON_HOST = 4
-"""Images on the host that wait for nvvidconv, fewer than its buffers."""
+"""Images on the host that may wait for nvvidconv: fewer than its buffers."""
 _MOST_BEHIND = 60
-"""Most images inside the encoder; a working one has a few."""
+"""Images inside an encoder that has failed; a working one holds a few."""
 _TRIAL_FRAMES = 2
 _TAKE_NS = 20_000_000
-_WRITTEN = frozenset({"insert-sps-pps", "maxperf-enable", "preset-level", "ratecontrol-enable"})
-"""Properties that another GPU driver's encoder of the same name does not have."""
-_NEXT = (1 << 64) - 1  # GST_CLOCK_TIME_NONE
+_JETSON_PROPERTIES = frozenset({"insert-sps-pps", "maxperf-enable", "preset-level", "ratecontrol-enable"})
+"""Properties that the encoder of the same name in a desktop GPU's driver does not have."""
+_CLOCK_TIME_NONE = (1 << 64) - 1  # GST_CLOCK_TIME_NONE
 
 
 @lru_cache(maxsize=2)
 def missing(codec: Codec) -> str:
-    """Return why this board's encoder cannot be used, and what to do; empty when it can, as far as GStreamer knows."""
+    """Return why GStreamer cannot use this board's encoder, and what to do; empty when it can."""
     try:
         found, _ = gst.gstreamer()
     except DeviceError as error:
@@ -110,24 +106,24 @@ def missing(codec: Codec) -> str:
     fix = "sudo apt install nvidia-l4t-gstreamer; in a container: --runtime nvidia"
     if absent:
         return f"GStreamer has no {absent}: {fix}"
-    lacking = _WRITTEN.difference(gst.properties_of(names[0]))  # as on a Thor, whose GPU driver is a desktop's
+    lacking = _JETSON_PROPERTIES.difference(gst.properties_of(names[0]))  # Thor has a desktop GPU's driver
     return f"{names[0]} has no {', '.join(sorted(lacking))}: {command('nvdec')} (PyNvVideoCodec)" if lacking else ""
 
 
 class GstEncoder:
-    """GStreamer encoder with a constant quantizer.
+    """Encoder in a GStreamer pipeline.
 
     Args:
-        device: the GPU that holds the images; None for the host.
+        device: GPU that holds the images; None for the host.
         where: the sink's stage, for messages.
-        stall_s: seconds after which an encoder that takes or gives nothing has failed.
-        drawn: whether the images are drawn ones.
-        trial: whether two images are encoded first and discarded. Only a running pipeline reports missing hardware or a
+        stall_s: seconds without input or output after which the encoder has failed.
+        drawn: whether images are drawn ones, which a CUDA kernel converts.
+        trial: whether to encode and discard two images first: only a running pipeline reports missing hardware, or a
             size that it does not support.
 
     Raises:
         DeviceError: the pipeline cannot be made, the trial fails, or CUDA cannot write video memory.
-        BuildError: there is no kernel.
+        BuildError: the CUDA kernel is missing.
     """
 
     def __init__(
@@ -166,12 +162,12 @@ class GstEncoder:
                 self._on_gpu = GpuImages(device, drawn)
                 self._pool = NvmmPool(device, *size, IN_FLIGHT)
                 log.info("%s: CUDA writes video memory in place, by %s", where, self._pool.access)
-        except Exception:  # whatever it is: no element goes on with memory that is gone
+        except Exception:  # of any kind: no element may go on with freed memory
             self.close()
             raise
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
-        """Encode like every encoder. Raises DeviceError: GStreamer's error, or the encoder takes no more images."""
+        """Encode like every encoder. Raises DeviceError: GStreamer's error, or the encoder is stuck."""
         slot = self._free_slot()
         if self._pool is not None and self._on_gpu is not None:
             self._on_gpu.write(result, self._pool.images[slot].planes)
@@ -185,14 +181,14 @@ class GstEncoder:
         return units
 
     def refresh(self) -> None:
-        """Make the next image a key frame, by NVIDIA's action or else GStreamer's event."""
+        """Make the next image a key frame, by NVIDIA's signal, or by GStreamer's event where there is none."""
         if (encoder := self._pipeline.element(gst_pipelines.ENCODER)) is not None:
             encoder.emit("force-IDR")
         else:
-            self._sink.send_event(self._video.video_event_new_upstream_force_key_unit(_NEXT, True, 0))
+            self._sink.send_event(self._video.video_event_new_upstream_force_key_unit(_CLOCK_TIME_NONE, True, 0))
 
     def finish(self) -> list[Unit]:
-        """Finish like every encoder. Raises DeviceError: GStreamer's error, or the encoder gives no more images."""
+        """Finish like every encoder. Raises DeviceError: GStreamer's error, or the encoder is stuck."""
         self._put.end_of_stream()
         units, last_s = list[Unit](), time.monotonic()
         while True:
@@ -204,11 +200,11 @@ class GstEncoder:
             elif time.monotonic() - last_s > self._stall_s:
                 raise self._stalled("gives no image")
         if self._ticks:
-            log.warning("%s: the encoder left %d images out", self._where, len(self._ticks))
+            log.warning("%s: the encoder lost %d images", self._where, len(self._ticks))
         return units
 
     def close(self) -> None:
-        """End and drop the pipeline, whose elements may hold images; then free the images' memory."""
+        """End the pipeline, whose elements may hold images; then free the images' memory."""
         self._pipeline.close()
         del self._pipeline, self._put, self._sink
         self._i420.close()
@@ -229,7 +225,7 @@ class GstEncoder:
             trial.close()
 
     def _free_slot(self) -> int:
-        """Wait for a free slot, no longer than an encoder may take."""
+        """Return a free slot, waiting for one at most ``stall_s``. Raises DeviceError."""
         with self._room:
             for _ in range(max(1, int(self._stall_s / 0.1))):
                 if self._room.wait_for(lambda: len(self._in_use) < self._most, 0.1):
@@ -267,14 +263,14 @@ class GstEncoder:
         return Unit(buffer.extract_dup(0, buffer.get_size()), self._tick_of(at_ns), is_key)
 
     def _tick_of(self, at_ns: int) -> int:
-        """Return the tick of the image that went in; elements round times, V4L2 to microseconds."""
+        """Return the tick of the image with this time; elements round times, V4L2 to microseconds."""
         near = next((tick for tick in self._ticks if abs(tick * 1_000_000_000 // TICKS_HZ - at_ns) <= 2_000), None)
         if near is None:
             return self._ticks.pop(0) if self._ticks else at_ns * TICKS_HZ // 1_000_000_000
-        left_out = self._ticks.index(near)
-        if left_out:
-            log.warning("%s: the encoder left %d images out", self._where, left_out)
-        del self._ticks[: left_out + 1]
+        lost = self._ticks.index(near)
+        if lost:
+            log.warning("%s: the encoder lost %d images", self._where, lost)
+        del self._ticks[: lost + 1]
         return near
 
     def _stalled(self, what: str) -> DeviceError:
@@ -284,10 +280,11 @@ class GstEncoder:
         return DeviceError(f"{self.title} failed", why=why, where=self._where, fix="encode: cpu")
 
 
-# Memory of ours in a GstBuffer: gst_memory_new_wrapped says when the last element has let it go. PyGObject copies.
+# PyGObject copies memory into a GstBuffer. gst_memory_new_wrapped does not, and reports when the last element frees it.
 
 _Notify = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _waiting: dict[int, Callable[[], None]] = {}
+"""Function to call when GStreamer frees a buffer's memory, by its id."""
 
 
 def _release_buffer(number: int) -> None:
@@ -308,6 +305,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _append(buffer: int, address: int, nbytes: int, release: Callable[[], None]) -> None:
+    """Append memory to a GstBuffer; call ``release`` when GStreamer frees it."""
     number = id(release)
     _waiting[number] = release
     memory = _library().gst_memory_new_wrapped(0, address, nbytes, 0, nbytes, number, _notify)

@@ -1,7 +1,7 @@
-"""Video encoded by a GPU's NVENC through PyNvVideoCodec, from memory of the GPU or of the host.
+"""NVENC through PyNvVideoCodec, for images on the GPU or on the host.
 
-API: https://docs.nvidia.com/video-technologies/pynvvideocodec/pynvc-api-reference/encoder.html. What is used here has
-come with 2.2: units with the times that went in. No machine with an NVENC has run it.
+API: https://docs.nvidia.com/video-technologies/pynvvideocodec/pynvc-api-reference/encoder.html. Version 2.2 or newer is
+needed, whose units have the times of their images. This has not run on a machine with NVENC.
 """
 
 import ctypes
@@ -21,11 +21,11 @@ NAMES: dict[Codec, str] = {"h264": "h264", "h265": "hevc"}
 NO_GPU = "no NVIDIA GPU here"
 _LIBRARY = "libnvidia-encode.so.1"
 _IDR = 3  # NV_ENC_PIC_TYPE_IDR of nvEncodeAPI.h
-_BUFFERS = 4  # as NVIDIA's samples, which know when the encoder has copied one
+_BUFFERS = 4  # as in NVIDIA's samples
 
 
 def driver_missing() -> str:
-    """Return why there can be no NVENC here, as far as the driver shows; empty when there may be one."""
+    """Return why the driver offers no NVENC; empty when it may."""
     try:
         load_driver()
     except DeviceError:
@@ -33,22 +33,22 @@ def driver_missing() -> str:
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
-        return f"the driver's {_LIBRARY} is not here: in a container NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
+        return f"the driver has no {_LIBRARY}: in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
     return ""
 
 
 def missing(codec: Codec, ordinal: int) -> str:
     """Return why PyNvVideoCodec cannot encode on this GPU, and what to do; empty when it can."""
-    return driver_missing() or nvdec.missing() or _lacks(codec, ordinal)
+    return driver_missing() or nvdec.missing() or _unsupported(codec, ordinal)
 
 
 @lru_cache(maxsize=8)
-def _lacks(codec: Codec, ordinal: int) -> str:
+def _unsupported(codec: Codec, ordinal: int) -> str:
     module = nvdec.nvdec()
     try:
         caps = module.GetEncoderCaps(gpuid=ordinal, codec=NAMES[codec])
-    except _errors(module) as error:
-        return f"GPU {ordinal} has no NVENC for {codec}: {_line(error)}"
+    except _nvenc_errors(module) as error:
+        return f"GPU {ordinal} has no NVENC for {codec}: {_one_line(error)}"
     return "" if caps.get("num_encoder_engines", 1) else f"GPU {ordinal} has no NVENC"
 
 
@@ -56,7 +56,7 @@ class Nvenc:
     """NVENC encoder of host or GPU images, with a constant quantizer.
 
     Raises:
-        DeviceError: NVENC does not take the format, has no session left (GeForce cards have few), or the package is
+        DeviceError: NVENC does not support the format, has no free session (GeForce cards have few), or the package is
             too old.
     """
 
@@ -73,7 +73,7 @@ class Nvenc:
             nbytes = format.width * format.height * 3 // 2
             self._blocks = [device.device_block(nbytes) for _ in range(_BUFFERS)]
         try:
-            self._encoder: Any = self._called(
+            self._encoder: Any = self._call(
                 self._module.CreateEncoder,
                 format.width,
                 format.height,
@@ -82,7 +82,7 @@ class Nvenc:
                 codec=self.raw,
                 bf=0,
                 fps=round(format.rate or 30),
-                **(_live(format) if format.bitrate_bps else _FILE | {"constqp": format.quality}),
+                **(_live_options(format) if format.bitrate_bps else _FILE_OPTIONS | {"constqp": format.quality}),
                 **options,
             )
         except DeviceError:
@@ -100,17 +100,17 @@ class Nvenc:
             image = _Nv12(self._blocks[self._count % _BUFFERS].address, self._format)
             self._on_gpu.write(result, image.planes)
         self._count += 1
-        return self._units(self._called(self._encoder.Encode, image, parameters))
+        return self._units(self._call(self._encoder.Encode, image, parameters))
 
     def refresh(self) -> None:
-        """Do nothing: key frames come every second, and PyNvVideoCodec is not known to take requests."""
+        """Do nothing: key frames come every second, and PyNvVideoCodec documents no way to request one."""
 
     def finish(self) -> list[Unit]:
         """Finish like every encoder. Raises DeviceError."""
-        return self._units(self._called(self._encoder.EndEncode))
+        return self._units(self._call(self._encoder.EndEncode))
 
     def close(self) -> None:
-        """End the session, and free memory of the GPU."""
+        """End the session, and free GPU memory."""
         self._encoder = None
         self._i420.close()
         if self._on_gpu is not None:
@@ -120,28 +120,28 @@ class Nvenc:
 
     def _units(self, encoded: list[Any]) -> list[Unit]:
         if not all(isinstance(one, dict) for one in encoded):
-            why, fix = "it gives units without their times", "pip install 'PyNvVideoCodec>=2.2'"
+            why, fix = "its encoded images have no times", "pip install 'PyNvVideoCodec>=2.2'"
             raise DeviceError("PyNvVideoCodec is too old to encode", why=why, fix=fix)
         return [Unit(bytes(one["data"]), int(one["timestamp"]), int(one["picture_type"]) == _IDR) for one in encoded]
 
-    def _called(self, function: Any, *arguments: Any, **options: Any) -> Any:
+    def _call(self, function: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
-        except _errors(self._module) as error:
-            what = f"NVENC does not encode {self._format.width}x{self._format.height} {self._format.codec}"
-            raise DeviceError(what, why=_line(error), fix="encode: cpu") from error
+        except _nvenc_errors(self._module) as error:
+            what = f"NVENC cannot encode {self._format.width}x{self._format.height} {self._format.codec}"
+            raise DeviceError(what, why=_one_line(error), fix="encode: cpu") from error
 
 
-_FILE = {"preset": "P4", "tuning_info": "high_quality", "rc": "constqp", "gop": KEYFRAME_EVERY}
+_FILE_OPTIONS = {"preset": "P4", "tuning_info": "high_quality", "rc": "constqp", "gop": KEYFRAME_EVERY}
 
 
-def _live(format: VideoFormat) -> dict[str, object]:
+def _live_options(format: VideoFormat) -> dict[str, object]:
     rate, bitrate = {"rc": "cbr", "bitrate": format.bitrate_bps}, {"maxbitrate": format.bitrate_bps}
     return {"preset": "P3", "tuning_info": "ultra_low_latency", "gop": round(format.rate or 30), **rate, **bitrate}
 
 
 class _Nv12:
-    """An image as PyNvVideoCodec takes one: ``cuda()`` gives its planes, each with an array interface."""
+    """An NV12 image in the form that PyNvVideoCodec reads: ``cuda()`` returns its planes."""
 
     def __init__(self, address: int, format: VideoFormat) -> None:
         width, height = format.width, format.height
@@ -153,6 +153,8 @@ class _Nv12:
 
 
 class _Plane:
+    """A plane of an image, by CUDA's array interface."""
+
     def __init__(self, address: int, shape: tuple[int, int, int]) -> None:
         strides = shape[1] * shape[2], shape[2], 1
         self.__cuda_array_interface__ = {
@@ -164,12 +166,12 @@ class _Plane:
         }
 
 
-def _errors(module: Any) -> tuple[type[Exception], ...]:
+def _nvenc_errors(module: Any) -> tuple[type[Exception], ...]:
     return module.PyNvVCException, module.PyNvVCExceptionUnsupported, RuntimeError, ValueError
 
 
-def _line(error: Exception) -> str:
-    """Return the reason of an error in one line: of the package's own four lines the third, without C++ arguments."""
+def _one_line(error: Exception) -> str:
+    """Return the reason of an error in one line, without the C++ arguments that PyNvVideoCodec's errors have."""
     lines = (str(error).strip() or type(error).__name__).splitlines()
     reason = next((line.partition(" : ")[2] for line in lines if line.startswith("Error Type : ")), lines[0])
     return re.sub(r"m_nvenc\.(\w+)\(.*\)", r"\1", reason).strip()

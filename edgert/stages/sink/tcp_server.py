@@ -1,9 +1,8 @@
-"""A TCP server that counts, limits and times its clients from ``accept()`` on; RTSP and HTTP are served by it.
+"""A TCP server that counts, limits and times its clients from ``accept()`` on. RTSP and HTTP use it.
 
-Every client is in a group before anything is done for it: before TLS, a token or a request. Each phase that a client
-may leave unfinished has a group of its own; see :class:`~edgert.stages.sink.client_limits.FairGroup`. So connections
-that send nothing hinder nobody's handshake, and unfinished handshakes hinder nobody's answer. The protocol is up to a
-:class:`Handler`.
+Each phase of a connection has a :class:`~edgert.stages.sink.client_limits.FairGroup` with a limit of its own: silent,
+TLS handshake, request, answer. So silent connections take no place from handshakes, nor unfinished handshakes from
+answers. The protocol above TCP is a :class:`Handler`.
 """
 
 import asyncio
@@ -17,32 +16,32 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from edgert.errors import DeviceError, cause
-from edgert.stages.sink.client_limits import FairGroup, affordable, descriptor_limit, reserved_descriptors
+from edgert.stages.sink.client_limits import FairGroup, affordable_limit, descriptor_limit, reserved_descriptors
 from edgert.stages.sink.tcp_connection import Connection
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _BACKLOG = 4096  # connections that wait for accept(); the kernel takes at most net.core.somaxconn
-_ACCEPTED_AT_ONCE = 4
-"""Clients that are accepted before those that are there are served."""
+_ACCEPT_BURST = 4
+"""Clients that are accepted in a row before connected ones are served."""
 _STOP_S = 0.4
 _PAUSE_S = 0.1
-_NONE_FREE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Handler(Protocol[_T]):
     """A protocol above TCP."""
 
     async def read(self, client: Connection) -> _T:
-        """Return the request of a client. The time for it is limited by the server.
+        """Return the request of a client. The server limits the time for it.
 
         Raises:
-            OSError: the client left, or there is nothing to answer.
+            OSError: the client left, or sent no request.
         """
         ...
 
     async def answer(self, client: Connection, request: _T) -> None:
-        """Answer a request, within deadlines of its own."""
+        """Answer a request. The handler limits the time for it."""
         ...
 
 
@@ -50,19 +49,21 @@ class TcpServer(Generic[_T]):
     """TCP server that handles each client in a separate task.
 
     Args:
-        own: the socket; closed at the end. See :func:`listen`.
-        tls: the server's certificate; None: connections are not encrypted.
-        limit: how many clients there may be. A half of them may have sent nothing yet, and a sixth may be in each of
-            the other phases. Where the process may open few descriptors, there are fewer.
+        listener: listening socket, from :func:`listen`; closed at the end.
+        tls: certificate of the server; None: no encryption.
+        limit: maximum number of clients: half of it for silent ones, a sixth for each other phase. It is lowered where
+            the process may open few descriptors.
     """
 
-    def __init__(self, own: socket.socket, tls: ssl.SSLContext | None, handler: Handler[_T], limit: int) -> None:
-        self._socket, self._tls, self._handler = own, tls, handler
-        self._silent = FairGroup[Connection](affordable(limit // 2))
-        self._shaking, self._asking, self._answered = (FairGroup[Connection](affordable(limit // 6)) for _ in range(3))
+    def __init__(self, listener: socket.socket, tls: ssl.SSLContext | None, handler: Handler[_T], limit: int) -> None:
+        self._socket, self._tls, self._handler = listener, tls, handler
+        self._silent = FairGroup[Connection](affordable_limit(limit // 2))
+        self._handshaking, self._asking, self._answering = (
+            FairGroup[Connection](affordable_limit(limit // 6)) for _ in range(3)
+        )
         self._tasks = set[asyncio.Task[None]]()
         self._has_warned = False
-        own.setblocking(False)
+        listener.setblocking(False)
 
     async def run(self) -> None:
         """Accept clients until the task is canceled; then end all of them."""
@@ -70,19 +71,19 @@ class TcpServer(Generic[_T]):
         try:
             while True:
                 try:
-                    own, address = await loop.sock_accept(self._socket)
+                    sock, address = await loop.sock_accept(self._socket)
                 except OSError as error:
-                    if error.errno not in _NONE_FREE or not await self._frees_one():
+                    if error.errno not in _OUT_OF_DESCRIPTORS or not await self._free_descriptor():
                         await asyncio.sleep(_PAUSE_S)
                     continue
-                # The kernel gives the lowest free number. Above this one, the rest is for files of the pipeline.
-                if own.fileno() >= descriptor_limit() - reserved_descriptors() and not await self._frees_one():
-                    own.close()
+                # The kernel gives the lowest free number, so the numbers above stay free for the pipeline's files.
+                if sock.fileno() >= descriptor_limit() - reserved_descriptors() and not await self._free_descriptor():
+                    sock.close()
                     continue
-                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                Connection(own, (str(address[0]), address[1]), self._silent).start(self._start)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                Connection(sock, (str(address[0]), address[1]), self._silent).start(self._start)
                 count += 1
-                if count % _ACCEPTED_AT_ONCE == 0:
+                if count % _ACCEPT_BURST == 0:
                     await asyncio.sleep(0)
         finally:
             self._socket.close()
@@ -91,15 +92,15 @@ class TcpServer(Generic[_T]):
             for task in tuple(self._tasks):
                 task.cancel()
 
-    async def _frees_one(self) -> bool:
-        """Abort the first client to go of the earliest phase; return whether there was one."""
+    async def _free_descriptor(self) -> bool:
+        """Abort a client of the earliest phase that has any; return whether there was one."""
         if not self._has_warned:
             self._has_warned = True
-            _LOG.warning("descriptors run short; the oldest clients of the network are turned away")
-        groups = self._silent, self._shaking, self._asking, self._answered
+            _LOG.warning("descriptors run short; connections of the busiest network are closed. fix: raise ulimit -n")
+        groups = self._silent, self._handshaking, self._asking, self._answering
         if (occupied := next((group for group in groups if group), None)) is not None:
-            occupied.first_to_go().abort()
-        await asyncio.sleep(0 if occupied is not None else _PAUSE_S)  # until it is closed, or something else is
+            occupied.oldest_of_busiest().abort()
+        await asyncio.sleep(0 if occupied is not None else _PAUSE_S)  # until a descriptor is closed
         return occupied is not None
 
     def _start(self, client: Connection) -> "asyncio.Task[None]":
@@ -112,11 +113,11 @@ class TcpServer(Generic[_T]):
         try:
             await client.wait_for_data()
             if self._tls is not None:
-                await client.handshake(self._tls, self._shaking)
+                await client.handshake(self._tls, self._handshaking)
             client.move_to(self._asking)
             request = await self._handler.read(client)
             client.request_complete()
-            client.move_to(self._answered)
+            client.move_to(self._answering)
             await self._handler.answer(client, request)
             await client.finish()
         except OSError as error:
@@ -126,11 +127,11 @@ class TcpServer(Generic[_T]):
 
 
 class LoopThread:
-    """A thread that runs an event loop until its work is done, or stopped.
+    """A thread with an event loop that runs until its work ends.
 
     Args:
-        work: canceled by :meth:`stop`; other tasks of the loop are canceled when it ends.
-        on_error: called with exceptions that nothing else caught.
+        work: main task, which :meth:`stop` cancels; the loop's other tasks are canceled when it ends.
+        on_error: function that takes exceptions that nothing else caught.
     """
 
     def __init__(self, name: str, work: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
@@ -141,7 +142,7 @@ class LoopThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Cancel the work, and wait for its end for less than half a second."""
+        """Cancel the work, and wait for its end at most 0.4 s."""
         with suppress(RuntimeError):  # it has ended, and the loop is closed
             self.loop.call_soon_threadsafe(self._work.cancel)
         self._thread.join(_STOP_S)
@@ -163,12 +164,12 @@ def listen(host: str, port: int, where: str) -> socket.socket:
     """Return a listening socket; port 0 picks a free one.
 
     Args:
-        host: an IPv4 or IPv6 address, or a name.
-        port: a number, or 0.
+        host: IPv4 address, IPv6 address, or name.
+        port: port number, or 0.
         where: the stage, for the error.
 
     Raises:
-        DeviceError: the address is in use, or is none of this machine's.
+        DeviceError: the address is in use, or does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -12,8 +12,8 @@ from typing import Any
 
 from edgert.errors import DeviceError, StageError
 from edgert.runtime.records import Result
-from edgert.stages.sink.encoder_choice import Choice, Where
-from edgert.stages.sink.encoders import TICKS_HZ, Codec, Encoder, Unit, VideoFormat, color_of, log, set_color, size_of
+from edgert.stages.sink import encoders
+from edgert.stages.sink.encoder_choice import EncodeMode, EncoderChoice
 from edgert.stages.sink.muxed_file import FORMATS, MuxedFile
 from edgert.stages.sink.output_file import DISK
 from edgert.stages.sink.output_files import REPLACED, Files, Rules, has_field
@@ -44,8 +44,8 @@ class VideoSink:
         path: Path,
         fps: float | None = None,
         quality: int = 23,
-        codec: Codec = "h264",
-        encode: Where = "auto",
+        codec: encoders.Codec = "h264",
+        encode: EncodeMode = "auto",
         rules: Rules = REPLACED,
     ) -> None:
         self._quality, self._codec = quality, codec
@@ -54,7 +54,7 @@ class VideoSink:
         self._all = Files(path, rules, self._where)
         self._files: dict[str, VideoFile] = {}
         self._changes = Counter[str]()
-        self._encoders = Choice(self._where, codec, encode)
+        self._encoders = EncoderChoice(self._where, codec, encode)
         if path.suffix.lower() not in FORMATS:
             raise StageError(f"cannot write {path.name}", where=self._where, fix=f"end it in {' or '.join(FORMATS)}")
 
@@ -111,7 +111,7 @@ class VideoSink:
             raise failures[0]
 
     def _begun(self, stream: str, result: Result) -> "VideoFile":
-        format = VideoFormat(self._codec, self._quality, *size_of(result), self._rate, color_of(result))
+        format = encoders.video_format(result, self._codec, self._quality, self._rate)
         encoder = self._encoders.open(result, format)
         self._files[stream] = VideoFile(self._all, stream, encoder, format, self._where)
         return self._files[stream]
@@ -126,7 +126,7 @@ class VideoSink:
                 where=self._where,
                 fix="put a draw stage with a fixed width in front, or write images",
             )
-        log.warning("%s: the image of %s changed %s: its next file begins", self._where, stream, change)
+        encoders.log.warning("%s: the image of %s changed %s: its next file begins", self._where, stream, change)
 
 
 class VideoFile(MuxedFile):
@@ -140,10 +140,12 @@ class VideoFile(MuxedFile):
         StageError: it cannot be written.
     """
 
-    def __init__(self, files: Files, stream: str, encoder: Encoder, format: VideoFormat, where: str) -> None:
+    def __init__(
+        self, files: Files, stream: str, encoder: encoders.Encoder, format: encoders.VideoFormat, where: str
+    ) -> None:
         self.encoder, self.format = encoder, format
         self._first_ns, self._last_tick = 0, -1
-        self._interval = int(TICKS_HZ / (format.rate or 30))
+        self._interval = int(encoders.TICKS_HZ / (format.rate or 30))
         self._stream: Any = None
         try:
             super().__init__(files, stream, where)
@@ -153,10 +155,10 @@ class VideoFile(MuxedFile):
 
     def changed(self, result: Result) -> str:
         """Return how this result's image differs from those of the file, which has one size and one set of colors."""
-        width, height = size_of(result)
+        width, height = encoders.video_size(result)
         if (width, height) != (self.format.width, self.format.height):
             return f"from {self.format.width}x{self.format.height} to {width}x{height}"
-        color = color_of(result)
+        color = encoders.video_color(result)
         return f"its colors from {self.format.color} to {color}" if color != self.format.color else ""
 
     def add(self, result: Result) -> None:
@@ -172,9 +174,9 @@ class VideoFile(MuxedFile):
         if not self.count:
             self._first_ns = media_ns
         if self.format.rate is None:
-            wanted = (media_ns - self._first_ns) * TICKS_HZ // 1_000_000_000
+            wanted = (media_ns - self._first_ns) * encoders.TICKS_HZ // 1_000_000_000
         else:
-            wanted = int(self.count * TICKS_HZ / self.format.rate)
+            wanted = int(self.count * encoders.TICKS_HZ / self.format.rate)
         self.count += 1
         tick = max(wanted, self._last_tick + 1)  # a muxer refuses two frames at one time
         if self.count > 1:
@@ -182,12 +184,12 @@ class VideoFile(MuxedFile):
         self._last_tick = tick
         return tick
 
-    def _write(self, encoded: Callable[[], list[Unit]]) -> None:
+    def _write(self, encoded: Callable[[], list[encoders.Unit]]) -> None:
         try:
             for unit in encoded():
                 packet = self._av.Packet(unit.data)
                 packet.pts = packet.dts = unit.tick
-                packet.time_base, packet.is_keyframe = Fraction(1, TICKS_HZ), unit.is_key
+                packet.time_base, packet.is_keyframe = Fraction(1, encoders.TICKS_HZ), unit.is_key
                 packet.duration = self._interval  # the muxer needs it for the last frame only
                 packet.stream = self._stream = self._stream or self._begun(unit.data)
                 self._container.mux(packet)
@@ -207,8 +209,8 @@ class VideoFile(MuxedFile):
         codec = stream.codec_context
         if (codec.width, codec.height) != (self.format.width, self.format.height):
             raise ValueError(f"{self.encoder.title} writes {codec.width}x{codec.height}")
-        set_color(codec, self.format.color)
-        stream.time_base = Fraction(1, TICKS_HZ)
+        encoders.set_color(codec, self.format.color)
+        stream.time_base = Fraction(1, encoders.TICKS_HZ)
         return stream
 
     def _failure(self, error: Exception) -> StageError:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoders
-from edgert.stages.sink.encoder_choice import Choice, Where
+from edgert.stages.sink.encoder_choice import EncodeMode, EncoderChoice
 from edgert.stages.source.packets import Format, Sample
 
 _TICK = Fraction(1, encoders.TICKS_HZ)
@@ -32,9 +32,9 @@ class AnnotatedVideo:
         where: the sink's stage, for messages.
     """
 
-    def __init__(self, where: str, quality: int, codec: encoders.Codec, encode: Where) -> None:
+    def __init__(self, where: str, quality: int, codec: encoders.Codec, encode: EncodeMode) -> None:
         self._where, self._quality, self._codec = where, quality, codec
-        self._encoders = Choice(where, codec, encode)
+        self._encoders = EncoderChoice(where, codec, encode)
         self._videos: dict[str, _Video] = {}
 
     def open(self) -> None:
@@ -44,8 +44,7 @@ class AnnotatedVideo:
     def encode(self, result: Result) -> Iterator[Sample]:
         """Encode one image, and yield what is ready, at positions of ``media_ns``. Raises DeviceError."""
         frame = result.frame
-        size, color = encoders.size_of(result), encoders.color_of(result)
-        wanted = encoders.VideoFormat(self._codec, self._quality, *size, None, color)
+        wanted = encoders.video_format(result, self._codec, self._quality, None)
         video = self._videos.get(frame.stream)
         if video is not None and video.wanted != wanted:
             yield from self._ended(frame.stream)

@@ -90,7 +90,7 @@ class Broadcast:
         choice: of the encoder, shared with the sink's other streams.
     """
 
-    def __init__(self, stage: str, stream: str, choice: encoder_choice.Choice, wanted: Wanted) -> None:
+    def __init__(self, stage: str, stream: str, choice: encoder_choice.EncoderChoice, wanted: Wanted) -> None:
         self.stream, self._choice, self._wanted = stream, choice, wanted
         self._name = f"{stage}:{stream}"
         self._changed = threading.Condition()
@@ -228,7 +228,7 @@ class Broadcast:
         self._tick = tick
         try:
             units = encoder.encode(shown, tick)
-        except encoders.failures() as error:
+        except encoders.encoder_errors() as error:
             why = f"{error.what}: {error.why}" if isinstance(error, EdgertError) else str(error)
             if encoder.kind == "cpu":  # the last there is
                 raise DeviceError("video cannot be encoded", why=why, where=self._choice.where) from error
@@ -267,9 +267,7 @@ class Broadcast:
     def _opened(self, shown: Result) -> encoders.Encoder:
         """Return the encoder for images like this one, a new one where they have changed."""
         wanted, rate = self._wanted, self._wanted.rate or self._wanted.usual_rate
-        kept = Fraction(rate).limit_denominator(1001)
-        size, color = encoders.size_of(shown), encoders.color_of(shown)
-        format = encoders.VideoFormat("h264", 23, *size, kept, color, wanted.bitrate_bps)
+        format = encoders.video_format(shown, "h264", 23, Fraction(rate).limit_denominator(1001), wanted.bitrate_bps)
         if self._encoder is not None and format == self._format:
             return self._encoder
         self._close_encoder()

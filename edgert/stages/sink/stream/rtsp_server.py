@@ -19,8 +19,8 @@ from typing import Any
 from edgert import limits
 from edgert.errors import DeviceError, StageError
 from edgert.runtime.records import Result
-from edgert.stages.sink.client_limits import FairGroup, affordable, network_of
-from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.client_limits import FairGroup, affordable_limit, client_network
+from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.encoders import Unit
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
 from edgert.stages.sink.tcp_connection import Connection
@@ -44,7 +44,7 @@ class RtspClients:
     def __init__(self, sessions: Any, on_play: Callable[[], None]) -> None:
         self._sessions, self._on_play, self.lock = sessions, on_play, threading.RLock()
         self._aborted = deque[Any]()
-        limit = affordable(limits.RTSP_CONNECTIONS // 6)
+        limit = affordable_limit(limits.RTSP_CONNECTIONS // 6)
         self.asking, self.playing = (FairGroup[RtspClient](limit) for _ in range(2))
 
     def connected(self, _: Any, connection: Any) -> None:
@@ -77,7 +77,7 @@ class RtspClients:
     def play(self, client: "RtspClient") -> None:
         """Count a client among those that play, or end it where they are too many."""
         with self.lock:
-            if client.group is not self.playing and not self.playing.makes_room(client.network):
+            if client.group is not self.playing and not self.playing.make_room(client.network):
                 log.warning("%d players are watching; another is turned away", len(self.playing))
                 client.abort()
                 return
@@ -98,7 +98,7 @@ class RtspClient:
 
     def __init__(self, connection: Any, clients: RtspClients) -> None:
         self._connection, self._clients = connection, clients
-        self.network = network_of(connection.get_connection().get_ip() or "")
+        self.network = client_network(connection.get_connection().get_ip() or "")
         self.group: FairGroup[RtspClient] | None = None
         self.idle_s = time.monotonic()
 
@@ -170,7 +170,13 @@ class RtspSink:
     """
 
     def __init__(
-        self, name: str, address: tuple[str, int], path: str, login: tuple[str, str], choice: Choice, wanted: Wanted
+        self,
+        name: str,
+        address: tuple[str, int],
+        path: str,
+        login: tuple[str, str],
+        choice: EncoderChoice,
+        wanted: Wanted,
     ) -> None:
         self.name, self._where = name, f"stages.{name}"
         self._host, self.port = address

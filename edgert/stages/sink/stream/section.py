@@ -14,7 +14,7 @@ from edgert.stages.sink.client_limits import is_loopback
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
-    from edgert.stages.sink.encoder_choice import Choice
+    from edgert.stages.sink.encoder_choice import EncoderChoice
     from edgert.stages.sink.stream.broadcast import Wanted
 
 _PATH = re.compile(r"(/([A-Za-z0-9._~-]|\{stream\})+)+")
@@ -36,11 +36,11 @@ class Streams(section.SinkStage):
     bitrate: float = Field(default=4.0, ge=0.05, le=200, description="megabits per second")
     encode: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="as of `sink: video`")
 
-    def choice(self, name: str) -> Choice:
+    def choice(self, name: str) -> EncoderChoice:
         """Return which encoder to use."""
-        from edgert.stages.sink.encoder_choice import Choice
+        from edgert.stages.sink.encoder_choice import EncoderChoice
 
-        return Choice(f"stages.{name}", "h264", self.encode, live=True)
+        return EncoderChoice(f"stages.{name}", "h264", self.encode, live=True)
 
     def wanted(self, context: Context) -> Wanted:
         """Return the requested format of the video."""

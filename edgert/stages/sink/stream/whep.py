@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 from edgert import limits
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream import webrtc_sessions
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
 from edgert.stages.sink.tcp_server import LoopThread, listen
@@ -42,7 +42,7 @@ class WhepVideo:
         wanted: what the video is to be.
     """
 
-    def __init__(self, name: str, choice: Choice, wanted: Wanted) -> None:
+    def __init__(self, name: str, choice: EncoderChoice, wanted: Wanted) -> None:
         self._name, self._choice, self._wanted = name, choice, wanted
         self._streams = dict[str, Broadcast]()
         self._thread: LoopThread | None = None
@@ -104,7 +104,7 @@ def page_video(name: str, rate_hz: float) -> WhepVideo | None:
     """
     if importlib.util.find_spec("aiortc") is None:
         return None
-    choice = Choice(f"stages.{name}", "h264", "auto", live=True)
+    choice = EncoderChoice(f"stages.{name}", "h264", "auto", live=True)
     try:
         choice.check()
     except DeviceError as error:
@@ -168,7 +168,9 @@ class WebrtcSink:
 
     open_to_all = changed_at = ()
 
-    def __init__(self, name: str, address: tuple[str, int], access: Access, choice: Choice, wanted: Wanted) -> None:
+    def __init__(
+        self, name: str, address: tuple[str, int], access: Access, choice: EncoderChoice, wanted: Wanted
+    ) -> None:
         self.name = name
         self._host, self._port = address
         self._access, self._choice = access, choice

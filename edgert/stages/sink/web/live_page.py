@@ -17,7 +17,7 @@ from edgert import limits
 from edgert.runtime import health
 from edgert.runtime.json_form import plain
 from edgert.runtime.worker import PassingWorker, Worker
-from edgert.stages.sink.client_limits import FairGroup, affordable
+from edgert.stages.sink.client_limits import FairGroup, affordable_limit
 from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
 from edgert.stages.sink.web.event_log import EventLog
@@ -66,7 +66,7 @@ class LivePage:
     def __init__(self, source: Source, access: Access, worker: Worker) -> None:
         self._source, self._access = source, access
         self._encoder, self._answerer = worker, Worker("edgert:http-state")
-        self._viewers = FairGroup[Connection](affordable(limits.PAGE_VIEWERS))
+        self._viewers = FairGroup[Connection](affordable_limit(limits.PAGE_VIEWERS))
         self._shared = dict[str, tuple[float, "asyncio.Task[Response]"]]()
         self._changer, self._changes = Worker("edgert:http-changes"), 0
         self._answerer.start()
@@ -179,7 +179,7 @@ class LivePage:
 
     async def _stream(self, exchange: Exchange, request: Request) -> Response | None:
         """Send images until the viewer leaves; return an answer where there are too many viewers."""
-        if not self._viewers.makes_room(exchange.client.network):
+        if not self._viewers.make_room(exchange.client.network):
             line = f"{self._viewers.limit} viewers are watching"
             return text(HTTPStatus.SERVICE_UNAVAILABLE, line, {"Retry-After": "10"})
         exchange.client.move_to(self._viewers)

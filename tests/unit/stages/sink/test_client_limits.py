@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from edgert.stages.sink.client_limits import FairGroup, affordable, network_of
+from edgert.stages.sink.client_limits import FairGroup, affordable_limit, client_network
 from edgert.stages.sink.tcp_connection import Connection
 
 
@@ -58,8 +58,8 @@ def test_a_client_that_stays_for_long_ends_for_an_address_with_two_fewer() -> No
     async def work() -> None:
         group = FairGroup[Connection](3)
         own, *many = client("10.0.0.1", group), client("10.0.0.2", group), client("10.0.0.2", group)
-        assert not group.makes_room("10.0.0.2") and not group.makes_room("10.0.0.1") and len(group) == 3
-        assert group.makes_room("10.0.0.3") and set(group) == {own, many[1]}
+        assert not group.make_room("10.0.0.2") and not group.make_room("10.0.0.1") and len(group) == 3
+        assert group.make_room("10.0.0.3") and set(group) == {own, many[1]}
         for one in (own, *many):
             one.close()
 
@@ -67,8 +67,12 @@ def test_a_client_that_stays_for_long_ends_for_an_address_with_two_fewer() -> No
 
 
 def test_a_host_of_ipv6_is_one_client_at_whichever_of_its_addresses() -> None:
-    assert network_of("2001:db8:1:2::5") == network_of("2001:db8:1:2:ffff::1%eth0") != network_of("2001:db8:1:3::5")
-    assert network_of("10.0.0.1") == "10.0.0.1" and network_of("") == ""
+    assert (
+        client_network("2001:db8:1:2::5")
+        == client_network("2001:db8:1:2:ffff::1%eth0")
+        != client_network("2001:db8:1:3::5")
+    )
+    assert client_network("10.0.0.1") == "10.0.0.1" and client_network("") == ""
 
 
 @pytest.mark.parametrize(
@@ -78,4 +82,4 @@ def test_fewer_clients_where_the_process_may_open_less(
     descriptors: int, most: int, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (descriptors, descriptors))
-    assert affordable(most) == found
+    assert affordable_limit(most) == found

@@ -48,14 +48,14 @@ def test_every_image_comes_out_once_and_in_order(name: str) -> None:
 
 def held(made: FfmpegEncoder, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, Callable[[], list[Any]]]:
     """Has an encoder wait for the event at each image; the images that it was given by then."""
-    go, plain, began = threading.Event(), made._encoded, list[Any]()
+    go, plain, began = threading.Event(), made._units, list[Any]()
 
     def slow(frame: Any) -> list[Unit]:
         began.append(frame)
         assert go.wait(30)
         return plain(frame)
 
-    monkeypatch.setattr(made, "_encoded", slow)
+    monkeypatch.setattr(made, "_units", slow)
     return go, lambda: began
 
 
@@ -99,7 +99,7 @@ def test_what_the_encoder_raises_reaches_who_hands_images_over(monkeypatch: pyte
     def fails(frame: Any) -> list[Unit]:
         raise ValueError("no more memory")
 
-    monkeypatch.setattr(made, "_encoded", fails)
+    monkeypatch.setattr(made, "_units", fails)
     with pytest.raises(ValueError, match="no more memory"):
         for index in range(1000):
             made.encode(result(index), index * STEP)

@@ -15,7 +15,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoder_choice, encoders
-from edgert.stages.sink.encoder_choice import Choice, HardwareEncoders
+from edgert.stages.sink.encoder_choice import EncoderChoice, MissingEncoders
 from edgert.stages.sink.stream.broadcast import Broadcast, Pace, Wanted, parameter_sets
 from tests.helpers.frames import frame_of
 from tests.helpers.waiting import wait_until
@@ -40,7 +40,7 @@ class Show:
     def __init__(self, **wanted: Any) -> None:
         self.counter, self.number = Counter(), 0
         keys = {"width": 1280, "rate": None, "bitrate_bps": 1_000_000, "usual_rate": 30.0, **wanted}
-        self.choice = Choice("stages.out", "h264", "cpu", live=True)
+        self.choice = EncoderChoice("stages.out", "h264", "cpu", live=True)
         self.choice.check()
         self.broadcast = Broadcast("out", "cam", self.choice, Wanted(**keys))
 
@@ -180,9 +180,9 @@ def test_an_encoder_that_fails_is_followed_by_the_next_and_the_last_one_ends_the
 
     show = Show()
     show.choice.encode = "auto"
-    monkeypatch.setattr(encoder_choice, "hardware_encoders", lambda codec, ordinal=0: HardwareEncoders("", "no", "no"))
-    monkeypatch.setattr(encoder_choice, "ranked", lambda *_: [("board", "")])
-    monkeypatch.setattr(Choice, "_make", lambda self, kind, format, *_: Broken(kind, format))
+    monkeypatch.setattr(encoder_choice, "missing_encoders", lambda codec, ordinal=0: MissingEncoders("", "no", "no"))
+    monkeypatch.setattr(encoder_choice, "rank_encoders", lambda *_: [("board", "")])
+    monkeypatch.setattr(EncoderChoice, "_make", lambda self, kind, format, *_: Broken(kind, format))
     viewer = show.join()
     show.broadcast.show(Result(frame_of()))
     wait_until(lambda: "the board failed: it failed: of heat" in caplog.text)

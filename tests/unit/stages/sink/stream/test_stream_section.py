@@ -15,7 +15,7 @@ from edgert.config.stages import SinkStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.stages.context import Context, make_stage
 from edgert.stages.sink import encoders
-from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.encoder_choice import EncoderChoice
 from edgert.stages.sink.stream.webrtc_sessions import _Viewer, harmless
 
 
@@ -73,9 +73,9 @@ def test_the_sink_has_what_was_asked_for() -> None:
 
 def test_a_player_is_not_given_mpeg4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoders, "has_encoder", lambda name: name == "mpeg4")
-    Choice("stages.out", "h264", "auto").check()
+    EncoderChoice("stages.out", "h264", "auto").check()
     with pytest.raises(DeviceError, match="no video encoder") as caught:
-        Choice("stages.out", "h264", "auto", live=True).check()
+        EncoderChoice("stages.out", "h264", "auto", live=True).check()
     assert "libx264" in caught.value.why and "mpeg4" not in caught.value.why
 
 
