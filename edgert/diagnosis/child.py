@@ -124,9 +124,9 @@ def display() -> Facts:
     from edgert.errors import DeviceError
     from edgert.stages.sink import viewers
 
-    here = viewers.surroundings()
+    here = viewers.display_environment()
     try:
-        viewer, refused = viewers.working(here)
+        viewer, refused = viewers.find_viewer(here)
     except DeviceError as error:
         return {"viewer": "", "why": error.why, "fix": error.fix}
     return {"viewer": viewer, "place": here.place, "refused": refused}

@@ -22,7 +22,7 @@ from edgert.errors import DeviceError
 from edgert.runtime.frame import U8
 from edgert.stages.sink import display, viewers
 from edgert.stages.sink.display import DisplaySink
-from edgert.stages.sink.viewers import SDL, Surroundings
+from edgert.stages.sink.viewers import SDL, DisplayEnvironment
 from edgert.testing import sample
 from tests.helpers.waiting import wait_until
 
@@ -95,8 +95,8 @@ def viewer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     name: str = request.param
     if name == SDL and find_spec("sdl2") is None:
         pytest.skip("PySDL2 is not installed: pip install PySDL2 pysdl2-dll")
-    seen = viewers.surroundings
-    monkeypatch.setattr(viewers, "surroundings", lambda: replace(seen(), sdl=name == SDL))
+    seen = viewers.display_environment
+    monkeypatch.setattr(viewers, "display_environment", lambda: replace(seen(), sdl=name == SDL))
     return name
 
 
@@ -133,7 +133,7 @@ def test_a_window_that_its_user_closes_is_not_one_that_fails(
     server: XServer, viewer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     left: list[int] = []
-    made = opened(left=lambda: left.append(1))
+    made = opened(leave=lambda: left.append(1))
     made.process(replace(sample(), image=noise()))
     wait_until(lambda: is_shown(server, noise()))
     server.close_windows()
@@ -146,7 +146,7 @@ def test_a_server_that_goes_takes_nothing_along_and_may_come_back(
     server: XServer, viewer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(display, "_SETTLED_S", 0.0)
-    monkeypatch.setattr(display, "_AGAIN_S", 0.5)
+    monkeypatch.setattr(display, "_RETRY_S", 0.5)
     made = opened()
     made.process(replace(sample(), image=noise()))
     wait_until(lambda: is_shown(server, noise()))
@@ -180,7 +180,7 @@ def test_it_fills_the_screen(server: XServer, caplog: pytest.LogCaptureFixture) 
 
 def test_a_display_that_refuses_is_an_error_with_its_reason(viewer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":4711")
-    with pytest.raises(DeviceError, match="no window can be shown") as caught:
+    with pytest.raises(DeviceError, match="cannot show a window") as caught:
         opened()
     assert f":4711: {viewer}: " in caught.value.why
 
@@ -205,8 +205,8 @@ def test_a_run_ends_well_when_its_window_is_closed(server: XServer, tmp_path: Pa
 
 
 def test_what_the_board_has_and_this_machine_lacks_is_named(server: XServer) -> None:
-    here = Surroundings(jetson=True, x11=server.name, gstreamer=True)
-    name, refused = viewers.working(here)
+    here = DisplayEnvironment(jetson=True, x11=server.name, gstreamer=True)
+    name, refused = viewers.find_viewer(here)
     assert name == "ximagesink" and list(refused) == ["nv3dsink"] and "no element" in refused["nv3dsink"]
 
 

@@ -100,7 +100,7 @@ class TestSinks(SinkSuite):
         for kind, module in (("rtsp", "gi"), ("webrtc", "aiortc"), ("ros2", "rclpy")):
             if name == kind:
                 pytest.importorskip(module, reason=f"{module} is not installed")
-        monkeypatch.setattr(viewers, "working", lambda *_, **__: ("cat", {}))  # no test opens a window
+        monkeypatch.setattr(viewers, "find_viewer", lambda *_, **__: ("cat", {}))  # no test opens a window
         monkeypatch.setattr(viewers, "command", lambda *_, **__: ["cat"])
 
 

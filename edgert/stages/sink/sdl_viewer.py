@@ -1,7 +1,7 @@
-"""A program: raw BGRx images from standard input, in a window of SDL. The one door to PySDL2.
+"""Program that shows raw BGRx images from standard input in an SDL window. Only this module imports PySDL2.
 
 ``python -m edgert.stages.sink.sdl_viewer WIDTH HEIGHT TITLE FULLSCREEN``; without arguments it only opens the display.
-Esc, q or its button closes the window, f fills the screen.
+Esc, q or the window's button closes it; f toggles full screen.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _TICK_S = 0.03
 
 
 def main(arguments: list[str]) -> None:
-    """Show images until there are no more. Exits with a message where the display fails or is closed."""
+    """Show images until the input ends. Exits with a message when the display fails or its window is closed."""
     import sdl2
 
     def checked(done: object) -> Any:
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     flags, anywhere = sdl2.SDL_WINDOW_RESIZABLE, sdl2.SDL_WINDOWPOS_CENTERED
     window = checked(sdl2.SDL_CreateWindow(title.encode(), anywhere, anywhere, width, height, flags))
     renderer = checked(sdl2.SDL_CreateRenderer(window, -1, 0))
-    sdl2.SDL_RenderSetLogicalSize(renderer, width, height)  # at any size of the window, the image keeps its shape
+    sdl2.SDL_RenderSetLogicalSize(renderer, width, height)  # keeps the image's aspect ratio
     sdl2.SDL_SetHint(b"SDL_RENDER_SCALE_QUALITY", b"linear")
     streaming = sdl2.SDL_TEXTUREACCESS_STREAMING
     texture = checked(sdl2.SDL_CreateTexture(renderer, sdl2.SDL_PIXELFORMAT_RGB888, streaming, width, height))
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
         while sdl2.SDL_PollEvent(ctypes.byref(event)):
             key = event.key.keysym.sym if event.type == sdl2.SDL_KEYDOWN else None
             if event.type == sdl2.SDL_QUIT or key in (sdl2.SDLK_ESCAPE, sdl2.SDLK_q):
-                sys.exit("Output window was closed")  # the words of GStreamer's sinks
+                sys.exit("Output window was closed")  # the message of GStreamer's sinks
             exposed, fill = exposed or event.type == sdl2.SDL_WINDOWEVENT, fill or key == sdl2.SDLK_f
         if select.select([0], [], [], _TICK_S)[0]:
             count = os.readv(0, [memoryview(image)[filled:]])
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _place(sdl2: Any, window: Any, place: tuple[int, int, int, int], is_full: bool) -> None:
-    """Put a window on the complete screen, or back to (x, y, width, height)."""
+    """Make a window fill the screen, or move it back to (x, y, width, height)."""
     sdl2.SDL_SetWindowFullscreen(window, 0)
     sdl2.SDL_SetWindowBordered(window, not is_full)
     if is_full:
@@ -71,7 +71,7 @@ def _place(sdl2: Any, window: Any, place: tuple[int, int, int, int], is_full: bo
         place = screen.x, screen.y, screen.w, screen.h
     sdl2.SDL_SetWindowSize(window, *place[2:])
     sdl2.SDL_SetWindowPosition(window, *place[:2])
-    # A window manager is asked for more; as large as the screen the window is also where there is none.
+    # The size above works without a window manager; a window manager also hides its panels.
     sdl2.SDL_SetWindowFullscreen(window, is_full * sdl2.SDL_WINDOW_FULLSCREEN_DESKTOP)
     sdl2.SDL_ShowCursor(not is_full)
 

@@ -17,8 +17,8 @@ from edgert.errors import DeviceError, StageError
 from edgert.pipeline import Pipeline
 from edgert.runtime.records import Result
 from edgert.stages.sink import display, viewers
-from edgert.stages.sink.display import DisplaySink, WindowImage, placed, window_size
-from edgert.stages.sink.viewers import CLOSED, Surroundings
+from edgert.stages.sink.display import DisplaySink, WindowImage, fit_image, window_size
+from edgert.stages.sink.viewers import CLOSED, DisplayEnvironment
 from edgert.testing import sample
 from tests.helpers.waiting import wait_until
 
@@ -38,9 +38,9 @@ class Viewers:
         self.programs: dict[str, str] = {"first": SAVES}
         self.starts: list[str] = []
         self.gone = ""
-        monkeypatch.setattr(viewers, "surroundings", lambda: Surroundings(x11=":0"))
-        monkeypatch.setattr(viewers, "fitting", lambda here, fullscreen: tuple(self.programs))
-        monkeypatch.setattr(viewers, "trouble", lambda name, here: self.gone)
+        monkeypatch.setattr(viewers, "display_environment", lambda: DisplayEnvironment(x11=":0"))
+        monkeypatch.setattr(viewers, "rank_viewers", lambda here, fullscreen: tuple(self.programs))
+        monkeypatch.setattr(viewers, "probe_viewer", lambda name, here: self.gone)
         monkeypatch.setattr(viewers, "command", self._command)
         monkeypatch.setattr(viewers, "environment", lambda name, here: None)
 
@@ -117,12 +117,12 @@ def test_a_window_that_stalls_is_reported_and_started_again(
 ) -> None:
     monkeypatch.setattr(display, "_STALLED_S", 0.3)
     monkeypatch.setattr(display, "_SETTLED_S", 0.0)
-    monkeypatch.setattr(display, "_AGAIN_S", 0.2)
+    monkeypatch.setattr(display, "_RETRY_S", 0.2)
     fake.programs = {"first": SLEEPS}
     made = sink(size=(1280, 960))
     show_until(made, lambda: len(fake.starts) >= 2)
     made.close()
-    assert "it takes no images for 0.3 s" in caplog.text
+    assert "it took no image for 0.3 s" in caplog.text
 
 
 def test_a_window_that_its_user_closed_stays_closed(fake: Viewers, caplog: pytest.LogCaptureFixture) -> None:
@@ -142,14 +142,14 @@ def test_a_viewer_that_fails_at_once_gives_way_to_the_next(fake: Viewers, caplog
     made = sink()
     show_until(made, lambda: "second camera 64x48" in fake.starts)
     made.close()
-    assert "first gave up (No EGL Display); now second" in caplog.text
+    assert "first failed (No EGL Display); trying second" in caplog.text
 
 
 def test_a_display_that_goes_is_named_and_comes_back(
     fake: Viewers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(display, "_SETTLED_S", 0.0)
-    monkeypatch.setattr(display, "_AGAIN_S", 0.1)
+    monkeypatch.setattr(display, "_RETRY_S", 0.1)
     fake.programs = {"first": ends("X connection to :0 broken"), "second": SLEEPS}
     made = sink()
     show_until(made, lambda: "is gone" in caplog.text)
@@ -170,7 +170,7 @@ def test_what_goes_wrong_with_an_image_is_raised_in_the_stage(fake: Viewers, mon
     def fails(*_: object) -> None:
         raise StageError("no image buffer is free")
 
-    monkeypatch.setattr(WindowImage, "of", fails)
+    monkeypatch.setattr(WindowImage, "convert", fails)
     made = sink()
     with pytest.raises(StageError, match="no image buffer"):
         show_until(made, lambda: False)
@@ -179,7 +179,7 @@ def test_what_goes_wrong_with_an_image_is_raised_in_the_stage(fake: Viewers, mon
 
 def test_no_display_is_an_error_at_the_start(fake: Viewers) -> None:
     fake.gone = "Could not open display"
-    with pytest.raises(DeviceError, match="no window can be shown") as caught:
+    with pytest.raises(DeviceError, match="cannot show a window") as caught:
         sink()
     assert caught.value.where == "stages.show" and "sink: http" in caught.value.fix
 
@@ -187,7 +187,7 @@ def test_no_display_is_an_error_at_the_start(fake: Viewers) -> None:
 def test_full_screen_that_cannot_be_had_is_said(fake: Viewers, caplog: pytest.LogCaptureFixture) -> None:
     made = DisplaySink("show", (0, 0), True)
     made.open()
-    assert "first cannot fill the screen; a window it is" in caplog.text and "display" in caplog.text
+    assert "first cannot fill the screen and shows a window" in caplog.text and "display" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -208,18 +208,18 @@ def test_the_size_of_a_window(image: tuple[int, int], asked: tuple[int, int], wa
 
 
 def test_an_image_lies_in_the_middle_of_its_window() -> None:
-    assert placed((640, 480), (640, 480)) == (0, 0, 640, 480)
-    assert placed((641, 481), (640, 480)) == (0, 0, 640, 480)
-    assert placed((640, 480), (900, 480)) == (130, 0, 640, 480)
-    assert placed((1000, 10), (100, 100)) == (0, 49, 100, 1)
-    assert placed((10_000, 1), (100, 100)) == (0, 49, 100, 1)
+    assert fit_image((640, 480), (640, 480)) == (0, 0, 640, 480)
+    assert fit_image((641, 481), (640, 480)) == (0, 0, 640, 480)
+    assert fit_image((640, 480), (900, 480)) == (130, 0, 640, 480)
+    assert fit_image((1000, 10), (100, 100)) == (0, 49, 100, 1)
+    assert fit_image((10_000, 1), (100, 100)) == (0, 49, 100, 1)
 
 
 def test_images_of_another_size_keep_their_shape_in_the_window() -> None:
     window, white = WindowImage(), np.full((48, 64, 3), 255, np.uint8)
-    assert (window.of(replace(sample(), image=white), (0, 0))[..., :3] == 255).all()
+    assert (window.convert(replace(sample(), image=white), (0, 0))[..., :3] == 255).all()
     tall = np.full((96, 32, 3), 255, np.uint8)
-    shown = window.of(replace(sample(), image=tall), (0, 0))
+    shown = window.convert(replace(sample(), image=tall), (0, 0))
     assert shown.shape == (48, 64, 4), "the window stays as it is"
     assert (shown[:, 24:40, :3] == 255).all() and (shown[:, :24, :3] == 0).all() and (shown[:, 40:, :3] == 0).all()
 
@@ -227,9 +227,9 @@ def test_images_of_another_size_keep_their_shape_in_the_window() -> None:
 def test_boxes_are_painted_where_nobody_drew_and_the_frame_stays_as_it_is() -> None:
     result = sample()
     before = result.frame.planes[0].copy()
-    shown = WindowImage().of(result, (0, 0))
+    shown = WindowImage().convert(result, (0, 0))
     assert (shown[..., :3] != before).any() and (result.frame.planes[0] == before).all()
-    plain = WindowImage().of(Result(result.frame, {}), (0, 0))
+    plain = WindowImage().convert(Result(result.frame, {}), (0, 0))
     assert (plain[..., :3] == before).all()
     assert result.frame.lease.counter.read().copies == 4, "the painted image, and the window's, of both"
 

@@ -8,7 +8,7 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.stages.sink import viewers
-from edgert.stages.sink.viewers import SDL, Surroundings, command, fitting, no_display, reason, surroundings
+from edgert.stages.sink.viewers import SDL, DisplayEnvironment as Machine
 from tests.unit.board.tree import jetson, write
 
 ALL = {"sdl": True, "gstreamer": True, "screen": True}
@@ -17,61 +17,62 @@ ALL = {"sdl": True, "gstreamer": True, "screen": True}
 @pytest.mark.parametrize(
     ("here", "wanted"),
     [
-        (Surroundings(jetson=True, x11=":0", gstreamer=True), ("nv3dsink", "ximagesink")),
-        (Surroundings(jetson=True, x11=":0", **ALL), ("nv3dsink", SDL, "ximagesink")),
-        (Surroundings(jetson=True, wayland="wayland-0", gstreamer=True), ("nv3dsink", "waylandsink")),
-        (Surroundings(jetson=True, screen=True, gstreamer=True), ("nvdrmvideosink", "kmssink")),
-        (Surroundings(jetson=True, x11="localhost:10.0", gstreamer=True), ("ximagesink",)),  # ssh -X: no EGL
-        (Surroundings(x11=":0", wayland="wayland-0", **ALL), (SDL, "ximagesink", "waylandsink")),
-        (Surroundings(x11=":0", gstreamer=True), ("ximagesink",)),
-        (Surroundings(wayland="wayland-0", gstreamer=True), ("waylandsink",)),
-        (Surroundings(screen=True, gstreamer=True), ("kmssink",)),
-        (Surroundings(x11=":0"), ()),
-        (Surroundings(**ALL | {"screen": False}), ()),
-        (Surroundings(screen=True, sdl=True), ()),
+        (Machine(jetson=True, x11=":0", gstreamer=True), ("nv3dsink", "ximagesink")),
+        (Machine(jetson=True, x11=":0", **ALL), ("nv3dsink", SDL, "ximagesink")),
+        (Machine(jetson=True, wayland="wayland-0", gstreamer=True), ("nv3dsink", "waylandsink")),
+        (Machine(jetson=True, screen=True, gstreamer=True), ("nvdrmvideosink", "kmssink")),
+        (Machine(jetson=True, x11="localhost:10.0", gstreamer=True), ("ximagesink",)),  # ssh -X: no EGL
+        (Machine(x11=":0", wayland="wayland-0", **ALL), (SDL, "ximagesink", "waylandsink")),
+        (Machine(x11=":0", gstreamer=True), ("ximagesink",)),
+        (Machine(wayland="wayland-0", gstreamer=True), ("waylandsink",)),
+        (Machine(screen=True, gstreamer=True), ("kmssink",)),
+        (Machine(x11=":0"), ()),
+        (Machine(**ALL | {"screen": False}), ()),
+        (Machine(screen=True, sdl=True), ()),
     ],
 )
-def test_the_viewers_of_a_machine_best_first(here: Surroundings, wanted: tuple[str, ...]) -> None:
-    assert fitting(here) == wanted
+def test_the_viewers_of_a_machine_best_first(here: Machine, wanted: tuple[str, ...]) -> None:
+    assert viewers.rank_viewers(here) == wanted
 
 
 def test_those_that_fill_the_screen_come_first_where_it_is_to_be_filled() -> None:
-    assert fitting(Surroundings(jetson=True, x11=":0", **ALL), fullscreen=True) == (SDL, "nv3dsink", "ximagesink")
+    here = Machine(jetson=True, x11=":0", **ALL)
+    assert viewers.rank_viewers(here, fullscreen=True) == (SDL, "nv3dsink", "ximagesink")
 
 
 def test_what_is_seen_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    here = surroundings(tmp_path)
-    assert (here.jetson, here.x11, here.wayland, here.screen, here.idle, here.container) == (
+    here = viewers.display_environment(tmp_path)
+    assert (here.jetson, here.x11, here.wayland, here.screen, here.local_x11, here.container) == (
         False, "", "", False, "", False,
     )  # fmt: skip
     for name in ("tmp/.X11-unix/X1", "dev/dri/card0", ".dockerenv"):
         write(tmp_path, name, "")
     monkeypatch.setenv("DISPLAY", ":7")
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-1")
-    here = surroundings(jetson(tmp_path))
-    assert (here.jetson, here.x11, here.wayland, here.screen, here.idle, here.container) == (
+    here = viewers.display_environment(jetson(tmp_path))
+    assert (here.jetson, here.x11, here.wayland, here.screen, here.local_x11, here.container) == (
         True, ":7", "wayland-1", True, ":1", True,
     )  # fmt: skip
 
 
 def test_gstreamer_is_started_with_a_pipeline_of_ours() -> None:
-    line = " ".join(command("ximagesink", (640, 480), 'cam "1" ! x'))
+    line = " ".join(viewers.command("ximagesink", (640, 480), 'cam "1" ! x'))
     assert line == (
         "gst-launch-1.0 -q fdsrc fd=0 blocksize=65536 ! rawvideoparse width=640 height=480 format=bgrx framerate=0/1 "
         "! videoconvert ! videoscale ! taginject tags=title=cam__1____x ! ximagesink sync=false"
     )
-    line = " ".join(command("nv3dsink", (640, 480), "cam"))
+    line = " ".join(viewers.command("nv3dsink", (640, 480), "cam"))
     assert line.endswith("! nvvidconv ! video/x-raw(memory:NVMM),format=NV12 ! nv3dsink sync=false")
-    assert " ".join(command("nvdrmvideosink", (640, 480), "cam")).endswith("NV12 ! nvdrmvideosink sync=false")
+    assert " ".join(viewers.command("nvdrmvideosink", (640, 480), "cam")).endswith("NV12 ! nvdrmvideosink sync=false")
 
 
 def test_sdl_is_started_with_this_python_on_the_display_that_was_chosen() -> None:
-    words = command(SDL, (640, 480), "cam 1", fullscreen=True)
+    words = viewers.command(SDL, (640, 480), "cam 1", fullscreen=True)
     assert words[-4:] == ["640", "480", "cam 1", "1"] and "edgert.stages.sink.sdl_viewer" in words
-    assert viewers.environment(SDL, Surroundings(wayland="w"))["SDL_VIDEODRIVER"] == "wayland"
-    there = viewers.environment(SDL, Surroundings(x11="localhost:10.0"))
+    assert viewers.environment(SDL, Machine(wayland="w"))["SDL_VIDEODRIVER"] == "wayland"
+    there = viewers.environment(SDL, Machine(x11="localhost:10.0"))
     assert (there["SDL_VIDEODRIVER"], there["SDL_RENDER_DRIVER"]) == ("x11", "software")
 
 
@@ -96,47 +97,48 @@ def test_sdl_is_started_with_this_python_on_the_display_that_was_chosen() -> Non
     ],
 )
 def test_what_a_viewer_says_of_its_end(said: str, wanted: str) -> None:
-    assert reason(said, -11).startswith(wanted) and "\n" not in reason(said, -11)
+    assert viewers.exit_reason(said, -11).startswith(wanted) and "\n" not in viewers.exit_reason(said, -11)
 
 
 @pytest.mark.parametrize(
     ("here", "refused", "why", "fix"),
     [
-        (Surroundings(), {}, "neither DISPLAY nor WAYLAND_DISPLAY is set", "ssh -X"),
-        (Surroundings(idle=":0"), {}, "neither DISPLAY", "export DISPLAY=:0"),
-        (Surroundings(container=True), {}, "neither DISPLAY", "docker run -e DISPLAY -v /tmp/.X11-unix:/tmp/.X11-unix"),
-        (Surroundings(x11=":0"), {}, "neither GStreamer nor SDL is installed", "apt install gstreamer1.0-tools"),
-        (Surroundings(x11=":0"), {"ximagesink": 'no element "ximagesink"'}, "no element", "gstreamer1.0-x"),
-        (Surroundings(x11=":1", idle=":0"), {"ximagesink": "Could not open display"}, ":1: ximagesink", "DISPLAY=:0"),
-        (Surroundings(x11=":0", idle=":0"), {"ximagesink": "Could not open display"}, "Could not", "XAUTHORITY"),
+        (Machine(), {}, "neither DISPLAY nor WAYLAND_DISPLAY is set", "ssh -X"),
+        (Machine(local_x11=":0"), {}, "neither DISPLAY", "export DISPLAY=:0"),
+        (Machine(container=True), {}, "neither DISPLAY", "docker run -e DISPLAY -v /tmp/.X11-unix:/tmp/.X11-unix"),
+        (Machine(x11=":0"), {}, "neither GStreamer nor SDL is installed", "apt install gstreamer1.0-tools"),
+        (Machine(x11=":0"), {"ximagesink": 'no element "ximagesink"'}, "no element", "gstreamer1.0-x"),
+        (Machine(x11=":1", local_x11=":0"), {"ximagesink": "Could not open display"}, ":1: ximagesink", "DISPLAY=:0"),
+        (Machine(x11=":0", local_x11=":0"), {"ximagesink": "Could not open display"}, "Could not", "XAUTHORITY"),
     ],
 )
 def test_a_machine_without_a_display_is_told_what_to_do(
-    here: Surroundings, refused: dict[str, str], why: str, fix: str
+    here: Machine, refused: dict[str, str], why: str, fix: str
 ) -> None:
-    error = no_display(here, refused, "stages.show")
-    assert error.what == "no window can be shown" and error.where == "stages.show"
+    error = viewers.no_window_error(here, refused, "stages.show")
+    assert error.what == "cannot show a window" and error.where == "stages.show"
     assert why in error.why and fix in error.fix and "sink: http" in error.fix
 
 
 def test_the_first_that_works_is_taken_and_the_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewers, "trouble", lambda name, here: {"nv3dsink": "no EGL", "ximagesink": ""}.get(name, "?"))
-    assert viewers.working(Surroundings(jetson=True, x11=":0", gstreamer=True)) == (
+    reasons = {"nv3dsink": "no EGL", "ximagesink": ""}
+    monkeypatch.setattr(viewers, "probe_viewer", lambda name, here: reasons.get(name, "?"))
+    assert viewers.find_viewer(Machine(jetson=True, x11=":0", gstreamer=True)) == (
         "ximagesink",
         {"nv3dsink": "no EGL"},
     )
-    name, refused = viewers.working(Surroundings(jetson=True, x11="localhost:10.0", gstreamer=True))
-    assert name == "ximagesink" and "EGL does not reach localhost:10.0" in refused["nv3dsink"]
-    monkeypatch.setattr(viewers, "trouble", lambda name, here: "refused")
-    with pytest.raises(DeviceError, match="no window can be shown") as caught:
-        viewers.working(Surroundings(x11=":0", **ALL), where="stages.show")
+    name, refused = viewers.find_viewer(Machine(jetson=True, x11="localhost:10.0", gstreamer=True))
+    assert name == "ximagesink" and "EGL cannot use localhost:10.0" in refused["nv3dsink"]
+    monkeypatch.setattr(viewers, "probe_viewer", lambda name, here: "refused")
+    with pytest.raises(DeviceError, match="cannot show a window") as caught:
+        viewers.find_viewer(Machine(x11=":0", **ALL), where="stages.show")
     assert caught.value.why == ":0: SDL: refused; ximagesink: refused"
 
 
 def test_a_program_that_is_not_there_or_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Surroundings(x11=":0", gstreamer=True)
+    here = Machine(x11=":0", gstreamer=True)
     monkeypatch.setenv("PATH", "")
-    assert "gst-launch-1.0" in viewers.trouble("ximagesink", here)
+    assert "gst-launch-1.0" in viewers.probe_viewer("ximagesink", here)
     monkeypatch.setattr(viewers, "_sdl", lambda: ["/bin/sleep", "5"])
     monkeypatch.setattr(viewers, "_PROBE_S", 0.1)
-    assert viewers.trouble(SDL, here) == "no answer in 0.1 s"
+    assert viewers.probe_viewer(SDL, here) == "no answer in 0.1 s"
