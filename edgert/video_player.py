@@ -23,7 +23,7 @@ from edgert.files import exists
 from edgert.pipeline import Pipeline, pipeline_in
 from edgert.reporter import OnProgress
 from edgert.stages.kinds import FileSink
-from edgert.stages.sink.output_files import fixed_folder, safe
+from edgert.stages.sink.output_files import fixed_folder, safe_name
 from edgert.videos import Video, is_stream
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ class Unfinished:
     def __init__(self, video: Video) -> None:
         config, self._folders = video.file.config, dict[Path, Path]()
         stages, token = dict(config.stages), uuid.uuid4().hex[:8]
-        self._stem = f".{safe(video.name)}."
+        self._stem = f".{safe_name(video.name)}."
         for name, stage in stages.items():
             if isinstance(stage, FileSink):
                 folder = fixed_folder(stage.path)

@@ -21,8 +21,8 @@ from edgert.config.stages import SourceStage, StageConfig
 from edgert.errors import ConfigError
 from edgert.files import exists, replace_text
 from edgert.stages.kinds import FileSink
-from edgert.stages.sink.output_file import cannot_write, lock, written_elsewhere
-from edgert.stages.sink.output_files import fixed_folder, has_field, safe, written_by
+from edgert.stages.sink.output_file import cannot_write, try_lock, written_elsewhere
+from edgert.stages.sink.output_files import fixed_folder, has_field, matching_files, safe_name
 from edgert.stages.source.files import VIDEO_SUFFIXES, videos_at
 from edgert.stages.source.kinds import kind_of, videos_pattern
 from edgert.user_code import code_name
@@ -174,10 +174,10 @@ def _names(paths: Sequence[Path]) -> list[str]:
     """Return a name for each, no two of which are the same on any file system."""
     folder = os.path.commonpath([path.parent for path in paths])
     relative = [path.relative_to(folder) for path in paths]
-    forms = [[safe(path.stem) for path in paths]]
+    forms = [[safe_name(path.stem) for path in paths]]
     forms += [
-        [safe(path.with_suffix("").as_posix()) for path in relative],
-        [safe(path.as_posix()) for path in relative],
+        [safe_name(path.with_suffix("").as_posix()) for path in relative],
+        [safe_name(path.as_posix()) for path in relative],
     ]
     names, taken = [""] * len(paths), set[str]()
     for form in forms:
@@ -218,7 +218,7 @@ class Journal:
         ]
         beside = file.document.path
         folder = fixed_folder(sinks[0]) if sinks else beside.parent
-        self.path = folder / f".{safe(beside.stem)}.videos.json"
+        self.path = folder / f".{safe_name(beside.stem)}.videos.json"
         self.lock_path = self.path.absolute().with_suffix(".lock")
         self._streams = [name for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)]
         self._digest = _digest(file)
@@ -234,7 +234,7 @@ class Journal:
         except OSError as error:
             raise cannot_write(held, error, "") from error
         try:
-            if not lock(descriptor):
+            if not try_lock(descriptor):
                 raise written_elsewhere(held, "")
             try:
                 self._read()
@@ -295,7 +295,7 @@ class Journal:
         return found
 
     def _standing(self, video: Video) -> dict[Path, int]:
-        return {path: size for one in video.outputs for path, size in written_by(one, self._streams).items()}
+        return {path: size for one in video.outputs for path, size in matching_files(one, self._streams).items()}
 
     def _read(self) -> None:
         self._entries = {}

@@ -150,7 +150,7 @@ for number, result in enumerate(results(10**9)):
 @pytest.mark.parametrize("free_bytes", [0, 1_500_000])
 def test_a_full_disk(tmp_path: Path, free_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real one of 3 MB: without ``keep`` the sinks stop and say so, with it they go on for as long as they like."""
-    monkeypatch.setattr(output_files, "_TEND_S", 0.01)
+    monkeypatch.setattr(output_files, "_REMOVAL_PERIOD_S", 0.01)
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(disk)], check=True)

@@ -209,7 +209,7 @@ def test_kill_leaves_the_ring_and_the_next_run_makes_a_file_of_it(
         again.run()
     lines = [one.getMessage() for one in caplog.records if "has the seconds around" in one.getMessage()]
     assert [line.partition(" around ")[2] for line in lines] == [
-        "the end of the run before, which came without notice",
+        "the sudden end of the run before",
         "the end of the run",
     ]
     first = next(path for path in kept(tmp_path) if str(path) in lines[0])

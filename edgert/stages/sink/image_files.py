@@ -1,4 +1,4 @@
-"""Images written atomically as files."""
+"""Sink that writes images as files, atomically."""
 
 import os
 import threading
@@ -19,25 +19,24 @@ from edgert.stages.sink.output_files import REPLACED, Rules, fill, has_field, ma
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _DEFAULT_NAME = "{stream}_{frame:06d}.jpg"
 _FIELDS = ("stream", "frame", "date", "time")
-_MOST_WAITING = 256
-_CLOSE_S = 0.5  # of the 2 s in which a pipeline ends
+_MAX_QUEUED = 256
+_CLOSE_S = 0.5  # part of the 2 s in which a pipeline ends
 
 
 class ImagesSink:
     """Sink that writes the drawn image, or else the frame, to a file.
 
-    An image gets its name once it is on the disk, so none is ever found empty or cut short, not even after a power cut.
-    The one that is replaced each time gets it at once.
+    A file gets its name once it is on the disk, so no file is empty or incomplete, not even after a power cut. A file
+    that each image replaces gets its name at once.
 
     Args:
-        path: a folder, which then gets ``{stream}_{frame:06d}.jpg``, or a pattern of such fields whose suffix sets
-            the format. Without ``{frame}`` and ``{time}`` the same file is replaced each time and always holds the
-            newest image.
-        every: writes the first and then every n-th frame of each stream.
-        rules: whether images of an earlier run stay, beside which the new ones get a number; and when old ones go.
+        path: a folder, for files named ``{stream}_{frame:06d}.jpg``, or a pattern with such fields, whose suffix sets
+            the format. Without ``{frame}`` and ``{time}``, every image replaces the one before.
+        every: 1: every frame of each stream is written; n: the first, and then every n-th.
+        rules: whether images of earlier runs stay, so that new ones get a number; and which old ones are removed.
 
     Raises:
-        StageError: the pattern names something unknown, or a format that cannot be written.
+        StageError: the pattern has an unknown field, or a suffix that is no image format.
     """
 
     def __init__(self, name: str, path: Path, every: int = 1, rules: Rules = REPLACED) -> None:
@@ -53,27 +52,27 @@ class ImagesSink:
                 where=self._where,
                 fix=f"use one of {' '.join(_SUFFIXES)}, or a folder",
             )
-        self._is_counted = has_field(self.pattern, "frame")
-        self._is_newest = not self._is_counted and not has_field(self.pattern, "time")
-        if self._is_newest and rules.removes:
+        self._has_number = has_field(self.pattern, "frame")
+        self._replaces_file = not self._has_number and not has_field(self.pattern, "time")
+        if self._replaces_file and rules.removes:
             raise StageError(
                 f"keep: has no effect on {self.pattern}",
                 why="without {frame} or {time} every image replaces the one before",
                 where=self._where,
-                fix="put {frame} into path, or leave keep out",
+                fix="put {frame} into path, or remove keep:",
             )
         self._retention = output_files.Retention(self.pattern, rules, self._where)
         relative = self.pattern.relative_to(output_files.fixed_folder(self.pattern))
-        self._parts = output_files.fixed_folder(self.pattern) / f".{output_files.safe(f'{relative}.{name}')}.part"
+        self._parts = output_files.fixed_folder(self.pattern) / f".{output_files.safe_name(f'{relative}.{name}')}.part"
         self._parts_lock, self._run = -1, 1
-        # What the disk's thread takes over; the thread of the stage adds to these, and waits where there are too many.
+        # The stage's thread queues files, and waits where they are too many; the disk thread names them.
         self.is_dirty, self._error = False, deque[OSError](maxlen=1)
-        self._waiting, self._turn = dict[Path, Path](), threading.Condition()
+        self._queued, self._change = dict[Path, Path](), threading.Condition()
 
     def open(self) -> None:
-        """Create the folder, where its name is known yet.
+        """Create the folder, if its name has no field.
 
-        Raises StageError when that is impossible, or another process writes these images.
+        Raises StageError where that fails, or where another process writes these images.
         """
         if not has_field(self.pattern.parent, *_FIELDS):
             make_parent(self.pattern, self._where)
@@ -81,19 +80,19 @@ class ImagesSink:
         try:
             self._parts.mkdir(exist_ok=True)
             descriptor = os.open(self._parts, os.O_RDONLY | os.O_CLOEXEC)
-            if not output_file.lock(descriptor):
+            if not output_file.try_lock(descriptor):
                 os.close(descriptor)
                 raise output_file.written_elsewhere(self._parts, self._where)
             self._parts_lock = descriptor
             output_file.DISK.add(self)
-            for left in self._parts.iterdir():  # by a process that was killed
-                left.unlink()
+            for leftover in self._parts.iterdir():  # from a process that was killed
+                leftover.unlink()
         except OSError as error:
-            self.close()  # another try would find it locked
+            self.close()  # releases the lock, for another try
             raise cannot_write(self.pattern, error, self._where) from error
 
     def process(self, result: Result) -> None:
-        """Write one image, or none where ``every`` skips it. Raises StageError, for instance disk full."""
+        """Write one image, unless ``every`` skips it. Raises StageError, for instance where the disk is full."""
         stream = result.frame.stream
         number = self._seen[stream]
         self._seen[stream] += 1
@@ -106,8 +105,8 @@ class ImagesSink:
                 where=self._where,
                 fix="put {stream} into path",
             )
-        self._retention.knows(stream)
-        self._retention.tend([])
+        self._retention.add_stream(stream)
+        self._retention.remove_old()
         path = self._path(stream, result.frame.index)
         make_parent(path, self._where)
         what = f"cannot encode a {self.pattern.suffix} image"
@@ -122,17 +121,17 @@ class ImagesSink:
             if self._error:
                 raise self._error.pop()
             self._write(part, data.data)
-            if self._is_newest:
+            if self._replaces_file:
                 part.replace(path)
             else:
-                self._hand_over(part, path, data.nbytes)
+                self._queue(part, path, data.nbytes)
         except OSError as error:
             part.unlink(missing_ok=True)
             self.sync()
-            raise cannot_write(path, error, self._where, kept="the images written so far are whole") from error
+            raise cannot_write(path, error, self._where, kept="the images written so far are complete") from error
 
     def close(self) -> None:
-        """Free the buffers; every file is closed already."""
+        """Name the files that are queued, and free the buffers."""
         if self._parts_lock >= 0:
             output_file.DISK.remove(self)
             self._publish(time.monotonic() + _CLOSE_S)
@@ -143,21 +142,22 @@ class ImagesSink:
         self._images.close()
 
     def sync(self) -> None:
-        """Flush images to the disk and give them their final names."""
+        """Flush queued files to the disk, and give them their names."""
         self._publish(float("inf"))
 
     def _path(self, stream: str, frame: int) -> Path:
-        """Return an image's path. Where a kept file has it, this and all later images of the run get a number."""
+        """Return the path of an image. If a kept file has it, this and all later images of the run get a number."""
         wanted = fill(self.pattern, stream, frame)
-        if self._is_newest or (self._is_counted and not self._rules.keeps):
+        if self._replaces_file or (self._has_number and not self._rules.keeps):
             return wanted
-        number = self._run if self._is_counted else 1
-        while (path := output_files.numbered(wanted, number)) in self._waiting or os.path.lexists(path):
+        number = self._run if self._has_number else 1
+        while (path := output_files.numbered_path(wanted, number)) in self._queued or os.path.lexists(path):
             number += 1
         self._run = number
         return path
 
     def _write(self, part: Path, data: memoryview) -> None:
+        """Write a file; make room while the disk is full. Raises OSError."""
         while True:
             try:
                 part.write_bytes(data)
@@ -166,30 +166,30 @@ class ImagesSink:
                 if error.errno not in output_file.FULL or not self._retention.make_room():
                     raise
 
-    def _hand_over(self, part: Path, path: Path, size_bytes: int) -> None:
-        with self._turn:
-            self._turn.wait_for(lambda: len(self._waiting) < _MOST_WAITING)
-            self._waiting[path] = part
+    def _queue(self, part: Path, path: Path, size_bytes: int) -> None:
+        with self._change:
+            self._change.wait_for(lambda: len(self._queued) < _MAX_QUEUED)
+            self._queued[path] = part
             self.is_dirty = True
         self._retention.add(path, size_bytes)
 
     def _publish(self, until_s: float) -> None:
-        """Give images their final names; until ``until_s`` only those that are on the disk."""
+        """Give queued files their names. Before ``until_s``, flush each to the disk first."""
         self.is_dirty = False
-        with self._turn:
-            waiting = list(self._waiting.items())
+        with self._change:
+            waiting = list(self._queued.items())
         for path, part in waiting:
             try:
                 if time.monotonic() < until_s:
                     output_file.sync_file(part)
                 part.replace(path)
-            except FileNotFoundError:  # named meanwhile by the other thread
+            except FileNotFoundError:  # the other thread has just named it
                 pass
             except OSError as error:
                 self._error.append(error)
         for folder in {path.parent for path, _ in waiting}:
             output_file.sync_folder(folder)
-        with self._turn:
+        with self._change:
             for path, _ in waiting:
-                self._waiting.pop(path, None)
-            self._turn.notify_all()
+                self._queued.pop(path, None)
+            self._change.notify_all()

@@ -1,4 +1,4 @@
-"""Files that muxers write: a process that is killed leaves every one of them playable, and so does a power cut."""
+"""Video files that FFmpeg's muxers write. They stay playable when the process is killed, or after a power cut."""
 
 import os
 from collections.abc import Callable
@@ -13,16 +13,16 @@ _LARGE_HEADER_BYTES = 16
 
 
 class DurableFile:
-    """Python file that FFmpeg writes into, so that no write follows a failed one.
+    """File object for FFmpeg that writes nothing after an error.
 
-    A muxer that cannot write still goes back to finish its headers, and they would then point at what is not there.
-    After the first error nothing reaches the disk any more; :attr:`error` holds what it was.
+    After a failed write, a muxer still goes back and finishes its headers, which would then refer to missing data. So
+    nothing is written after the first error, which is in :attr:`error`.
 
-    Muxers write the head of a file half a second before the first images. It is held back until these come: a head
-    alone plays nowhere, and stays for ever where the power goes in between, while an empty file is written next time.
+    A muxer writes the head of a file half a second before the first images. The head is held back until these come: a
+    head alone does not play, and would stay after a power cut, while an empty file is removed.
 
     Args:
-        make_room: where the disk is full; returns whether it did.
+        make_room: function that removes an old file when the disk is full, and returns whether it did.
     """
 
     def __init__(self, output: OutputFile, make_room: Callable[[], bool] = lambda: False) -> None:
@@ -31,10 +31,10 @@ class DurableFile:
         self._head: bytes | None = b"" if output.is_regular else None
 
     def write(self, data: bytes) -> int:
-        """Write all of ``data`` at the current position, or store the error; never raises.
+        """Write all of ``data`` at the current position, or store the error; never raise.
 
-        A muxer seeks back at the end, to headers that describe the data behind. That data is flushed to the disk first,
-        so that no power cut leaves headers without their data.
+        At the end, a muxer seeks back to headers that describe the data behind them. That data is flushed to the disk
+        first, so that no power cut leaves headers without their data.
         """
         if self._head == b"":
             self._head = bytes(data)
@@ -64,9 +64,9 @@ class DurableFile:
             self.error = error
 
     def cut_to_whole_fragments(self) -> None:
-        """Remove the partial MP4 fragment that was being written when the disk was full; all, where it was the first.
+        """Remove the incomplete MP4 fragment that was being written when the disk was full; it may be all there is.
 
-        ISO/IEC 14496-12, 4.2: a box is its length, its type, its content.
+        By ISO/IEC 14496-12, 4.2, a box is its length, its type and its content.
         """
         size_bytes, at, end, has_images = os.fstat(self._file).st_size, 0, 0, False
         while at + _BOX_HEADER_BYTES <= size_bytes:
@@ -78,33 +78,33 @@ class DurableFile:
                 break
             at += length
             has_images |= kind == b"mdat"
-            if kind != b"moof":  # a fragment's index is of no use without the data behind it
+            if kind != b"moof":  # a fragment's index is useless without its data
                 end = at
         self._output.cut(end if has_images else 0)
 
 
 FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 
-# A plain mp4 that loses its end (power, SIGKILL) is lost whole. Written in fragments, everything up to the last one, at
-# most half a second and the few frames inside the encoder, plays. `hybrid_fragmented` (FFmpeg 7.1, PyAV 14) turns the
-# file into a plain, seekable mp4 when it is closed, which takes milliseconds as it only writes an index. For that it
-# remembers 75 bytes of every frame; a file without an end is left in fragments, of which nothing is remembered
-# (`skip_trailer`: no index of them). Matroska is safe as it is, with clusters as short.
+# A plain mp4 without its end (power cut, SIGKILL) does not play at all. In fragments, it plays but for the last half
+# second and the few frames inside the encoder. `hybrid_fragmented` (FFmpeg 7.1, PyAV 14) turns the file into a plain,
+# seekable mp4 when it is closed, by writing an index. For that, the muxer stores 75 bytes for every frame. So a file
+# that may have no end stays in fragments without an index (`skip_trailer`). Matroska only needs short clusters.
 _COMMON = {"frag_duration": "500000", "flush_packets": "1"}
 _MP4 = {"movflags": "hybrid_fragmented", **_COMMON}
 _ENDLESS_MP4 = {"movflags": "empty_moov+default_base_moof+skip_trailer", **_COMMON}
 _MKV = {"cluster_time_limit": "500", "flush_packets": "1"}
-_MOST_REMEMBERED = 1 << 20  # frames of a file that rotates: 75 MiB
+_MAX_INDEXED = 1 << 20  # frames of a file that rotates, whose index takes 75 MiB
 
 
 class MuxedFile:
-    """One open file and its muxer, the next of a stream. Once it has failed it takes nothing more.
+    """The next file of a stream, open, with its muxer. It writes nothing after an error.
 
     Attributes:
-        count: of the images in it.
+        count: number of images in it.
+        output: the file.
 
     Raises:
-        StageError: it cannot be written.
+        StageError: the file cannot be written.
     """
 
     def __init__(self, files: Files, stream: str, where: str) -> None:
@@ -116,36 +116,37 @@ class MuxedFile:
         self.output = files.begin(stream)
         self._files, self._path = files, self.output.path
         self._file = DurableFile(self.output, files.make_room)
-        self._forgets = files.rules.endless and not files.rules.rotates
-        options = _MKV if self._container_format == "matroska" else _ENDLESS_MP4 if self._forgets else _MP4
+        is_endless = files.rules.endless and not files.rules.rotates
+        options = _MKV if self._container_format == "matroska" else _ENDLESS_MP4 if is_endless else _MP4
         self._container = self._av.open(self._file, "w", format=self._container_format, options=dict(options))
 
     def is_due(self, more_bytes: int = 0) -> bool:
-        """Return whether the next file begins before ``more_bytes`` more: by the sink's rules, or to bound memory."""
+        """Return whether the next file begins before ``more_bytes`` more, by the rules or to bound memory."""
         rotates = self._files.rules.rotates
-        return self._files.is_due(self.output, more_bytes) or (rotates and self.count >= _MOST_REMEMBERED)
+        return self._files.is_due(self.output, more_bytes) or (rotates and self.count >= _MAX_INDEXED)
 
     def close(self) -> EdgertError | None:
-        """Finish the file; return the error, except for a file that was reported as failed already."""
-        reported = self._failed
+        """Finish the file; return its first error, unless the file has failed before."""
+        had_failed = self._failed
         failures = [failure for step in self._last_steps() if (failure := self._attempt(step)) is not None]
         if self._file.error is not None and self._container_format != "matroska":
             self._file.cut_to_whole_fragments()
         self._files.finish(self.output, may_be_empty=False)
-        return failures[0] if failures and not reported else None
+        return failures[0] if failures and not had_failed else None
 
     def _last_steps(self) -> list[Callable[[], None]]:
-        """Return the final steps, each of which runs even where one before failed."""
+        """Return the final steps, all of which run, even after an error."""
         return [self._container.close, self._check]
 
-    def _template(self, template: Any) -> Any:
-        """Return the container's stream, described by another stream."""
+    def _add_stream(self, template: Any) -> Any:
+        """Add a stream to the container, with the parameters of another stream; return it."""
         stream = self._container.add_stream_from_template(template, opaque=True)
         if stream.codec_context.name == "hevc" and self._container_format != "matroska":
-            stream.codec_context.codec_tag = "hvc1"  # players of Apple's know no other
+            stream.codec_context.codec_tag = "hvc1"  # Apple's players require it
         return stream
 
     def _attempt(self, step: Callable[[], None]) -> EdgertError | None:
+        """Run a step; return its error."""
         try:
             step()
         except EdgertError as error:

@@ -1,4 +1,4 @@
-"""One file that a sink alone writes; its data is on the disk within :data:`SYNC_S` of a write.
+"""One output file with a single writer. Its data is on the disk at most :data:`SYNC_S` after a write.
 
 A file is locked (``flock``) while it is written. One thread for all sinks of the process flushes data to the disk, so
 that a power cut loses little.
@@ -18,14 +18,14 @@ from typing import Protocol
 from edgert.errors import StageError, cause
 
 SYNC_S = 0.5
-"""Seconds between two flushes to the disk."""
+"""Longest time between two flushes to the disk."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _NOT_SYNCED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)
 
 
 def cannot_write(path: Path, error: OSError, where: str, kept: str = "") -> StageError:
-    """Return the error for a file that cannot be written."""
+    """Return the error for a file that cannot be written. ``kept`` says what is safe all the same."""
     return StageError(
         f"cannot write {path}",
         why="; ".join(filter(None, (cause(error), kept))),
@@ -34,14 +34,8 @@ def cannot_write(path: Path, error: OSError, where: str, kept: str = "") -> Stag
     )
 
 
-# One writer.
-
-
-def lock(descriptor: int) -> bool:
-    """Lock a file or folder for this writer; return False where another has it.
-
-    File systems without locks give True.
-    """
+def try_lock(descriptor: int) -> bool:
+    """Lock a file or folder for this writer; return whether it has the lock. File systems without locks return True."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -53,18 +47,18 @@ def lock(descriptor: int) -> bool:
 
 
 def written_elsewhere(path: Path, where: str) -> StageError:
-    """Return the error for a file with another writer's lock; it names the process that ``/proc/locks`` shows."""
-    writer, path = _writer(path), path.parent if path.is_dir() else path
+    """Return the error for a file with another writer's lock. It names the process, from ``/proc/locks``."""
+    writer, path = _lock_owner(path), path.parent if path.is_dir() else path
     if writer == os.getpid():
         why, fix = "another stage or stream of this process writes it", "give each a path of its own"
     else:
-        who = f": {_command(writer)}, process {writer}" if writer else ""
+        who = f": {_process_name(writer)}, process {writer}" if writer else ""
         why, fix = f"another process writes it{who}", "stop that process, or choose another path"
     return StageError(f"cannot write {path}", why=why, where=where, fix=fix)
 
 
-def _writer(path: Path) -> int:
-    """Process that holds a lock on a file; 0 where that cannot be seen, as from inside a container."""
+def _lock_owner(path: Path) -> int:
+    """Return the process that holds the lock of a file; 0 where it cannot be seen, as from inside a container."""
     with suppress(OSError, ValueError):
         inode = str(path.stat().st_ino)
         for line in Path("/proc/locks").read_text().splitlines():
@@ -74,69 +68,67 @@ def _writer(path: Path) -> int:
     return 0
 
 
-def _command(process: int) -> str:
+def _process_name(process: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{process}/comm").read_text().strip()
     return "one that has ended"
 
 
-# What was written reaches the disk.
-
-
-class Written(Protocol):
-    """File that is flushed to the disk from time to time.
+class SyncedFile(Protocol):
+    """File that the disk thread flushes to the disk.
 
     Attributes:
-        is_dirty: whether something was written since.
+        is_dirty: whether something was written after the last flush.
     """
 
     is_dirty: bool
 
     def sync(self) -> None:
-        """Flush to the disk, in a thread of the disk's own; never raises."""
+        """Flush to the disk. Called in the disk thread; must not raise."""
         ...
 
 
 class _Disk:
-    """The thread that does so, for all sinks of this process, as long as one is open."""
+    """Thread that flushes the files of all sinks to the disk. It runs while any file is open."""
 
     def __init__(self) -> None:
         self._change = threading.Condition()
-        self._open = list[Written]()
+        self._open = list[SyncedFile]()
         self._closing = list[int]()
-        self._has_hurry = False
+        self._is_requested = False
         self._thread: threading.Thread | None = None
 
-    def add(self, file: Written) -> None:
+    def add(self, file: SyncedFile) -> None:
+        """Flush a file regularly, until :meth:`remove`."""
         with self._change:
             self._open.append(file)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="edgert-disk", daemon=True)
                 self._thread.start()
 
-    def remove(self, file: Written, descriptor: int | None = None) -> None:
-        """Stop syncing a file; sync what is left in ``descriptor`` once more."""
+    def remove(self, file: SyncedFile, descriptor: int | None = None) -> None:
+        """Flush a file no more. Its ``descriptor``, if given, is flushed once more and then closed."""
         with self._change:
             self._open.remove(file)
             self._closing += [] if descriptor is None else [descriptor]
             self._change.notify_all()
 
-    def soon(self) -> None:
-        """Sync the file now, because a unit was completed."""
+    def sync_soon(self) -> None:
+        """Flush all files now, without waiting for it."""
         with self._change:
-            self._has_hurry = True
+            self._is_requested = True
             self._change.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Wait until all closed files are on the disk, at most ``seconds``."""
+        """Wait at most ``seconds`` until all closed files are on the disk."""
         with self._change:
             self._change.wait_for(lambda: not self._closing, seconds)
 
     def _run(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._closing or self._has_hurry or not self._open, SYNC_S)
-                self._has_hurry = False
+                self._change.wait_for(lambda: self._closing or self._is_requested or not self._open, SYNC_S)
+                self._is_requested = False
                 closing = tuple(self._closing)
                 dirty = [file for file in self._open if file.is_dirty]
                 if not closing and not self._open:
@@ -169,7 +161,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names of new files to the disk, where the file system does not."""
+    """Flush the names of new files in a folder to the disk, where the file system can do that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -179,19 +171,22 @@ def sync_folder(folder: Path) -> None:
 
 
 class OutputFile:
-    """One open file with a single writer; a pipe or device is neither locked nor synced.
+    """An open file with a single writer. Pipes and devices are neither locked nor flushed.
 
     Attributes:
-        path: where it is.
-        size_bytes: up to its end.
-        is_regular: whether it is on a disk.
-        begun_s: by the monotonic clock, which ignores changes of the time of day.
+        path: path of the file.
+        is_dirty: whether something was written after the last flush.
+        error: error of a flush, which the next write raises.
+        size_bytes: size of the file.
+        modified_s: time of the last change when it was opened, seconds of the epoch.
+        is_regular: whether it is a regular file, on a disk.
+        begun_s: time of opening, seconds of the monotonic clock.
     """
 
     def __init__(self, path: Path, where: str) -> None:
         """Open and lock the file.
 
-        Raises OSError: it cannot be opened; StageError: another process or stage writes it.
+        Raises OSError where it cannot be opened, StageError where another process or stage writes it.
         """
         self.path, self.is_dirty, self._is_new = path, False, True
         self.error: OSError | None = None
@@ -206,17 +201,17 @@ class OutputFile:
             self.modified_s = found.st_mtime
             if not self.is_regular:
                 return
-            if not lock(self.descriptor):
+            if not try_lock(self.descriptor):
                 os.close(self.descriptor)
                 raise written_elsewhere(path, where)
             with suppress(FileNotFoundError):
                 if os.path.samestat(found, path.stat()):
                     break
-            os.close(self.descriptor)  # renamed meanwhile by who wrote it
+            os.close(self.descriptor)  # its last writer has renamed it in the meantime
         DISK.add(self)
 
     def cut(self, size_bytes: int) -> None:
-        """Truncate the file, and continue there."""
+        """Truncate the file, and write there next."""
         os.ftruncate(self.descriptor, size_bytes)
         os.lseek(self.descriptor, size_bytes, os.SEEK_SET)
         self.size_bytes, self.is_dirty = size_bytes, True
@@ -224,7 +219,7 @@ class OutputFile:
     def write(self, data: bytes, make_room: Callable[[], bool] = lambda: False) -> None:
         """Write all of ``data``.
 
-        Raises OSError: the disk is full and ``make_room`` removed nothing, or an earlier write did not reach the disk.
+        Raises OSError where the disk is full and ``make_room`` removes nothing, or where a flush failed before.
         """
         left = memoryview(data)
         while left:
@@ -241,6 +236,7 @@ class OutputFile:
                 self.size_bytes = max(self.size_bytes, os.lseek(self.descriptor, 0, os.SEEK_CUR))
 
     def sync(self) -> None:
+        """Flush the file to the disk; keep an error for the next write."""
         self.is_dirty = False
         try:
             os.fdatasync(self.descriptor)

@@ -1,4 +1,4 @@
-"""Results as JSON lines, by the schema of :mod:`edgert.runtime.json_form`; given to a function; or forgotten."""
+"""Sinks that write results as JSON lines (:mod:`edgert.runtime.json_form`), call a function, or discard them."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -38,61 +38,61 @@ class CallbackSink(SimpleStage):
 
 
 class JsonLines:
-    """Files of JSON lines, one for all streams or for each; folders are created.
+    """Writer of JSON lines into one file, or one for each stream. Folders are created.
 
-    Every line goes to the operating system complete, in one unbuffered call. So it can be read at once and survives
-    when the process is killed. When the disk is full, the line that did not fit is removed.
+    Every line goes to the operating system complete, in one unbuffered call. So it can be read at once, and survives
+    the process. When the disk is full, a line that does not fit is removed.
 
     Args:
-        path: the file; with ``{stream}`` in it, one file per stream, which appears with the stream's first line.
+        path: path of the file; with ``{stream}`` in it, one file per stream, created with the stream's first line.
         rules: whether lines are appended to existing files, and when the next file begins.
         where: the sink's stage, for messages.
     """
 
     def __init__(self, path: Path, rules: Rules, where: str) -> None:
-        self._where, self._all = where, Files(path, rules, where)
-        self._files: dict[str, OutputFile] = {}
+        self._where, self._files = where, Files(path, rules, where)
+        self._open: dict[str, OutputFile] = {}
         self._per_stream = has_field(path, "stream")
 
     def open(self) -> None:
         """Create the file, unless there is one per stream. Raises StageError when it cannot be written."""
         if not self._per_stream:
-            self._files[""] = self._all.begin("", appends=True)
+            self._open[""] = self._files.begin("", appends=True)
 
     def write(self, value: Mapping[str, Any], stream: str) -> None:
-        """Write one line. Raises StageError: disk full, or a value that has no JSON form."""
+        """Write one line. Raises StageError where the disk is full, or the value has no JSON form."""
         line = json_form.encoded(value) + b"\n"
         stream = stream if self._per_stream else ""
-        file = self._files.get(stream)
-        if file is not None and self._all.is_due(file, len(line)):
-            del self._files[stream]
-            self._all.finish(file)
+        file = self._open.get(stream)
+        if file is not None and self._files.is_due(file, len(line)):
+            del self._open[stream]
+            self._files.finish(file)
             file = None
         if file is None:
-            file = self._files[stream] = self._all.begin(stream, appends=True)
-        self._all.tend()
+            file = self._open[stream] = self._files.begin(stream, appends=True)
+        self._files.remove_old()
         end_bytes = file.size_bytes
         try:
-            file.write(line, self._all.make_room)
+            file.write(line, self._files.make_room)
         except OSError as error:
-            with suppress(OSError):  # of a disk that is gone
-                if file.is_regular:  # a pipe or a device has nothing to take back
+            with suppress(OSError):  # the disk is gone
+                if file.is_regular:  # pipes and devices cannot be cut
                     file.cut(end_bytes)
-            raise cannot_write(file.path, error, self._where, kept="the lines written so far are whole") from error
+            raise cannot_write(file.path, error, self._where, kept="the lines written so far are complete") from error
 
     def close(self) -> None:
         """Finish every file."""
-        for file in self._files.values():
-            self._all.finish(file)
-        self._files.clear()
-        self._all.close()
+        for file in self._open.values():
+            self._files.finish(file)
+        self._open.clear()
+        self._files.close()
 
 
 class JsonlSink:
     """Sink that writes results as :class:`JsonLines`.
 
     Args:
-        clock: of the results' times.
+        clock: clock of the run.
     """
 
     effort: ClassVar[str] = "little"
@@ -105,7 +105,7 @@ class JsonlSink:
         self._lines.open()
 
     def process(self, result: Result) -> None:
-        """Write one line. Raises StageError: disk full, or a record that has no JSON form."""
+        """Write one line. Raises StageError where the disk is full, or a record has no JSON form."""
         self._lines.write(json_form.plain_result(result, self._clock), result.frame.stream)
 
     def close(self) -> None:

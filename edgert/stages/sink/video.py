@@ -1,7 +1,4 @@
-"""Video files: of each stream one after another, each with its own encoder.
-
-Encoded images are written as they come, and a process that is killed leaves every file playable.
-"""
+"""Sink that writes video files: for each stream one after another, each with its own encoder."""
 
 import io
 from collections import Counter
@@ -22,20 +19,21 @@ _FEW_FRAMES, _MOST_CHANGES = 30, 10
 
 
 class VideoSink:
-    """Writer of video files; folders are created. The file appears with the first frame.
+    """Sink that writes video files. Folders are created; a file is created with its first frame.
 
-    Frames are shown at their ``media_ns``, so a variable rate or dropped frames play at the right speed. Video has even
-    sizes: an odd last row or column is left out. A process that is killed leaves a playable file. So does a power cut,
-    all but its last second. Images on a GPU stay there where the encoder reads them; else they are copied to the host
-    once.
+    Frames are shown at their ``media_ns``, so video of a variable rate, or with dropped frames, plays at the right
+    speed. Video has even sizes: an odd last row or column is left out. A file stays playable when the process is
+    killed; after a power cut, its last second may be missing. Images on a GPU stay there if the encoder can read them;
+    else they are copied to the host once.
 
     Args:
-        path: ``.mp4``, ``.mov`` or ``.mkv``; with ``{stream}`` in it, one file per stream.
-        fps: shows frame n at n / fps instead.
+        path: path with the suffix ``.mp4``, ``.mov`` or ``.mkv``; with ``{stream}`` in it, one file per stream.
+        fps: frames per second, at which frame n is shown at n / fps; None: by ``media_ns``.
         quality: H.264 CRF, 0 (lossless) to 51; of hardware the constant quantizer.
-        encode: whether the hardware's encoder is used: where there is one, never, or always.
-        rules: whether existing files are replaced, and when the next file begins. One also begins where the size of the
-            images changes.
+        codec: codec of the video.
+        encode: ``auto``: hardware where there is one; ``cpu``: never; ``gpu``: always.
+        rules: whether existing files are replaced, and when the next file begins. The next one also begins when the
+            size of the images changes.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class VideoSink:
     def open(self) -> None:
         """Check encoder and folder.
 
-        Raises DeviceError when nothing can encode, StageError for a folder that cannot be created or a file with
+        Raises DeviceError where nothing can encode, StageError where the folder cannot be created or the file has
         another writer.
         """
         self._encoders.check()
@@ -73,8 +71,8 @@ class VideoSink:
     def process(self, result: Result) -> None:
         """Encode one frame.
 
-        Raises StageError: disk full, a size that changes again and again, or streams that share one file. Raises
-        DeviceError: the encoder failed; a stream that begins later uses the next one.
+        Raises StageError where the disk is full, the size changes again and again, or streams share one file. Raises
+        DeviceError where the encoder fails; later streams use the next one.
         """
         stream = result.frame.stream
         if self._files and stream not in self._files and not has_field(self._all.pattern, "stream"):
@@ -84,45 +82,45 @@ class VideoSink:
                 where=self._where,
                 fix="put {stream} into path, or give each stream a sink of its own",
             )
-        self._all.tend()
+        self._all.remove_old()
         file = self._files.get(stream)
-        if file is not None and ((change := file.changed(result)) or file.is_due()):
+        if file is not None and ((change := file.change_to(result)) or file.is_due()):
             if change:
                 self._check_change(stream, file, change)
             del self._files[stream]
             if (failure := file.close()) is not None:
                 raise failure
             file = None
-        file = file or self._begun(stream, result)
+        file = file or self._begin_file(stream, result)
         try:
             file.add(result)
             if file.output.is_dirty:
-                DISK.soon()
+                DISK.sync_soon()
         except DeviceError as error:
             self._encoders.refuse(file.encoder.kind, f"{error.what}: {error.why}")
             raise
 
     def close(self) -> None:
-        """Write what the encoders still hold and finish every file, also when one of them fails."""
+        """Finish every file, also when one of them fails. Raises the first error."""
         failures = [failure for file in self._files.values() if (failure := file.close()) is not None]
         self._files.clear()
         self._all.close()
         if failures:
             raise failures[0]
 
-    def _begun(self, stream: str, result: Result) -> "VideoFile":
+    def _begin_file(self, stream: str, result: Result) -> "VideoFile":
         format = encoders.video_format(result, self._codec, self._quality, self._rate)
         encoder = self._encoders.open(result, format)
         self._files[stream] = VideoFile(self._all, stream, encoder, format, self._where)
         return self._files[stream]
 
     def _check_change(self, stream: str, file: "VideoFile", change: str) -> None:
-        """Raise StageError where files of a few frames would fill the folder."""
+        """Raise StageError where sizes change so often that short files would fill the folder."""
         self._changes[stream] = self._changes[stream] + 1 if file.count < _FEW_FRAMES else 0
         if self._changes[stream] >= _MOST_CHANGES:
             raise StageError(
                 f"the image of {stream} changed {change}",
-                why=f"for the {_MOST_CHANGES}th time after less than {_FEW_FRAMES} frames, and each needs its own file",
+                why=f"{_MOST_CHANGES} times in a row within {_FEW_FRAMES} frames, and each size needs its own file",
                 where=self._where,
                 fix="put a draw stage with a fixed width in front, or write images",
             )
@@ -130,14 +128,15 @@ class VideoSink:
 
 
 class VideoFile(MuxedFile):
-    """One open file: encoder and muxer. Once it has failed it takes nothing more.
+    """An open video file with its encoder. It writes nothing after an error.
 
     Args:
-        files: of the sink, whose next file of ``stream`` this is.
-        encoder: closed with the file, and when the file cannot be made.
+        files: files of the sink.
+        stream: stream whose next file this is.
+        encoder: encoder, which is closed with the file, or where the file cannot be created.
 
     Raises:
-        StageError: it cannot be written.
+        StageError: the file cannot be written.
     """
 
     def __init__(
@@ -153,8 +152,8 @@ class VideoFile(MuxedFile):
             encoder.close()
             raise
 
-    def changed(self, result: Result) -> str:
-        """Return how this result's image differs from those of the file, which has one size and one set of colors."""
+    def change_to(self, result: Result) -> str:
+        """Return how a result's image differs in size or colors from those of the file; empty where it does not."""
         width, height = encoders.video_size(result)
         if (width, height) != (self.format.width, self.format.height):
             return f"from {self.format.width}x{self.format.height} to {width}x{height}"
@@ -163,14 +162,14 @@ class VideoFile(MuxedFile):
 
     def add(self, result: Result) -> None:
         """Encode a result. Raises StageError for a failed write, DeviceError for a failed encoder."""
-        tick = self._tick(result.frame.media_ns)
+        tick = self._next_tick(result.frame.media_ns)
         self._write(lambda: self.encoder.encode(result, tick))
 
     def _last_steps(self) -> list[Callable[[], None]]:
         rest = [lambda: self._write(self.encoder.finish)] if self.count and not self._failed else []
         return [*rest, *super()._last_steps(), self.encoder.close]
 
-    def _tick(self, media_ns: int) -> int:
+    def _next_tick(self, media_ns: int) -> int:
         if not self.count:
             self._first_ns = media_ns
         if self.format.rate is None:
@@ -178,20 +177,21 @@ class VideoFile(MuxedFile):
         else:
             wanted = int(self.count * encoders.TICKS_HZ / self.format.rate)
         self.count += 1
-        tick = max(wanted, self._last_tick + 1)  # a muxer refuses two frames at one time
+        tick = max(wanted, self._last_tick + 1)  # muxers refuse two frames of one time
         if self.count > 1:
             self._interval = tick - self._last_tick
         self._last_tick = tick
         return tick
 
-    def _write(self, encoded: Callable[[], list[encoders.Unit]]) -> None:
+    def _write(self, encode: Callable[[], list[encoders.Unit]]) -> None:
+        """Write the units that a function of the encoder returns."""
         try:
-            for unit in encoded():
+            for unit in encode():
                 packet = self._av.Packet(unit.data)
                 packet.pts = packet.dts = unit.tick
                 packet.time_base, packet.is_keyframe = Fraction(1, encoders.TICKS_HZ), unit.is_key
-                packet.duration = self._interval  # the muxer needs it for the last frame only
-                packet.stream = self._stream = self._stream or self._begun(unit.data)
+                packet.duration = self._interval  # matters for the last frame only
+                packet.stream = self._stream = self._stream or self._begin_stream(unit.data)
                 self._container.mux(packet)
         except DeviceError as error:
             self._failed = True
@@ -202,10 +202,10 @@ class VideoFile(MuxedFile):
             raise self._failure(error) from error
         self._check()
 
-    def _begun(self, data: bytes) -> Any:
-        """Return the container's stream, described by the parameter sets before the first image."""
+    def _begin_stream(self, data: bytes) -> Any:
+        """Add a stream to the container by the parameter sets in the first unit; return it."""
         with self._av.open(io.BytesIO(data), format=self.encoder.raw) as units:
-            stream = self._template(units.streams.video[0])
+            stream = self._add_stream(units.streams.video[0])
         codec = stream.codec_context
         if (codec.width, codec.height) != (self.format.width, self.format.height):
             raise ValueError(f"{self.encoder.title} writes {codec.width}x{codec.height}")

@@ -21,7 +21,7 @@ from edgert.stages.sink.collect.chooser import Chooser
 from edgert.stages.sink.collect.dataset_folder import DatasetFolder
 from edgert.stages.sink.collect.label_formats import Sample
 from edgert.stages.sink.output_file import cannot_write
-from edgert.stages.sink.output_files import safe
+from edgert.stages.sink.output_files import safe_name
 
 log = logging.getLogger("edgert.sink")
 
@@ -112,9 +112,9 @@ class CollectSink(SimpleStage):
         frame = result.frame
         if self._is_again:
             middle = f"{Path(frame.file).stem}-" if frame.file else ""
-            return safe(f"{frame.stream}-{middle}{frame.index:06d}.jpg")
+            return safe_name(f"{frame.stream}-{middle}{frame.index:06d}.jpg")
         stamp = rfc3339(time_ns)[:23].translate({ord(one): None for one in "-:."})
-        return safe(f"{frame.stream}-{stamp}-{frame.index}.jpg")
+        return safe_name(f"{frame.stream}-{stamp}-{frame.index}.jpg")
 
     def _run(self) -> None:
         try:

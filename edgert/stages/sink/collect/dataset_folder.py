@@ -82,7 +82,7 @@ class DatasetFolder:
         for folder in (self._images, self._parts, self._annotations.parent if self._format == "coco" else self._labels):
             folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._parts, os.O_RDONLY | os.O_CLOEXEC)
-        if not output_file.lock(descriptor):
+        if not output_file.try_lock(descriptor):
             os.close(descriptor)
             raise output_file.written_elsewhere(self._parts, self._where)
         self._lock = descriptor

@@ -1,4 +1,4 @@
-"""What one source sends, on its way into a recording: packets as they came, or pixels where there are none."""
+"""The data of one source on its way into a recording: packets as they came, or pixels where there are none."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from edgert.stages.source.packets import Format, Inbox, Sample, Tap
 
 _REMEMBERED = 4096
 _BACK_NS = 1_000_000_000
-"""Packets are in the order of decoding, which differs from that of display by less than this."""
+"""Maximum difference between the order of packets, that of decoding, and the order of display."""
 _REORDERED = 64
-"""More frames than a decoder holds back to bring them into the order of display."""
+"""More frames than any decoder holds back to bring them into the order of display."""
 _NEAR_NS = 500_000
-"""Largest difference in position between a frame and its packet: equal times in a stream are moved apart."""
+"""Maximum difference in position between a frame and its packet, because equal times in a stream are moved apart."""
 _LENGTHS_FIRST = b"\x01"
-"""First byte of the head of H.264 and H.265 whose units begin with their lengths (ISO/IEC 14496-15)."""
+"""First byte of the extradata of H.264 and H.265 whose units begin with their lengths (ISO/IEC 14496-15)."""
 
 
 class Piece(NamedTuple):
     """One message of camera data.
 
     Attributes:
-        number: of the packet or image in its stream, from 0.
-        read_ns: when it came, by the monotonic clock.
-        parts: the payload.
-        restart: what a decoder must know that begins here; None where the one before goes on.
+        number: number of the packet or image in its stream, from 0.
+        read_ns: time of arrival, by the monotonic clock.
+        parts: payload, in parts.
+        restart: record for a decoder that begins here; None where the decoder goes on.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class PacketTrack:
-    """Packets of a source, with start codes, as one access unit each."""
+    """Packets of a source, each as one access unit with start codes."""
 
     def __init__(self, stream: str, tap: Tap, memory_bytes: int, wake: threading.Event) -> None:
         self.topic, self._stream, self._tap = video_topic(stream), stream, tap
@@ -50,15 +50,17 @@ class PacketTrack:
         self._filter: Any = None
         self._head = b""
         self._count = 0
-        self._places = deque[tuple[int, int, int]](maxlen=_REMEMBERED)  # position, when read, number
+        self._places = deque[tuple[int, int, int]](maxlen=_REMEMBERED)  # position, time of arrival, number
         self._used = deque[int](maxlen=_REORDERED)
         self._group, self._group_bytes = list[Piece](), 0
 
     @property
     def lost(self) -> int:
+        """Number of packets that were lost."""
         return self._inbox.lost
 
     def take(self, offset_ns: int) -> Iterator[Piece]:
+        """Yield the new packets. ``offset_ns`` is the time of day less the monotonic time."""
         for sample in self._inbox.take():
             restart = self._restart(sample) if sample.format is not self._format else None
             data = self._access_unit(sample)
@@ -70,9 +72,11 @@ class PacketTrack:
             yield piece
 
     def begin(self) -> Iterator[Piece]:
+        """Yield the packets with which a new file must begin: those since the last key frame."""
         yield from self._group
 
     def number_of(self, index: int, timestamp_ns: int, media_ns: int) -> int:
+        """Return the number of a frame's packet; -1 where it is not known."""
         at_ns = self._tap.place(timestamp_ns, media_ns)
         best = _NEAR_NS, -1
         for one_ns, _, number in reversed(self._places):
@@ -81,16 +85,17 @@ class PacketTrack:
             if number not in self._used:
                 best = min(best, (abs(one_ns - at_ns), number))
         number = best[1]
-        if number < 0:  # FFmpeg knows no time of a connection's first packet: the frame came right after it was read
+        if number < 0:  # FFmpeg has no time for a connection's first packet; its frame comes right after it is read
             number = max((number for _, read_ns, number in self._places if read_ns <= timestamp_ns), default=-1)
         self._used.append(number)
         return number
 
     def close(self) -> None:
+        """Take no more packets."""
         self._tap.leave(self._inbox)
 
     def _remember(self, piece: Piece, sample: Sample) -> None:
-        """Keep the packets since the last keyframe, for the next file."""
+        """Store a packet for the next file, if there is room since the last key frame."""
         if sample.is_key:
             self._group, self._group_bytes = [piece._replace(restart=self._described())], 0
         elif self._group and self._group_bytes < self._memory_bytes:
@@ -98,6 +103,7 @@ class PacketTrack:
         self._group_bytes += sample.nbytes
 
     def _restart(self, sample: Sample) -> dict[str, Any]:
+        """Follow a change of format; return the record for a decoder that begins there."""
         from av.bitstream import BitStreamFilterContext
 
         self._format = format = sample.format
@@ -116,11 +122,11 @@ class PacketTrack:
         return {**found, "tags": [int(context.colorspace), int(context.color_range)]}
 
     def _access_unit(self, sample: Sample) -> bytes | memoryview:
-        """Return a packet that needs no head: H.264 and H.265 have their parameter sets in each keyframe."""
+        """Return a packet as an access unit. Key frames of H.264 and H.265 begin with the parameter sets."""
         if self._filter is not None:
             from av.packet import Packet
 
-            own = Packet(bytes(sample.data))  # the filter empties what it gets, and a decoder has the same packet
+            own = Packet(bytes(sample.data))  # a copy, because the filter empties it, and a decoder uses the original
             own.pts, own.dts, own.is_keyframe = sample.pts, sample.dts, sample.is_key
             return b"".join(bytes(one) for one in self._filter.filter(own))
         data = memoryview(sample.data)
@@ -129,7 +135,7 @@ class PacketTrack:
 
 
 class PixelTrack:
-    """Images of a source without packets, copied in its thread: the camera needs its buffers back."""
+    """Images of a source without packets. They are copied in its thread, because the camera needs its buffers back."""
 
     def __init__(self, stream: str, memory_bytes: int, waits: bool, wake: threading.Event) -> None:
         self.topic, self._stream, self.lost = image_topic(stream), stream, 0
@@ -138,7 +144,7 @@ class PixelTrack:
         self._is_closed = False
 
     def put(self, frame: Frame) -> None:
-        """Copy a frame's pixels, or lose them where there is no room. Called in the source's thread."""
+        """Copy a frame's pixels; lose them where there is no room. Called in the source's thread."""
         nbytes = sum(plane.nbytes for plane in frame.planes)
         with self._change:
             if self._nbytes > self._memory_bytes // 2:
@@ -158,6 +164,7 @@ class PixelTrack:
             self._pieces.append((piece, nbytes))
 
     def take(self, offset_ns: int) -> Iterator[Piece]:
+        """Yield the new images."""
         with self._change:
             pieces, self._pieces = self._pieces, deque()
             self._nbytes -= sum(nbytes for _, nbytes in pieces)
@@ -166,16 +173,19 @@ class PixelTrack:
             yield piece
 
     def begin(self) -> Iterator[Piece]:
+        """Yield nothing: every image is complete."""
         yield from ()
 
     def number_of(self, index: int, timestamp_ns: int, media_ns: int) -> int:
+        """Return the number of a frame's image, which is the frame's."""
         return index
 
     def close(self) -> None:
+        """Take no more images; unblock the source."""
         with self._change:
             self._is_closed = True
             self._change.notify_all()
 
 
 CameraTrack = PacketTrack | PixelTrack
-"""One stream on its way into a file. For the thread that writes."""
+"""The data of one stream. For use in the thread that writes."""

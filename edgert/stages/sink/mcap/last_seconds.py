@@ -1,4 +1,4 @@
-"""The last seconds of a run: a ring of files on the disk, and one file of them when something happened."""
+"""The last seconds of a run, in a ring of files on the disk, which become one file when something happens."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ from pathlib import Path
 from edgert._version import __version__
 from edgert.errors import ArtifactError
 from edgert.recording.recording import has_frames, head_of, join_parts
-from edgert.stages.sink.output_file import cannot_write, lock, sync_file
-from edgert.stages.sink.output_files import Files, written_by
+from edgert.stages.sink.output_file import cannot_write, sync_file, try_lock
+from edgert.stages.sink.output_files import Files, matching_files
 
 log = logging.getLogger("edgert.sink")
 
 LONGEST_S = 300.0
-"""A moment in which one event follows the other ends after so long; the next event begins another."""
-_AGAIN_S = 10.0
-"""A stage that fails again within this time is still the same failure."""
+"""Longest moment, where one event follows another; the next event begins another moment."""
+_SAME_FAILURE_S = 10.0
+"""Time within which errors of a stage count as one failure."""
 _WORK_S = 0.05
 """Time for joining files between two chunks of the recording."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
-    """Parts that become one file, why, and whether nothing else needs them: an earlier process left them."""
+class _Moment:
+    """A moment to keep.
+
+    Attributes:
+        paths: parts that become one file, in order.
+        cause: what happened.
+        is_left: whether an earlier process left the parts, so that they are removed afterwards.
+    """
 
     paths: Sequence[Path]
     cause: str
@@ -37,46 +43,46 @@ class _Joined:
 
 
 class LastSeconds:
-    """The ring and the files that are made of it. For the thread that records.
+    """The ring of parts, and the moments that are kept of it. For use in the thread that records.
 
     Args:
         where: the stage, for messages.
-        files: of the moments that are kept.
-        ring: of the parts that a moment is joined of; by its rules those are removed that are older than what is kept.
-        after_s: recorded after an event.
-        rules: those whose events are kept; all where empty.
+        files: files of the kept moments.
+        ring: files of the ring, whose rules remove parts that are older than the seconds to keep.
+        after_s: seconds to record after an event.
+        rules: rules whose events are kept; all where empty.
     """
 
     def __init__(self, where: str, files: Files, ring: Files, after_s: float, rules: Sequence[str]) -> None:
         self.ring, self._where, self._files, self._after_s, self._rules = ring, where, files, after_s, rules
-        self._parts = dict[Path, float]()  # and when each was finished
+        self._parts = dict[Path, float]()  # with the time when each was finished
         self._from_s = self._until_s = self._limit_s = 0.0
         self._cause = ""
         self._failing: dict[str, float] = {}
-        self._waiting = deque[_Joined]()
+        self._waiting = deque[_Moment]()
         self._joining: Iterator[None] | None = None
 
     def open(self) -> None:
-        """Check both folders, and begin to join what an earlier process left in the ring.
+        """Check both folders, and queue the parts that an earlier process left in the ring.
 
-        Raises StageError for a folder that cannot be written.
+        Raises StageError where a folder cannot be written.
         """
         self._files.check()
         self.ring.check()
         self._parts, self._cause = {}, ""
         for paths in _left_in(self.ring):
-            self._waiting.append(_Joined(paths, "the end of the run before, which came without notice", is_left=True))
+            self._waiting.append(_Moment(paths, "the sudden end of the run before", is_left=True))
 
     def take_event(self, rule: str) -> None:
-        """Keep the seconds around the beginning of an event, if its rule is one of those."""
+        """Keep the seconds around the beginning of an event, if its rule is among the rules."""
         if not self._rules or rule in self._rules:
             self._keep(f"an event of rule {rule!r}")
 
     def take_failure(self, task: str) -> None:
-        """Keep the seconds around a failure of a stage, unless it has been failing."""
-        now_s, before_s = time.monotonic(), self._failing.get(task, -_AGAIN_S)
+        """Keep the seconds around a failure of a stage, unless it failed just before."""
+        now_s, before_s = time.monotonic(), self._failing.get(task, -_SAME_FAILURE_S)
         self._failing[task] = now_s
-        if now_s - before_s >= _AGAIN_S:
+        if now_s - before_s >= _SAME_FAILURE_S:
             self._keep(f"a failure of stage {task!r}")
 
     def _keep(self, cause: str) -> None:
@@ -87,44 +93,51 @@ class LastSeconds:
 
     @property
     def is_over(self) -> bool:
-        """Whether a moment has ended, so that its last part is to be finished."""
+        """Whether a moment has ended, so that its last part must be finished."""
         return bool(self._cause) and time.monotonic() >= self._until_s
 
     def part_finished(self, path: Path) -> None:
-        """Take a finished part; join those of a moment where it is over."""
+        """Take a finished part; queue the moment that ends with it."""
         self._parts = {one: at_s for one, at_s in self._parts.items() if one.exists()} | {path: time.monotonic()}
         if self.is_over:
-            self._finish()
+            self._queue_moment()
 
-    def _finish(self) -> None:
+    def _queue_moment(self) -> None:
         paths = tuple(path for path, finished_s in self._parts.items() if finished_s >= self._from_s)
-        self._waiting.append(_Joined(paths, self._cause, is_left=False))
+        self._waiting.append(_Moment(paths, self._cause, is_left=False))
         self._cause = ""
 
-    def tend(self) -> None:
-        """Join files for a moment; remove what is too old where nothing needs it. Raises StageError: no room."""
+    def advance(self) -> None:
+        """Join parts for up to 0.05 s; remove old files, and parts that no moment needs.
+
+        Raises:
+            StageError: the disk is full.
+        """
         until_s = time.monotonic() + _WORK_S
-        while self._advance() and time.monotonic() < until_s:
+        while self._join_some() and time.monotonic() < until_s:
             pass
         if not self._cause and not self._waiting and self._joining is None:
-            self.ring.tend()
-        self._files.tend()
+            self.ring.remove_old()
+        self._files.remove_old()
 
     def make_room(self) -> bool:
-        """Remove an old moment, else the oldest part of the ring, as the disk is full; return whether there was one."""
+        """Remove an old moment, else the oldest part of the ring; return whether there was one."""
         return self._files.make_room() or self.ring.make_room()
 
     def close(self, has_frames: bool) -> None:
-        """Join what is left, and remove the ring. Raises StageError: no room; the ring is left then.
+        """Keep the last moment, and remove the ring.
 
         Args:
-            has_frames: whether anything was recorded.
+            has_frames: whether any frame was recorded.
+
+        Raises:
+            StageError: the disk is full; the ring stays then.
         """
         self._keep("the end of the run")
         if has_frames and self._parts:
-            self._finish()
+            self._queue_moment()
         try:
-            while self._advance():
+            while self._join_some():
                 pass
             _remove(tuple(self._parts))
         finally:
@@ -132,8 +145,8 @@ class LastSeconds:
             self._files.close()
             self.ring.close()
 
-    def _advance(self) -> bool:
-        """Join a little more; return whether there is more to do."""
+    def _join_some(self) -> bool:
+        """Write one more chunk; return whether there is more to join."""
         if self._joining is None and self._waiting:
             self._joining = self._join(self._waiting.popleft())
         if self._joining is not None:
@@ -143,17 +156,17 @@ class LastSeconds:
             self._joining = None
         return bool(self._waiting)
 
-    def _join(self, what: _Joined) -> Iterator[None]:
-        """Write parts as one file, a chunk each time; remove those that were left. Raises StageError."""
+    def _join(self, moment: _Moment) -> Iterator[None]:
+        """Write the parts of a moment as one file, yielding after each chunk. Raises StageError."""
         try:
-            if what.is_left and not any(map(has_frames, what.paths)):
-                return _remove(what.paths)
-        except ArtifactError as error:  # the ring removes them as it removes its own
+            if moment.is_left and not any(map(has_frames, moment.paths)):
+                return _remove(moment.paths)
+        except ArtifactError as error:  # the ring removes them later, like its own
             log.warning("%s: the last seconds of a run before are lost: %s", self._where, error)
             return None
         file, is_complete = self._files.begin(""), False
         try:
-            for data in join_parts(what.paths, f"edgert {__version__}"):
+            for data in join_parts(moment.paths, f"edgert {__version__}"):
                 file.write(data, self._files.make_room)
                 yield
             sync_file(file.path)
@@ -165,17 +178,17 @@ class LastSeconds:
             if not is_complete:
                 file.cut(0)
             self._files.finish(file, may_be_empty=False)
-        log.info("%s: %s has the seconds around %s", self._where, file.path, what.cause)
-        if what.is_left:
-            _remove(what.paths)
+        log.info("%s: %s has the seconds around %s", self._where, file.path, moment.cause)
+        if moment.is_left:
+            _remove(moment.paths)
 
 
 def _left_in(ring: Files) -> Iterator[Sequence[Path]]:
-    """Yield the parts that processes which have ended left in a ring, in their order, for each run."""
+    """Yield, for each run of a process that has ended, the parts that it left in a ring, in order."""
     runs: dict[str, list[tuple[int, Path]]] = {}
-    for path in written_by(ring.pattern, ()):
+    for path in matching_files(ring.pattern, ()):
         if not _has_writer(path):
-            with suppress(ArtifactError):  # it was killed before the first chunk; the ring removes the file
+            with suppress(ArtifactError):  # killed before the first chunk; the ring removes the file
                 head = head_of(path)
                 runs.setdefault(head["run"], []).append((head["part"], path))
     for parts in runs.values():
@@ -183,18 +196,19 @@ def _left_in(ring: Files) -> Iterator[Sequence[Path]]:
 
 
 def _has_writer(path: Path) -> bool:
+    """Return whether a process is writing a file."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return not lock(descriptor)
+            return not try_lock(descriptor)
         finally:
             os.close(descriptor)
     return False
 
 
 def _remove(paths: Sequence[Path]) -> None:
-    """Remove parts, and their folder where it is empty."""
-    with suppress(OSError):  # one that was removed already; or another process has parts in the folder
+    """Remove parts, and their folder if it is empty."""
+    with suppress(OSError):  # another process has parts in the folder
         for path in paths:
             path.unlink(missing_ok=True)
         for folder in {path.parent for path in paths}:

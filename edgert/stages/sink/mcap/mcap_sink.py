@@ -1,4 +1,4 @@
-"""Sink that records a run in a thread of its own, so that no stage waits for the disk."""
+"""Sink that records a run, in a thread of its own, so that no stage waits for the disk."""
 
 from __future__ import annotations
 
@@ -27,28 +27,30 @@ from edgert.stages.zones.rules import Events
 log = logging.getLogger("edgert.sink")
 
 _PERIOD_S = 0.25
-"""Seconds between two chunks: with the disk's own delay of half a second, a power cut costs less than one."""
+"""Seconds between two chunks. With the half second between flushes, a power cut costs less than a second."""
 _CHUNK_BYTES = 4 << 20
 _METRICS_S = 1.0
-_MOST_RESULTS = 4096
+_MAX_RESULTS = 4096
 _CHANGING_S = 5.0
-"""Longest time between the replacement of a stage and the note of the pipeline that it belongs to."""
+"""Longest time between the replacement of a stage and the journal's entry with the new pipeline."""
 FORMAT = 1
-"""Version of what edgert's own messages hold."""
+"""Version of the content of edgert's own messages."""
 
 
 class McapSink:
-    """Sink that records what came in, every result that it gets, and every decision of the run.
+    """Sink that records camera data, every result that it gets, and every decision of the run.
 
     Args:
-        name: of the stage.
-        files: of the recording.
-        waits: whether nothing may be lost, as no source is live.
-        tracks: by stream, what makes packets or pixels of it; called when the sink is made and each time it is opened.
-        journal: of the run; this sink alone takes its entries.
-        about: returns the head of the recording.
-        stats: the state of the run as plain data.
-        last: the ring that ``files`` are, and what is kept of it; None: everything is.
+        name: name of the stage.
+        files: files of the recording.
+        tracks: function that returns the camera data to record, by stream. It is called when the sink is made, and
+            again when it is reopened.
+        journal: the run's decisions; only this sink takes them.
+        clock: clock of the run.
+        about: function that returns the head of the recording.
+        stats: function that returns the state of the run as plain data.
+        waits: whether nothing may be lost, because no source is live.
+        last: ring whose files are ``files``; None: everything is kept.
     """
 
     def __init__(
@@ -65,10 +67,10 @@ class McapSink:
     ) -> None:
         self._name, self._where, self._files, self._waits, self._clock = name, f"stages.{name}", files, waits, clock
         self._journal, self._about, self._stats, self._last = journal, about, stats, last
-        self._results: queue.Queue[Result] = queue.Queue(_MOST_RESULTS)
+        self._results: queue.Queue[Result] = queue.Queue(_MAX_RESULTS)
         self._writing = StepThread(_PERIOD_S)
         self._listen = tracks
-        self._tracks = tracks(self._writing.wake)  # already: a source may begin before this stage
+        self._tracks = tracks(self._writing.wake)  # at once, because a source may begin before this stage is opened
         self._file: OutputFile | None = None
         self._writer = McapWriter("")
         self._head: dict[str, Any] = {}
@@ -78,7 +80,7 @@ class McapSink:
         self._has_frames, self._changing_s = False, -_CHANGING_S
 
     def open(self) -> None:
-        """Check the output and start recording. Raises StageError for a file that cannot be written."""
+        """Check the output and start recording. Raises StageError where a file cannot be written."""
         self._tracks = self._tracks or self._listen(self._writing.wake)
         if self._last is not None:
             self._last.open()
@@ -91,7 +93,7 @@ class McapSink:
         self._writing.start(f"edgert-{self._name}", self._step, self._end)
 
     def process(self, result: Result) -> None:
-        """Take a result to be recorded. Raises EdgertError: the recording could not be written."""
+        """Queue a result. Raises EdgertError where the recording could not be written."""
         self._writing.check()
         try:
             self._results.put(result, block=self._waits, timeout=5 if self._waits else None)
@@ -99,7 +101,7 @@ class McapSink:
             self._lost += 1
 
     def close(self) -> None:
-        """Write what has come, and finish the file."""
+        """Write what is queued, and finish the file."""
         if not self._writing.stop():
             for track in self._tracks.values():
                 track.close()
@@ -118,11 +120,11 @@ class McapSink:
                 self._files.close()
 
     def _step(self, _is_last: bool) -> None:
-        """Record what came since the last time, as one chunk or more."""
+        """Record what came since the last call, as one chunk or more."""
         if isinstance(self._clock, NotedClock):
             self._clock.look()
         results = [self._results.get_nowait() for _ in range(self._results.qsize())]
-        entries = self._journal.take()  # before packets, so that those of all frames among them have come
+        entries = self._journal.take()  # before packets, so that the packets of their frames have come
         if self._is_due():
             self._end_file()
             self._begin_file()
@@ -135,16 +137,20 @@ class McapSink:
             self._metrics_ns = now_ns
             self._add(messages.METRICS, now_ns, self._stats())
         self._flush()
-        (self._last or self._files).tend()
+        if self._last is not None:
+            self._last.advance()
+        else:
+            self._files.remove_old()
 
     def _is_due(self) -> bool:
-        """Return whether the next file begins now: none does within a change of the pipeline."""
+        """Return whether the next file begins now. None begins during a change of the pipeline."""
         if self._file is None or time.monotonic() - self._changing_s < _CHANGING_S:
             return False
         is_over = self._last is not None and self._last.is_over
         return is_over or self._files.is_due(self._file, self._writer.waiting_bytes)
 
     def _add_cameras(self) -> list[dict[str, Any]]:
+        """Record new camera data; return the records for decoders that begin in it."""
         restarts, offset_ns = [], time_of_day_ns(0, self._clock)
         for stream, track in self._tracks.items():
             for piece in track.take(offset_ns):
@@ -158,7 +164,7 @@ class McapSink:
         return restarts
 
     def _add_piece(self, track: CameraTrack, piece: Piece, offset_ns: int) -> list[dict[str, Any]]:
-        """Record a piece of camera data; return what a decoder must know that begins there, if one does."""
+        """Record a piece of camera data; return the record for a decoder that begins there, if one does."""
         at_ns = piece.read_ns + offset_ns
         self._writer.add(track.topic, at_ns, at_ns, *piece.parts, sequence=piece.number)
         return [] if piece.restart is None else [{**piece.restart, "number": piece.number}]
@@ -181,7 +187,7 @@ class McapSink:
             return
         made: list[tuple[Any, ...]] = []
         for entry in entries:
-            self._look(entry)
+            self._follow(entry)
             if entry.kind == "give":
                 track, (timestamp_ns, media_ns, *_) = self._tracks.get(entry.stream), entry.more
                 number = -1 if track is None else track.number_of(entry.frame, timestamp_ns, media_ns)
@@ -190,8 +196,8 @@ class McapSink:
         lost = self._journal.lost + self._lost
         self._add(messages.DECISIONS, self._clock.now_ns(), {"entries": made, "restarts": restarts, "lost": lost})
 
-    def _look(self, entry: Entry) -> None:
-        """Note what the head of the next file says of the pipeline by then, and failures."""
+    def _follow(self, entry: Entry) -> None:
+        """Update the head of the next file by an entry of the journal; keep the seconds around a failure."""
         if entry.kind == "give":
             self._has_frames = True
         elif entry.kind == "settings":
@@ -244,4 +250,4 @@ class McapSink:
         try:
             file.write(data, (self._last or self._files).make_room)
         except OSError as error:
-            raise cannot_write(file.path, error, self._where, kept="every chunk so far is whole") from error
+            raise cannot_write(file.path, error, self._where, kept="every chunk so far is complete") from error

@@ -1,1 +1,1 @@
-"""Recordings of what cameras send, without decoding or encoding it: continuous, or clips around events."""
+"""Recordings of cameras' own packets, neither decoded nor encoded: continuous, or clips around events."""

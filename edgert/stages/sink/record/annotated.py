@@ -1,4 +1,4 @@
-"""The annotated twin: images as results show them, encoded, as packets that are recorded like a camera's."""
+"""Encoding of drawn images into packets, which are recorded beside a camera's own."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,21 +15,24 @@ _TICK = Fraction(1, encoders.TICKS_HZ)
 
 @dataclass
 class _Video:
-    """One stream as it is encoded now."""
+    """The video of one stream; ``times`` has the capture times of images inside the encoder, by tick."""
 
     encoder: encoders.Encoder
     wanted: encoders.VideoFormat
     format: Format | None = None
     tick: int = -1
     interval: int = encoders.TICKS_HZ // 30
-    times: dict[int, int] = field(default_factory=dict)  # by tick, when the images that are not out yet were taken
+    times: dict[int, int] = field(default_factory=dict)
 
 
 class AnnotatedVideo:
-    """Encoders of drawn images, one per stream; a new one starts where size or colors change.
+    """Encoders of drawn images, one per stream; a new one begins when size or colors change.
 
     Args:
         where: the sink's stage, for messages.
+        quality: H.264 CRF, or constant quantizer of hardware.
+        codec: codec of the video.
+        encode: ``encode:`` of the pipeline file.
     """
 
     def __init__(self, where: str, quality: int, codec: encoders.Codec, encode: EncodeMode) -> None:
@@ -42,12 +45,12 @@ class AnnotatedVideo:
         self._encoders.check()
 
     def encode(self, result: Result) -> Iterator[Sample]:
-        """Encode one image, and yield what is ready, at positions of ``media_ns``. Raises DeviceError."""
+        """Encode one image; yield the finished packets, at positions of ``media_ns``. Raises DeviceError."""
         frame = result.frame
         wanted = encoders.video_format(result, self._codec, self._quality, None)
         video = self._videos.get(frame.stream)
         if video is not None and video.wanted != wanted:
-            yield from self._ended(frame.stream)
+            yield from self._end_video(frame.stream)
             video = None
         if video is None:
             video = self._videos[frame.stream] = _Video(self._encoders.open(result, wanted), wanted)
@@ -62,9 +65,9 @@ class AnnotatedVideo:
         yield from self._samples(video, units)
 
     def finish(self) -> Iterator[tuple[str, Sample]]:
-        """Yield what the encoders still hold, with its stream. Raises DeviceError."""
+        """Yield the remaining packets, each with its stream. Raises DeviceError."""
         for stream in list(self._videos):
-            for sample in self._ended(stream):
+            for sample in self._end_video(stream):
                 yield stream, sample
 
     def close(self) -> None:
@@ -73,7 +76,7 @@ class AnnotatedVideo:
             video.encoder.close()
         self._videos.clear()
 
-    def _ended(self, stream: str) -> Iterator[Sample]:
+    def _end_video(self, stream: str) -> Iterator[Sample]:
         video = self._videos.pop(stream)
         try:
             yield from self._samples(video, video.encoder.finish())

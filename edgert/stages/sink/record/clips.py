@@ -1,4 +1,4 @@
-"""Pure decisions, by stream position, about when clips begin and end and which packets they begin with."""
+"""Pure decisions about clips: when they begin and end, and which packets they begin with. Times are positions."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -9,25 +9,25 @@ from edgert.stages.source.packets import Sample
 from edgert.stages.zones.rules import Event
 
 LATE_NS = 10 * 10**9
-"""Largest delay of an event's report after its beginning that keeps its complete pre-roll."""
+"""Longest time from an event's beginning to its report for which the clip still begins early enough."""
 
 
 class History:
-    """The last packets of a stream, from a keyframe on.
+    """The last packets of a stream, beginning with a key frame.
 
     Args:
-        keep_ns: what is kept before the newest.
-        limit_bytes: what they may take; beyond it the oldest go, up to a keyframe.
+        keep_ns: time to keep before the newest packet.
+        limit_bytes: maximum size; beyond it the oldest packets are removed, up to a key frame.
 
     Attributes:
-        newest_ns: the last position.
-        is_short: whether what is kept was once not all that was asked for.
+        newest_ns: position of the newest packet.
+        is_short: whether the size once was too small for the time.
     """
 
     def __init__(self, keep_ns: int, limit_bytes: int) -> None:
         self._keep_ns, self._limit_bytes = keep_ns, limit_bytes
         self._samples = deque[Sample]()
-        self._keys = deque[tuple[int, int]]()  # number and position of the keyframes
+        self._keys = deque[tuple[int, int]]()  # numbers and positions of the key frames
         self._first, self._nbytes = 0, 0
         self.is_short, self.newest_ns = False, 0
 
@@ -40,7 +40,7 @@ class History:
         return (self._samples[-1].at_ns - self._samples[0].at_ns) / 1e9 if self._samples else 0.0
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Add the next packets; none before the first keyframe."""
+        """Add the next packets, but none before the first key frame."""
         for sample in samples:
             if sample.is_key:
                 self._keys.append((self._first + len(self._samples), sample.at_ns))
@@ -50,17 +50,17 @@ class History:
                 self.newest_ns = sample.at_ns
 
     def start(self, begin_ns: int) -> int:
-        """Return the number of the last keyframe at or before a position; of the first where all are later."""
+        """Return the number of the last key frame at or before a position; of the first where all are later."""
         numbers = [number for number, at_ns in self._keys if at_ns <= begin_ns]
         return numbers[-1] if numbers else self._first
 
     def since(self, number: int) -> Iterator[tuple[int, Sample]]:
-        """Yield the stored packets from a number on, with their numbers."""
+        """Yield the stored packets from a number on, each with its number."""
         begin = max(number - self._first, 0)
         return enumerate(islice(self._samples, begin, None), self._first + begin)
 
     def trim(self, newest_ns: int) -> None:
-        """Remove packets that are too old at a position, or too many."""
+        """Remove packets that are too old at a position, or too large together."""
         while len(self._keys) > 1:
             is_old = self._keys[1][1] <= newest_ns - self._keep_ns
             if not is_old and self._nbytes <= self._limit_bytes:
@@ -70,7 +70,7 @@ class History:
             while self._first < self._keys[0][0]:
                 self._nbytes -= self._samples.popleft().nbytes
                 self._first += 1
-        if self._nbytes > self._limit_bytes:  # keyframes are too rare: nothing before the next
+        if self._nbytes > self._limit_bytes:  # key frames are too rare: keep nothing before the next
             self.is_short = True
             self._first += len(self._samples)
             self._samples.clear()
@@ -80,15 +80,15 @@ class History:
 
 @dataclass
 class Clip:
-    """Clip being recorded.
+    """A clip that is being recorded.
 
     Attributes:
-        begin_ns: the position that it is to begin at.
-        limit_ns: at which it ends, whatever goes on.
-        until_ns: at which it ends, unless an event goes on or another begins.
-        events: in it, as they began.
-        lasting: the events that have not ended, and where they began.
-        next: number of the packet that it continues with; None where it has none yet.
+        begin_ns: position of its beginning.
+        limit_ns: latest position of its end.
+        until_ns: position of its end, unless an event lasts longer or another begins.
+        events: events in it, as they began.
+        lasting: positions where events that have not ended began, by event id.
+        next: number of its next packet; None before the first.
     """
 
     begin_ns: int
@@ -99,10 +99,10 @@ class Clip:
     next: int | None = None
 
     def end_ns(self, known_ns: int) -> int:
-        """Return the position of its end, or up to which it lasts at least.
+        """Return the position of its end, as far as it is known.
 
         Args:
-            known_ns: up to which all events are known.
+            known_ns: position up to which all events are known.
         """
         return min(max(self.until_ns, known_ns) if self.lasting else self.until_ns, self.limit_ns)
 
@@ -112,9 +112,10 @@ class ClipRules:
     """Rules for starting and ending clips.
 
     Attributes:
-        before_ns, after_ns: shown before an event began, and after its end.
-        longest_ns: the longest clip.
-        rules: the rules whose events get one; all where empty.
+        before_ns: time to record before an event begins.
+        after_ns: time to record after it ends.
+        longest_ns: maximum length of a clip.
+        rules: rules whose events get a clip; all where empty.
     """
 
     before_ns: int
@@ -124,10 +125,10 @@ class ClipRules:
 
 
 class Clips:
-    """Clips of one stream. Overlapping events share a clip; an event longer than the longest clip is cut there.
+    """The clips of one stream. Overlapping events share a clip; a longer event than the longest clip is cut off.
 
     Attributes:
-        clip: that goes on; None between two.
+        clip: the clip that is being recorded; None between two clips.
     """
 
     def __init__(self, rules: ClipRules) -> None:
@@ -135,7 +136,7 @@ class Clips:
         self.clip: Clip | None = None
 
     def take(self, event: Event, at_ns: int) -> None:
-        """Update the clip by an event of a frame at this position."""
+        """Begin or extend the clip by an event of the frame at a position."""
         rules, clip = self._rules, self.clip
         if event.phase == "begin" and (not rules.rules or event.rule in rules.rules):
             began_ns = at_ns - round(event.seconds * 1e9)
@@ -144,18 +145,18 @@ class Clips:
                 clip = self.clip = Clip(first_ns, first_ns + rules.longest_ns)
             clip.events.append(event)
             clip.until_ns = max(clip.until_ns, at_ns + rules.after_ns)
-            if not event.way:  # who crosses a line has crossed it
+            if not event.way:  # crossing a line takes no time
                 clip.lasting[event.id] = began_ns
         elif event.phase == "end" and clip is not None and event.id in clip.lasting:
             ended_ns = clip.lasting.pop(event.id) + round(event.seconds * 1e9)
             clip.until_ns = max(clip.until_ns, ended_ns + rules.after_ns)
 
     def end_over(self, newest_ns: int, known_ns: int) -> bool:
-        """End the clip if it is complete; return whether it did.
+        """End the clip if it is complete; return whether it was.
 
         Args:
             newest_ns: position of the newest packet.
-            known_ns: up to which all events are known.
+            known_ns: position up to which all events are known.
         """
         clip = self.clip
         if clip is None or min(newest_ns, known_ns) <= clip.end_ns(known_ns):

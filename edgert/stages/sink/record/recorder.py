@@ -1,4 +1,4 @@
-"""Recording of packets into consecutive files or clips around events, with an index line for each."""
+"""Recording of packets into consecutive files, or clips around events, with an index line for each file."""
 
 import logging
 import os
@@ -17,29 +17,27 @@ from edgert.stages.sink.results import JsonLines
 from edgert.stages.source.packets import Format, Inbox, Sample
 from edgert.stages.zones.rules import Event
 
-# A file of packets as they came: only their times count from the file's beginning.
-
-_INDEX_BYTES = 64  # of a packet, at most: in its fragment, and in the index at the end
+_INDEX_BYTES = 64  # maximum for a packet: in its fragment, and in the index at the end
 
 
 class PacketFile(MuxedFile):
-    """One open file, the next of a stream, which begins with a keyframe.
+    """An open file of unchanged packets, whose times count from the file's beginning. It begins with a key frame.
 
     Attributes:
-        last: packet in it; None before there is one.
+        last: last packet in it; None before there is one.
 
     Raises:
-        StageError: it cannot be written, or its container does not hold this codec.
+        StageError: the file cannot be written, or its container does not support the codec.
     """
 
     def __init__(self, files: Files, stream: str, format: Format, where: str) -> None:
         self.format = format
         self.last: Sample | None = None
         self._zero = self._last_dts = self._nbytes = 0
-        self._shown = 0, 0  # from when to when
+        self._shown = 0, 0  # first and last presentation time
         super().__init__(files, stream, where)
         try:
-            self._stream: Any = self._template(format.stream)
+            self._stream: Any = self._add_stream(format.stream)
         except ValueError as error:
             self.close()
             raise self._failure(error) from error
@@ -54,7 +52,7 @@ class PacketFile(MuxedFile):
         return int((end - begin) * 10**9 * self.format.time_base)
 
     def is_full(self, more_bytes: int) -> bool:
-        """Return whether the next file begins before ``more_bytes`` more. Counts what the muxer still holds."""
+        """Return whether the next file begins before ``more_bytes`` more, counting what is inside the muxer."""
         most = self._files.rules.rotate_bytes
         return bool(most and self._nbytes + _INDEX_BYTES * self.count + more_bytes > most) or self.is_due()
 
@@ -64,8 +62,8 @@ class PacketFile(MuxedFile):
             self._zero, self._last_dts = sample.dts, -1
             self._shown = sample.pts, sample.pts
         self._shown = min(self._shown[0], sample.pts), max(self._shown[1], sample.pts + sample.duration)
-        packet = self._av.Packet(sample.data)  # of the same bytes, and with times of its own
-        packet.dts = max(sample.dts - self._zero, self._last_dts + 1)  # a muxer refuses two at one time
+        packet = self._av.Packet(sample.data)  # the same bytes, with times of its own
+        packet.dts = max(sample.dts - self._zero, self._last_dts + 1)  # muxers refuse two packets of one time
         packet.pts = max(sample.pts - self._zero, packet.dts)
         packet.duration, packet.is_keyframe = sample.duration, sample.is_key
         packet.time_base, packet.stream = self.format.time_base, self._stream
@@ -87,7 +85,7 @@ _INDEX = Rules(keeps=True, endless=True, rotate_bytes=16 << 20, keep_bytes=64 <<
 
 
 class Index:
-    """One line for every file that was finished, beside them: ``STAGE.jsonl`` in the deepest folder without a field."""
+    """The index of finished files, one JSON line each: ``STAGE.jsonl`` in the deepest folder without a field."""
 
     def __init__(self, name: str, pattern: Path) -> None:
         self.folder = fixed_folder(pattern)
@@ -96,14 +94,19 @@ class Index:
 
 
 class Track:
-    """The packets of one stream on their way into files. For one thread.
+    """The packets of one stream on their way into files. For use in one thread.
 
     Args:
-        inbox: where they come.
-        files: of the sink.
-        clips: what clips are to show; None: everything is recorded.
-        memory_bytes: of packets that a clip may begin with.
-        is_annotated: whether these are not the camera's packets, for the index.
+        stream: name of the stream.
+        inbox: inbox of the packets.
+        files: files of the sink.
+        index: index of finished files.
+        clock: clock of the run.
+        where: the sink's stage, for messages.
+        clips: rules of clips; None: everything is recorded.
+        memory_bytes: maximum size of the packets that a clip may begin with.
+        waits: whether no packet may be lost.
+        is_annotated: whether the packets are encoded drawn images, for the index.
     """
 
     def __init__(
@@ -130,12 +133,12 @@ class Track:
         self._events: Sequence[Event] = ()
 
     def advance(self, events: Sequence[tuple[Event, int]], passed_ns: int | None, is_last: bool) -> None:
-        """Take the new packets, and write those that are to be recorded.
+        """Take the new packets; write those that belong to a file.
 
         Args:
-            events: with their positions; packets up to there have come.
+            events: events with their positions, which packets have reached.
             passed_ns: position of the newest frame whose events are known; packets are ahead of it.
-            is_last: no more will come.
+            is_last: whether no more packets will come.
 
         Raises:
             EdgertError: a file cannot be written.
@@ -150,7 +153,7 @@ class Track:
         else:
             self._history.add(samples)
             newest_ns = max((sample.at_ns for sample in samples), default=self._history.newest_ns)
-            late_ns = _NEVER if self._waits else newest_ns - LATE_NS  # what a camera's frames have not shown by then
+            late_ns = _NEVER if self._waits else newest_ns - LATE_NS  # a camera's frames are not waited for any longer
             passed_ns = late_ns if passed_ns is None else max(passed_ns, late_ns)
             for event, at_ns in events:
                 self._write_clip(self._clips, newest_ns, max(at_ns, late_ns))
@@ -158,23 +161,24 @@ class Track:
             self._write_clip(self._clips, newest_ns, newest_ns if is_last else passed_ns)
             self._trim(passed_ns if self._waits else newest_ns)
         if self._file is not None and self._file.output.is_dirty:
-            DISK.soon()
+            DISK.sync_soon()
 
     def finish(self) -> None:
-        """Finish the file, and its line of the index. Raises EdgertError."""
+        """Finish the file; add its line to the index. Raises EdgertError."""
         file, self._file = self._file, None
         if file is None:
             return
         failure = file.close()
         if file.last is not None:
-            self._index.write(self._line(file, file.last), self.stream)
+            self._index.write(self._index_line(file, file.last), self.stream)
         if failure is not None:
             raise failure
 
     def _continue(self, sample: Sample) -> None:
+        """Write a packet of a continuous recording; begin the next file with a key frame where it is due."""
         file = self._file
         if sample.is_key:
-            is_due = file is not None and file.is_full(self._gop_bytes)  # as large as the group before, most likely
+            is_due = file is not None and file.is_full(self._gop_bytes)  # expects a group as large as the last
             self._gop_bytes = 0
             if is_due:
                 self.finish()
@@ -182,7 +186,7 @@ class Track:
         self._write(sample)
 
     def _write(self, sample: Sample) -> None:
-        """Write a packet; begin another file where the camera's parameters or its connection change."""
+        """Write a packet; begin another file where the camera's parameters or connection change."""
         if self._file is not None and self._file.format is not sample.format:
             self.finish()
         if self._file is None:
@@ -193,6 +197,7 @@ class Track:
         self._file.add(sample)
 
     def _write_clip(self, clips: Clips, newest_ns: int, known_ns: int) -> None:
+        """Write the packets of the clip, as far as its end is known; finish it at its end."""
         clip = clips.clip
         if clip is None or not self._history:
             return
@@ -208,13 +213,14 @@ class Track:
             self.finish()
 
     def _trim(self, newest_ns: int) -> None:
+        """Remove old packets; warn where the memory is too small for the time before an event."""
         was_short = self._history.is_short
         self._history.trim(newest_ns)
         if self._history.is_short and not was_short:
             held = f"{self._memory_bytes} bytes hold only the last {self._history.seconds:.1f} s of {self.stream}"
-            log.warning("%s: %s, so clips may begin later than asked; raise memory:", self._where, held)
+            log.warning("%s: %s, so clips may begin too late; raise memory:", self._where, held)
 
-    def _line(self, file: PacketFile, last: Sample) -> dict[str, Any]:
+    def _index_line(self, file: PacketFile, last: Sample) -> dict[str, Any]:
         end_ns = time_of_day_ns(last.read_ns, self._clock) + int(last.duration * 10**9 * file.format.time_base)
         line: dict[str, Any] = {"stream": self.stream, "path": os.path.relpath(file.output.path, self._index.folder)}
         line |= {"begin": rfc3339(self._begin_ns), "begin_ns": self._begin_ns}
@@ -230,8 +236,8 @@ class Track:
 Step = Callable[[], None]
 
 
-def all_of(steps: Sequence[Step]) -> None:
-    """Run every step, even where one before failed; raise the first EdgertError afterwards."""
+def run_all(steps: Sequence[Step]) -> None:
+    """Run every step, even after an error; raise the first EdgertError at the end."""
     failure: EdgertError | None = None
     for step in steps:
         try:

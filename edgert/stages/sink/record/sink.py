@@ -1,4 +1,4 @@
-"""Recording in a separate thread, so that slow models and dropped frames leave no gap."""
+"""Sink that records packets, in a thread of its own, so that slow models and dropped frames leave no gap."""
 
 import queue
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from edgert.runtime.worker import StepThread
 from edgert.stages.sink.output_files import Files, Rules
 from edgert.stages.sink.record.annotated import AnnotatedVideo
 from edgert.stages.sink.record.clips import ClipRules
-from edgert.stages.sink.record.recorder import Index, Step, Track, all_of
+from edgert.stages.sink.record.recorder import Index, Step, Track, run_all
 from edgert.stages.source.packets import Inbox, Tap
 from edgert.stages.zones.rules import Event, Events
 
-_PERIOD_S = 0.25  # with fragments of half a second and the disk, less than a second is lost
+_PERIOD_S = 0.25  # with fragments of half a second, a power cut costs less than a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,11 @@ class Settings:
     """Settings of a recording.
 
     Attributes:
-        path: with fields.
-        clips: what clips are to show; None: everything is recorded.
-        memory_bytes: of packets that wait for the disk, and again of those that a clip may begin with; of each stream.
+        path: pattern of the files' paths.
+        rules: rules of the files.
+        clips: rules of clips; None: everything is recorded.
+        memory_bytes: maximum size of each stream's packets that wait for the disk, and of those that a clip may begin
+            with.
     """
 
     path: Path
@@ -35,11 +37,15 @@ class Settings:
 
 
 class RecordSink:
-    """Sink that records the packets of sources, and with a ``twin`` also the images of results.
+    """Sink that records the packets of sources, or the drawn images of results, or both.
 
     Args:
-        taps: the sources whose packets are recorded, by name.
-        waits: whether nothing may be lost of images; else those that the disk is too slow for are.
+        name: name of the stage.
+        settings: settings of the recording.
+        taps: taps of the sources whose packets are recorded, by name.
+        clock: clock of the run.
+        annotated: encoder of drawn images; None: they are not recorded.
+        waits: whether no image may be lost; else those are for which the disk is too slow.
     """
 
     def __init__(
@@ -48,45 +54,45 @@ class RecordSink:
         settings: Settings,
         taps: Mapping[str, Tap],
         clock: Clock,
-        twin: AnnotatedVideo | None,
+        annotated: AnnotatedVideo | None,
         waits: bool,
     ) -> None:
         self._name, self._where, self._settings, self._clock = name, f"stages.{name}", settings, clock
-        self._taps, self._twin, self._waits = taps, twin, waits
+        self._taps, self._annotated, self._waits = taps, annotated, waits
         self._writing = StepThread(_PERIOD_S)
         self._events: queue.SimpleQueue[tuple[Event, str, int, int]] = queue.SimpleQueue()
         self._passed: dict[str, tuple[int, int]] = {}
         path = settings.path
         rules = settings.rules if settings.clips is None else replace(settings.rules, endless=False)  # clips end
         self._files = Files(path, rules, self._where)
-        self._twins = Files(path.with_name(f"{path.stem}-annotated{path.suffix}"), rules, self._where)
-        self._inboxes = self._listening()  # already: a source may begin before this stage
+        self._annotated_files = Files(path.with_name(f"{path.stem}-annotated{path.suffix}"), rules, self._where)
+        self._inboxes = self._listen()  # at once, because a source may begin before this stage is opened
 
     def open(self) -> None:
         """Check the output and start recording.
 
-        Raises DeviceError when nothing can encode the twin, StageError for a folder that cannot be written.
+        Raises DeviceError where nothing can encode drawn images, StageError where a folder cannot be written.
         """
-        self._inboxes = self._inboxes or self._listening()
-        for files in (self._files, self._twins) if self._twin else (self._files,):
-            files.check()
-        if self._twin is not None:
-            self._twin.open()
+        self._inboxes = self._inboxes or self._listen()
+        self._files.check()
+        if self._annotated is not None:
+            self._annotated_files.check()
+            self._annotated.open()
         self._index = Index(self._name, self._settings.path)
         self._index.open()
         self._tracks = {name: self._track(name, inbox) for name, inbox in self._inboxes.items()}
-        self._annotated: dict[str, Track] = {}
+        self._annotated_tracks: dict[str, Track] = {}
         self._writing.start(f"edgert-{self._name}", self._step, self._end)
 
     def process(self, result: Result) -> None:
-        """Take the events of a frame, and its image for the twin.
+        """Take the events of a frame, and encode its drawn image.
 
-        Raises EdgertError: an earlier recording could not be written, or the encoder failed.
+        Raises EdgertError where the recording could not be written, or the encoder failed.
         """
         self._writing.check()
         frame = result.frame
-        if self._twin is not None:
-            for sample in self._twin.encode(result):
+        if self._annotated is not None:
+            for sample in self._annotated.encode(result):
                 self._annotated_inbox(frame.stream).put(sample)
         if self._settings.clips is None:
             return
@@ -96,27 +102,27 @@ class RecordSink:
         self._passed[frame.stream] = (frame.timestamp_ns, frame.media_ns)
 
     def close(self) -> None:
-        """Write what has come, and finish every file."""
-        if self._twin is not None:
+        """Write what is queued, and finish every file."""
+        if self._annotated is not None:
             try:
-                for stream, sample in self._twin.finish():
+                for stream, sample in self._annotated.finish():
                     self._annotated_inbox(stream).put(sample)
             finally:
-                self._twin.close()
+                self._annotated.close()
         if not self._writing.stop():
             for name, inbox in self._inboxes.items():
                 self._taps[name].leave(inbox)
         self._inboxes = {}
         self._writing.check()
 
-    def _listening(self) -> dict[str, Inbox]:
+    def _listen(self) -> dict[str, Inbox]:
         return {name: tap.listen(self._settings.memory_bytes, self._writing.wake) for name, tap in self._taps.items()}
 
     def _track(self, stream: str, inbox: Inbox, is_annotated: bool = False) -> Track:
         return Track(
             stream,
             inbox,
-            self._twins if is_annotated else self._files,
+            self._annotated_files if is_annotated else self._files,
             self._index,
             self._clock,
             self._where,
@@ -127,35 +133,36 @@ class RecordSink:
         )
 
     def _annotated_inbox(self, stream: str) -> Inbox:
-        if stream not in self._annotated:
+        if stream not in self._annotated_tracks:
             inbox = Inbox(self._settings.memory_bytes, self._waits, self._writing.wake)
-            self._annotated = {**self._annotated, stream: self._track(stream, inbox, True)}
-        return self._annotated[stream].inbox
+            self._annotated_tracks = {**self._annotated_tracks, stream: self._track(stream, inbox, True)}
+        return self._annotated_tracks[stream].inbox
 
     def _step(self, is_last: bool) -> None:
-        passed = dict(self._passed)  # before events, so that all of theirs are among them
+        passed = dict(self._passed)  # before events, so that those of all these frames are among them
         events = [self._events.get() for _ in range(self._events.qsize())]
-        for track, tap in self._everything():
-            own = [(event, place(tap, *at)) for event, stream, *at in events if stream == track.stream]
+        for track, tap in self._all_tracks():
+            own = [(event, _position(tap, *at)) for event, stream, *at in events if stream == track.stream]
             newest = passed.get(track.stream)
-            track.advance(own, None if newest is None else place(tap, *newest), is_last)
-        self._files.tend()
-        if self._twin is not None:
-            self._twins.tend()
+            track.advance(own, None if newest is None else _position(tap, *newest), is_last)
+        self._files.remove_old()
+        if self._annotated is not None:
+            self._annotated_files.remove_old()
 
     def _end(self) -> None:
         for name, inbox in self._inboxes.items():
             self._taps[name].leave(inbox)
-        for track in self._annotated.values():
+        for track in self._annotated_tracks.values():
             track.inbox.close()
-        steps: list[Step] = [track.finish for track, _ in self._everything()]
-        all_of([*steps, self._index.close, self._files.close])
+        steps: list[Step] = [track.finish for track, _ in self._all_tracks()]
+        run_all([*steps, self._index.close, self._files.close])
 
-    def _everything(self) -> list[tuple[Track, Tap | None]]:
+    def _all_tracks(self) -> list[tuple[Track, Tap | None]]:
+        """Return the tracks of sources, each with its tap, and those of drawn images."""
         own: list[tuple[Track, Tap | None]] = [(track, self._taps[name]) for name, track in self._tracks.items()]
-        return [*own, *((track, None) for track in self._annotated.values())]
+        return [*own, *((track, None) for track in self._annotated_tracks.values())]
 
 
-def place(tap: Tap | None, timestamp_ns: int, media_ns: int) -> int:
-    """Return the position of a frame among the packets; those of the twin have the positions of frames."""
+def _position(tap: Tap | None, timestamp_ns: int, media_ns: int) -> int:
+    """Return the position of a frame among the packets of its track, which ``tap`` gives; None: drawn images."""
     return media_ns if tap is None else tap.place(timestamp_ns, media_ns)

@@ -243,7 +243,7 @@ def test_the_oldest_go_where_all_take_too_much(tmp_path: Path, clocks: Clocks) -
     for _ in range(8):
         paths.append(finished(files, clocks, "cam", 30))
         clocks.go_on(10.0)
-        files.tend()
+        files.remove_old()
     assert names(tmp_path) == [path.name for path in paths[-3:]]
 
 
@@ -254,7 +254,7 @@ def test_files_of_earlier_runs_count(tmp_path: Path, clocks: Clocks) -> None:
         os.utime(tmp_path / f"cam-{name}.mp4", (START_S - age_s, START_S - age_s))
     files = Files(tmp_path / "{stream}-{time}.mp4", rules, "stages.video")
     finished(files, clocks, "cam", 1)
-    files.tend()
+    files.remove_old()
     assert names(tmp_path) == ["cam-075820.mp4", "cam-080000.mp4", "cam-092320.mp4"]
 
 
@@ -269,12 +269,12 @@ def test_nothing_becomes_old_when_a_clock_is_set(tmp_path: Path, clocks: Clocks)
     clocks.go_on(5.0)
     clocks.day_s = START_S
     finished(files, clocks, "cam", 1)
-    files.tend()
-    files._retention.knows("another")  # the folder is listed again
-    files.tend()
+    files.remove_old()
+    files._retention.add_stream("another")  # the folder is listed again
+    files.remove_old()
     assert len(names(tmp_path)) == 3
     clocks.go_on(8 * 86_400.0)
-    files.tend()
+    files.remove_old()
     assert names(tmp_path) == []
 
 
@@ -288,7 +288,7 @@ def test_only_files_of_the_sink_go(tmp_path: Path, clocks: Clocks) -> None:
     for _ in range(4):
         finished(files, clocks, "north", 10)
         clocks.go_on(2.0)
-        files.tend()
+        files.remove_old()
     left = names(tmp_path)
     assert set(others) <= set(left) and "north-2027-01-01-000001.mp4" in left
     assert len(left) <= len(others) + 1 + 2
@@ -300,7 +300,7 @@ def test_a_file_that_somebody_writes_stays(tmp_path: Path, clocks: Clocks) -> No
         fcntl.flock(other, fcntl.LOCK_EX)
         files = Files(tmp_path / "{stream}-{time}.mp4", Rules(rotate_bytes=10, keep_bytes=11), "stages.video")
         finished(files, clocks, "cam", 5)
-        files.tend()
+        files.remove_old()
     assert "cam-000001.mp4" in names(tmp_path)
 
 
@@ -328,7 +328,7 @@ def test_folders_that_become_empty_go(tmp_path: Path, clocks: Clocks) -> None:
     for _ in range(6):
         finished(files, clocks, "cam", 5)
         clocks.go_on(86_400.0)
-        files.tend()
+        files.remove_old()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2027-01-19", "2027-01-20"]
 
 
@@ -343,16 +343,16 @@ def test_too_little_is_free(tmp_path: Path, clocks: Clocks, monkeypatch: pytest.
     for _ in range(20):
         finished(files, clocks, "cam", 100)
         clocks.go_on(2.0)
-        files.tend()
+        files.remove_old()
     assert len(names(tmp_path)) == 5
     room = 300
     clocks.go_on(2.0)
-    files.tend()
+    files.remove_old()
     clocks.go_on(9.0)
-    files.tend()  # another sink may make room
+    files.remove_old()  # another sink may make room
     clocks.go_on(2.0)
     with pytest.raises(StageError, match="are free for") as caught:
-        files.tend()
+        files.remove_old()
     assert "keep.free" in caught.value.why and names(tmp_path) == []
 
 
@@ -387,7 +387,7 @@ def test_old_files_that_cannot_be_removed_end_nothing_and_nothing_is_tried_for_e
     for _ in range(4):
         finished(files, clocks, "cam", 10)
         clocks.go_on(2.0)
-        files.tend()
+        files.remove_old()
     assert not files.make_room()
     assert len(names(tmp_path)) == 4 and caplog.text.count("cannot remove") == 1
 
@@ -400,7 +400,7 @@ def test_images_go_too_and_the_folder_is_not_listed_for_each(tmp_path: Path, mon
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", counted)
-    monkeypatch.setattr(output_files, "_TEND_S", 0.0)
+    monkeypatch.setattr(output_files, "_REMOVAL_PERIOD_S", 0.0)
     sink = ImagesSink("s", tmp_path, rules=Rules(keeps=True, keep_bytes=20_000))
     write(sink, *(Result(frame_of(index=n)) for n in range(300)), each=sink.sync)
     listings = listed[0]
@@ -410,13 +410,13 @@ def test_images_go_too_and_the_folder_is_not_listed_for_each(tmp_path: Path, mon
 
 
 def test_more_files_than_are_remembered(tmp_path: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_files, "_REMEMBERED", 10)
+    monkeypatch.setattr(output_files, "_MAX_REMEMBERED", 10)
     for number in range(50):
         (tmp_path / f"cam-{number:06d}.mp4").write_bytes(b"x")
         os.utime(tmp_path / f"cam-{number:06d}.mp4", (START_S - 100 + number, START_S - 100 + number))
     files = Files(tmp_path / "{stream}-{time}.mp4", Rules(rotate_bytes=10, keep_bytes=20), "stages.video")
     finished(files, clocks, "cam", 0)
-    files.tend()
+    files.remove_old()
     assert names(tmp_path)[:-1] == [f"cam-{number:06d}.mp4" for number in range(30, 50)]
 
 
@@ -483,6 +483,16 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
     wait_until(lambda: not any(one.name == "edgert-disk" for one in threading.enumerate()))
     targets = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]  # noqa: PTH115
     assert not [target for target in targets if target.startswith(str(tmp_path))]
+
+
+def test_a_file_that_cannot_be_emptied_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text("{}\n")
+    with monkeypatch.context() as patch, pytest.raises(StageError, match="cannot write"):
+        patch.setattr(OutputFile, "cut", lambda *_: Path("/nowhere").stat())
+        JsonlSink("events", path).open()
+    write(JsonlSink("events", path), *frames(1))
+    assert lines(path) == [0]
 
 
 def test_two_writers_of_one_process(tmp_path: Path) -> None:
