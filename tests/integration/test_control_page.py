@@ -100,8 +100,8 @@ def test_the_log_of_an_operation_is_one_line_without_secrets(
 @pytest.mark.parametrize(
     ("body", "headers", "status", "words"),
     [
-        (b'{"verb": "show"}', {"Authorization": ""}, 401, b"wants its token"),
-        (b'{"verb": "show"}', {"Authorization": "Bearer wrong-token-12345"}, 401, b"wants its token"),
+        (b'{"verb": "show"}', {"Authorization": ""}, 401, b"needs its token"),
+        (b'{"verb": "show"}', {"Authorization": "Bearer wrong-token-12345"}, 401, b"needs its token"),
         (b'{"verb": "show"}', {"Authorization": "Basic eDphLXRva2VuLW9mLWEtcGFnZS0xMjM0"}, 403, b"Bearer"),
         (b'{"verb": "show"}', {"Content_Type": "text/plain"}, 415, b"application/json"),
         (b'{"verb": "show"}', {"method": "GET"}, 415, b"POST"),

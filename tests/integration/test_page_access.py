@@ -125,7 +125,7 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "warned"), [("", "anybody who reaches http://0.0.0.0"), (TOKEN, "come and go unencrypted")]
+    ("token", "warned"), [("", "anybody who can reach http://0.0.0.0"), (TOKEN, "are sent unencrypted")]
 )
 def test_a_page_that_is_open_to_the_network_is_warned_of(
     caplog: pytest.LogCaptureFixture, token: str, warned: str

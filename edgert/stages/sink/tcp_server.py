@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -131,12 +131,13 @@ class LoopThread:
 
     Args:
         work: main task, which :meth:`stop` cancels; the loop's other tasks are canceled when it ends.
-        on_error: function that takes exceptions that nothing else caught.
     """
 
-    def __init__(self, name: str, work: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
+    def __init__(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(lambda _, about: on_error(about.get("exception") or RuntimeError(about)))
+        self.loop.set_exception_handler(
+            lambda _, about: _LOG.debug("%s: %s", name, about["message"], exc_info=about.get("exception"))
+        )
         self._work = self.loop.create_task(work)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

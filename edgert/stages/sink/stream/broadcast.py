@@ -1,7 +1,7 @@
-"""The video of one stream, encoded once for all its viewers, and not at all without viewers.
+"""The live video of one stream, encoded once for all its viewers, and not at all without viewers.
 
-The stage only replaces the newest result that the stream's own thread encodes next. So neither an encoder nor a viewer,
-however slow, costs the pipeline a frame.
+The stage only replaces the newest result, which the stream's own thread encodes. So neither a slow encoder nor a slow
+viewer delays the pipeline.
 """
 
 import logging
@@ -20,13 +20,13 @@ from edgert.stages.sink.web.live_images import ELEMENTS
 log = logging.getLogger("edgert.sink")
 
 _REFRESH_TICKS = encoders.TICKS_HZ // 2
-"""The least time between key frames that viewers ask for: each takes the bits of many other images."""
+"""Least time between requested key frames, because each takes as many bits as many other images."""
 _NAL = re.compile(rb"\x00\x00\x01(.)", re.DOTALL)
 _SPS, _SLICES = 7, range(1, 6)  # ITU-T H.264, table 7-1
 
 
 class Viewer(Protocol):
-    """A viewer, from a key frame on. Neither call may wait."""
+    """A viewer, whose video begins with a key frame. No method may wait."""
 
     def give(self, unit: encoders.Unit) -> None:
         """Take the next image."""
@@ -39,13 +39,13 @@ class Viewer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wanted properties of a video.
+    """The requested properties of a video.
 
     Attributes:
-        width: the most pixels across; images are not enlarged.
-        rate: the most images per second; None: all.
-        bitrate_bps: of the video.
-        usual_rate: images per second that come, as far as that is known.
+        width: maximum width in pixels; smaller images are not enlarged.
+        rate: maximum images per second; None: all.
+        bitrate_bps: bits per second.
+        usual_rate: expected images per second of the stream.
     """
 
     width: int
@@ -55,15 +55,15 @@ class Wanted:
 
 
 class Pace:
-    """Rate limiter that drops images evenly above ``rate`` per second."""
+    """Rate limiter that drops images evenly, so that at most ``rate`` per second remain."""
 
     def __init__(self, rate: float | None) -> None:
         self._interval_ns = round(1e9 / rate) if rate else 0
         self._due_ns: int | None = None
 
     def takes(self, at_ns: int) -> bool:
-        """Return whether to show the image of this time; times rise."""
-        if self._due_ns is not None and at_ns < self._due_ns - self._interval_ns // 4:  # cameras are not that even
+        """Return whether to keep the image of a time. Times must rise."""
+        if self._due_ns is not None and at_ns < self._due_ns - self._interval_ns // 4:  # tolerates a camera's jitter
             return False
         due_ns = at_ns if self._due_ns is None else self._due_ns
         self._due_ns = max(due_ns + self._interval_ns, at_ns) if self._interval_ns else None
@@ -71,10 +71,7 @@ class Pace:
 
 
 def parameter_sets(data: bytes) -> bytes:
-    """Return the start of an H.264 access unit up to its first slice, if it has a sequence parameter set.
-
-    Otherwise return no bytes. The unit has start codes.
-    """
+    """Return the part of an H.264 access unit before its first slice; no bytes without a sequence parameter set."""
     kinds = [(found.start(), found[1][0] & 31) for found in _NAL.finditer(data[:512])]
     if not any(kind == _SPS for _, kind in kinds):
         return b""
@@ -83,11 +80,10 @@ def parameter_sets(data: bytes) -> bytes:
 
 
 class Broadcast:
-    """The video of one stream. Its thread begins with the first viewer; the encoder is open while anybody watches.
+    """The video of one stream. Its thread begins with the first viewer; its encoder is open while there are viewers.
 
     Args:
-        stage, stream: names, for messages.
-        choice: of the encoder, shared with the sink's other streams.
+        choice: chooser of the encoder, shared with the sink's other streams.
     """
 
     def __init__(self, stage: str, stream: str, choice: encoder_choice.EncoderChoice, wanted: Wanted) -> None:
@@ -107,9 +103,9 @@ class Broadcast:
         self.encoded = 0
 
     def show(self, result: Result) -> None:
-        """Replace the newest result; keep nothing without viewers.
+        """Replace the newest result, if there are viewers.
 
-        Raises an unexpected error of the thread, once. Images that cannot be encoded are logged, and end their viewers.
+        Raises an unexpected error of the thread, once. Images that cannot be encoded are logged, and end the viewers.
         """
         with self._changed:
             error, self._error = self._error, None
@@ -125,7 +121,7 @@ class Broadcast:
             before.frame.lease.release()
 
     def join(self, viewer: Viewer) -> None:
-        """Add a viewer; end it at once where the stream has ended."""
+        """Add a viewer; end it at once if the stream has ended."""
         with self._changed:
             if not self._closed:
                 self._waiting.append(viewer)
@@ -146,7 +142,7 @@ class Broadcast:
             self._changed.notify_all()
 
     def refresh(self) -> None:
-        """Request a key frame for a viewer that cannot continue without."""
+        """Request a key frame, for a viewer that lost images."""
         self._key_requested = True
 
     @property
@@ -173,16 +169,17 @@ class Broadcast:
 
     def _run(self) -> None:
         try:
-            while not self._closed:
-                self._step()
+            try:
+                while not self._closed:
+                    self._step()
+            finally:  # before the next viewer may begin another thread
+                self._close_encoder()
+                self._images.close()
+                self._forget()
         except Exception as error:  # noqa: BLE001 - raised by show(), in the thread of the stage
             with self._changed:
                 self._error, self._thread = error, None
             self._end_viewers()
-        finally:
-            self._close_encoder()
-            self._images.close()
-            self._forget()
 
     def _step(self) -> None:
         """Encode the next image, or close the encoder."""
@@ -199,7 +196,7 @@ class Broadcast:
             result.frame.lease.release()
 
     def _next(self) -> Result | None:
-        """Return the newest result; None when the last viewer has gone, or at the end."""
+        """Wait for the next result and return it; None when the last viewer has left, or at the end."""
         with self._changed:
             self._changed.wait_for(self._is_due)
             if not self._closed and (self._waiting or self._watching):
@@ -209,6 +206,7 @@ class Broadcast:
         return None
 
     def _forget(self) -> None:
+        """Release the newest result."""
         with self._changed:
             unused, self._newest = self._newest, None
         if unused is not None:
@@ -219,8 +217,8 @@ class Broadcast:
         return self._newest is not None or self._closed or is_idle
 
     def _encode(self, result: Result) -> None:
-        shown = self._shown(result)
-        encoder = self._opened(shown)
+        shown = self._scaled(result)
+        encoder = self._encoder_for(shown)
         tick = max((result.frame.timestamp_ns - self._begin_ns) * encoders.TICKS_HZ // 1_000_000_000, self._tick + 1)
         if self._key_requested and tick - self._key_tick >= _REFRESH_TICKS:
             self._key_requested, self._key_tick = False, tick
@@ -230,7 +228,7 @@ class Broadcast:
             units = encoder.encode(shown, tick)
         except encoders.encoder_errors() as error:
             why = f"{error.what}: {error.why}" if isinstance(error, EdgertError) else str(error)
-            if encoder.kind == "cpu":  # the last there is
+            if encoder.kind == "cpu":  # there is no other
                 raise DeviceError("video cannot be encoded", why=why, where=self._choice.where) from error
             log.warning("%s: %s failed: %s", self._name, encoder.title, why)
             self._choice.refuse(encoder.kind, why)
@@ -253,8 +251,8 @@ class Broadcast:
         for viewer in viewers:
             viewer.give(unit)
 
-    def _shown(self, result: Result) -> Result:
-        """Return the result with the image to encode: the drawn one, or the frame with its detections drawn."""
+    def _scaled(self, result: Result) -> Result:
+        """Return the result with the image to encode: the drawn one, or the frame with detections drawn, scaled."""
         drawn = result.image
         across = result.frame.width if drawn is None else drawn.shape[1]
         width = min(across, self._wanted.width)
@@ -264,8 +262,8 @@ class Broadcast:
         image = self._images.paint(result, width, lambda size: [] if is_drawn else self._overlay.shapes(size, result))
         return replace(result, image=image)
 
-    def _opened(self, shown: Result) -> encoders.Encoder:
-        """Return the encoder for images like this one, a new one where they have changed."""
+    def _encoder_for(self, shown: Result) -> encoders.Encoder:
+        """Return an encoder for the image of a result: the open one, or another where size or colors have changed."""
         wanted, rate = self._wanted, self._wanted.rate or self._wanted.usual_rate
         format = encoders.video_format(shown, "h264", 23, Fraction(rate).limit_denominator(1001), wanted.bitrate_bps)
         if self._encoder is not None and format == self._format:

@@ -1,10 +1,10 @@
-"""The sink of RTSP: GStreamer's server (gst-rtsp-server) with a path for every stream, over UDP or TCP.
+"""Sink that serves RTSP over UDP or TCP, by gst-rtsp-server, with a path for every stream.
 
-:mod:`~edgert.stages.sink.tcp_server` accepts connections, and gives each to GStreamer with its first request, once
-that is complete. From then on :mod:`~edgert.stages.sink.stream.rtsp_server` counts them.
+:mod:`~edgert.stages.sink.tcp_server` accepts connections, and passes each to GStreamer with its first complete request.
+From then on, :class:`RtspClients` limits them.
 
-Players of one path share one GStreamer pipeline, whose source is the video of
-:class:`~edgert.stages.sink.stream.broadcast.Broadcast`. GStreamer 1.16, which comes with JetPack 5, is enough.
+Players of one path share one GStreamer pipeline, whose source is a
+:class:`~edgert.stages.sink.stream.broadcast.Broadcast`. GStreamer 1.16 is enough, which comes with JetPack 5.
 """
 
 import importlib
@@ -27,18 +27,15 @@ from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.tcp_server import LoopThread, TcpServer, listen
 from edgert.stages.source import gst
 
-# The connections of GStreamer's RTSP server: how many there may be, and for how long those that play nothing stay.
-#
-# A connection that plays no stream ends after a while, whatever it asks or knows; it ends sooner where its network has
-# too many. Connections that ask and those that play are limited apart.
-
 
 class RtspClients:
-    """The connections of a server, in two groups. Its methods run in GStreamer's threads.
+    """The connections of GStreamer's server, in a group that plays and one that does not. GStreamer's threads call it.
+
+    A connection that plays no stream ends after :data:`~edgert.limits.RTSP_IDLE_S`, or sooner where there are too many.
 
     Args:
-        sessions: the server's session pool, which does not remove old ones unasked.
-        on_play: called when a client begins to play.
+        sessions: session pool of the server, which only removes old sessions on request.
+        on_play: function that is called when a client begins to play.
     """
 
     def __init__(self, sessions: Any, on_play: Callable[[], None]) -> None:
@@ -48,7 +45,7 @@ class RtspClients:
         self.asking, self.playing = (FairGroup[RtspClient](limit) for _ in range(2))
 
     def connected(self, _: Any, connection: Any) -> None:
-        """Count a connection."""
+        """Add a new connection."""
         client = RtspClient(connection, self)
         connection.connect("play-request", client.play)
         connection.connect("teardown-request", client.tear_down)
@@ -57,7 +54,7 @@ class RtspClients:
         self._close_aborted()
 
     def clean_up(self, *_: Any) -> bool:
-        """End connections that have played nothing for long, and old sessions. Return True: GLib calls it again."""
+        """End idle connections and old sessions. Return True, so that GLib calls it again."""
         with self.lock:
             latest_s = time.monotonic() - limits.RTSP_IDLE_S
             for client in self.asking:
@@ -68,14 +65,14 @@ class RtspClients:
         return True
 
     def close_soon(self, connection: Any) -> None:
-        """Queue a connection for closing in the thread that accepts.
+        """Queue a connection for closing in the server's thread.
 
-        That is never done within a call of GStreamer's, nor with the lock held, which such calls wait for.
+        Closing must not happen within a call of GStreamer's, nor with the lock held, which such calls wait for.
         """
         self._aborted.append(connection)
 
     def play(self, client: "RtspClient") -> None:
-        """Count a client among those that play, or end it where they are too many."""
+        """Move a client to those that play, or end it where there are too many."""
         with self.lock:
             if client.group is not self.playing and not self.playing.make_room(client.network):
                 log.warning("%d players are watching; another is turned away", len(self.playing))
@@ -90,10 +87,10 @@ class RtspClients:
 
 
 class RtspClient:
-    """One connection.
+    """One connection of a player.
 
     Attributes:
-        idle_s: since when it plays nothing, on the monotonic clock.
+        idle_s: time since which it plays nothing, by the monotonic clock.
     """
 
     def __init__(self, connection: Any, clients: RtspClients) -> None:
@@ -103,7 +100,7 @@ class RtspClient:
         self.idle_s = time.monotonic()
 
     def move_to(self, group: "FairGroup[RtspClient]") -> None:
-        """Enter the next phase."""
+        """Move the client to another group, unless it is closed."""
         with self._clients.lock:
             if self._connection is not None:
                 if self.group is not None:
@@ -112,11 +109,11 @@ class RtspClient:
                 group.add(self)
 
     def play(self, *_: Any) -> None:
-        """Begin to play a stream."""
+        """Handle a request to play."""
         self._clients.play(self)
 
     def tear_down(self, *_: Any) -> None:
-        """Stop playing."""
+        """Handle the end of playing."""
         self.idle_s = time.monotonic()
         self.move_to(self._clients.asking)
 
@@ -128,7 +125,7 @@ class RtspClient:
             self.closed()
 
     def closed(self, *_: Any) -> None:
-        """Remove the connection, which is closed."""
+        """Remove the closed connection from its group."""
         with self._clients.lock:
             self._connection = None
             if self.group is not None:
@@ -143,7 +140,7 @@ _LAUNCH = (
     "! h264parse ! rtph264pay name=pay0 pt=96 )"
 )
 _MOST_BEHIND_BYTES = 4 << 20
-"""The most that waits in front of a pipeline whose players take nothing: seconds of video."""
+"""Maximum size of the video that waits for slow players: some seconds."""
 _ROLE = "viewer"
 _JOIN_S = 0.5
 _CLEAN_UP_MS = 500
@@ -151,7 +148,7 @@ _APT = "sudo apt install python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plug
 
 
 def library(where: str) -> Any:
-    """Return the module GstRtspServer. Raises DeviceError when it, or GStreamer, is not installed."""
+    """Return the module GstRtspServer. Raises DeviceError where it or GStreamer is not installed."""
     gst.gstreamer(where)
     try:
         importlib.import_module("gi").require_version("GstRtspServer", "1.0")
@@ -161,12 +158,12 @@ def library(where: str) -> Any:
 
 
 class RtspSink:
-    """RTSP server with a path for each stream.
+    """Sink that serves RTSP, with a path for each stream.
 
     Args:
         address: host and port to listen on; port 0 picks a free one, see :attr:`port`.
-        path: with ``{stream}`` in it.
-        login: user and password that players give; empty: anybody who reaches the address may watch.
+        path: path of a stream, with ``{stream}`` in it if there are several.
+        login: user and password of players; empty: anybody may watch.
     """
 
     def __init__(
@@ -218,10 +215,10 @@ class RtspSink:
         self._thread = threading.Thread(target=self._serve, args=(context,), name=f"edgert:{self.name}", daemon=True)
         self._thread.start()
         server = TcpServer(own, None, self, limits.RTSP_CONNECTIONS)
-        self._acceptor = LoopThread(f"edgert:{self.name}-accept", server.run(), self._on_error)
+        self._acceptor = LoopThread(f"edgert:{self.name}-accept", server.run())
 
     async def read(self, client: Connection) -> bytes:
-        """Return the first request of a connection, and what follows it. Raises OSError where it is no request."""
+        """Return the first request of a connection, with any bytes behind it. Raises OSError for anything else."""
         request = b""
         while b"\r\n\r\n" not in request:
             more = await client.receive()
@@ -231,14 +228,14 @@ class RtspSink:
         return request
 
     async def answer(self, client: Connection, request: bytes) -> None:
-        """Give a connection to GStreamer."""
+        """Pass a connection to GStreamer."""
         gio, glib = (importlib.import_module(f"gi.repository.{name}") for name in ("Gio", "GLib"))
         server, address, port = self._server, client.address, client.port
         own = gio.Socket.new_from_fd(client.detach())
 
         def transfer(*_: Any) -> bool:
             server.transfer_connection(own, address, port, request.decode())
-            return False  # once
+            return False  # GLib calls it once
 
         idle = glib.idle_source_new()
         idle.set_priority(glib.PRIORITY_DEFAULT)
@@ -246,7 +243,7 @@ class RtspSink:
         idle.attach(self._context)
 
     def process(self, result: Result) -> None:
-        """Show the result to everybody who watches; never wait. Raises StageError for a second stream at one path."""
+        """Show the result to all viewers, without waiting. Raises StageError for a second stream at one path."""
         stream = result.frame.stream
         if stream not in self._mounts:
             self._mount(stream)
@@ -300,28 +297,25 @@ class RtspSink:
             for what in ("media.factory.access", "media.factory.construct"):
                 allowed.add_permission_for_role(_ROLE, what, True)
             factory.set_permissions(allowed)
-        factory.connect("media-configure", partial(_configured, broadcast))
+        factory.connect("media-configure", partial(_on_configure, broadcast))
         self._server.get_mount_points().add_factory(path, factory)
         log.info("%s: %s at %s", self.name, stream, self.url(stream))
 
-    def _on_error(self, error: BaseException) -> None:
-        log.debug("%s: a connection failed", self.name, exc_info=error)
-
     def _refresh(self) -> None:
-        """Encode an image that a new player can begin with, of every stream: which one it plays is not known here."""
+        """Request a key frame of every stream, because the stream of a new player is not known here."""
         for broadcast in list(self._mounts.values()):
             broadcast.refresh()
 
 
-def _configured(broadcast: Broadcast, _: Any, media: Any) -> None:
-    """Connect the pipeline of a path, whose first player has come, to its broadcast."""
+def _on_configure(broadcast: Broadcast, _: Any, media: Any) -> None:
+    """Connect the new pipeline of a path to its broadcast."""
     players = _Players(broadcast, media.get_element().get_by_name_recurse_up("units"))
     media.connect("unprepared", lambda _: broadcast.leave(players))
     broadcast.join(players)
 
 
 class _Players:
-    """The players of one path. Video goes into their pipeline; when that is full, they wait for a key frame."""
+    """The players of one path, as a viewer. When their pipeline is full, they wait for the next key frame."""
 
     def __init__(self, broadcast: Broadcast, appsrc: Any) -> None:
         self._broadcast, self._appsrc, self._lost = broadcast, appsrc, False

@@ -1,13 +1,18 @@
-"""The keys of sinks that stream video, in a pipeline file."""
+"""The keys of sinks that stream live video, in a pipeline file."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from edgert import installation
 from edgert.config import stages as section
+from edgert.config.flow import Where, sources_of
+from edgert.errors import ConfigError
 from edgert.stages.kinds import PAIR, PageTls, check_token, mapping
 from edgert.stages.sink.client_limits import is_loopback
 
@@ -37,13 +42,13 @@ class Streams(section.SinkStage):
     encode: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="as of `sink: video`")
 
     def choice(self, name: str) -> EncoderChoice:
-        """Return which encoder to use."""
+        """Return the chooser of encoders."""
         from edgert.stages.sink.encoder_choice import EncoderChoice
 
         return EncoderChoice(f"stages.{name}", "h264", self.encode, live=True)
 
     def wanted(self, context: Context) -> Wanted:
-        """Return the requested format of the video."""
+        """Return the requested properties of the video."""
         from edgert.stages.sink.stream.broadcast import Wanted
 
         return Wanted(self.width, self.fps, round(self.bitrate * 1e6), context.rate_hz)
@@ -69,11 +74,8 @@ class Rtsp(Streams):
             )
         return self
 
-    def check(self, name: str, stages: Any, where: Any) -> None:
-        """Raise ConfigError for several streams under one path."""
-        from edgert.config.flow import sources_of
-        from edgert.errors import ConfigError
-
+    def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
+        """Raise ConfigError for several streams at one path."""
         several = sorted(sources_of(stages)[name])
         if len(several) > 1 and "{stream}" not in self.path:
             what = f"{self.path} would show {len(several)} streams: {', '.join(several)}"
@@ -93,13 +95,10 @@ class Webrtc(Streams):
 
     port: int = Field(default=8889, ge=0, le=65535, description="0 picks a free one, which is logged")
     token: str = Field(default="", repr=False, description="as of `sink: http`")
-    tls: Annotated[
-        PageTls | None,
-        mapping(**PAIR),
-    ] = Field(default=None, description="as of `sink: http`")
+    tls: Annotated[PageTls | None, mapping(**PAIR)] = Field(default=None, description="as of `sink: http`")
 
     @model_validator(mode="after")
-    def _is_closed(self) -> Webrtc:
+    def _check_keys(self) -> Webrtc:
         if "token" in self.model_fields_set:
             check_token(self.token)
         if not self.token and not is_loopback(self.host):
@@ -108,11 +107,6 @@ class Webrtc(Streams):
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink. Raises ConfigError where aiortc is not installed."""
-        from importlib.util import find_spec
-
-        from edgert import installation
-        from edgert.errors import ConfigError
-
         if find_spec("aiortc") is None:
             what = "sink 'webrtc' needs the package aiortc"
             raise ConfigError(what, where=f"stages.{name}", fix=installation.command("webrtc"), code="E107")

@@ -1,11 +1,11 @@
-"""Viewers by WebRTC: connections of aiortc, which send images as they were encoded.
+"""WebRTC sessions by aiortc, which send encoded images unchanged.
 
 By WHEP (https://www.ietf.org/archive/id/draft-ietf-wish-whep-03.html) the viewer makes an offer. The answer has all our
-addresses, so nothing is trickled. No STUN server is asked for addresses.
+addresses, so no candidates follow later. No STUN server is used.
 
-An offer may name any address, and ICE (RFC 8445) sends checks to each of them. So only addresses of the client that
-made the offer are used, as its HTTP connection shows it. Other viewers reach us by their own checks, which show where
-they are: those behind an address translation, with a name of multicast DNS, or with several addresses.
+An offer may name any address, and ICE (RFC 8445) sends checks to each of them. So only the address of the client's HTTP
+connection is used. Viewers at other addresses still connect by their own checks: those behind NAT, with a name of
+multicast DNS, or with several addresses.
 """
 
 import asyncio
@@ -24,10 +24,11 @@ from edgert.stages.sink.stream.broadcast import Broadcast
 
 log = logging.getLogger("edgert.sink")
 
-_MOST_BEHIND = 30
-"""The most images that wait for a connection; beyond, it goes on with the next key frame."""
-_CONNECTED_S = 15.0
-_MOST_MEDIA = 4  # video, sound and data of one viewer; each may bring sockets of its own
+_MAX_QUEUED = 30
+"""Maximum number of images that wait for a connection; beyond it, video continues with the next key frame."""
+_CONNECT_S = 15.0
+"""Seconds from an offer until its viewer must be connected."""
+_MAX_MEDIA = 4  # video, sound and data of one viewer; each may open sockets of its own
 
 
 class RefusedError(Exception):
@@ -35,14 +36,14 @@ class RefusedError(Exception):
 
 
 class FullError(Exception):
-    """There are as many viewers as may be."""
+    """An offer beyond the maximum number of viewers."""
 
 
 class Sessions:
-    """The connections of one sink. Use it in the thread of its event loop.
+    """The sessions of one sink. For use in the thread of its event loop.
 
     Args:
-        address: of this machine's, from which video goes out; all of them where it is none in particular.
+        address: local IP address that video is sent from; an unspecified one stands for all.
     """
 
     def __init__(self, address: str) -> None:
@@ -54,7 +55,7 @@ class Sessions:
 
         Raises:
             RefusedError: the offer cannot be answered.
-            FullError: there are as many viewers as may be.
+            FullError: there are too many viewers.
         """
         import aiortc
 
@@ -63,9 +64,11 @@ class Sessions:
         number, connection = secrets.token_urlsafe(16), aiortc.RTCPeerConnection(aiortc.RTCConfiguration([]))
         viewer = _Viewer(broadcast.refresh, lambda: self._end_soon(number))
         self._all[number] = connection, broadcast, viewer
+        # Before the first wait: this task is canceled with the client's request, and the session must still end.
+        asyncio.get_running_loop().call_later(_CONNECT_S, self._end_unconnected, number)
         try:
-            answer = await self._answered(connection, viewer, harmless(offer, peer))
-        except Exception as error:  # aiortc reads what strangers sent, and raises whatever comes of it
+            answer = await self._answer(connection, viewer, harmless(offer, peer))
+        except Exception as error:  # aiortc raises many kinds of errors for hostile offers
             await self.end(number)
             raise RefusedError(str(error) or type(error).__name__) from error
 
@@ -76,7 +79,6 @@ class Sessions:
                 self._end_soon(number)
 
         connection.on("connectionstatechange", changed)
-        asyncio.get_running_loop().call_later(_CONNECTED_S, self._give_up, number)
         return number, answer
 
     async def end(self, number: str) -> bool:
@@ -93,11 +95,12 @@ class Sessions:
         """End all sessions."""
         await asyncio.gather(*(self.end(number) for number in list(self._all)))
 
-    async def _answered(self, connection: Any, viewer: "_Viewer", offer: str) -> str:
+    async def _answer(self, connection: Any, viewer: "_Viewer", offer: str) -> str:
+        """Return the answer to an offer, after adding the viewer's track to the connection."""
         import aiortc
 
         sender = connection.addTrack(_track()(viewer))
-        sender._send_keyframe = viewer.refresh  # what aiortc does where a viewer lost images; it encodes nothing here
+        sender._send_keyframe = viewer.refresh  # aiortc calls this where a viewer lost images
         (transceiver,) = connection.getTransceivers()
         codecs = aiortc.RTCRtpSender.getCapabilities("video").codecs
         transceiver.setCodecPreferences([one for one in codecs if one.mimeType in ("video/H264", "video/rtx")])
@@ -111,26 +114,27 @@ class Sessions:
         await connection.setLocalDescription(await connection.createAnswer())
         return str(connection.localDescription.sdp)
 
-    def _give_up(self, number: str) -> None:
-        """End a session that has not connected by now."""
+    def _end_unconnected(self, number: str) -> None:
+        """End a session that is not connected."""
         if number in self._all and self._all[number][0].connectionState != "connected":
             self._end_soon(number)
 
     def _end_soon(self, number: str) -> None:
         task = asyncio.ensure_future(self.end(number))
-        self._ending = task  # asyncio may collect a task that nothing refers to
+        self._ending = task  # without a reference, asyncio may lose the task
 
 
 def harmless(offer: str, peer: str) -> str:
-    """Return an offer whose candidates are at most :data:`~edgert.limits.WHEP_CANDIDATES` of the client at ``peer``.
+    """Return an offer with only the candidates at ``peer``, at most :data:`~edgert.limits.WHEP_CANDIDATES`.
 
-    The end of the candidates is left out too: with none of them, ICE would give up before the viewer's checks arrive.
+    The line that ends the candidates is removed too. With it and no candidate, ICE would fail before the viewer's
+    checks arrive.
 
     Raises:
-        RefusedError: it has more media than a viewer needs.
+        RefusedError: the offer has more media than a viewer needs.
     """
     lines, media, count = list[str](), 0, 0
-    for line in offer.splitlines():  # as aiortc does, which takes further signs than CR and LF for ends of lines
+    for line in offer.splitlines():  # like aiortc, which also splits at other signs than CR and LF
         name, _, candidate = line.removeprefix("a=").partition(":")
         media += line.startswith("m=")
         if line.startswith("a=") and name in ("candidate", "end-of-candidates"):
@@ -138,17 +142,17 @@ def harmless(offer: str, peer: str) -> str:
                 continue
             count += 1
         lines.append(line)
-    if media > _MOST_MEDIA:
-        raise RefusedError(f"{media} media in one offer, and at most {_MOST_MEDIA} are answered")
+    if media > _MAX_MEDIA:
+        raise RefusedError(f"the offer has {media} media; at most {_MAX_MEDIA} are answered")
     return "".join(f"{line}\r\n" for line in lines)
 
 
 def _is_own(candidate: str, peer: str) -> bool:
-    """Return whether a candidate (RFC 8839, section 5.1) is a UDP port of the client itself."""
+    """Return whether a candidate (RFC 8839, section 5.1) is a UDP port at the client's address."""
     parts = candidate.split()
     try:
         address, own = (ip_address(one.partition("%")[0]) for one in (parts[4], peer))
-    except (IndexError, ValueError):  # a name, or nothing that is known
+    except (IndexError, ValueError):  # a name, or malformed
         return False
     if address.is_link_local or address.is_multicast or address.is_unspecified or parts[2].lower() != "udp":
         return False
@@ -156,7 +160,7 @@ def _is_own(candidate: str, peer: str) -> bool:
 
 
 def _from(address: str, gather: Callable[..., Any]) -> Callable[..., Any]:
-    """Limit aioice to candidates at one address; by default it takes all interfaces except loopback."""
+    """Return aioice's function that gathers candidates, limited to one address; by default loopback is left out."""
 
     def own(*arguments: Any, **options: Any) -> Any:
         return gather(*arguments, **{**options, "addresses": [address]})
@@ -165,7 +169,7 @@ def _from(address: str, gather: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Viewer:
-    """The images of one connection, passed from the thread of the stream to that of the event loop."""
+    """The encoded images for one connection, passed from the stream's thread to the event loop."""
 
     def __init__(self, refresh: Callable[[], None], ended: Callable[[], None]) -> None:
         self.refresh, self._ended = refresh, ended
@@ -196,7 +200,7 @@ class _Viewer:
         return None if self.stopped else self._units.popleft()
 
     def _put(self, unit: Unit) -> None:
-        if len(self._units) >= _MOST_BEHIND:
+        if len(self._units) >= _MAX_QUEUED:
             self._units.clear()
             self._lost = True
             self.refresh()
@@ -209,7 +213,7 @@ class _Viewer:
 
 @lru_cache(maxsize=1)
 def _track() -> Any:
-    """Return the class of tracks, whose base is imported here, when it is first needed."""
+    """Return the class of tracks. Its base class is only imported when it is needed."""
     from fractions import Fraction
 
     import aiortc

@@ -1,6 +1,6 @@
-"""Cameras as video for browsers, by WHEP, for the live page and ``sink: webrtc``.
+"""Live video for browsers by WHEP, for the live page and ``sink: webrtc``.
 
-A viewer posts an offer to the address of a stream, and deletes the address that the answer names when it leaves.
+A viewer posts an offer to the address of a stream, and deletes the address in the answer when it leaves.
 """
 
 import asyncio
@@ -24,22 +24,19 @@ from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, te
 from edgert.stages.sink.web.http_server import Access, HttpServer, address_of
 from edgert.stages.sink.web.live_images import LARGE_PX
 
-_LOG = logging.getLogger(__name__)
-_MOST_HZ, _BITRATE_BPS = 30.0, 4_000_000
+log = logging.getLogger("edgert.sink")
+
+_MAX_HZ, _BITRATE_BPS = 30.0, 4_000_000
 _CLOSE_S = 0.3
 _PATH = "/whep/"
 _SDP = "application/sdp"
 
 
 class WhepVideo:
-    """Broadcast of each camera, encoded only while it has viewers, and the viewers' sessions.
+    """The broadcast of each camera, encoded only while it has viewers, and the viewers' sessions.
 
-    Sessions have a thread of their own, which begins with the first offer: in the server's thread their packets would
-    delay its other answers.
-
-    Args:
-        name: of the stage.
-        wanted: what the video is to be.
+    Sessions have a thread of their own, which begins with the first offer. In the server's thread, their packets would
+    delay other answers.
     """
 
     def __init__(self, name: str, choice: EncoderChoice, wanted: Wanted) -> None:
@@ -48,7 +45,7 @@ class WhepVideo:
         self._thread: LoopThread | None = None
 
     def show(self, result: Result) -> None:
-        """Show the result to everybody who watches its camera; never wait."""
+        """Show the result to the viewers of its camera, without waiting for any."""
         stream = result.frame.stream
         if stream not in self._streams:
             if len(self._streams) >= limits.PAGE_STREAMS:
@@ -72,7 +69,7 @@ class WhepVideo:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, thread.loop))
 
     def close(self) -> None:
-        """End every broadcast and session, within half a second and the image that is being encoded."""
+        """End every broadcast and session, within half a second after the image that is being encoded."""
         for broadcast in self._streams.values():
             broadcast.close()
         self._streams.clear()
@@ -82,25 +79,22 @@ class WhepVideo:
 
     def _begin(self, address: str) -> LoopThread:
         self._sessions = webrtc_sessions.Sessions(address)
-        self._thread = LoopThread("edgert:http-video", self._serve(), self._on_error)
+        self._thread = LoopThread("edgert:http-video", self._serve())
         return self._thread
 
     async def _serve(self) -> None:
         try:
-            await asyncio.Event().wait()  # until it is canceled
+            await asyncio.Event().wait()  # until the task is canceled
         finally:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._sessions.close(), _CLOSE_S)
 
-    def _on_error(self, error: BaseException) -> None:
-        _LOG.debug("%s: a session failed", self._name, exc_info=error)
-
 
 def page_video(name: str, rate_hz: float) -> WhepVideo | None:
-    """Return the video of a page whose results come at this rate.
+    """Return the video of a live page whose results come at ``rate_hz``.
 
     Returns:
-        None where aiortc is not installed or nothing can encode: the page then shows images only.
+        The video; None where aiortc is not installed or nothing can encode, so that the page shows images only.
     """
     if importlib.util.find_spec("aiortc") is None:
         return None
@@ -108,15 +102,15 @@ def page_video(name: str, rate_hz: float) -> WhepVideo | None:
     try:
         choice.check()
     except DeviceError as error:
-        _LOG.info("%s: shown as images, not as video: %s", name, error.why)
+        log.info("%s: shown as images, not as video: %s", name, error.why)
         return None
-    return WhepVideo(name, choice, Wanted(LARGE_PX, _MOST_HZ if rate_hz > _MOST_HZ else None, _BITRATE_BPS, rate_hz))
+    return WhepVideo(name, choice, Wanted(LARGE_PX, _MAX_HZ if rate_hz > _MAX_HZ else None, _BITRATE_BPS, rate_hz))
 
 
 async def _answer(
     streams: Mapping[str, Broadcast], sessions: webrtc_sessions.Sessions, request: Request, body: str, peer: str
 ) -> Response:
-    """Return the answer to the client at ``peer``. Run it in the event loop of the sessions."""
+    """Return the answer to the client at ``peer``. For the event loop of the sessions."""
     stream, _, number = (unquote(part) for part in request.path.removeprefix(_PATH).partition("/"))
     if request.method == "DELETE" and number:
         ended = await sessions.end(number)
@@ -133,15 +127,11 @@ async def _answer(
     except webrtc_sessions.FullError as error:
         return text(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "10"})
     except webrtc_sessions.RefusedError as error:
-        return text(HTTPStatus.NOT_ACCEPTABLE, f"H.264 cannot be agreed upon: {error}")
+        return text(HTTPStatus.NOT_ACCEPTABLE, f"no H.264 video for this offer: {error}")
     return Response(
         HTTPStatus.CREATED, _SDP, answer.encode(), {"Location": f"{_PATH}{quote(stream, safe='')}/{number}"}
     )
 
-
-# The sink of live video in browsers: a page with every stream, and the addresses of WHEP for other players.
-
-log = logging.getLogger("edgert.sink")
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; media-src blob:; img-src data:; "
@@ -156,14 +146,13 @@ _FILES = {
 
 
 class WebrtcSink:
-    """WebRTC server: ``/`` and ``/streams.json`` for browsers, ``/whep/STREAM`` for WHEP players.
+    """Sink that serves live video: ``/`` and ``/streams.json`` for browsers, ``/whep/STREAM`` for WHEP players.
 
     Args:
         address: host and port to listen on; port 0 picks a free one, see :attr:`url`.
-        access: who may ask, and by HTTP or HTTPS.
 
     Attributes:
-        whep: the video of every stream.
+        whep: video of every stream.
     """
 
     open_to_all = changed_at = ()
@@ -186,16 +175,16 @@ class WebrtcSink:
         """Start listening.
 
         Raises:
-            DeviceError: nothing can encode, or the address is in use or none of this machine's.
+            DeviceError: nothing can encode, or the address is in use or does not belong to this machine.
         """
         self._choice.check()
-        own = listen(self._host, self._port, f"stages.{self.name}")
-        self._server = HttpServer(self._host, own, self._access, self, f"edgert:{self.name}")
+        listener = listen(self._host, self._port, f"stages.{self.name}")
+        self._server = HttpServer(self._host, listener, self._access, self, f"edgert:{self.name}")
         self._port = self._server.port
         log.info("%s: live video at %s", self.name, self.url)
 
     def process(self, result: Result) -> None:
-        """Show the result to everybody who watches; never wait."""
+        """Show the result to all viewers, without waiting for any."""
         self.whep.show(result)
 
     def close(self) -> None:
@@ -206,7 +195,7 @@ class WebrtcSink:
             self._server = None
 
     async def answer(self, exchange: Exchange, request: Request) -> Response:
-        """Return the answer to a request outside of ``/whep/``."""
+        """Return the answer to a request that is not below ``/whep/``."""
         if request.path == "/streams.json":
             return Response(HTTPStatus.OK, "application/json", json.dumps(self.whep.streams).encode())
         if request.path not in _FILES:

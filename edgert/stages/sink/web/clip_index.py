@@ -1,4 +1,4 @@
-"""Recordings of events that the live page plays: files that the index of a ``record`` sink names, and no others."""
+"""Recordings of events that the live page plays: only files in the index of a ``record`` sink."""
 
 import json
 import re
@@ -9,39 +9,41 @@ from pathlib import Path
 from edgert.stages.sink.web.http_exchange import Response
 
 _REMEMBERED = 1000
-_READ_BYTES = 1 << 22  # of the index, at once: what is older belongs to events that are no longer shown
+_READ_BYTES = 1 << 22  # the end of the index that is read; older lines are of events that are no longer shown
 PART_BYTES = 1 << 22
-"""How much of a file one answer has: players ask for the next part."""
+"""Maximum size of one answer; players then ask for the next part."""
 RANGE = re.compile(r"bytes=(?!-$)(\d{0,15})-(\d{0,15})")
 _TYPES = {".mp4": "video/mp4", ".mov": "video/quicktime", ".mkv": "video/x-matroska"}
 
 
 class ClipIndex:
-    """The files of an index, by the events that they show. Not thread-safe.
+    """The files of an index, by event. Not thread-safe.
 
     Args:
-        index: the file; it need not exist yet.
+        index: path of the index, which need not exist yet.
+
+    Attributes:
+        count: number of lines read so far.
     """
 
     def __init__(self, index: Path) -> None:
         self._index, self._read_bytes = index, 0
         self._paths = OrderedDict[str, Path]()
         self.count = 0
-        """Lines read so far."""
 
     def refresh(self) -> None:
-        """Read what was added to the index."""
+        """Read the lines that were added to the index."""
         try:
             with self._index.open("rb") as file:
                 size = file.seek(0, 2)
                 if size < self._read_bytes:  # it was replaced
                     self._read_bytes = 0
-                file.seek(max(self._read_bytes, size - _READ_BYTES))
+                begin = file.seek(max(self._read_bytes, size - _READ_BYTES))
                 new = file.read(_READ_BYTES)
-        except OSError:  # nothing is recorded yet, or the disk is away
+        except OSError:  # nothing is recorded yet, or the disk is gone
             return
         complete = new[: new.rfind(b"\n") + 1]
-        self._read_bytes = size - len(new) + len(complete)
+        self._read_bytes = begin + len(complete)
         for line in complete.splitlines():
             self._add(line)
 
@@ -49,7 +51,7 @@ class ClipIndex:
         try:
             row = json.loads(line)
             path, ids = self._index.parent / row["path"], [str(event["id"]) for event in row.get("events") or ()]
-        except (ValueError, KeyError, TypeError):  # half a line: reading began inside it, or a power cut ended it
+        except (ValueError, KeyError, TypeError):  # part of a line: reading began inside it, or a power cut ended it
             return
         self.count += 1
         if path.resolve().is_relative_to(self._index.parent.resolve()) and path.suffix in _TYPES:
@@ -60,15 +62,19 @@ class ClipIndex:
             self._paths.popitem(last=False)
 
     def address(self, event: str) -> str:
-        """Return the page's address for the recording of an event; empty where there is none."""
+        """Return the path on the page of an event's recording; empty where there is none."""
         path = self._paths.get(event)
         return f"/clips/{event}{path.suffix}" if path is not None and path.is_file() else ""
 
     def part(self, address: str, wanted: str) -> Response | None:
-        """Return the part of a recording that a ``Range`` header asks for (RFC 9110, section 14), or the first part.
+        """Return the part of a recording that a ``Range`` header requests (RFC 9110, section 14), else the first part.
+
+        Args:
+            address: path on the page.
+            wanted: ``Range`` header; empty without one.
 
         Returns:
-            None where there is no such file.
+            The answer; None where there is no such recording.
         """
         found = re.fullmatch(r"/clips/([0-9a-f]{1,64})(\.\w+)", address)
         path = self._paths.get(found[1]) if found else None

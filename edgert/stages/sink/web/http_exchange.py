@@ -23,7 +23,7 @@ _SAFETY = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Request of a client; ``headers`` by name in lower case."""
+    """The request of a client; ``headers`` are by name in lower case."""
 
     method: str
     path: str
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer that is complete; ``headers`` beside those that every answer has."""
+    """A complete answer; ``headers`` are those beside the ones of every answer."""
 
     status: HTTPStatus
     content_type: str
@@ -42,7 +42,11 @@ class Response:
 
 
 class RefusedError(Exception):
-    """A request that cannot be answered; ``response`` says why."""
+    """A refusal of a request.
+
+    Attributes:
+        response: answer with the reason.
+    """
 
     def __init__(self, status: HTTPStatus, line: str) -> None:
         super().__init__(line)
@@ -56,7 +60,7 @@ def text(status: HTTPStatus, line: str, headers: Mapping[str, str] | None = None
 
 
 class Exchange:
-    """The only request of a connection, and its response. Every response announces the end of the connection."""
+    """The only request of a connection, and its response. Every response says that the connection ends."""
 
     def __init__(self, client: Connection) -> None:
         self.client = client
@@ -68,7 +72,7 @@ class Exchange:
 
         Raises:
             RefusedError: it is malformed.
-            OSError: the client left before.
+            OSError: the client left.
         """
         event = await self._next_event()
         if not isinstance(event, h11.Request):
@@ -76,7 +80,7 @@ class Exchange:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
         if event.http_version not in (b"1.0", b"1.1"):
             raise RefusedError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "expected HTTP/1.1")
-        if {"content-length", "transfer-encoding"} <= headers.keys():  # a proxy may take the other one for the end
+        if {"content-length", "transfer-encoding"} <= headers.keys():  # a proxy may find another end of the request
             raise RefusedError(HTTPStatus.BAD_REQUEST, "Content-Length and Transfer-Encoding in one request")
         try:
             address = urlsplit(event.target.decode("latin-1"))
@@ -92,7 +96,7 @@ class Exchange:
 
         Raises:
             RefusedError: it is malformed, or larger than ``limit`` bytes.
-            OSError: the client left before.
+            OSError: the client left.
         """
         if self._announced > limit:
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {limit} bytes")
@@ -106,7 +110,7 @@ class Exchange:
         return body
 
     async def begin(self, status: HTTPStatus, content_type: str, headers: Mapping[str, str] | None = None) -> None:
-        """Send the head of a response. Its body, given to :meth:`write`, ends with the connection at the latest."""
+        """Send the head of a response, whose body follows by :meth:`write` and may last as long as the connection."""
         await self._send(_head(Response(status, content_type, b"", headers or {})))
 
     async def write(self, data: bytes) -> None:

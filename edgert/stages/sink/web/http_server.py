@@ -1,7 +1,8 @@
-"""The HTTP server of the live page and of ``sink: webrtc``: one thread, which never waits for a client.
+"""The HTTP server of the live page and of ``sink: webrtc``, in one thread that never waits for a client.
 
-It is read only, but for WebRTC viewers that come and leave, and ``/control`` where there is a token. Connections are
-limited by :mod:`~edgert.stages.sink.tcp_server`; HTTP is h11's, in :mod:`~edgert.stages.sink.web.http_exchange`.
+Requests change nothing, except for WebRTC viewers that join and leave, and ``/control`` where there is a token.
+:mod:`~edgert.stages.sink.tcp_server` limits connections; h11 does HTTP, in
+:mod:`~edgert.stages.sink.web.http_exchange`.
 """
 
 import base64
@@ -27,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 _WHEP = "/whep/"
 _NO_TOKEN = text(
     HTTPStatus.UNAUTHORIZED,
-    "this page wants its token, as the password or as Authorization: Bearer",
+    "this page needs its token, as the password or as Authorization: Bearer",
     {"WWW-Authenticate": 'Basic realm="edgert", charset="UTF-8", Bearer realm="edgert"'},
 )
 
@@ -37,15 +38,16 @@ class Access:
     """Access rules of a server.
 
     Attributes:
-        token: as ``Authorization: Bearer``, or as the password of ``Basic``, which browsers ask for; empty: anybody.
-        tls: the server's certificate; None: HTTP.
+        token: secret that clients send as ``Authorization: Bearer``, or as the password of ``Basic``, which browsers
+            ask for; empty: anybody has access.
+        tls: certificate of the server; None: HTTP without encryption.
     """
 
     token: str = field(default="", repr=False)
     tls: SSLContext | None = None
 
     def allows(self, authorization: str) -> bool:
-        """Return whether the ``Authorization`` header of a request has the token."""
+        """Return whether an ``Authorization`` header has the token."""
         scheme, _, given = authorization.partition(" ")
         if scheme.lower() == "basic":
             try:
@@ -59,12 +61,13 @@ class Whep(Protocol):
     """Handler of WebRTC viewers."""
 
     async def answer(self, exchange: Exchange, request: Request, address: str) -> Response:
-        """Return the answer to a request for an address of WHEP.
+        """Return the answer to a request below ``/whep/``.
 
         Args:
-            exchange: gives the request's body.
-            request: what the client asks for.
-            address: the IP address of this machine that video is sent from.
+            exchange: exchange with the client, for the request's body.
+            request: request of the client.
+                request: request of the client.
+            address: IP address of this machine that video is sent from.
         """
         ...
 
@@ -88,7 +91,7 @@ class Site(Protocol):
         ...
 
     async def answer(self, exchange: Exchange, request: Request) -> Response | None:
-        """Return the answer to a request; None where it was sent already."""
+        """Return the answer to a request; None if it was sent already."""
         ...
 
 
@@ -96,29 +99,25 @@ class HttpServer:
     """HTTP server of a site, from its construction until :meth:`stop`.
 
     Args:
-        host: the address as the pipeline file has it.
-        own: the listening socket; see :func:`~edgert.stages.sink.tcp_server.listen`.
-        name: of the thread.
+        host: ``host:`` of the pipeline file.
+        listener: listening socket, from :func:`~edgert.stages.sink.tcp_server.listen`.
+        name: name of the thread.
     """
 
-    def __init__(self, host: str, own: socket.socket, access: Access, site: Site, name: str) -> None:
+    def __init__(self, host: str, listener: socket.socket, access: Access, site: Site, name: str) -> None:
         self._access, self._site = access, site
-        self._address, self.port = own.getsockname()[:2]
-        # The names by which browsers may call a server that only this machine reaches; none: any name.
+        self._address, self.port = listener.getsockname()[:2]
+        # Names by which browsers may call a server that only this machine can reach; empty: any name.
         self._names = frozenset({"localhost", "127.0.0.1", "::1", host}) if is_loopback(host) else frozenset[str]()
-        server = TcpServer(own, access.tls, self, limits.PAGE_CONNECTIONS)
-        self._thread = LoopThread(name, server.run(), self.on_error)
+        server = TcpServer(listener, access.tls, self, limits.PAGE_CONNECTIONS)
+        self._thread = LoopThread(name, server.run())
 
     def stop(self) -> None:
         """Stop listening and end every connection, within half a second."""
         self._thread.stop()
 
-    def on_error(self, error: BaseException) -> None:
-        """Write an unexpected error to the log, not to the terminal."""
-        _LOG.debug("a request failed", exc_info=error)
-
     async def read(self, client: Connection) -> tuple[Exchange, Request | Response]:
-        """Return the request of a client, or the answer to a malformed one."""
+        """Return the exchange with a client, and its request, or the answer to a malformed one."""
         exchange = Exchange(client)
         try:
             return exchange, await exchange.request()
@@ -126,7 +125,7 @@ class HttpServer:
             return exchange, error.response
 
     async def answer(self, client: Connection, request: tuple[Exchange, Request | Response]) -> None:
-        """Send the answer to what :meth:`read` returned."""
+        """Answer the request that :meth:`read` returned."""
         exchange, parsed = request
         response = parsed if isinstance(parsed, Response) else await self._response(exchange, parsed)
         if response is not None:
@@ -148,14 +147,14 @@ class HttpServer:
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - an error in one answer must not end the server
-            self.on_error(error)
-            return text(HTTPStatus.INTERNAL_SERVER_ERROR, "it failed; the log has more")
+            _LOG.debug("%s: the request failed", request.path, exc_info=error)
+            return text(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed; the log has more")
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return why a request is not answered: by its host, its token or its method."""
+        """Return the answer that refuses a request for its host, token or method; None for a valid one."""
         if self._names and _host_name(request.headers.get("host", "")) not in self._names:
-            # A web page of somebody else's may point its own name at this machine (DNS rebinding). Only names are
-            # compared: through a tunnel the port is another one.
+            # A hostile web page may point its own name at this machine (DNS rebinding). Ports are not compared, because
+            # a tunnel changes them.
             return text(HTTPStatus.FORBIDDEN, "unknown Host header")
         is_known = self._access.allows(request.headers.get("authorization", ""))
         if request.path not in self._site.open_to_all and not is_known:

@@ -1,4 +1,4 @@
-"""The sink of the live page in the browser: every camera with its boxes, events, and how the pipeline is doing."""
+"""Sink that serves the live page: every camera with its boxes, events, and the state of the pipeline."""
 
 from __future__ import annotations
 
@@ -26,23 +26,21 @@ _JOIN_S = 0.1
 
 
 class HttpSink:
-    """Server of the live page and its addresses, which docs/live.md lists.
+    """Sink that serves the live page; docs/live.md lists its addresses.
 
-    Images are encoded only while somebody looks, in a thread of their own, and only the newest. Without a draw stage
-    before it, boxes, labels, masks, keypoints and zones are drawn here. It holds one frame of each camera, the newest.
+    Only the newest images are encoded, in a thread of their own, and only while somebody looks. Where no draw stage
+    did, boxes, labels, masks, keypoints and zones are drawn here. The newest frame of each camera stays in use.
 
     Args:
-        host: on a loopback address only this machine may ask, by a loopback name. Any other address opens the page
-            to the network.
-        port: 0 picks a free one; see :attr:`url`.
-        stats: returns the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` does. Added are its
-            budgets ``promised`` and the sources it needs, ``required``. ``/metrics`` also reads ``totals`` and
+        host: address to listen on. With a loopback address, only this machine has access, by a loopback name.
+        port: port to listen on; 0 picks a free one, see :attr:`url`.
+        stats: function that returns the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` does, with
+            the budgets ``promised`` and the necessary sources ``required``. ``/metrics`` also reads ``totals`` and
             ``folders``.
-        access: who may ask, and by HTTP or HTTPS.
-        clips: index of recordings that it plays; it gives nothing else from the disk.
-        video: video of cameras that are looked at alone; None: they are shown as images.
-        swap_page: the report of the newest swap of a model, as HTML.
-        control: answers requests to change the pipeline, of clients that have the token.
+        clips: index of the recordings to play. No other file of the disk is served.
+        video: live video of single cameras; None: they are shown as images.
+        swap_page: function that returns the report of the newest swap of a model, as HTML.
+        control: function that answers requests to change the pipeline, from clients with the token.
     """
 
     def __init__(
@@ -71,15 +69,15 @@ class HttpSink:
         return "" if self._server is None else address_of(self._host, self._server.port, self._access)
 
     def open(self) -> None:
-        """Start listening. Raises DeviceError: the address is in use, or is none of this machine's."""
-        own = listen(self._host, self._port, f"stages.{self.name}")
+        """Start listening. Raises DeviceError where the address is in use, or does not belong to this machine."""
+        listener = listen(self._host, self._port, f"stages.{self.name}")
         self._images.open()
         worker = Worker("edgert:http-images")
         events = EventLog(self._images, worker.submit)
         clips = ClipIndex(self._clips) if self._clips is not None else None
         source = Source(self._images, self._stats, events, clips, self._video, self._swap_page, self._control)
         self._page = LivePage(source, self._access, worker)
-        self._server = HttpServer(self._host, own, self._access, self._page, "edgert:http")
+        self._server = HttpServer(self._host, listener, self._access, self._page, "edgert:http")
         worker.start()
         self._worker, self._events = worker, events
         _LOG.info("%s: live page at %s", self.name, self.url)
@@ -87,7 +85,7 @@ class HttpSink:
             self._warn()
 
     def process(self, result: Result) -> None:
-        """Show the result to everybody who looks; never wait for anybody."""
+        """Show the result to all viewers, without waiting for any."""
         self._images.show(result)
         if self._video is not None:
             self._video.show(result)
@@ -95,7 +93,7 @@ class HttpSink:
             self._events.add(result)
 
     def forget(self, name: str) -> None:
-        """Show no longer a camera that was removed, or what a stage made before it was replaced."""
+        """Stop showing a camera that was removed, or the records of a stage that was replaced."""
         self._images.forget(name)
 
     def close(self) -> None:
@@ -115,6 +113,6 @@ class HttpSink:
     def _warn(self) -> None:
         about = self.name, self.url
         if not self._access.token:
-            _LOG.warning("%s: anybody who reaches %s sees its cameras and state; token: asks for one", *about)
+            _LOG.warning("%s: anybody who can reach %s sees its cameras and state. fix: token:", *about)
         elif self._access.tls is None:
-            _LOG.warning("%s: token and images come and go unencrypted at %s; tls: {cert: …, key: …}", *about)
+            _LOG.warning("%s: token and images are sent unencrypted at %s. fix: tls: {cert: …, key: …}", *about)

@@ -1,4 +1,4 @@
-"""The newest image of every camera, for any number of viewers, none of whom can delay the pipeline."""
+"""The newest image of every camera, for any number of viewers, without delay for the pipeline."""
 
 import logging
 import threading
@@ -19,11 +19,11 @@ from edgert.stages.draw import ImagePainter, Overlay, current_outputs
 from edgert.stages.zones.areas import Zones
 
 LARGE_PX = 1280
-"""The most that the image of one camera alone is wide."""
+"""Maximum width of the image of a single camera."""
 TILES_PX = {180: 480, 260: 480, 380: 640, 540: 640, 800: LARGE_PX}
-"""Width of a tile of the wall on the viewer's screen → the most that its image is wide."""
+"""Maximum width of a tile's image, by the tile's width on the viewer's screen."""
 ELEMENTS = ("boxes", "labels", "masks", "keypoints", "zones")
-"""What is drawn where no draw stage has drawn."""
+"""Elements that are drawn where no draw stage did."""
 _QUALITY, _TILE_QUALITY = 80, 70
 _TABLE_ROWS = 50
 _LOG = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Camera:
-    """The newest result of a camera; ``jpegs`` by tile: the number of the result that each shows, and its bytes."""
+    """The newest result of a camera; ``jpegs`` has, by tile, the number of the result that is shown, and the JPEG."""
 
     result: Result
     number: int
@@ -40,9 +40,9 @@ class _Camera:
 
 
 class LiveImages:
-    """Newest result of each camera, with its lease.
+    """The newest result of each camera, with its lease.
 
-    An image is drawn and encoded when the first viewer asks for it, once for all viewers.
+    An image is drawn and encoded once for all viewers, when the first asks for it.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class LiveImages:
         self._closed = False
 
     def show(self, result: Result) -> None:
-        """Replace the newest result of its camera; this takes a few microseconds."""
+        """Replace the newest result of a camera, within a few microseconds."""
         stream = result.frame.stream
         if stream not in self._cameras and len(self._cameras) >= limits.PAGE_STREAMS:
             if not self._is_full:
@@ -73,7 +73,7 @@ class LiveImages:
             self._cameras[stream] = _Camera(result, self._number, time.monotonic(), jpegs)
         if before is not None:
             before.result.frame.lease.release()
-        if self._closed:  # in the meantime
+        if self._closed:  # by another thread, in the meantime
             self.close()
 
     def forget(self, name: str) -> None:
@@ -101,11 +101,11 @@ class LiveImages:
 
     @property
     def newest(self) -> str:
-        """Return the camera whose result came last; empty before the first."""
+        """The camera whose result came last; empty before the first."""
         return self._newest
 
     def numbers(self) -> dict[str, int]:
-        """Return the number of each camera's newest result; a newer result of any camera has a higher number."""
+        """Return the number of each camera's newest result. Numbers rise with time, over all cameras."""
         with self._lock:
             return {name: camera.number for name, camera in self._cameras.items()}
 
@@ -113,7 +113,7 @@ class LiveImages:
         """Return name, number and JPEG of the newest image of each camera that has one.
 
         Args:
-            tiles_px: of each camera, a width of :data:`TILES_PX`; 0: its image alone.
+            tiles_px: a width of :data:`TILES_PX` by camera; 0: the image of the single camera.
         """
         return [(name, *found) for name, px in tiles_px.items() if (found := self._jpeg(name, px)) is not None]
 
@@ -133,7 +133,7 @@ class LiveImages:
             camera.result.frame.lease.release()
 
     def drawn(self, result: Result, tile_px: int = 0) -> np.ndarray:
-        """Return a result as viewers see it in a tile of a width of :data:`TILES_PX`, or alone: (h, w, 3) BGR."""
+        """Return a result as (h, w, 3) BGR, drawn for a tile of a width of :data:`TILES_PX`, or large for 0."""
         with self._encoding:
             images, overlay, drawn = self._images[tile_px], self._overlays[tile_px], result.image
             most = TILES_PX.get(tile_px, LARGE_PX)
@@ -141,16 +141,16 @@ class LiveImages:
             if drawn is None:
                 image = images.paint(result, width, lambda size: overlay.shapes(size, result))
                 result = replace(result, image=image)
-            elif width < drawn.shape[1] and most < LARGE_PX:  # the image of a draw stage is shown large as it is
+            elif width < drawn.shape[1] and most < LARGE_PX:  # a draw stage's image is not scaled to be shown large
                 result = replace(result, image=images.paint(result, width, lambda _: ()))
             return images.host_image(result)
 
     def table(self, stream: str = "") -> Mapping[str, Any]:
-        """Return the newest result of a camera, or of any, as plain data.
+        """Return the newest result of a camera, or of all cameras, as plain data.
 
         Returns:
-            ``stream``, ``frame``, ``objects`` (stage, label, score, id) and ``places``: zones and lines, whose points
-            are fractions of the frame's width and height.
+            ``stream``, ``frame``, ``objects`` (stage, label, score, id) and ``places``: zones and lines, with points in
+            fractions of the frame's width and height.
         """
         with self._lock:
             camera = self._cameras.get(stream or self._newest)
@@ -171,7 +171,7 @@ class LiveImages:
         }
 
     def streams(self) -> dict[str, dict[str, Any]]:
-        """Return ``frame``, ``size`` in pixels and ``age_s`` of what is shown of each camera."""
+        """Return ``frame``, ``size`` in pixels and ``age_s`` of each camera's newest result."""
         now = time.monotonic()
         with self._lock:
             cameras = sorted(self._cameras.items())
@@ -186,9 +186,9 @@ class LiveImages:
 
 
 def _width(width: int, most: int) -> int:
-    """Return how wide an image of this width is shown.
+    """Return the width at which an image of some width is shown, at most ``most``.
 
-    Tiles are a half or a quarter as wide: OpenCV averages entire pixels many times as fast as parts of them.
+    Tiles have a half or a quarter of the width, because OpenCV averages entire pixels many times faster than parts.
     """
     while most < LARGE_PX and width > most:
         width //= 2

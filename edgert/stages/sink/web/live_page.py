@@ -1,4 +1,4 @@
-"""The site of the live page: its addresses, with a thread that encodes images and one that makes the other answers."""
+"""The addresses of the live page. One thread encodes images, and one makes the other answers."""
 
 import asyncio
 import base64
@@ -26,12 +26,12 @@ from edgert.stages.sink.web.http_server import Access, Whep
 from edgert.stages.sink.web.live_images import LARGE_PX, TILES_PX, LiveImages
 
 _T = TypeVar("_T")
-_SHARED_S = 0.2  # for so long an answer is given to everybody who asks
-_REPEAT_S = 2.0  # without a new image the last one is sent again, which shows whether the viewer has left
+_SHARED_S = 0.2  # time for which one answer serves all clients
+_REPEAT_S = 2.0  # without a new image, the last one is sent again, which shows whether the viewer has left
 _TICK_S = 1 / 60
 _IMAGE_HZ, _TILES_HZ = 30.0, 80.0
-"""The most that a viewer is sent each second: images of one camera, and tiles of all cameras together."""
-_TILE_PX = 380  # on the screen, where the viewer does not name a width
+"""Maximum rate of images for a viewer: of one camera, and of all cameras together."""
+_TILE_PX = 380  # width on the screen, where the viewer does not name one
 _PHONE_PX = 660
 _SEND_BUFFER_BYTES = 1 << 18  # a few images
 _BOUNDARY, _JSON = b"edgert-image", "application/json"
@@ -43,7 +43,7 @@ _HEALTH = {"/healthz": health.stuck, "/readyz": health.unready}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Contents of the live page: images, the run's state, events, recordings, live video, and a swap's report."""
+    """The contents of the live page; see :class:`~edgert.stages.sink.web.http_sink.HttpSink`."""
 
     images: LiveImages
     stats: Callable[[], Mapping[str, Any]]
@@ -55,10 +55,10 @@ class Source:
 
 
 class LivePage:
-    """The addresses of the live page. Use it in the thread of its server's event loop.
+    """The addresses of the live page. For use in the thread of its server's event loop.
 
     Args:
-        worker: encodes images; running.
+        worker: running thread that encodes images.
     """
 
     open_to_all, changed_at = _HEALTH, (_CONTROL,)
@@ -82,7 +82,7 @@ class LivePage:
         self._changer.stop()
 
     async def answer(self, exchange: Exchange, request: Request) -> Response | None:
-        """Return the answer to a request; None where it was sent already."""
+        """Return the answer to a request; None if it was sent already."""
         source, path = self._source, request.path
         if path in ("/stream.mjpg", "/wall"):
             return await self._stream(exchange, request)
@@ -112,7 +112,7 @@ class LivePage:
         return _event_image(source, path) or text(HTTPStatus.NOT_FOUND, "not found")
 
     async def _share(self, key: str, make: Callable[[], Response]) -> Response:
-        """Return an answer that is at most 0.2 s old: many clients cost no more than one."""
+        """Return an answer that is at most 0.2 s old, so that many clients cost no more than one."""
         ended_s, task = self._shared.get(key, (0.0, None))
         if task is None or (task.done() and time.monotonic() - ended_s >= _SHARED_S):
             task = asyncio.ensure_future(self._run(self._answerer, make))
@@ -126,11 +126,11 @@ class LivePage:
     async def _control(self, exchange: Exchange, request: Request) -> Response:
         """Return the answer to a request to change the pipeline.
 
-        It wants the token as ``Bearer``, and JSON: no web page of somebody else's has a browser send these.
+        It must have the token as ``Bearer``, and JSON, which a browser does not send for another site's page.
         """
         is_bearer = request.headers.get("authorization", "").lower().startswith("bearer ")
         if not self._access.token or not is_bearer:
-            line = "changes want token: of the sink, as Authorization: Bearer"
+            line = "changes need the sink's token:, as Authorization: Bearer"
             return text(HTTPStatus.FORBIDDEN, line)
         if request.method != "POST" or request.headers.get("content-type", "") != _JSON:
             return text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected POST of {_JSON}")
@@ -143,7 +143,7 @@ class LivePage:
         self._changes += 1
         try:
             work = partial(self._source.control, line_of_json, f"address {exchange.client.address}")
-            # a trace takes seconds, for which no change should wait
+            # a trace takes seconds, which changes should not wait for
             worker = PassingWorker("edgert:trace") if _TRACE.search(line_of_json) else self._changer
             answer = await self._run(worker, work)
         finally:
@@ -162,7 +162,7 @@ class LivePage:
             await asyncio.sleep(_TICK_S)
 
     async def _clip(self, exchange: Exchange, request: Request, clips: ClipIndex) -> Response | None:
-        """Return a part of a recording; without a valid ``Range`` header send all of it."""
+        """Return a part of a recording; without a valid ``Range`` header, send all of it."""
         wanted, sent = request.headers.get("range", ""), 0
         part = await self._run(self._answerer, partial(clips.part, request.path, wanted))
         if part is None:
@@ -178,7 +178,7 @@ class LivePage:
         return None
 
     async def _stream(self, exchange: Exchange, request: Request) -> Response | None:
-        """Send images until the viewer leaves; return an answer where there are too many viewers."""
+        """Send images until the viewer leaves; return an answer if there are too many viewers."""
         if not self._viewers.make_room(exchange.client.network):
             line = f"{self._viewers.limit} viewers are watching"
             return text(HTTPStatus.SERVICE_UNAVAILABLE, line, {"Retry-After": "10"})
@@ -192,9 +192,9 @@ class LivePage:
         return None
 
     async def _send_images(self, exchange: Exchange, asked: Mapping[str, str]) -> None:
-        """Send the images of one camera; of the first that has any where none is named.
+        """Send the images of one camera; without a name, of the first that has any.
 
-        On a phone, which shows them ``tile`` pixels wide, they are those of a tile: others have letters too small.
+        A phone, which shows them ``tile`` pixels wide, gets those of a tile, with larger letters.
         """
         images, stream = self._source.images, asked.get("stream")
         shown_px = _pixels(asked, LARGE_PX)
@@ -206,7 +206,7 @@ class LivePage:
             return [stream] if stream in numbers else []
 
         await exchange.write(b"--" + _BOUNDARY + b"\r\n")
-        # The boundary follows at once: browsers show an image when they have seen its end.
+        # The next boundary follows each image at once, because browsers show an image when they get it.
         async for _, _, image in self._new_images(wanted, lambda _: _IMAGE_HZ, lambda _: tile_px):
             head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(image)
             await exchange.write(b"".join((head, image, b"\r\n--", _BOUNDARY, b"\r\n")))
@@ -214,7 +214,7 @@ class LivePage:
     async def _send_wall(self, exchange: Exchange, asked: Mapping[str, str]) -> None:
         """Send small images of all cameras, each after a line of JSON with its name and length.
 
-        Their labels are read where they are shown ``tile`` pixels wide, and the camera ``large`` twice as wide.
+        Their labels are readable at a width of ``tile`` pixels; those of the camera ``large`` at twice the width.
         """
         shown_px = _pixels(asked, _TILE_PX)
 
@@ -234,12 +234,12 @@ class LivePage:
         rate_hz: Callable[[int], float],
         tile_px: Callable[[str], int] = lambda name: 0,
     ) -> AsyncIterator[tuple[str, int, bytes]]:
-        """Yield camera, number and JPEG of every new image; all images again where nothing is new for long.
+        """Yield camera, number and JPEG of every new image; all images again after 2 s without a new one.
 
         Args:
-            wanted: chooses among the cameras that have images.
-            rate_hz: of so many cameras, the most images of each per second.
-            tile_px: width of a camera's tile; 0: its image alone.
+            wanted: function that chooses among the cameras with images.
+            rate_hz: function that returns the maximum rate of each camera, given their number.
+            tile_px: function that returns the width of a camera's tile; 0: the image of a single camera.
         """
         seen, images, sent_s = dict[str, tuple[int, float]](), self._source.images, 0.0
         while True:
@@ -259,7 +259,7 @@ class LivePage:
 
 
 def _pixels(asked: Mapping[str, str], default_px: int) -> int:
-    """Return the width on the screen that a viewer names."""
+    """Return the width on the screen that a viewer requests."""
     text = asked.get("tile", "")
     return int(text) if re.fullmatch(r"\d{1,5}", text, re.ASCII) else default_px
 
@@ -271,9 +271,9 @@ def _tile(shown_px: int) -> int:
 
 @lru_cache(maxsize=1)
 def _page() -> Response:
-    """Return the page with its style and scripts inside.
+    """Return the page with its styles and scripts inside.
 
-    Its Content-Security-Policy allows to run these, to fetch from the page's own origin, and nothing else.
+    Its Content-Security-Policy allows only these, and requests to the page's own origin.
     """
     folder = importlib.resources.files("edgert.stages.sink.web").joinpath("page")
     policy = (
@@ -296,7 +296,7 @@ def _page() -> Response:
 
 
 def _state(source: Source, stream: str, has_control: bool) -> Response:
-    """Return the state of the run with the newest result of a camera; of any camera where ``stream`` is empty."""
+    """Return the state of the run, with the newest result of a camera; of all cameras where ``stream`` is empty."""
     shown = {key: value for key, value in source.stats().items() if key not in ("totals", "folders")}
     changes = source.events.count
     if source.clips is not None:
@@ -338,7 +338,7 @@ def _metrics(source: Source, media_type: str) -> Response:
 
 
 def _health_of(source: Source, path: str, is_known: bool) -> Response:
-    """Return whether the pipeline is well; what is wrong only for clients that have the token."""
+    """Return whether the pipeline is healthy, with what is wrong for clients with the token."""
     found = _HEALTH[path](source.stats())
     lines = (found if is_known else ["not well"]) if found else ["ok"]
     return text(HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK, "\n".join(lines))

@@ -1,4 +1,4 @@
-"""The state of a run for Prometheus. The format is that of ``prometheus_client``; what is not known is left out.
+"""The state of a run for Prometheus, written by ``prometheus_client``. Unknown values are left out.
 
 Names and units follow https://prometheus.io/docs/practices/naming/: base units, and ``_total`` at the end of counters.
 """
@@ -18,7 +18,7 @@ from edgert.runtime.metrics import UPTO_MS
 
 Stats = Mapping[str, Any]
 Sample = tuple[Mapping[str, str], float | None]
-"""Labels, and a value; None: not known."""
+"""Labels and value of a metric; None: the value is not known."""
 
 _RUN = (
     ("start_time_seconds", "When the run began, since 1970.", "started_s"),
@@ -60,9 +60,9 @@ def exposition(stats: Stats, media_type: str) -> tuple[str, bytes]:
     """Return the metrics of a run, as text with its content type.
 
     Args:
-        stats: plain data, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with the pipeline's budgets as
-            ``promised``, :func:`edgert.runtime.recent.totals`, and by stage the ``folders`` that are written to; any of
-            it may be missing.
+        stats: state of the run, from :meth:`edgert.runtime.summary.Summary.to_json`, with the budgets ``promised``, the
+            ``totals`` of :func:`edgert.runtime.recent.totals`, and the output ``folders`` by stage. Any part may be
+            missing.
         media_type: ``application/openmetrics-text``, or ``text/plain`` for the text format of Prometheus.
     """
     registry = CollectorRegistry()
@@ -95,7 +95,7 @@ class RunCollector(Collector):
 
 
 def _metric(name: str, text: str, samples: Iterable[Sample]) -> Metric:
-    """Return a metric, whose kind follows from its name, which is given without the prefix ``edgert_``."""
+    """Return a metric. ``name`` has no prefix ``edgert_``; its ending sets the kind."""
     kind = {"total": "counter", "info": "info"}.get(name.rpartition("_")[2], "gauge")
     metric = Metric(f"edgert_{name if kind == 'gauge' else name.rpartition('_')[0]}", text, kind)
     for labels, value in samples:
@@ -147,11 +147,12 @@ def _stages(stats: Stats) -> Iterator[Metric]:
 
 
 def _with_reason(found: Iterable[tuple[Mapping[str, str], object]]) -> list[Sample]:
+    """Return a sample for each reason, which becomes a label."""
     return [({**labels, "reason": str(reason)}, 1) for labels, reason in found if reason]
 
 
 def _streams(totals: Stats) -> Iterator[Metric]:
-    """Yield what became of each camera's frames at each stage, and at the last stages together."""
+    """Yield latencies and losses of each camera's frames, at each stage and after the last stages."""
     found = [({"stage": name, "stream": stream}, one) for name, of in totals.items() for stream, one in of.items()]
     lasts = dict[str, list[Stats]]()
     for labels, one in found:
@@ -171,7 +172,7 @@ def _streams(totals: Stats) -> Iterator[Metric]:
 
 
 def _histogram(name: str, text: str, series: Iterable[tuple[Mapping[str, str], Sequence[Stats]]]) -> Metric:
-    """Return a histogram; each of its series counts several latencies together."""
+    """Return a histogram, each of whose series sums the counts of several stages."""
     name = f"edgert_{name}"
     metric = Metric(name, text, "histogram")
     for labels, totals in series:
@@ -188,7 +189,7 @@ def _disks(folders: Mapping[str, str]) -> Iterator[Metric]:
     free, size = list[Sample](), list[Sample]()
     for name, path in folders.items():
         folder = Path(path).absolute()
-        while not folder.exists():  # the stage will make it
+        while not folder.exists():  # the stage creates it later
             folder = folder.parent
         with suppress(OSError):  # the disk is gone
             found = os.statvfs(folder)
@@ -220,7 +221,7 @@ def _budgets(budgets: Stats) -> Iterator[Metric]:
     elif used:
         modeled_s, missing_s = used["modeled_s"], used["missing_s"]
         times = {"modeled": modeled_s, "measured": used["covered_s"] - modeled_s, "missing": missing_s}
-        kind = {"kind": "modeled" if modeled_s else "measured"}  # modeled where any of it is
+        kind = {"kind": "modeled" if modeled_s else "measured"}  # modeled if any part is
         yield _metric("power_watts", "Power, the mean of the run.", [(kind, _number(used, "mean"))])
         yield _metric("energy_joules_total", "Energy.", [(kind, _number(used, "total"))])
         known = [({"kind": name}, value) for name, value in times.items()]
@@ -228,7 +229,7 @@ def _budgets(budgets: Stats) -> Iterator[Metric]:
 
 
 def _at(stats: Stats, *keys: str) -> Stats:
-    """Return a part of the statistics; an empty one where there is none."""
+    """Return a part of the statistics, by its path; an empty one where it is missing."""
     for key in keys:
         stats = stats.get(key) or {}
     return stats

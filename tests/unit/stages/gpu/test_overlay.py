@@ -281,11 +281,11 @@ def test_a_window_gets_only_what_it_shows_of_the_gpu(rig: Rig) -> None:
     window, exact, paint = WindowImage(), WindowImage(), drawing()
     for result in (busy_scene(rig.frame(1600, 900), 0, objects=5), paint.process(Result(rig.frame(1600, 900)))):
         before = rig.device.counter.read()
-        shown = window.of(result, (640, 0))
+        shown = window.convert(result, (640, 0))
         after = rig.device.counter.read()
         assert (after.copies - before.copies, after.bytes_copied - before.bytes_copied) == (1, 640 * 360 * 3)
         if result.image is None:
-            wanted = exact.of(busy_scene(frame_of(1600, 900, "nv12"), 0, objects=5), (640, 0))
+            wanted = exact.convert(busy_scene(frame_of(1600, 900, "nv12"), 0, objects=5), (640, 0))
             assert np.abs(shown.astype(int) - wanted).max() <= LEVELS
     window.close()
     paint.close()
