@@ -158,9 +158,9 @@ def test_mqtt_announces_again_when_the_broker_or_home_assistant_was_away(
         home = Home(tmp_path, broker)
         wait_until(lambda: len(configs(retained(broker.port))) == 3)
         broker.kill()
-        wait_until(lambda: "takes nothing" in caplog.text)
+        wait_until(lambda: "cannot send to" in caplog.text)
         broker.start()
-        wait_until(lambda: len(configs(retained(broker.port))) == 3 and "takes messages again" in caplog.text)
+        wait_until(lambda: len(configs(retained(broker.port))) == 3 and "sending to" in caplog.text)
         assert retained(broker.port)["edgert/Süd/status"] == b"online"
         listener = brokers.MqttListener(broker.port, "homeassistant/binary_sensor/#")
         wait_until(lambda: len(configs(dict(listener.messages))) == 3)
@@ -174,7 +174,7 @@ def test_mqtt_announces_again_when_the_broker_or_home_assistant_was_away(
 def test_another_that_says_offline_for_us_is_contradicted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "_LINGERS_S", 0.0)
+    monkeypatch.setattr(mqtt, "_LAST_WILL_S", 0.0)
     with brokers.mosquitto(tmp_path) as broker:
         other = brokers.MqttListener(broker.port, "nothing")
         other.say("edgert/Süd/status", b"online", retain=True)
@@ -265,7 +265,7 @@ def test_a_server_that_is_no_broker(
     other = brokers.Receiver()
     sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{other.port}")
     run(sink, Scene(), 1)
-    wait_until(lambda: "takes nothing" in caplog.text)
+    wait_until(lambda: "cannot send to" in caplog.text)
     sink.close()
     assert "is it an MQTT broker, with TLS or without?" in caplog.text
     other.shutdown()
@@ -338,7 +338,7 @@ def test_kafka_that_is_not_there(
     monkeypatch.setattr(kafka, "TIMEOUT_S", 0.5)
     sink = opened(tmp_path, "kafka", server=f"kafka://127.0.0.1:{brokers.free_port()}")
     run(sink, Scene(), 1)
-    wait_until(lambda: "takes nothing" in caplog.text)
+    wait_until(lambda: "cannot send to" in caplog.text)
     sink.close()
     assert "1 messages were not sent" in caplog.text
 
@@ -440,6 +440,7 @@ CASES: Mapping[str, dict[str, Any]] = {
     "there is no file": {"sink": "webhook", "server": "https://h", "tls": {"ca": "a.pem"}},
     "home_assistant: shows events": {"sink": "mqtt", "server": "mqtt://h", "home_assistant": True},
     "attach: crop shows the object of an event": {"sink": "mqtt", "server": "mqtt://h", "attach": "crop"},
+    "expected base64 behind": {"sink": "webhook", "server": "http://h", "secret": "whsec_x"},
     "body: image sends what attach: makes": {"sink": "webhook", "server": "http://h", "body": "image"},
     "leave nothing out": {"sink": "mqtt", "server": "mqtt://h", "send": "events", "every": "1s"},
     "Port": {"sink": "mqtt", "server": "mqtt://h:99999"},

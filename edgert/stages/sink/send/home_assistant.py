@@ -1,6 +1,6 @@
-"""Home Assistant discovery: every rule is a binary sensor with its own state.
+"""Home Assistant's MQTT discovery: every rule of a camera is a binary sensor.
 
-State is retained until it changes, so that a Home Assistant that starts later knows it, too
+Its state is retained until it changes, so that Home Assistant may start later
 (https://www.home-assistant.io/integrations/mqtt/, https://www.home-assistant.io/integrations/binary_sensor.mqtt/).
 """
 
@@ -17,18 +17,14 @@ from edgert.stages.sink.send.spool import Message
 
 PREFIX = "homeassistant"
 BIRTH = f"{PREFIX}/status"
-"""Topic on which Home Assistant says ``online`` when it starts."""
+"""Topic to which Home Assistant publishes ``online`` when it starts."""
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 _OFF_DELAY_S = 1
-"""Seconds after which a sensor goes off whose events have no end."""
+"""Seconds after which a sensor turns off whose events have no end."""
 
 
 class Sensor(NamedTuple):
-    """A rule of a camera.
-
-    Attributes:
-        lasts: whether its events have an end.
-    """
+    """A rule of a camera; ``lasts`` is whether its events have an end."""
 
     stream: str
     rule: str
@@ -36,7 +32,7 @@ class Sensor(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """Message to publish."""
+    """An MQTT message of discovery or state."""
 
     topic: str
     payload: str
@@ -44,13 +40,16 @@ class Publication(NamedTuple):
 
 
 class Sensors:
-    """The sensors of a pipeline and their states. For one thread.
+    """The sensors of a pipeline and their states. For use in one thread.
 
     Args:
-        pipeline: its name.
-        status: topic that says whether it runs.
-        topic: of the events of a camera's rule.
-        known: the rules that the pipeline file has; others are known by their first event.
+        pipeline: name of the pipeline.
+        status: topic of its status, ``online`` or ``offline``.
+        topic: function that returns the topic of events, given camera and rule.
+        known: sensors of the rules in the pipeline file; others are added with their first event.
+
+    Attributes:
+        own_topics: discovery topics of the sensors of the pipeline file.
     """
 
     def __init__(
@@ -60,17 +59,16 @@ class Sensors:
         self._sensors = {(one.stream, one.rule): one for one in known}
         self._live: dict[tuple[str, str], set[str]] = {key: set() for key in self._sensors}
         self.own_topics = tuple(self._discovery(one) for one in known)
-        """Discovery topics of the sensors in the pipeline file."""
 
-    def announced(self) -> Iterator[Publication]:
-        """Return all that Home Assistant must know when it starts, or we do."""
+    def announce(self) -> Iterator[Publication]:
+        """Yield discovery and state of all sensors, for the start of Home Assistant or of the pipeline."""
         for key, sensor in self._sensors.items():
             yield Publication(self._discovery(sensor), self._config(sensor), True)
             if sensor.lasts:
                 yield self._state(sensor, bool(self._live[key]))
 
-    def after(self, message: Message) -> Iterator[Publication]:
-        """Yield what an event changes. An event of an earlier run changes nothing, because its end is unknown."""
+    def update(self, message: Message) -> Iterator[Publication]:
+        """Yield the changes by an event. An event of an earlier run changes nothing, because its end is unknown."""
         if message.kind != "event" or message.is_earlier:
             return
         key, event = (message.stream, message.rule), _event(message.body)
@@ -88,8 +86,8 @@ class Sensors:
             live.add(number)
         yield self._state(sensor, bool(live))
 
-    def ended(self) -> Iterator[Publication]:
-        """Return the states when the pipeline ends: nothing is seen any more."""
+    def turn_off(self) -> Iterator[Publication]:
+        """Return the states at the end of the pipeline: all sensors are off."""
         return (self._state(one, False) for key, one in self._sensors.items() if self._live[key])
 
     def _state(self, sensor: Sensor, is_on: bool) -> Publication:
@@ -122,10 +120,9 @@ class Sensors:
 
 
 def identifier(*names: str) -> str:
-    """Return what Home Assistant takes in a discovery topic, ``[a-zA-Z0-9_-]+``, another for other names.
+    """Return a unique identifier for names, of the signs of a discovery topic, ``[a-zA-Z0-9_-]+``.
 
-    Names of plain letters and digits are joined as they are. Others are written in such letters, with a digest of what
-    they were.
+    Names of plain letters and digits are joined unchanged. Others are written in such letters, with a digest.
     """
     if all(map(_PLAIN.fullmatch, names)):
         return "_".join(names)

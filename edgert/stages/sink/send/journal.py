@@ -1,8 +1,8 @@
-"""The newest messages of a spool, in a file that takes them faster than a database does.
+"""The newest messages of a spool, in a file that is faster than a database.
 
-A record is one ``write`` into a file whose space was allocated before. The operating system has it then, so it survives
-the process. A checksum separates complete records from those that a power cut left half written or a medium has
-damaged; the search for the next complete record continues behind. Older records are known by their numbers.
+A record is one ``write`` into a file of a fixed size. Then the operating system has it, so it survives the process. A
+checksum tells complete records from those that a power cut or a medium has damaged; the search for the next complete
+record continues behind these. Records of an earlier time have lower numbers.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ Row = tuple[int, float, str, str, str, bytes]
 
 SIZE_BYTES = 2**20
 ROW_BYTES = 64
-"""Approximate bytes of a message beside its text."""
+"""Approximate size of a message beside its body."""
 _FIRST = struct.Struct("<12sq")
-"""The spool's name, and the last number that is no longer needed."""
+"""Head of the file: the spool's name, and the last number that is no longer needed."""
 _LAST = struct.Struct("<12sqI")
-"""The same at the end of the file, with a CRC-32; it counts where the two differ."""
+"""Copy of the head at the end of the file, with a CRC-32; it is valid where the two differ."""
 _ROOM_BYTES = SIZE_BYTES - _LAST.size
 _RECORD = struct.Struct("<II")
-"""Length of the rest, and its CRC-32."""
+"""Head of a record: length of the rest, and its CRC-32."""
 _HEAD = struct.Struct("<qdHHH")
-"""Number, time, and the lengths of kind, stream and rule, which come before the body."""
-_KIND = re.compile(b"result|event")
+"""Number, time, and the lengths of kind, stream and rule. These and the body follow."""
+KINDS = ("result", "event", "crops")
+"""Kinds of messages."""
+_KIND = re.compile("|".join(KINDS).encode())
 _KIND_AT = _RECORD.size + _HEAD.size
-"""Offset of a record's kind, by which the next record is found behind a damaged one."""
+"""Offset of a record's kind, which marks the next record behind a damaged one."""
 
 
 class Journal:
-    """Rows in the order of their numbers. The spool does the locking.
+    """Rows in the order of their numbers, in a file. The spool does the locking.
 
     Args:
-        path: its file, None for none: then rows are in memory alone.
-        owner: the spool's name, 12 ASCII characters.
+        path: path of the file; None: rows are only in memory.
+        owner: name of the spool, 12 ASCII characters.
 
     Attributes:
-        rows: what is in it; after a crash, what was.
-        is_own: whether the rows found in the file are this spool's.
-        size_bytes: what the rows take together.
+        rows: rows in the journal, at first those that the file had.
+        is_own: whether the rows in the file belong to this spool.
+        size_bytes: size of all rows.
     """
 
     def __init__(self, path: Path | None, owner: str) -> None:
@@ -62,11 +64,11 @@ class Journal:
                 os.posix_fallocate(self._file, 0, SIZE_BYTES)
                 self._recover()
             except OSError as error:  # such as a full disk
-                log.warning("%s: %s; the spool does without it", path, error)
+                log.warning("%s: %s; the spool works without it", path, error)
                 self._size = 0
 
     def append(self, row: Row) -> bool:
-        """Store a row; return False where there is no room for it."""
+        """Store a row; return whether there was room for it."""
         number, time_s, kind, stream, rule, body = row
         texts = (kind.encode(), stream.encode(), rule.encode())
         data = b"".join((_HEAD.pack(number, time_s, *map(len, texts)), *texts, body))
@@ -76,7 +78,7 @@ class Journal:
         if self._file >= 0:
             try:
                 os.pwrite(self._file, _RECORD.pack(len(data), zlib.crc32(data)) + data, self._end)
-            except OSError:  # of a disk that is dying; the database says so
+            except OSError:  # the disk fails, which the database reports
                 return False
         self._end = end
         self._add(row)
@@ -87,14 +89,14 @@ class Journal:
         gone = []
         while self.rows and self.rows[0][0] <= last:
             gone.append(self.rows.popleft())
-            self.size_bytes -= size_of(gone[-1])
+            self.size_bytes -= row_size(gone[-1])
         if not self.rows:
             self._end = _FIRST.size
         if gone and self._file >= 0:
-            with suppress(OSError):  # then they come once more after a crash, with the same ids
+            with suppress(OSError):  # after a crash, they are then sent again, with the same ids
                 if self.is_own:
                     self._mark(last)
-                else:  # the other's numbers mean nothing here
+                else:  # the numbers of another spool have no meaning
                     self._clear()
         return gone
 
@@ -105,17 +107,17 @@ class Journal:
             os.close(file)
 
     def drop(self, numbers: Collection[int]) -> None:
-        """Remove the rows with these numbers: they are elsewhere."""
+        """Remove the rows with these numbers, which the database has."""
         kept = [row for row in self.rows if row[0] not in numbers]
         self.forget(kept[0][0] - 1 if kept else self.rows[-1][0])
-        self.rows, self.size_bytes = deque(kept), sum(map(size_of, kept))
+        self.rows, self.size_bytes = deque(kept), sum(map(row_size, kept))
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
-        self.size_bytes += size_of(row)
+        self.size_bytes += row_size(row)
 
     def _mark(self, last: int) -> None:
-        """Write whose the file is, and up to which number its rows are not wanted any more."""
+        """Write the spool's name, and the last number that is no longer needed."""
         head = _FIRST.pack(self._owner, last)
         os.pwrite(self._file, head, 0)
         os.pwrite(self._file, _LAST.pack(self._owner, last, zlib.crc32(head)), _ROOM_BYTES)
@@ -141,7 +143,7 @@ class Journal:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, Row]]:
-    """Find the whole records of a file, and where each ends. Those behind a damaged one are found, too."""
+    """Yield the end and the row of each complete record in a file, also behind damaged ones."""
     at, last = _FIRST.size, -1
     while at + _KIND_AT <= len(data):
         size, checksum = _RECORD.unpack_from(data, at)
@@ -155,13 +157,13 @@ def _records(data: bytes) -> Iterator[tuple[int, Row]]:
             continue
         row = _row(data[begin:end])
         at = end
-        if row is not None and row[0] > last:  # others are of an earlier time
+        if row is not None and row[0] > last:  # lower numbers are from an earlier time
             last = row[0]
             yield end, row
 
 
 def _row(part: bytes) -> Row | None:
-    """Return the row of a record; None where it is none in spite of its checksum."""
+    """Return the row of a record; None for data that is no row, although its checksum is right."""
     number, time_s, *sizes = _HEAD.unpack_from(part)
     texts, begin = [], _HEAD.size
     for one in sizes:
@@ -171,6 +173,6 @@ def _row(part: bytes) -> Row | None:
     return (number, time_s, kind, stream, rule, part[begin:]) if begin <= len(part) else None
 
 
-def size_of(row: Row) -> int:
-    """Return the bytes that a row takes, about."""
+def row_size(row: Row) -> int:
+    """Return the approximate size of a row in bytes."""
     return len(row[5]) + ROW_BYTES

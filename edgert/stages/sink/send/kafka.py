@@ -1,28 +1,28 @@
-"""Kafka, by librdkafka: idempotent, acknowledged by all replicas; a stream's messages have its name as their key."""
+"""Kafka, by librdkafka: idempotent, and acknowledged by all replicas. A message's key is the name of its stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from edgert.stages.sink.send.sender import RefusedError
-from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, filled
+from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
 from edgert.stages.sink.send.spool import Message
 
 PORT = 9092
 
 
 class KafkaPublisher:
-    """A cluster, by one of its brokers. ``options`` are librdkafka's own."""
+    """Publisher to a Kafka cluster, by one of its brokers. ``options`` are settings of librdkafka."""
 
     def __init__(self, server: Server, topic: str, pipeline: str, options: Mapping[str, str]) -> None:
         self._server, self._topic, self._pipeline, self._options = server, topic, pipeline, options
         self.name, self.stable_s, self.stays = server.name(PORT), 0.0, False
         self._producer: Any = None
-        self._wrong: list[tuple[Any, Message]] = []
+        self._failures: list[tuple[Any, Message]] = []
 
     def connect(self) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         from confluent_kafka import KafkaException, Producer
 
         self._server.look_up(self._server.port(PORT))
@@ -33,35 +33,30 @@ class KafkaPublisher:
             raise OSError(str(error.args[0].str())) from error
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
-        self._wrong.clear()
+        self._failures.clear()
         for message in messages:
-            topic = filled(self._topic, self._pipeline, message.stream, message.kind, message.rule)
-            value, key = message.body, message.stream.encode()
+            topic = fill_topic(self._topic, self._pipeline, message.stream, message.kind, message.rule)
+            value, key, done = message.body, message.stream.encode(), partial(self._on_delivery, message)
             try:
-                self._producer.produce(topic, value, key, headers={"id": message.id}, on_delivery=self._noting(message))
+                self._producer.produce(topic, value, key, headers={"id": message.id}, on_delivery=done)
             except BufferError as error:
                 raise OSError("its queue is full") from error
             self._producer.poll(0)
         if self._producer.flush(2 * TIMEOUT_S):
-            raise OSError(f"it acknowledges nothing for {2 * TIMEOUT_S:g} s")
-        for wrong, message in self._wrong:
-            if wrong.name() == "MSG_SIZE_TOO_LARGE":
-                raise RefusedError(wrong.str(), message)
-            raise OSError(wrong.str())
+            raise OSError(f"it acknowledged nothing for {2 * TIMEOUT_S:g} s")
+        for failure, message in self._failures:
+            if failure.name() == "MSG_SIZE_TOO_LARGE":
+                raise RefusedError(failure.str(), message)
+            raise OSError(failure.str())
 
     def close(self) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
 
-    def _noting(self, message: Message) -> Callable[[Any, Any], None]:
-        def note(error: Any, _: Any) -> None:
-            if error is not None:
-                self._wrong.append((error, message))
-
-        return note
+    def _on_delivery(self, message: Message, error: Any, _: Any) -> None:
+        if error is not None:
+            self._failures.append((error, message))
 
     def _settings(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -72,7 +67,7 @@ class KafkaPublisher:
             "message.timeout.ms": int(1000 * TIMEOUT_S),
             "client.id": f"edgert-{self._pipeline}",
             "log_level": 0,
-            "receive.message.max.bytes": 16 * PACKET_BYTES,  # it lists all topics
+            "receive.message.max.bytes": 16 * PACKET_BYTES,  # for the list of all topics
         }
         secure, tls = self._server.scheme == "kafkas", self._server.tls
         if secure or self._server.user:

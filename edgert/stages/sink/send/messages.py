@@ -1,4 +1,4 @@
-"""Messages made of results: which results, how often, and their JSON form."""
+"""Conversion of results into messages: which results, how often, and their JSON form."""
 
 from __future__ import annotations
 
@@ -18,33 +18,31 @@ from edgert.runtime.trace_ids import trace_of
 from edgert.stages.draw import ImagePainter
 from edgert.stages.zones.rules import Events
 
-# JPEG sent with a message: the frame, the object of an event, or every object of a frame.
-
 Attach = Literal["frame", "crop"]
 Box = tuple[float, float, float, float]
 
 LONGEST_PX = 640
 MOST_CROPS = 32
-"""Objects of a frame that are sent."""
+"""Maximum number of a frame's objects that are sent."""
 _CROPS_BYTES = 700_000
-"""Images of a message in base64; a NATS server takes 1 MiB."""
+"""Maximum size of a message's images in base64; a NATS server accepts 1 MiB."""
 _MARGIN = 0.2
 """Margin around a crop, as a fraction of the box's longer side."""
 _QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 80]
 
 
 class Snapshots:
-    """JPEG snapshots, encoded in the caller's thread."""
+    """Encoder of a message's JPEG images: the frame, the object of an event, or every object of a frame."""
 
     def __init__(self, attach: Attach | None = None) -> None:
         self._attach, self._images = attach, ImagePainter()
 
-    def of(self, result: Result, box: Box | None = None) -> dict[str, Any]:
-        """Return an image as plain data: ``type``, ``width``, ``height``, ``data``.
+    def snapshot(self, result: Result, box: Box | None = None) -> dict[str, Any]:
+        """Return an image of a result as plain data: ``type``, ``width``, ``height``, ``data``.
 
         Args:
-            result: with the image.
-            box: x1, y1, x2, y2 in source pixels of a crop; the complete frame without, or where it lies outside.
+            result: result with a frame.
+            box: x1, y1, x2, y2 of a crop in source pixels; None, or a box outside of the frame: the complete frame.
         """
         if self._attach == "crop" and box is not None:
             image = _cut(self._images.host_image(Result(result.frame, {})), box)
@@ -53,9 +51,9 @@ class Snapshots:
         return _jpeg(image, LONGEST_PX)
 
     def crops(self, result: Result, found: Detections) -> list[dict[str, Any]]:
-        """Return the objects of a frame as plain data, each with its row and its image.
+        """Return the :data:`MOST_CROPS` best objects of a frame as plain data, each with its row and its image.
 
-        They are the :data:`MOST_CROPS` with the best scores, smaller where they would be too large for a message.
+        Images are made smaller where they would be too large for a message.
         """
         image = self._images.host_image(Result(result.frame, {}))
         found = replace(found, masks=None, points=None, corners=None)[:MOST_CROPS]
@@ -67,7 +65,7 @@ class Snapshots:
         return [{"row": row, **one, "image": images[row]} for row, one in enumerate(objects)]
 
     def close(self) -> None:
-        """Free buffers."""
+        """Free the buffers."""
         self._images.close()
 
 
@@ -97,34 +95,34 @@ Send = Literal["results", "events", "changes", "crops"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Filter of the results to send.
+    """Choice of the messages to send.
 
     Attributes:
-        send: every result, every event, results whose objects are others than before, or images of all objects.
-        only: the stages whose records are sent; all where empty.
-        every_ns: of each stream, at most one result in this time.
-        attach: an image that goes along: the frame, or the object of an event.
+        send: every result, every event, only results with other objects than before, or images of all objects.
+        only: stages whose records are sent; all where empty.
+        every_ns: least time between two results of a stream.
+        attach: image in each message: the frame, or the object of an event; None: no image.
     """
 
     send: Send = "results"
     only: tuple[str, ...] = ()
     every_ns: int = 0
-    attach: Literal["frame", "crop"] | None = None
+    attach: Attach | None = None
 
 
 class Writer:
     """Converter of results into messages.
 
     Args:
-        choice: what of them.
-        pipeline: its name, which is in every message.
-        name: of the stage.
+        choice: choice of the messages.
+        pipeline: name of the pipeline, for every message.
+        name: name of the stage, for ids.
     """
 
     def __init__(self, choice: Choice, pipeline: str, clock: Clock, name: str = "") -> None:
         self._choice, self._clock = choice, clock
         self._own = hashlib.blake2b(f"{pipeline}/{name}".encode(), digest_size=4).hexdigest().encode()
-        self._result, self._event, self._crops = (  # the head of every message, without the brace that ends it
+        self._result, self._event, self._crops = (  # the beginnings of messages
             json_form.encoded({"schema": VERSION, "kind": kind, "pipeline": pipeline})[:-1] + b","
             for kind in ("result", "event", "crops")
         )
@@ -144,7 +142,7 @@ class Writer:
                 del about["outputs"]
                 about["event"] = event.to_json()
                 if self._snapshots is not None and event.phase != "end":
-                    about["image"] = self._snapshots.of(result, event.box)
+                    about["image"] = self._snapshots.snapshot(result, event.box)
                 yield "event", stream, event.rule, self._event + _traced(result.frame, about)
         elif self._choice.send == "crops":
             objects = self._shortened(result).detections
@@ -157,21 +155,21 @@ class Writer:
         elif self._is_wanted(result, stream):
             about = json_form.plain_result(self._shortened(result), self._clock)
             if self._snapshots is not None:
-                about["image"] = self._snapshots.of(result)
+                about["image"] = self._snapshots.snapshot(result)
             yield "result", stream, "", self._with_id(result.frame, self._result + _traced(result.frame, about))
 
     @property
     def needs_frames(self) -> bool:
-        """Whether messages are made of a frame's pixels, too."""
+        """Whether messages need the pixels of frames."""
         return self._snapshots is not None
 
     def close(self) -> None:
-        """Free image buffers."""
+        """Free the buffers of images."""
         if self._snapshots is not None:
             self._snapshots.close()
 
     def _with_id(self, frame: Frame, body: bytes) -> bytes:
-        """Return a message with an id that is the same on every machine that does the same work on a frame."""
+        """Return a message with an id, if its frame comes from another machine. All machines make the same id."""
         if frame.delivery is None:
             return body
         return b'{"id":"%s-%d-%s",' % (frame.delivery.trace.encode(), frame.index, self._own) + body[1:]
@@ -194,13 +192,13 @@ class Writer:
 
 
 def _traced(frame: Frame, about: dict[str, Any]) -> bytes:
-    """Return the end of a message about a frame, with its trace in front."""
+    """Return the rest of a message about a frame, beginning with its trace."""
     about.pop("trace", None)
     return b'"trace":"%s",' % trace_of(frame).encode() + json_form.encoded(about)[1:]
 
 
 def _objects(found: Detections) -> frozenset[tuple[int, int]]:
-    """Return the objects that are present: track and class, or without a tracker the count of each class."""
+    """Return the present objects: track and class; without a tracker, count and class."""
     classes = found.classes.tolist()
     if found.ids is not None:
         return frozenset(zip(found.ids.tolist(), classes, strict=True))

@@ -1,4 +1,4 @@
-"""MQTT 3.1.1, by Eclipse Paho."""
+"""MQTT 3.1.1 by Eclipse Paho."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from typing import Any
 from edgert.errors import ArtifactError
 from edgert.files import replace_bytes
 from edgert.stages.sink.send.home_assistant import BIRTH, PREFIX, Publication, Sensor, Sensors
-from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, filled
+from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
 from edgert.stages.sink.send.spool import Message
 
 log = logging.getLogger("edgert.send")
 
 PORT, TLS_PORT = 1883, 8883
 _KEEPALIVE_S = 20
-_LINGERS_S = 1.5 * _KEEPALIVE_S + 5
-"""Seconds until a broker notices that a client is gone without a disconnect."""
+_LAST_WILL_S = 1.5 * _KEEPALIVE_S + 5
+"""Seconds until a broker notices that a client is gone, and publishes its last will."""
 _POLL_S = 0.05
 _STABLE_S = 2.0
-"""Seconds after an acknowledgement: brokers send it before they deliver or save. mosquitto saves at the end of a turn
-of its loop."""
+"""Seconds from an acknowledgement until a message is safe: brokers acknowledge before they deliver or save."""
 _ONLINE, _OFFLINE = "online", "offline"
 _TWIN = "two pipelines of the same name disturb one another: give each a name:, or its sink a status: of its own"
-_PRESENT, _COUNTING = Counter[tuple[str, str]](), threading.Lock()
-"""Connected sinks of this process, by broker and status topic: the last one says offline."""
+_PRESENT, _PRESENT_LOCK = Counter[tuple[str, str]](), threading.Lock()
+"""Number of this process's connected sinks, by broker and status topic. The last one publishes offline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +40,10 @@ class Topics:
     """Topic names of messages.
 
     Attributes:
-        pattern: with ``{pipeline}``, ``{stream}``, ``{kind}`` and ``{rule}``.
-        status: says ``online`` or ``offline``, retained; by the broker's last will when this process dies.
-        sensors: what is announced to Home Assistant at the start; None: nothing.
-        announced: file of past announcements, so that those of removed rules are withdrawn; None: they are not.
+        pattern: topic of messages, with ``{pipeline}``, ``{stream}``, ``{kind}`` and ``{rule}``.
+        status: topic of ``online`` or ``offline``, retained, and set by the last will when this process dies.
+        sensors: sensors to announce to Home Assistant at the start; None: Home Assistant is not used.
+        announced: file of past announcements, by which those of removed rules are withdrawn; None: they stay.
     """
 
     pattern: str
@@ -54,10 +53,10 @@ class Topics:
 
 
 class MqttPublisher:
-    """A broker. ``qos`` and ``retain`` are those of every message; with ``qos: 0`` nothing is acknowledged.
+    """Publisher to a broker. ``qos`` and ``retain`` hold for every message; with ``qos: 0`` nothing is acknowledged.
 
-    It is connected from the start to the end of a run, so that ``status`` is true meanwhile. Where another says that we
-    are offline, such as the last will of a connection that broke before, the contrary is said again.
+    It stays connected during a run, so that its status is right. When another client publishes offline there, such as
+    the last will of a broken connection, it publishes online again.
     """
 
     def __init__(self, server: Server, topics: Topics, pipeline: str, qos: int, retain: bool) -> None:
@@ -65,24 +64,23 @@ class MqttPublisher:
         self._port = server.port(TLS_PORT if server.scheme == "mqtts" else PORT)
         self.name = server.name(self._port)
         self.stable_s, self.stays = _STABLE_S if qos else 0.0, True
-        self._status = filled(topics.status, pipeline, "", "status", "")
+        self._status = fill_topic(topics.status, pipeline, "", "status", "")
         self._own = self.name, self._status
         known, self._sensors = topics.sensors, None
         if known is not None:
             self._sensors = Sensors(pipeline, self._status, self._events_topic, known)
         self._client: Any = None
         self._is_present, self._is_first, self._knows_of_twin = False, True, False
-        self._refusals = 0  # connections that ended when we listened
+        self._refusals = 0  # connections that ended after a subscription
         self._is_denied, self._is_born, self._since = threading.Event(), threading.Event(), 0.0
 
     def connect(self) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         from paho.mqtt.client import Client
         from paho.mqtt.enums import CallbackAPIVersion
 
         self._server.look_up(self._port)  # Paho's own look-up has no time-out
         name = f"edgert-{uuid.uuid4().hex[:12]}"
-        # By itself it would connect again unseen, and nobody would send again what had not settled.
+        # Without Paho's own reconnection, after which unfinished messages would not be sent again.
         client: Any = _bounded(Client)(CallbackAPIVersion.VERSION2, client_id=name, reconnect_on_failure=False)
         if self._server.user:
             client.username_pw_set(self._server.user, self._server.password or None)
@@ -102,36 +100,34 @@ class MqttPublisher:
         client.connect(self._server.host, self._port, keepalive=_KEEPALIVE_S)
         client.loop_start()
         if not answered.wait(TIMEOUT_S):
-            raise OSError("it accepts the connection and does not answer: is it an MQTT broker, with TLS or without?")
+            raise OSError("it accepts the connection but does not answer: is it an MQTT broker, with or without TLS?")
         if answer[0].is_failure:
             raise OSError(f"the broker refuses the connection: {answer[0]}")
         self._introduce()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         sent = []
         if self._is_denied.is_set():
             self._is_denied.clear()
             sent.append(self._client.publish(self._status, _ONLINE, qos=1, retain=True))
         if self._is_born.is_set() and self._sensors is not None:
             self._is_born.clear()
-            sent += self._publish(self._sensors.announced())
+            sent += self._publish(self._sensors.announce())
         for message in messages:
-            topic = filled(self._topics.pattern, self._pipeline, message.stream, message.kind, message.rule)
+            topic = fill_topic(self._topics.pattern, self._pipeline, message.stream, message.kind, message.rule)
             sent.append(self._client.publish(topic, message.body, self._qos, self._retain))
             if self._sensors is not None:
-                sent += self._publish(self._sensors.after(message))
-        self._published(sent)
+                sent += self._publish(self._sensors.update(message))
+        self._wait_for_all(sent)
 
     def close(self) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         client, self._client = self._client, None
         if client is None:
             return
         try:
             is_last = self._leaves()
             if client.is_connected() and is_last:
-                for one in self._sensors.ended() if self._sensors is not None else ():
+                for one in self._sensors.turn_off() if self._sensors is not None else ():
                     client.publish(one.topic, one.payload, qos=1, retain=one.retain)
                 client.publish(self._status, _OFFLINE, qos=1, retain=True).wait_for_publish(1.0)
         finally:
@@ -143,7 +139,7 @@ class MqttPublisher:
         self._is_denied.clear()
         self._is_born.clear()
         self._since = time.monotonic()
-        with _COUNTING:
+        with _PRESENT_LOCK:
             self._is_first &= not _PRESENT[self._own]
             _PRESENT[self._own] += 1
             self._is_present = True
@@ -153,36 +149,36 @@ class MqttPublisher:
             self._client.subscribe([(topic, 1) for topic in topics])
         sent = [self._client.publish(self._status, _ONLINE, qos=1, retain=True)]
         if self._sensors is not None:
-            sent += self._publish((*self._gone(), *self._sensors.announced()))
+            sent += self._publish((*self._withdrawals(), *self._sensors.announce()))
         try:
-            self._published(sent)
+            self._wait_for_all(sent)
         except OSError:
-            self._refusals += listens  # some brokers end connections that may only publish
+            self._refusals += listens  # some brokers end the connection of a client that may only publish
             raise
         self._refusals = 0 if listens else self._refusals
         self._is_first = False
-        self._note_announced()
+        self._save_announced()
 
     def _leaves(self) -> bool:
-        """Return whether no other sink of this process has this connection's identity."""
-        with _COUNTING:
+        """Count this sink out; return whether no other sink of this process has the same status topic."""
+        with _PRESENT_LOCK:
             _PRESENT[self._own] -= self._is_present
             self._is_present = False
             return not _PRESENT[self._own]
 
     def _on_message(self, _client: Any, _data: Any, message: Any) -> None:
-        """Handle a message about this client's status, or Home Assistant's. In Paho's thread."""
+        """Handle a message about this client's status, or Home Assistant's. Called in Paho's thread."""
         is_online = message.payload == _ONLINE.encode()
         if message.topic == BIRTH and is_online:
             self._is_born.set()
         if message.topic != self._status:
             return
-        if message.retain:  # as it was before we came
+        if message.retain:  # the status before this connection
             if is_online and self._is_first:
-                self._warn_of_twin(f"said {_ONLINE} before this pipeline began, or one was just cut off; ")
+                self._warn_of_twin(f"was {_ONLINE} before this pipeline began, or one was just cut off; ")
         elif message.payload == _OFFLINE.encode():
             self._is_denied.set()
-            if time.monotonic() - self._since > _LINGERS_S:
+            if time.monotonic() - self._since > _LAST_WILL_S:
                 self._warn_of_twin(f"is set to {_OFFLINE} by another; ")
 
     def _warn_of_twin(self, what: str) -> None:
@@ -191,13 +187,13 @@ class MqttPublisher:
             log.warning("%s: %s %s%s", self.name, self._status, what, _TWIN)
 
     def _events_topic(self, stream: str, rule: str) -> str:
-        return filled(self._topics.pattern, self._pipeline, stream, "event", rule)
+        return fill_topic(self._topics.pattern, self._pipeline, stream, "event", rule)
 
     def _publish(self, some: Iterable[Publication]) -> list[Any]:
         return [self._client.publish(one.topic, one.payload or None, qos=1, retain=one.retain) for one in some]
 
-    def _published(self, sent: Sequence[Any]) -> None:
-        """Wait until all are acknowledged, unless the broker is gone."""
+    def _wait_for_all(self, sent: Sequence[Any]) -> None:
+        """Wait until all messages are acknowledged. Raises OSError where the broker is gone or too slow."""
         if not self._client.is_connected():
             raise OSError("the broker has gone")
         end = time.monotonic() + TIMEOUT_S
@@ -206,13 +202,13 @@ class MqttPublisher:
                 if not self._client.is_connected():
                     break
                 if time.monotonic() > end:
-                    raise OSError(f"the broker acknowledges nothing for {TIMEOUT_S:g} s")
+                    raise OSError(f"the broker acknowledged nothing for {TIMEOUT_S:g} s")
                 one.wait_for_publish(_POLL_S)
             if one.rc != 0 or not one.is_published():
                 raise OSError("the broker has gone")
 
-    def _gone(self) -> list[Publication]:
-        """Take back what the last run announced and the pipeline file has no more."""
+    def _withdrawals(self) -> list[Publication]:
+        """Return the withdrawals of sensors that the last run announced and the pipeline file no longer has."""
         known, gone = self._topics.announced, list[Publication]()
         if known is not None and self._sensors is not None and self._is_first:
             with suppress(OSError, ValueError, TypeError):
@@ -224,18 +220,19 @@ class MqttPublisher:
                         gone += [Publication(str(topic), "", True), Publication(state, "", True)]
         return gone
 
-    def _note_announced(self) -> None:
+    def _save_announced(self) -> None:
+        """Save the announced topics for the next run."""
         if self._topics.announced is not None and self._sensors is not None:
-            with suppress(ArtifactError):  # of a full disk: then it is not taken back
+            with suppress(ArtifactError):  # on a full disk; they are then not withdrawn
                 replace_bytes(self._topics.announced, json.dumps(self._sensors.own_topics).encode())
 
 
 def _bounded(client: Any) -> Any:
-    """Return Paho's class of a client, which has no bound of its own, for brokers that announce packets of 256 MB."""
+    """Return Paho's class of clients with a limit on the size of packets, which brokers may announce up to 256 MB."""
 
     class Bounded(client):  # type: ignore[misc]
         def _sock_recv(self, count: int) -> bytes:
-            """Raise OSError, which ends the connection, for what is too long."""
+            """Receive bytes. Raise OSError, which ends the connection, for too large packets."""
             if count > PACKET_BYTES:
                 raise OSError(f"the broker announces a packet of {count} bytes")
             return bytes(super()._sock_recv(count))

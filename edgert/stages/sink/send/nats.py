@@ -1,6 +1,6 @@
-"""NATS, by its own client: one connection for what is sent and for what is received.
+"""NATS by its own client, for sinks and sources.
 
-With JetStream every message is acknowledged, and a double is dropped there by its id.
+JetStream acknowledges every message, and drops duplicates by their ids.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any, TypeVar
 
 from edgert.runtime.trace_ids import traceparent_of
 from edgert.stages.sink.send.sender import RefusedError
-from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, filled
+from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
 from edgert.stages.sink.send.spool import Message
 
 PORT = 4222
 _CLOSE_S = 1.0
-"""Most seconds for closing a connection."""
+"""Maximum seconds for closing a connection."""
 _TRACE = re.compile(rb'"trace":"([0-9a-f]{32})"')
 _NO_JETSTREAM = "JetStream is off: start nats-server with -js, or for a user's account turn it on"
 _NO_STREAM = f"no JetStream stream takes this subject: nats stream add, or jetstream: false; or {_NO_JETSTREAM}"
 _HEADER_BYTES = 256
-"""Of a message's headers, which count for the server's limit."""
+"""Approximate size of a message's headers, which count for the server's limit."""
 T = TypeVar("T")
 
 
 class NatsConnection:
-    """A connection to a NATS server. It has its own event loop, so that pings are answered while nothing is sent.
+    """A connection to a NATS server. Its event loop answers pings while nothing is sent.
 
-    All methods but :meth:`soon` wait, and raise OSError where the server does not answer or refuses.
+    All methods but :meth:`soon` wait, and raise OSError where the server refuses or does not answer.
 
     Args:
-        title: of this client, in the server's list of connections.
-        limit_bytes: the most that is held of what the server sends at a time; the client has no bound of its own.
+        title: name of this client, in the server's list of connections.
+        limit_bytes: maximum size of unparsed data from the server, which the client itself does not limit.
     """
 
     def __init__(self, server: Server, title: str, limit_bytes: int = PACKET_BYTES) -> None:
@@ -63,7 +63,7 @@ class NatsConnection:
                 loop.call_soon_threadsafe(loop.stop)
 
     def wait(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """Return what a coroutine of this connection returns."""
+        """Run a coroutine in the connection's thread; return its result."""
         from nats.errors import Error
 
         assert self._loop is not None, "open() comes first"
@@ -75,7 +75,7 @@ class NatsConnection:
             raise OSError(reason(error)) from error
 
     def soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Schedule a call in the connection's thread; do nothing where it is closed."""
+        """Start a coroutine in the connection's thread without waiting, unless it is closed."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(lambda: asyncio.ensure_future(work()))
@@ -97,7 +97,7 @@ class NatsConnection:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, and give its descriptors back."""
+    """Run an event loop until it is stopped, and close it."""
     try:
         loop.run_forever()
     finally:
@@ -105,7 +105,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class NatsPublisher:
-    """NATS publisher."""
+    """Publisher to NATS."""
 
     def __init__(self, server: Server, subject: str, pipeline: str, jetstream: bool) -> None:
         self._connection = NatsConnection(server, f"edgert {pipeline}")
@@ -114,13 +114,12 @@ class NatsPublisher:
         self.connect, self.close = self._connection.open, self._connection.close
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         client = self._connection.client
         for number, message in enumerate(messages):
             if len(message.body) + _HEADER_BYTES > client.max_payload:
                 self._connection.wait(self._send(messages[:number]), 2 * TIMEOUT_S)
-                limit = f"the server takes {client.max_payload} (max_payload in its configuration)"
-                raise RefusedError(f"it has {len(message.body)} bytes, and {limit}", message)
+                limit = f"the server accepts {client.max_payload} (max_payload in its configuration)"
+                raise RefusedError(f"it has {len(message.body)} bytes; {limit}", message)
         self._connection.wait(self._send(messages), 2 * TIMEOUT_S)
 
     async def _send(self, messages: Sequence[Message]) -> None:
@@ -128,7 +127,7 @@ class NatsPublisher:
         stream = client.jetstream(timeout=TIMEOUT_S, publish_async_max_pending=len(messages) + 1)
         waiting = []
         for message in messages:
-            subject = filled(self._subject, self._pipeline, message.stream, message.kind, message.rule)
+            subject = fill_topic(self._subject, self._pipeline, message.stream, message.kind, message.rule)
             headers = headers_of(message)
             if self._jetstream:
                 waiting.append(await stream.publish_async(subject, message.body, wait_stall=TIMEOUT_S, headers=headers))
@@ -139,7 +138,7 @@ class NatsPublisher:
 
 
 def headers_of(message: Message) -> Mapping[str, str]:
-    """Return the headers of a message: the id by which doubles are dropped, and its place in a trace (W3C)."""
+    """Return the headers of a message: its id, by which duplicates are dropped, and its W3C trace."""
     headers = {"Nats-Msg-Id": message.id}
     if trace := _TRACE.search(message.body):
         headers["traceparent"] = traceparent_of(trace[1].decode())
@@ -147,14 +146,14 @@ def headers_of(message: Message) -> Mapping[str, str]:
 
 
 def _bounded(limit_bytes: int) -> Any:
-    """Return a client of the package, which has no bound of its own, for servers that announce messages of any size."""
+    """Return a client with a limit on the size of messages, which servers may announce of any size."""
     from nats.aio.client import Client
     from nats.errors import ProtocolError
     from nats.protocol.parser import Parser
 
     class Bounded(Parser):
         async def parse(self, data: bytes = b"") -> None:
-            """Raise ProtocolError, which ends the connection, for what is too long."""
+            """Parse data. Raise ProtocolError, which ends the connection, for too large messages."""
             if len(self.buf) + len(data) > limit_bytes:
                 raise ProtocolError(f"the server sends more than {limit_bytes} bytes at a time")
             await super().parse(data)
@@ -165,11 +164,11 @@ def _bounded(limit_bytes: int) -> Any:
 
 
 async def _ignored(error: Exception) -> None:
-    """Ignore an error between two sends: the next send shows it."""
+    """Ignore an error between two sends, because the next send raises it."""
 
 
 def reason(error: BaseException) -> str:
-    """Return an error of the client in words."""
+    """Return the reason of the client's error, in words."""
     kind = type(error).__name__
     if kind in ("ServiceUnavailableError", "NoRespondersError"):  # whose own text is "code=None"
         return _NO_JETSTREAM

@@ -1,7 +1,7 @@
-"""Recovery of a damaged spool: the readable rows of an SQLite file, page by page.
+"""Recovery of the readable rows of a damaged spool, page by page.
 
-SQLite itself reads nothing below a damaged page of its tree, so the pages that hold rows are read without the tree, as
-the shell's ``.recover`` does (https://www.sqlite.org/fileformat2.html, https://www.sqlite.org/recovery.html).
+SQLite reads nothing below a damaged page of its tree. So pages with rows are read without the tree, as the shell's
+``.recover`` does (https://www.sqlite.org/fileformat2.html, https://www.sqlite.org/recovery.html).
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from edgert.stages.sink.send.journal import Row
+from edgert.stages.sink.send.journal import KINDS, Row
 
 PAGE_BYTES = 1024
-"""Page size of a spool: a commit writes complete pages, and flash wears out."""
+"""Page size of a spool. It is small, because a commit writes complete pages, and flash wears out."""
 MOST_OPENED = 2**30
-"""Most openings of a spool, so that a message's number has 63 bits."""
+"""Maximum openings of a spool, so that a message's number has 63 bits."""
 _LEAF = 0x0D
 _HEADER_BYTES, _SCHEMA_PAGE = 100, 1
 _MOST_PAGES = 2**24
 _WAL_BYTES, _FRAME = 32, struct.Struct(">II8s8s")
 NAME = re.compile(b"[0-9a-f]{12}")
-_KINDS = ("result", "event")
 _INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
 class Left(NamedTuple):
-    """Rows recovered from a spool; ``name`` is empty and ``opened`` 0 where they could not be read."""
+    """Rows recovered from a spool, its name, and how often it was opened; empty and 0 where they cannot be read."""
 
     name: str
     opened: int
@@ -39,7 +38,7 @@ class Left(NamedTuple):
 
 
 def left_of(path: Path) -> Left:
-    """Return what can be read of a spool's file and of the write-ahead log beside it, in the order of the numbers.
+    """Return what is readable of a spool's file and its write-ahead log, in the order of the numbers.
 
     Raises:
         OSError: nothing can be read.
@@ -75,16 +74,16 @@ def _rows(pages: _Pages, found: list[tuple[int, int, int]]) -> Iterator[Row]:
         with suppress(ValueError, IndexError, struct.error, OverflowError):
             _, time_s, *texts, body = pages.values(number, at)
             kind, stream, rule = (one.decode(errors="replace") for one in texts if isinstance(one, bytes))
-            if kind in _KINDS and isinstance(time_s, float | int) and isinstance(body, bytes) and is_whole(body):
+            if kind in KINDS and isinstance(time_s, float | int) and isinstance(body, bytes) and is_whole(body):
                 bodies, last = bodies if rowid == last else set(), rowid
-                if body in bodies:  # an older copy of its page
+                if body in bodies:  # from an older copy of the page
                     continue
                 bodies.add(body)
                 yield rowid, float(time_s), kind, stream, rule, body
 
 
 def _identity(values: list[object]) -> tuple[str, int] | None:
-    """Return a spool's name and how often it was opened, from a row that holds them."""
+    """Return a spool's name and how often it was opened, from their row; None for any other row."""
     name, opened = values
     if isinstance(name, bytes) and NAME.fullmatch(name) and isinstance(opened, int) and 0 < opened < MOST_OPENED:
         return name.decode(), opened
@@ -92,7 +91,7 @@ def _identity(values: list[object]) -> tuple[str, int] | None:
 
 
 class _Part:
-    """A file that is read in parts: what a medium cannot read any more is zero. An absent one is empty."""
+    """A file of which any part can be read. Unreadable parts are zero, and a missing file is empty."""
 
     def __init__(self, path: Path) -> None:
         self.size, self._file = 0, -1
@@ -113,7 +112,7 @@ class _Part:
 
 
 class _Pages:
-    """The pages of a file, those in its write-ahead log before those in the file. Numbers begin at 1."""
+    """The pages of a database, from its write-ahead log or its file. Numbers begin at 1."""
 
     def __init__(self, path: Path) -> None:
         self._file, self._log = _Part(path), _Part(path.with_name(f"{path.name}-wal"))
@@ -133,7 +132,7 @@ class _Pages:
         return self._file.read((number - 1) * self._size, self._size)
 
     def free(self) -> frozenset[int]:
-        """Return the pages that hold nothing any more, as far as their list can be read."""
+        """Return the numbers of unused pages, as far as their list can be read."""
         found, seen = set[int](), set[int]()
         with suppress(IndexError, struct.error):
             (trunk,) = struct.unpack_from(">I", self.page(1), 32)
@@ -147,7 +146,7 @@ class _Pages:
         return frozenset(found | seen)
 
     def cells(self, number: int) -> tuple[int, ...]:
-        """Return where each row of a page begins; none of a page that holds no rows."""
+        """Return the offset of each row of a page; nothing for a page without rows."""
         page, begin = self.page(number), _HEADER_BYTES if number == _SCHEMA_PAGE else 0
         if len(page) < self._size or page[begin] != _LEAF:
             return ()
@@ -157,7 +156,7 @@ class _Pages:
         return struct.unpack_from(f">{count}H", page, begin + 8)
 
     def columns(self, number: int, at: int) -> tuple[int, list[int]]:
-        """Return the number of a row and the types of its columns. Raises ValueError or IndexError for no row."""
+        """Return number and column types of a row. Raises ValueError or IndexError for anything else."""
         page = self.page(number)
         size, at = _varint(page, at)
         rowid, at = _varint(page, at)
@@ -171,7 +170,7 @@ class _Pages:
         return rowid, types
 
     def values(self, number: int, at: int) -> list[object]:
-        """Return the columns of a row; texts as bytes. Raises ValueError or IndexError for what is no whole row."""
+        """Return the columns of a row, texts as bytes. Raises ValueError or IndexError for an incomplete row."""
         page = self.page(number)
         size, begin = _varint(page, at)
         _, begin = _varint(page, begin)
@@ -195,7 +194,7 @@ class _Pages:
         return found
 
     def _payload(self, page: bytes, begin: int, size: int) -> bytes:
-        """Return the bytes of a row, which may go on in further pages."""
+        """Return the bytes of a row, which may continue in further pages."""
         most = self._size - 35
         if size <= most:
             return page[begin : begin + size]
@@ -214,13 +213,13 @@ class _Pages:
         return b"".join(parts)
 
     def _logged(self) -> Iterator[tuple[int, int]]:
-        """Find the pages in the log that were committed, and where each begins; the newest last."""
+        """Yield number and offset of each committed page in the log, the newest last."""
         step, written = _FRAME.size + self._size, list[tuple[int, int]]()
         starts = range(_WAL_BYTES, self._log.size - step + 1, step)
         frames = [_FRAME.unpack(self._log.read(at, _FRAME.size)) for at in starts]
         own = self._log.read(16, 8)
         if own not in [salts for _, _, salts, _ in frames] and frames:
-            own = frames[0][2]  # the log's head is damaged; others are of an earlier time
+            own = frames[0][2]  # the log's head is damaged; other frames are from an earlier time
         for at, (number, commit, salts, _) in zip(starts, frames, strict=True):
             if salts != own or not 0 < number <= _MOST_PAGES:
                 continue
@@ -231,7 +230,7 @@ class _Pages:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of 1 to 9 bytes, as SQLite writes them, and where it ends."""
+    """Return a number in SQLite's form of 1 to 9 bytes, and the offset behind it."""
     value = 0
     for _ in range(8):
         byte = data[at]

@@ -1,21 +1,25 @@
-"""The keys of sinks that send, in a pipeline file."""
+"""The keys of sinks that send messages, in a pipeline file."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
+from edgert import installation
 from edgert.config import stages as section
 from edgert.config.fields import FilePath, Names, OutputPath, PositiveBytes, Seconds, Section
-from edgert.errors import nearest
+from edgert.config.flow import Where, upstream
+from edgert.errors import ConfigError, nearest
 from edgert.stages.kinds import about
 from edgert.stages.sink.send.server import FIELDS, Server, Tls
 
@@ -29,7 +33,7 @@ _FIELDS = re.compile(r"\{(.*?)\}")
 
 
 def _topic(pattern: str) -> str:
-    """Return a pattern whose fields are known and which has no wildcards."""
+    """Return a topic's pattern. Raises ValueError for unknown fields, wildcards and spaces."""
     for name in _FIELDS.findall(pattern):
         if name not in FIELDS:
             raise ValueError(f"no field {{{name}}}{nearest(name, FIELDS)}; known: {', '.join(FIELDS)}")
@@ -42,7 +46,7 @@ Topic = Annotated[str, AfterValidator(_topic)]
 
 
 class TlsSection(Section):
-    """Certificates."""
+    """Section of certificates."""
 
     ca: FilePath | None = None
     cert: FilePath | None = None
@@ -67,7 +71,7 @@ _TLS = WithJsonSchema(
             "ca": about(_FILE, "certificate that the server's is signed by, PEM; default: the system's"),
             "cert": about(_FILE, "certificate of this client, PEM"),
             "key": about(_FILE, "its private key, PEM"),
-            "verify": {"type": "boolean", "description": "false: any certificate is good enough"},
+            "verify": {"type": "boolean", "description": "false: any certificate is accepted"},
         },
         "additionalProperties": False,
     }
@@ -81,7 +85,7 @@ class Sends(section.SinkStage):
     shows_images: ClassVar[bool] = False
     schemes: ClassVar[tuple[str, ...]]
     extra: ClassVar[tuple[str, str]] = ("", "")
-    """The module that it needs, and edgert's extra with it."""
+    """Required module, and edgert's extra that installs it."""
     server: str = Field(min_length=1, repr=False, description="address of the server")
     user: str = Field(default="", description="user name")
     password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")
@@ -122,7 +126,7 @@ class Sends(section.SinkStage):
         if self.tls is not None and parts.scheme not in self.schemes[1:]:
             raise ValueError(f"tls: has no meaning without {self.schemes[-1]}://")
         if self.send == "events" and (self.only or self.every):
-            raise ValueError("send: events sends events, of which only: and every: leave nothing out")
+            raise ValueError("only: and every: have no meaning with send: events")
         if self.attach is not None and self.send == "crops":
             raise ValueError("attach: has no meaning with send: crops, which are images")
         if self.attach == "crop" and self.send != "events":
@@ -131,21 +135,17 @@ class Sends(section.SinkStage):
 
     @property
     def reads_images(self) -> bool:
-        """Only those that go along."""
+        """Whether messages have images."""
         return self.attach is not None or self.send == "crops"
 
-    def check(self, name: str, stages: Any, where: Any) -> None:
-        """Raise ConfigError for stages under ``only`` that are not before it, and events without a source."""
-        from edgert.config.flow import upstream
-        from edgert.errors import ConfigError
-
+    def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
+        """Raise ConfigError for stages under ``only`` that do not come before, and for events that no stage makes."""
         before = upstream(stages, name)
         for one in self.only:
             if one not in before:
                 what = f"stage {name!r} sends records of {one!r}, which is no stage before it{nearest(one, before)}"
-                raise ConfigError(
-                    what, where=where(("stages", name, "only")), fix=f"before it: {', '.join(sorted(before))}"
-                )
+                fix = f"before it: {', '.join(sorted(before))}"
+                raise ConfigError(what, where=where(("stages", name, "only")), fix=fix)
         makers = (section.PythonStage, section.PackageStage)
         if self.send == "events" and not any(isinstance(stages[other], makers) for other in before):
             raise ConfigError(
@@ -154,21 +154,17 @@ class Sends(section.SinkStage):
                 fix="let it listen to {stage: events, rules: …}",
             )
 
-    def reached(self) -> Server:
-        """Return the server to connect to."""
+    def connection(self) -> Server:
+        """Return address, credentials and certificates of the server."""
         tls = Tls(**self.tls.model_dump()) if self.tls is not None else Tls()
         return Server(self.server, self.user, self.password, tls)
 
     @abstractmethod
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
-        """Return the connection to the server, not opened yet."""
+        """Return the publisher to the server, not connected yet."""
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink. Raises ConfigError where the protocol's package is not installed."""
-        from importlib.util import find_spec
-
-        from edgert import installation
-        from edgert.errors import ConfigError
         from edgert.stages.sink.send.messages import Choice, Writer
         from edgert.stages.sink.send.sink import SendSink
         from edgert.stages.sink.send.spool import Spool
@@ -191,7 +187,7 @@ class Sends(section.SinkStage):
 def spool_path(pipeline: str, stage: str, directory: Path) -> Path | None:
     """Return the file of a stage's unsent messages; None for an account without a home.
 
-    It is in ``$STATE_DIRECTORY`` (of systemd), ``$XDG_STATE_HOME/edgert`` or ``~/.local/state/edgert``.
+    It is below ``$STATE_DIRECTORY`` (of systemd), ``$XDG_STATE_HOME`` or ``~/.local/state``.
     """
     own = hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:8]
     base = os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or os.environ.get("XDG_STATE_HOME", "")
@@ -232,14 +228,14 @@ class Mqtt(Sends):
         sensors = _sensors(context.before) if self.home_assistant else None
         announced = spool.with_suffix(".announced.json") if spool is not None and self.home_assistant else None
         topics = Topics(self.topic, self.status, sensors, announced)
-        return MqttPublisher(self.reached(), topics, context.pipeline, self.qos, self.retain)
+        return MqttPublisher(self.connection(), topics, context.pipeline, self.qos, self.retain)
 
 
 def _sensors(before: Mapping[str, section.StageConfig]) -> list[Sensor]:
-    """Return every rule of every camera that it can be true of, as far as the pipeline file shows.
+    """Return a sensor for every rule and camera, as far as the pipeline file shows.
 
     Args:
-        before: the stages before a sink, by name.
+        before: stages before the sink, by name.
     """
     from edgert.config.flow import sources_of
     from edgert.stages.sink.send.home_assistant import Sensor
@@ -260,7 +256,7 @@ def _sensors(before: Mapping[str, section.StageConfig]) -> list[Sensor]:
 
 
 def _reaches(places: list[tuple[str, ...]], stream: str) -> bool:
-    """Return whether one of the places includes a camera; a place without cameras includes all."""
+    """Return whether one of the places belongs to a camera; a place without cameras belongs to all."""
     return not places or any(not streams or stream in streams for streams in places)
 
 
@@ -277,7 +273,7 @@ class Nats(Sends):
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
         from edgert.stages.sink.send.nats import NatsPublisher
 
-        return NatsPublisher(self.reached(), self.subject, context.pipeline, self.jetstream)
+        return NatsPublisher(self.connection(), self.subject, context.pipeline, self.jetstream)
 
 
 class Kafka(Sends):
@@ -291,7 +287,7 @@ class Kafka(Sends):
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
         from edgert.stages.sink.send.kafka import KafkaPublisher
 
-        return KafkaPublisher(self.reached(), self.topic, context.pipeline, self.options)
+        return KafkaPublisher(self.connection(), self.topic, context.pipeline, self.options)
 
 
 class Webhook(Sends):
@@ -306,12 +302,16 @@ class Webhook(Sends):
     )
 
     @model_validator(mode="after")
-    def _has_an_image(self) -> Webhook:
+    def _check_keys(self) -> Webhook:
         if self.body == "image" and self.attach is None:
             raise ValueError("body: image sends what attach: makes; add attach: frame, or attach: crop of events")
+        try:
+            base64.b64decode(self.secret.removeprefix("whsec_") if self.secret.startswith("whsec_") else "")
+        except ValueError as error:
+            raise ValueError("secret: expected base64 behind whsec_") from error
         return self
 
     def publisher(self, context: Context, spool: Path | None) -> Publisher:
         from edgert.stages.sink.send.webhook import WebhookPublisher
 
-        return WebhookPublisher(self.reached(), context.pipeline, self.headers, self.secret, self.body == "image")
+        return WebhookPublisher(self.connection(), context.pipeline, self.headers, self.secret, self.body == "image")

@@ -1,4 +1,4 @@
-"""The thread that sends what the spool holds, in order, until it is acknowledged."""
+"""The thread that sends the spool's messages, in order, until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _REMIND_S = 300.0
 _IDLE_S, _SECURE_S, _TRIM_S = 0.5, 1.0, 5.0
 CLOSE_S = 3.0
-"""Seconds at the end of a run for sending the rest; what is left waits in the spool."""
-_LEAVE_S = 0.4
-"""Part of it for closing the connection."""
+"""Seconds at the end of a run for sending the rest; later messages wait in the spool."""
+_DISCONNECT_S = 0.4
+"""Part of :data:`CLOSE_S` for closing the connection."""
 _TRIES = 5
-"""Tries of a message whose sending fails for a reason of its own."""
+"""Tries for a message whose sending fails for another reason than the connection."""
 
 
 class RefusedError(Exception):
-    """The other side takes a message on no account: it is dropped, so that those behind it are not held up."""
+    """A permanent refusal of a message. It is dropped, so that it does not block later ones."""
 
     def __init__(self, why: str, message: Message) -> None:
         super().__init__(why)
@@ -38,40 +38,43 @@ class RefusedError(Exception):
 
 
 class Publisher(Protocol):
-    """A way to one server. All methods are called in one thread."""
+    """A connection to one server. All methods are called in one thread.
+
+    Attributes:
+        name: the server without credentials, for log lines.
+        stable_s: seconds after an acknowledgement within which a killed server may still lose the message.
+        stays: whether it stays connected while there is nothing to send, to show that this client is online.
+    """
 
     name: str
-    """The server, without credentials, for messages."""
     stable_s: float
-    """Seconds for which the server may lose what it has acknowledged, when it is killed."""
     stays: bool
-    """Whether it stays connected while there is nothing to send, to show that this client is online."""
 
     def connect(self) -> None:
-        """Connect to the server. Raises OSError when there is no answer, or it refuses the connection."""
+        """Connect to the server. Raises OSError where it refuses or does not answer."""
         ...
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages in order and wait until all are acknowledged. Without any, only check the connection.
+        """Send messages in order, and wait until all are acknowledged. Without messages, only check the connection.
 
         Raises:
-            OSError: the connection is lost; which of them arrived is not known.
-            RefusedError: the server refuses one of them; those before it were acknowledged.
+            OSError: the connection is lost; any of the messages may have arrived.
+            RefusedError: the server refuses a message; those before it were acknowledged.
         """
         ...
 
     def close(self) -> None:
-        """Close the connection, even a lost one."""
+        """Close the connection, even if it is lost."""
         ...
 
 
 class Sender:
     """Thread that sends a spool's messages through a publisher, and closes both at the end.
 
-    What was acknowledged stays in the spool until the connection has stood for ``stable_s`` more. If it breaks before,
-    or this process is killed, all of that is sent again, from the oldest on, so that order is kept.
+    An acknowledged message stays in the spool until the connection has lasted for another ``stable_s``. If it breaks
+    before, or this process is killed, all these messages are sent again, the oldest first, so that their order is kept.
 
-    Trouble is logged when it begins and every few minutes while it lasts, with its present reason, and when it is over.
+    Trouble is logged when it begins, every few minutes with its present reason, and when it is over.
     """
 
     def __init__(self, name: str, spool: Spool, publisher: Publisher) -> None:
@@ -82,18 +85,18 @@ class Sender:
         self._refused, self._is_spool_odd = 0, False
         self._sent, self._acknowledged = -1, deque[tuple[float, Message]]()
         self._held, self._arrived, self._holding = deque[tuple[int, Lease]](), -1, threading.Lock()
-        self._suspects, self._failed, self._tries, self._odd = -1, -1, 0, -1  # numbers of messages
+        self._suspects, self._failed, self._tries, self._rejected = -1, -1, 0, -1  # numbers of messages, and a count
         self._has_connected, self._left, self._leaving = False, threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"edgert-{name}", daemon=True)
         self._thread.start()
 
     def notify(self) -> None:
-        """Wake the thread, because there is something to send."""
+        """Wake the thread, because there is a new message."""
         if not self._news.is_set():
             self._news.set()
 
     def hold(self, number: int, lease: Lease) -> None:
-        """Release a lease when the message of this number has arrived: the machine that sent the frame waits for it."""
+        """Release a lease once the message of a number has arrived, for which the frame's sender waits."""
         with self._holding:
             if number > self._arrived:
                 self._held.append((number, lease))
@@ -101,30 +104,30 @@ class Sender:
         lease.release()
 
     def close(self) -> None:
-        """Send what can be sent within :data:`CLOSE_S`; the rest waits in the spool, which is then closed.
+        """Send messages for up to :data:`CLOSE_S`, then close the spool, where the rest waits.
 
-        A server that does not answer is not waited for: the thread ends when its call returns.
+        A server that does not answer is not waited for; the thread ends when its call returns.
         """
         self._ends.set()
         self._news.set()
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
-            log.warning("%s: %s does not answer; it is left", self._name, self._publisher.name)
-            self._leave()
+            log.warning("%s: %s does not answer; no longer waiting for it", self._name, self._publisher.name)
+            self._close_spool()
 
     def _run(self) -> None:
         wait_s, deadline = _FIRST_WAIT_S, float("inf")
         while not self._left.is_set():
             if self._ends.is_set():
-                deadline = min(deadline, time.monotonic() + CLOSE_S - _LEAVE_S)
-                if time.monotonic() > deadline or not (self._spool.count or self._is_missed()):
+                deadline = min(deadline, time.monotonic() + CLOSE_S - _DISCONNECT_S)
+                if time.monotonic() > deadline or not (self._spool.count or self._must_connect()):
                     break
             try:
                 if not self._step():
                     self._news.wait(self._idle_s())
                     self._news.clear()
                 wait_s = _FIRST_WAIT_S
-            except Exception as error:  # of whatever package does the protocol; the next try may go well
+            except Exception as error:  # of the protocol's package; the next try may succeed
                 if self._left.is_set():
                     break
                 is_known = isinstance(error, OSError) and str(error)
@@ -135,24 +138,24 @@ class Sender:
                 self._report(printable(str(error) if is_known else f"{type(error).__name__}: {error}"))
                 if self._ends.is_set():
                     break
-                self._pause(wait_s * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all boards come at once
+                self._pause(wait_s * random.uniform(0.7, 1.3))  # noqa: S311 - so that boards do not reconnect at once
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-            self._tend()
+            self._maintain_spool()
         self._close_publisher()
-        self._leave()
+        self._close_spool()
 
-    def _is_missed(self) -> bool:
-        """Return whether the server does not know yet that this client was connected."""
+    def _must_connect(self) -> bool:
+        """Return whether this client must still connect once, to show that it was online."""
         return self._publisher.stays and not self._has_connected
 
     def _idle_s(self) -> float:
-        """Return how long to wait for news: no longer than until an acknowledgement is final."""
+        """Return how long to wait for a message: until the next acknowledgement is final, at most 0.5 s."""
         if not self._acknowledged:
             return _IDLE_S
         return min(max(self._acknowledged[0][0] - time.monotonic(), 0.0) + 0.001, _IDLE_S)
 
     def _step(self) -> bool:
-        """Send some messages; return False where there are none."""
+        """Send some messages; return whether there were any."""
         count = 1 if self._sent < self._suspects else BATCH
         messages = self._spool.oldest(count, self._sent)
         if not messages and not self._acknowledged and not self._publisher.stays:
@@ -161,7 +164,7 @@ class Sender:
             self._has_connected = True
             self._publisher.connect()
             self._is_open = True
-        if messages and messages[0].number == self._odd:
+        if messages and messages[0].number == self._rejected:
             self._acknowledge(messages[:1])
             return True
         try:
@@ -178,15 +181,15 @@ class Sender:
             raise
         self._acknowledge(messages)
         if (messages or self._publisher.stays) and self._down_since:
-            log.info("%s: %s takes messages again; %d wait", self._name, self._publisher.name, self._spool.count)
+            log.info("%s: sending to %s again; %d messages wait", self._name, self._publisher.name, self._spool.count)
             self._down_since = 0.0
         return bool(messages)
 
     def _suspect(self, messages: Sequence[Message], error: Exception) -> None:
-        """Handle a batch with a message that cannot be sent, whatever the server says.
+        """Handle a batch with a message that fails for another reason than the connection.
 
-        From now on each is sent alone, up to the last of the batch. The one that fails repeatedly is set aside, so that
-        it blocks no other.
+        From now on each message of the batch is sent alone. One that fails repeatedly is set aside, so that it blocks
+        no other.
         """
         if not messages:
             return
@@ -196,14 +199,14 @@ class Sender:
             self._failed, self._tries = first.number if len(messages) == 1 else -1, 0
         self._tries += 1
         if self._failed == first.number and self._tries >= _TRIES:
-            self._odd, place = first.number, self._spool.keep_aside(first)
+            self._rejected, place = first.number, self._spool.keep_aside(first)
             what = (
                 f"a message of {first.stream!r} cannot be sent, tried {_TRIES} times: {type(error).__name__}: {error}"
             )
             log.warning("%s: %s; it is %s", self._name, printable(what), f"kept in {place}" if place else "dropped")
 
     def _acknowledge(self, messages: Sequence[Message]) -> None:
-        """Record acknowledged messages; remove those from the spool whose acknowledgement is old enough."""
+        """Record acknowledged messages; remove those from the spool whose acknowledgement is final."""
         now = time.monotonic()
         if messages:
             self._sent = messages[-1].number
@@ -214,7 +217,7 @@ class Sender:
             self._release(last.number)
 
     def _release(self, arrived: int) -> None:
-        """End the holds for messages up to a number."""
+        """Release the leases that are held for messages up to a number."""
         with self._holding:
             self._arrived = arrived
             done = []
@@ -231,16 +234,17 @@ class Sender:
         waiting = f"{self._spool.count} messages wait" + (
             f", {self._spool.dropped} dropped" if self._spool.dropped else ""
         )
-        log.warning("%s: %s takes nothing%s: %s; %s", self._name, self._publisher.name, for_s, why, waiting)
+        log.warning("%s: cannot send to %s%s: %s; %s", self._name, self._publisher.name, for_s, why, waiting)
         self._down_since, self._reminded = self._down_since or now, now
 
     def _pause(self, seconds: float) -> None:
-        """Wait until the next try, or the end; keep securing new messages meanwhile."""
+        """Wait until the next try or the end, and secure new messages meanwhile."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0 and not self._ends.wait(min(left_s, _SECURE_S)):
-            self._tend()
+            self._maintain_spool()
 
-    def _tend(self) -> None:
+    def _maintain_spool(self) -> None:
+        """Secure and trim the spool, when it is time."""
         now = time.monotonic()
         try:
             if now - self._secured > _SECURE_S:
@@ -249,7 +253,7 @@ class Sender:
             if now - self._trimmed > _TRIM_S:
                 self._trimmed = now
                 self._spool.trim()
-        except sqlite3.Error as error:  # such as a full disk: no reason to stop sending, which makes room
+        except sqlite3.Error as error:  # a full disk, for instance; sending goes on, which makes room
             if not self._is_spool_odd:
                 log.warning("%s: the spool %s: %s; sending goes on", self._name, self._spool.path, error)
             self._is_spool_odd = True
@@ -257,16 +261,16 @@ class Sender:
     def _close_publisher(self) -> None:
         try:
             self._publisher.close()
-        except Exception as error:  # a connection that is gone may be past closing
+        except Exception as error:  # closing a lost connection may fail
             log.debug("%s: %s cannot be closed", self._name, self._publisher.name, exc_info=error)
 
-    def _leave(self) -> None:
-        """Close the spool, once, and say what is left in it."""
+    def _close_spool(self) -> None:
+        """Close the spool, once, and log what is left in it."""
         with self._leaving:
             if self._left.is_set():
                 return
             self._secured = 0.0
-            self._tend()
+            self._maintain_spool()
             self._left.set()
         self._release(1 << 62)
         spool = self._spool

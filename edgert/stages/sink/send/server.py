@@ -1,4 +1,4 @@
-"""The server of a sending sink: address, credentials, certificates."""
+"""The server that a sink sends to: address, credentials, certificates."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from edgert import limits
 from edgert.errors import cause
 
 TIMEOUT_S = 10.0
-"""Most seconds for a server's answer."""
+"""Maximum seconds for a server's answer."""
 PACKET_BYTES = limits.PACKET_BYTES
-"""Largest packet of a broker: an acknowledgement takes some bytes."""
-
+"""Maximum size of a packet from a broker; acknowledgements are small."""
 
 _LOOKUPS, _LOOKUPS_LOCK = dict[str, "Future[list[Any]]"](), threading.Lock()
-"""Names that are being looked up: one thread for each."""
+"""Addresses that are being looked up, each in a thread of its own."""
 
 
 def _look_up(address: str, host: str, port: int, answer: Future[list[Any]]) -> None:
     try:
         answer.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except Exception as error:  # noqa: BLE001 - who asks raises it
+    except Exception as error:  # noqa: BLE001 - look_up() raises it
         answer.set_exception(error)
     with _LOOKUPS_LOCK:
         del _LOOKUPS[address]
@@ -36,10 +35,13 @@ def _look_up(address: str, host: str, port: int, answer: Future[list[Any]]) -> N
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificates: ``ca`` of who signed the server's, in place of the system's; ``cert`` and ``key`` are our own.
+    """Certificates.
 
     Attributes:
-        verify: whether the server's is checked. Without, anybody may be the server.
+        ca: certificate that signs the server's; None: the system's authorities.
+        cert: certificate of this client.
+        key: private key of this client.
+        verify: whether the server's certificate is checked.
     """
 
     ca: Path | None = None
@@ -48,7 +50,7 @@ class Tls:
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context. Raises OSError for missing files, or such without certificates."""
+        """Return the TLS context. Raises OSError for missing files, or files without certificates."""
         try:
             made = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
             if self.cert is not None:
@@ -63,11 +65,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An address, as ``scheme://host:port/path``.
-
-    Attributes:
-        user, password: not printed.
-    """
+    """A server's URL, ``scheme://host:port/path``, with credentials and certificates."""
 
     url: str
     user: str = field(default="", repr=False)
@@ -76,18 +74,18 @@ class Server:
 
     @property
     def host(self) -> str:
-        """Its name or address."""
+        """The host's name or address."""
         return urlsplit(self.url).hostname or ""
 
     def port(self, default: int) -> int:
-        """Return the address's port, or the protocol's default."""
+        """Return the port of the URL, or the protocol's default."""
         return urlsplit(self.url).port or default
 
     def look_up(self, port: int) -> list[Any]:
-        """Return the addresses of its name, as :func:`socket.getaddrinfo` does.
+        """Return the addresses of the host, as :func:`socket.getaddrinfo` does, but within 10 s and not minutes.
 
         Raises:
-            OSError: the name is unknown, or there is no answer in time. The system's own time-out may be minutes.
+            OSError: the name is unknown, or no name server answers in time.
         """
         address = f"{self.host}:{port}"
         with _LOOKUPS_LOCK:
@@ -103,19 +101,19 @@ class Server:
 
     @property
     def scheme(self) -> str:
-        """Before ``://``."""
+        """The scheme of the URL."""
         return urlsplit(self.url).scheme
 
     def name(self, default_port: int) -> str:
-        """Return scheme, host and port, for messages: no credentials."""
+        """Return scheme, host and port, for messages."""
         return f"{self.scheme}://{self.host}:{self.port(default_port)}"
 
 
-def filled(pattern: str, pipeline: str, stream: str, kind: str, rule: str) -> str:
+def fill_topic(pattern: str, pipeline: str, stream: str, kind: str, rule: str) -> str:
     """Return a topic or subject with its fields filled in."""
     known = {"pipeline": pipeline, "stream": stream, "kind": kind, "rule": rule or kind}
     for name, value in known.items():
-        pattern = pattern.replace(f"{{{name}}}", re.sub(r"[^\w-]", "-", value))  # no level, no wildcard
+        pattern = pattern.replace(f"{{{name}}}", re.sub(r"[^\w-]", "-", value))  # no separators, no wildcards
     return pattern
 
 

@@ -1,10 +1,10 @@
-"""The sending sink: it writes messages into a spool, from which another thread sends them."""
+"""Sink that writes messages into a spool, from which another thread sends them."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Protocol
 
 from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
@@ -14,25 +14,26 @@ from edgert.stages.sink.send.spool import Spool
 
 
 class SendSink(SimpleStage):
-    """Writer of each result's messages into the spool, before the next result.
+    """Sink that writes the messages of each result into the spool, before the next result.
 
-    Behind a camera or a program's call, which may be a control loop, a separate thread writes; after a pause that takes
-    several times as long as the handover. For files the calling thread writes, because waking another takes as long.
-    Images are encoded at once, while their frames are there.
+    Behind a camera or a program's call, which may be a control loop, a separate thread writes, because writing takes
+    several times as long as passing a result on. For files, the calling thread writes, because waking another takes as
+    long. Messages with images are always made in the calling thread, while the frames are there.
 
     Args:
+        spool: function that opens the spool; it raises StageError where another process has it.
         hands_over: whether a separate thread writes.
 
     Attributes:
-        closing_s: how long :meth:`close` may take; a stop waits for it.
+        closing_s: maximum seconds for :meth:`close`, for which a stop waits.
     """
 
     closing_s = CLOSE_S
 
     def __init__(
-        self, name: str, writer: Writer, spool: SpoolOf, publisher: Publisher, hands_over: bool = True
+        self, name: str, writer: Writer, spool: Callable[[], Spool], publisher: Publisher, hands_over: bool = True
     ) -> None:
-        self.name, self._writer, self._spool_of, self._publisher = name, writer, spool, publisher
+        self.name, self._writer, self._open_spool, self._publisher = name, writer, spool, publisher
         self._hands_over = hands_over and not writer.needs_frames
         self._spool: Spool | None = None
         self._sender: Sender | None = None
@@ -41,12 +42,12 @@ class SendSink(SimpleStage):
 
     @property
     def effort(self) -> str:
-        """Cost of one result; low without an image."""
+        """How much work one result is."""
         return "much" if self._writer.needs_frames else "little"
 
     def open(self) -> None:
-        """Open the spool. Raises StageError when another process has it."""
-        self._spool = self._spool_of()
+        """Open the spool. Raises StageError where another process has it."""
+        self._spool = self._open_spool()
         self._sender = Sender(f"stages.{self.name}", self._spool, self._publisher)
         if self._hands_over:
             self._thread = threading.Thread(target=self._write_all, name=f"edgert-{self.name}-write", daemon=True)
@@ -54,9 +55,9 @@ class SendSink(SimpleStage):
             self._written.put(None)
 
     def process(self, result: Result) -> None:
-        """Write or hand over a result.
+        """Write a result, or hand it to the thread.
 
-        Raises StageError for a record without a JSON form, with a thread one call later.
+        Raises StageError for a record without a JSON form; with a thread, the next call does.
         """
         if self._thread is None:
             self._write(result)
@@ -69,7 +70,7 @@ class SendSink(SimpleStage):
         self._handed.put(result)
 
     def close(self) -> None:
-        """Close thread, sender and spool. Raises the error of the last result."""
+        """End the thread, the sender and the spool. Raises the error of the last result."""
         error, thread, self._thread = None, self._thread, None
         if thread is not None:
             error = self._written.get()
@@ -86,7 +87,7 @@ class SendSink(SimpleStage):
         while (result := self._handed.get()) is not None:
             try:
                 self._write(result)
-            except Exception as error:  # noqa: BLE001 - the stage's own thread raises it
+            except Exception as error:  # noqa: BLE001 - process() or close() raises it
                 self._written.put(error)
             else:
                 self._written.put(None)
@@ -100,11 +101,3 @@ class SendSink(SimpleStage):
             if number is not None and result.frame.delivery is not None:
                 self._sender.hold(number, result.frame.lease.retain())
         self._sender.notify()
-
-
-class SpoolOf(Protocol):
-    """Function that opens the spool."""
-
-    def __call__(self) -> Spool:
-        """Return the spool. Raises StageError when another process has it."""
-        ...

@@ -1,12 +1,11 @@
-"""Bounded, ordered SQLite queue of messages that have not been acknowledged yet.
+"""Bounded queue of messages that are not acknowledged yet, in an SQLite database and a journal.
 
-A message is kept from the moment that :meth:`Spool.put` returns. It survives the process: the operating system has it
-by then, in the journal. What is not acknowledged soon moves from there into the database, many at once (write-ahead
-log, ``synchronous=NORMAL``, https://www.sqlite.org/wal.html). It survives a power cut once :meth:`Spool.secure` has
-been called after it.
+When :meth:`Spool.put` returns, a message is in the journal and survives the process. Messages that are not acknowledged
+soon move into the database, many at a time (write-ahead log, ``synchronous=NORMAL``, https://www.sqlite.org/wal.html).
+After :meth:`Spool.secure`, a message also survives a power cut.
 
-A file that turns out to be damaged, when it is opened or while it is used, is put aside. What can be read of it goes
-into a new one, in order, and everything goes on.
+A file that turns out to be damaged, when it is opened or later, is renamed. Its readable messages go into a new one, in
+order, and the spool continues.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from urllib.parse import quote
 
 from edgert.errors import cause
 from edgert.stages.sink.send import spool_file
-from edgert.stages.sink.send.journal import ROW_BYTES, Journal, Row, size_of
+from edgert.stages.sink.send.journal import ROW_BYTES, Journal, Row, row_size
 from edgert.stages.sink.send.salvage import Left, is_whole
 
 log = logging.getLogger("edgert.send")
@@ -35,27 +34,28 @@ log = logging.getLogger("edgert.send")
 _RETRY_S = 1.0
 """Seconds until a full disk is tried again."""
 _JUMP_S = 1.0
-"""A clock that is set by less is being slewed, or this thread was delayed."""
+"""Least change of the time of day that counts as the clock being set."""
 _RENEWALS = 5
-"""A disk that damages its files this often within a run is no longer used."""
+"""Number of damaged files in a run after which the disk is no longer used."""
 _AT_ONCE = 1000
-"""Saved messages that are stored in one step."""
+"""Recovered messages that are stored in one step."""
 _OWN_ID = b'{"id":"'
-"""Beginning of a message that has an id already, which is the same on every machine that makes it."""
+"""Beginning of a message with an id of its own."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One result or event.
+    """A message.
 
     Attributes:
-        number: counts up; never used twice in a spool.
-        id: of this message and no other anywhere, however often it is sent.
-        kind: ``result`` or ``event``.
-        stream, rule: where it comes from; a result has no rule.
-        body: UTF-8 JSON, an object with the id in it.
-        is_earlier: whether an earlier run put it.
+        number: number in the spool; it rises, and is never used twice.
+        id: globally unique id, the same each time that the message is sent.
+        kind: one of :data:`~edgert.stages.sink.send.journal.KINDS`.
+        stream: stream of the frame.
+        rule: rule of an event; empty for other kinds.
+        body: JSON object in UTF-8, with the id.
+        is_earlier: whether it comes from an earlier run.
     """
 
     number: int
@@ -68,16 +68,21 @@ class Message:
 
 
 class Spool:
-    """Messages in order of arrival, for one thread that puts and one that takes.
+    """Queue of messages in order of arrival, for one thread that puts and one that takes.
 
     Args:
-        path: the file; its folder is made. None, or where nothing can be written: in memory, which is logged.
-        limit_bytes: what messages may take together; the oldest go to make room.
-        age_s: how long a message is worth sending.
-        where: of errors.
+        path: path of the file, whose folder is created; None: in memory. A file that cannot be written is replaced by
+            memory, and logged.
+        limit_bytes: maximum size of all messages; the oldest are dropped beyond it.
+        age_s: maximum age of a message; older ones are dropped.
+        where: the sink's stage, for messages.
+
+    Attributes:
+        name: name of the spool, in the ids of its messages.
+        dropped: number of messages that were dropped: too old, too many, or damaged.
 
     Raises:
-        StageError: another process has it open.
+        StageError: another process uses the file.
     """
 
     def __init__(self, path: Path | None, limit_bytes: int, age_s: float, where: str) -> None:
@@ -86,7 +91,6 @@ class Spool:
         self.path = path
         self._gone, self._is_dirty, self._full_until = -1, False, 0.0
         self.dropped = 0
-        """Messages that were too old, made room, or were damaged."""
         self._left, self._renewals = Left("", 0, iter(())), 0
         self.name, self._first = "", 1 << 32
         self._database, self.name, opened = self._opened()
@@ -95,8 +99,8 @@ class Spool:
         self._stored = self._stored_bytes = 0
         self._journal = Journal(None if self.path is None else self.path.with_suffix(".journal"), self.name)
         with self._lock:
-            self._put_back(self._first - 1)
-            self._sound(self._take_over)
+            self._store_recovered(self._first - 1)
+            self._repairing(self._take_over)
 
     @property
     def count(self) -> int:
@@ -109,7 +113,7 @@ class Spool:
         return self._stored_bytes + self._journal.size_bytes
 
     def put(self, kind: str, stream: str, rule: str, body: bytes) -> int | None:
-        """Store a message and return its number. Where the disk is full it is dropped and counted: None."""
+        """Store a message; return its number. Return None where the disk is full, after counting it as dropped."""
         with self._lock:
             row = self._next, self._now(), kind, stream, rule, body
             self._next += 1
@@ -117,9 +121,9 @@ class Spool:
                 return None
             if not self._journal.append(row):
                 try:
-                    self._sound(partial(self._move, row))
+                    self._repairing(partial(self._move, row))
                 except sqlite3.Error as error:
-                    self._lost(1, f"cannot write to {self.path}: {error}")
+                    self._count_dropped(1, f"cannot write to {self.path}: {error}")
                     return None
             return row[0]
 
@@ -129,7 +133,7 @@ class Spool:
         with self._lock:
             if self._is_closed:
                 return []
-            while self._stored and not found and (rows := self._sound(partial(self._rows, count, after))):
+            while self._stored and not found and (rows := self._repairing(partial(self._rows, count, after))):
                 found = [self._message(row) for row in rows if self._is_sound(row)]
                 after = rows[-1][0]
             newer = (row for row in self._journal.rows if row[0] > after)
@@ -137,12 +141,12 @@ class Spool:
         return found
 
     def remove(self, messages: Sequence[Message]) -> None:
-        """Remove all messages up to the last of these: they arrived."""
+        """Remove all messages up to the last of these, which have arrived."""
         if messages:
             self._forget(messages[-1].number)
 
     def keep_aside(self, message: Message) -> str:
-        """Write a message that cannot be sent to a file beside the spool; return its name, empty on failure.
+        """Write a message that cannot be sent into a file beside the spool; return its name, empty on failure.
 
         Nothing is sent from that file. The message stays in the spool until :meth:`remove`.
         """
@@ -150,33 +154,34 @@ class Spool:
         return spool_file.keep_aside(self.path, message.body)
 
     def trim(self) -> None:
-        """Drop what is too old or too much. Raises sqlite3.Error where the disk is full."""
+        """Drop messages that are too old or too many. Raises sqlite3.Error where the disk is full."""
         with self._lock:
             if self._is_closed:
                 return
-            self._sound(self._follow_clock)
+            self._repairing(self._follow_clock)
             since = self._now() - self._age_s
             if self._journal.rows and self._journal.rows[0][1] < since:
-                self._sound(self._move)
-            last = self._sound(partial(self._last_before, since))
+                self._repairing(self._move)
+            last = self._repairing(partial(self._last_before, since))
         if last is not None:
-            self._lost(self._forget(last), f"nobody took them for {self._age_s:g} s")
+            self._count_dropped(self._forget(last), f"they could not be sent for {self._age_s:g} s")
         while (held := self.size_bytes) > self._limit_bytes:
             skipped = int((1 - self._limit_bytes / held) * (self.count - 1))
             with self._lock:
-                last = self._sound(partial(self._number_at, skipped))
-            self._lost(self._forget(last), f"the spool holds {self._limit_bytes} bytes at most")
+                last = self._repairing(partial(self._number_at, skipped))
+            self._count_dropped(self._forget(last), f"the spool holds {self._limit_bytes} bytes at most")
 
     def _now(self) -> float:
-        """Return seconds of the epoch, by the clock as it was set when it was last read."""
+        """Return seconds of the epoch, by the time of day at the last :meth:`_follow_clock`."""
         return self._epoch_s + time.monotonic()
 
     def _follow_clock(self) -> None:
-        """Shift the times of this process's messages where the clock was set meanwhile.
+        """Shift the times of this process's messages, if the clock was set in the meantime.
 
-        Raises sqlite3.OperationalError.
+        A board without a battery sets its clock once it has a network. Hours of messages would then be too old.
 
-        A board without a battery sets its clock once it has a network. Otherwise hours of messages would be too old.
+        Raises:
+            sqlite3.OperationalError: the disk is full.
         """
         jump_s = time.time() - self._now()
         if abs(jump_s) > _JUMP_S:
@@ -185,9 +190,9 @@ class Spool:
             self._epoch_s += jump_s
 
     def _last_before(self, since: float) -> int | None:
-        """Return the last stored message that is older, searching from the oldest.
+        """Return the number of the last stored message that is older, searching from the oldest.
 
-        Reads one message more than these, because :meth:`put` waits meanwhile.
+        The search stops at the first that is not, because :meth:`put` waits meanwhile.
         """
         last = None
         rows = self._database.execute(
@@ -200,17 +205,17 @@ class Spool:
         return last
 
     def _number_at(self, skipped: int) -> int:
-        """Return the number of the stored message behind the first ``skipped``."""
+        """Return the number of the stored message at an index."""
         self._move()
         found = self._database.execute(
             "SELECT number FROM messages WHERE number > ? ORDER BY number LIMIT 1 OFFSET ?", (self._gone, skipped)
         ).fetchone()
         if found is None:
-            raise sqlite3.DatabaseError("it has fewer messages than it had")
+            raise sqlite3.DatabaseError("messages are missing")
         return int(found[0])
 
     def _rows(self, count: int, after: int) -> list[Row]:
-        """Return the first stored rows after a number, as they are in the file."""
+        """Return the first stored rows after a number, unchecked."""
         found: list[Row] = self._database.execute(
             "SELECT number, time, kind, stream, rule, body FROM messages WHERE number > ? ORDER BY number LIMIT ?",
             (max(after, self._gone), count),
@@ -218,20 +223,20 @@ class Spool:
         return found
 
     def secure(self, acknowledged: int = -1) -> None:
-        """Make everything stored so far survive a power cut. Waits for the disk; :meth:`put` does not.
+        """Make all messages survive a power cut. This waits for the disk; :meth:`put` does not.
 
         Args:
-            acknowledged: the last number that a server has. Where nothing else waits, nothing is written, as flash
-                wears out.
+            acknowledged: number of the last acknowledged message. If no later one waits, nothing is written, because
+                flash wears out.
 
         Raises:
-            sqlite3.Error: such as a full disk; everything stays where it was.
+            sqlite3.Error: the disk is full, for instance. No message is lost then.
         """
         with self._lock:
             if self._is_closed:
                 return
             if self._next - 1 > acknowledged:
-                self._sound(self._move)
+                self._repairing(self._move)
             was_dirty, self._is_dirty = self._is_dirty, False
         if self.path is not None and was_dirty:
             try:
@@ -248,14 +253,14 @@ class Spool:
                         self._start_over(error)
 
     def close(self) -> None:
-        """Close the files; their messages wait for the next run. Callable more than once and from any thread.
+        """Close the files, whose messages wait for the next run. May be called twice, and from any thread.
 
-        The spool is empty afterwards, and removes nothing.
+        Afterwards the spool returns no messages, and removes none.
         """
         with self._lock:
             self._is_closed = True
             self._journal.close()
-            with suppress(sqlite3.Error):  # of a damaged file, which is found when it is opened again
+            with suppress(sqlite3.Error):  # a damaged file is found when it is opened again
                 self._database.close()
             owner, self._owner = self._owner, -1
         if owner >= 0:
@@ -264,13 +269,13 @@ class Spool:
     def _take_over(self) -> None:
         """Take over the journal of a process that was killed."""
         self._count_all()
-        if not self._journal.is_own:  # its database is gone, and with it the numbers
+        if not self._journal.is_own:  # its database is gone, so its numbers have no meaning
             self._renumber_journal()
         elif self._journal.rows:
             first = self._journal.rows[0][0]
             there = self._database.execute("SELECT number FROM messages WHERE number >= ?", (first,)).fetchall()
-            self._journal.drop({number for (number,) in there})  # killed when they were there, and here too
-        with suppress(sqlite3.OperationalError):  # of a full disk: they stay where they are
+            self._journal.drop({number for (number,) in there})  # killed between two steps of a move
+        with suppress(sqlite3.OperationalError):  # on a full disk, they stay in the journal
             self._move()
 
     def _renumber_journal(self) -> None:
@@ -282,7 +287,7 @@ class Spool:
                 self._move(row)
 
     def _move(self, *more: Row) -> None:
-        """Move everything from the journal, and rows without room there, into the database."""
+        """Move all rows of the journal, and ``more`` for which it has no room, into the database."""
         rows = [*self._journal.rows, *more]
         if not rows:
             return
@@ -296,21 +301,21 @@ class Spool:
         self._journal.forget(rows[-1][0])
 
     def _insert(self, rows: Sequence[Row]) -> None:
-        """Write rows into the database, all or none."""
+        """Write rows into the database: all of them, or none."""
         with self._database:
             self._database.execute("BEGIN")
             self._database.executemany("INSERT INTO messages VALUES (?,?,?,?,?,?)", rows)
         self._is_dirty = True
-        self._stored, self._stored_bytes = self._stored + len(rows), self._stored_bytes + sum(map(size_of, rows))
+        self._stored, self._stored_bytes = self._stored + len(rows), self._stored_bytes + sum(map(row_size, rows))
 
     def _is_sound(self, row: Row) -> bool:
-        """Return whether a stored row is a message; set any other row aside, count and remove it."""
+        """Return whether a stored row is a valid message; set any other row aside, and remove it."""
         _, _, *texts, body = row
         if all(isinstance(text, bytes) for text in texts) and is_whole(body):
             return True
         spool_file.keep_aside(self.path, repr(row).encode())
-        self._lost(1, f"they are damaged in {self.path}")
-        with suppress(sqlite3.Error):  # of a full disk; or it is found by who asks next
+        self._count_dropped(1, f"they are damaged in {self.path}")
+        with suppress(sqlite3.Error):  # on a full disk, it is found again later
             self._database.execute("DELETE FROM messages WHERE number = ?", (row[0],))
             self._count_all()
         return False
@@ -330,7 +335,7 @@ class Spool:
             if self._is_closed:
                 return 0
             gone = len(self._journal.forget(last))
-            return gone + self._sound(partial(self._delete, last))
+            return gone + self._repairing(partial(self._delete, last))
 
     def _delete(self, last: int) -> int:
         """Remove stored messages up to a number; return how many."""
@@ -339,7 +344,7 @@ class Spool:
             self._is_dirty = True
             try:
                 self._database.execute("DELETE FROM messages WHERE number <= ?", (last,))
-            except sqlite3.OperationalError as error:  # of a full disk: the next time
+            except sqlite3.OperationalError as error:  # on a full disk, the next call removes them
                 if self._is_damage(error):
                     raise
         self._stored, self._stored_bytes = self._stored - count, self._stored_bytes - size
@@ -347,7 +352,7 @@ class Spool:
         return count
 
     def _sizes(self, last: int) -> tuple[int, int]:
-        """Return number and bytes of the stored messages up to a number that are still to be sent."""
+        """Return count and size of the unsent stored messages up to a number."""
         count, size = self._database.execute(
             "SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE number > ? AND number <= ?",
             (self._gone, last),
@@ -357,8 +362,8 @@ class Spool:
     def _count_all(self) -> None:
         self._stored, self._stored_bytes = self._sizes(2**62)
 
-    def _sound(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns; where the file turns out to be damaged, with what could be saved of it."""
+    def _repairing(self, work: Callable[[], T]) -> T:
+        """Call a function and return its result. If the file turns out to be damaged, recover it and call again."""
         try:
             return work()
         except spool_file.DAMAGE as error:
@@ -368,28 +373,28 @@ class Spool:
             return work()
 
     def _is_damage(self, error: Exception) -> bool:
-        """Return whether an error is of the file, and not of the disk that it is on."""
+        """Return whether an error shows that the file is damaged or gone, not that the disk has trouble."""
         if self.path is None:
             return False
         return not spool_file.is_of_disk(error) or not self.path.exists()
 
     def _start_over(self, error: Exception) -> None:
-        """Put the damaged file aside, and go on with what can be read of it in another. The numbers stay."""
+        """Replace the damaged file by a new one with its readable messages, which keep their numbers."""
         held = list[Row]()
         with suppress(sqlite3.Error):
-            if self.path is not None and not self.path.exists():  # somebody removed it: it is whole, and has no name
+            if self.path is not None and not self.path.exists():  # it was removed, but is open and readable
                 held = self._rows(-1, self._gone)
             self._database.close()
         self._database, *_ = self._renewed(error)
         self._left = self._left._replace(rows=chain(held, self._left.rows))
         self._stored = self._stored_bytes = 0
-        self._put_back(self._next - 1)
+        self._store_recovered(self._next - 1)
 
-    def _put_back(self, last: int) -> None:
-        """Store what was read of a damaged file.
+    def _store_recovered(self, last: int) -> None:
+        """Store the messages that were recovered from a damaged file.
 
         Args:
-            last: the highest number that a row of it can have.
+            last: highest number that one of its rows can have.
         """
         left, self._left = self._left, Left("", 0, iter(()))
         newer = list(self._journal.rows) if self._journal.is_own else []
@@ -405,21 +410,21 @@ class Spool:
             try:
                 self._insert(numbered)
             except sqlite3.Error as error:
-                self._lost(len(part) + sum(1 for _ in rows), f"cannot write to {self.path}: {error}")
+                self._count_dropped(len(part) + sum(1 for _ in rows), f"cannot write to {self.path}: {error}")
                 break
             saved += len(part)
-        if newer and before > last:  # of a row whose number is damaged; those in the journal get others
+        if newer and before > last:  # a row had a damaged number, so rows in the journal get new ones
             self._renumber_journal()
         if saved:
-            log.warning("%s: %d messages that waited in the damaged file were saved", self._where, saved)
+            log.warning("%s: recovered %d messages from the damaged file", self._where, saved)
 
-    def _lost(self, count: int, why: str) -> None:
+    def _count_dropped(self, count: int, why: str) -> None:
         if not self.dropped:
             log.warning("%s: messages are dropped: %s", self._where, why)
         self.dropped += count
 
     def _opened(self) -> spool_file.Opened:
-        """Open the database; return it, its name, and how often it was opened."""
+        """Open the database, or a new one, or one in memory."""
         if self.path is None:
             return spool_file.opened(None)
         try:
@@ -434,13 +439,13 @@ class Spool:
             return self._in_memory(error) if "locked" in str(error) else self._renewed(error)
 
     def _in_memory(self, error: Exception) -> spool_file.Opened:
-        log.warning("%s: what cannot be sent waits in memory alone: %s: %s", self._where, self.path, cause(error))
+        log.warning("%s: unsent messages are kept in memory only: %s: %s", self._where, self.path, cause(error))
         self.path = None
         return spool_file.opened(None, self.name, (self._first >> 32) - 1)
 
     def _renewed(self, error: Exception) -> spool_file.Opened:
-        """Put the file aside and open a new one. Where that cannot be, neither is: the fault is the disk's."""
-        assert self.path is not None, "what is in memory is never damaged"
+        """Rename the damaged file and open a new one; one in memory where that fails, because the disk is at fault."""
+        assert self.path is not None, "a database in memory is never damaged"
         self._renewals += 1
         if self._renewals > _RENEWALS:
             return self._in_memory(error)
@@ -454,5 +459,5 @@ class Spool:
 
 
 def _text(value: object) -> str:
-    """Return a text of a row, which comes as bytes from the database."""
+    """Return a text of a row; texts from the database are bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

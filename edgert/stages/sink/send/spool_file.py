@@ -1,4 +1,4 @@
-"""The SQLite file of a spool: opened and looked through, or put aside for a new one where it is damaged."""
+"""The SQLite file of a spool: opening and checking it, and replacing a damaged one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from edgert.errors import StageError
 from edgert.stages.sink.send.salvage import MOST_OPENED, NAME, PAGE_BYTES, Left, left_of
 
 Opened = tuple[sqlite3.Connection, str, int]
-"""A database, the name of its spool, and how often that was opened, so that no number is used twice."""
+"""A database, the name of its spool, and how often it was opened, by which no number is used twice."""
 DAMAGE = (sqlite3.Error, UnicodeError, OverflowError)
-"""Errors of SQLite and its module for a damaged file, among other causes."""
+"""Errors that a damaged file may cause, among other reasons."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS spool (name TEXT, opened INTEGER);
@@ -30,22 +30,22 @@ _COLUMNS = [b"number INTEGER", b"time REAL", b"kind TEXT", b"stream TEXT", b"rul
 _OF_DISK = ("full", "locked", "readonly", "unable to open", "interrupted")
 _PARTS = ("", "-wal", "-shm")
 _CHECK_S = 5.0
-"""Most seconds for a check of a file when it is opened."""
+"""Maximum seconds for checking a file when it is opened."""
 _KEPT = 3
-"""Damaged files that are kept; older ones are removed."""
+"""Number of damaged files that are kept; older ones are removed."""
 _ASIDE_BYTES = 16 * 2**20
-"""Most bytes of messages that cannot be sent."""
+"""Maximum size of the file of messages that cannot be sent."""
 
 
 def is_of_disk(error: Exception) -> bool:
-    """Return whether an error of SQLite is about the disk or another user of the file, not its content."""
+    """Return whether an error of SQLite is about the disk, or another user of the file, and not about its content."""
     return isinstance(error, sqlite3.OperationalError) and any(one in str(error) for one in _OF_DISK)
 
 
 def owned(path: Path, where: str) -> int:
-    """Lock a spool for as long as this process lives; return the lock. Raises OSError, or StageError if another has it.
+    """Lock a spool until the returned descriptor is closed.
 
-    ``where`` names the stage in errors.
+    Raises OSError, or StageError for the stage ``where`` if another process has the lock.
     """
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -63,16 +63,16 @@ def owned(path: Path, where: str) -> int:
 
 
 def opened(path: Path | None, name: str = "", times: int = 0) -> Opened:
-    """Open a spool's file, private to this user: frames may be in it.
+    """Open a spool's file, which only this user may read, because it may contain images.
 
     Args:
-        path: None for memory.
-        name: its name, where it is new.
-        times: how often it was opened, where it is new.
+        path: path of the file; None for memory.
+        name: name of a new spool.
+        times: number of openings of a new spool so far.
 
     Raises:
         OSError: it cannot be opened.
-        sqlite3.Error, UnicodeError, OverflowError: it is damaged; or it cannot be written, see :func:`is_of_disk`.
+        sqlite3.Error, UnicodeError, OverflowError: it is damaged, or cannot be written; see :func:`is_of_disk`.
     """
     if path is not None:
         os.close(_private(str(path), os.O_RDWR | os.O_CREAT))
@@ -84,9 +84,9 @@ def opened(path: Path | None, name: str = "", times: int = 0) -> Opened:
         database.text_factory = bytes
         database.execute(f"PRAGMA page_size={PAGE_BYTES}")
         database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=FULL")  # a number that was used is so after a power cut, too
-        database.execute("PRAGMA wal_autocheckpoint=0")  # put() never waits for the disk; secure() does it
-        _look_through(database)
+        database.execute("PRAGMA synchronous=FULL")  # the number of openings must survive a power cut
+        database.execute("PRAGMA wal_autocheckpoint=0")  # only secure() waits for the disk, not put()
+        _check_content(database)
         return database, *_identity(database, name, times)
     except BaseException:
         database.close()
@@ -94,18 +94,18 @@ def opened(path: Path | None, name: str = "", times: int = 0) -> Opened:
 
 
 def renewed(path: Path, name: str, times: int) -> tuple[Opened, Left, Path]:
-    """Set a damaged file aside and open a new one in its place.
+    """Rename a damaged file, and open a new one in its place.
 
     Args:
-        path: the damaged file.
-        name: of the spool; empty takes name and times of the damaged file.
-        times: how often the spool was opened.
+        path: path of the damaged file.
+        name: name of the spool; empty: name and openings of the damaged file.
+        times: number of openings of the spool.
 
     Returns:
-        The new one, what can be read of the damaged one, and where that is now.
+        The new database, the readable rows of the damaged one, and its new path.
 
     Raises:
-        OSError, sqlite3.Error, UnicodeError, OverflowError: no file can be made there. Nothing has changed.
+        OSError, sqlite3.Error, UnicodeError, OverflowError: no file can be created. Nothing has changed then.
     """
     aside = path.with_suffix(f".damaged-{int(time.time())}")
     while aside.exists():
@@ -128,10 +128,10 @@ def renewed(path: Path, name: str, times: int) -> tuple[Opened, Left, Path]:
 
 
 def keep_aside(spool: Path | None, line: bytes) -> str:
-    """Append a line to the file beside a spool that has what cannot be sent.
+    """Append a line to the file beside a spool, of messages that cannot be sent.
 
     Returns:
-        Its name; empty where there is none, or it cannot be written or has grown too large.
+        The file's name; empty for a spool in memory, or where the file cannot be written or is too large.
     """
     if spool is None:
         return ""
@@ -147,7 +147,10 @@ def keep_aside(spool: Path | None, line: bytes) -> str:
 
 
 def _identity(database: sqlite3.Connection, name: str, times: int) -> tuple[str, int]:
-    """Make the tables of a new spool; return its name and how often it was opened. Raises sqlite3.DatabaseError."""
+    """Create missing tables, and count the opening; return the spool's name and the number of openings.
+
+    Raises sqlite3.DatabaseError for the tables of something else.
+    """
     database.executescript(_TABLES)
     if database.execute("SELECT name FROM spool").fetchone() is None:
         database.execute("INSERT INTO spool VALUES (?, ?)", (name or uuid.uuid4().hex[:12], times))
@@ -163,8 +166,8 @@ def _identity(database: sqlite3.Connection, name: str, times: int) -> tuple[str,
     return found.decode(), times
 
 
-def _look_through(database: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError for a file that is damaged. A large one is looked through for some seconds."""
+def _check_content(database: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError for a damaged file. A large one is only checked for 5 s."""
     timer = threading.Timer(_CHECK_S, database.interrupt)
     timer.start()
     try:
@@ -181,9 +184,9 @@ def _look_through(database: sqlite3.Connection) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only this user may read."""
+    """Open a file that only this user may read, and return its descriptor."""
     file = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    with suppress(PermissionError):  # of another's file
+    with suppress(PermissionError):  # another user's file
         os.fchmod(file, 0o600)
     return file
 

@@ -1,8 +1,8 @@
-"""HTTP POST of every message, as a CloudEvent, signed.
+"""Webhooks: an HTTP POST of every message, as a signed CloudEvent.
 
-The body is the message; its headers are those of a CloudEvent in binary mode
-(https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/http-protocol-binding.md). With a secret it is
-signed as https://www.standardwebhooks.com describes, so that their libraries check it.
+The body is the message, with the headers of a CloudEvent in binary mode
+(https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/http-protocol-binding.md). With a secret, it is
+signed by https://www.standardwebhooks.com, whose libraries check signatures.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
 
 import h11
 
@@ -28,31 +28,25 @@ from edgert.stages.sink.send.sender import RefusedError
 from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.spool import Message
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from edgert.stages.sink.send.server import Server
-
-
-# One HTTP request and its answer, within a limited time and size, whatever the other side does. HTTP is h11's.
-
 EXCHANGE_S = limits.EXCHANGE_S
-"""Most seconds of a request with its answer."""
+"""Maximum seconds for a request and its answer."""
 BODY_S = 2.0
-"""Most seconds for an answer's body: its status is what matters."""
+"""Maximum seconds for an answer's body, which matters less than its status."""
 _ANSWER_BYTES = limits.ANSWER_BYTES
-"""The most that is read of an answer, with its headers and interim answers."""
+"""Maximum size of an answer, with its headers and interim answers."""
 _READ_BYTES = 4096
 _A = TypeVar("_A")
 _R = TypeVar("_R")
 
 
 class Exchange:
-    """A connection to a server, for one request after another. Not thread-safe.
+    """A connection to an HTTP server, for one request after another, with limits on time and size. Not thread-safe.
 
     Args:
-        port: of the server.
-        body_s: how long an answer's body is waited for.
+        body_s: seconds to wait for an answer's body.
+
+    Attributes:
+        oddity: what was wrong with the last answer after its status; empty for nothing.
     """
 
     def __init__(self, server: Server, port: int, body_s: float = BODY_S) -> None:
@@ -62,21 +56,20 @@ class Exchange:
         self._socket = _connected(server, port)
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_ANSWER_BYTES)
         self.oddity = ""
-        """Anything odd about the last answer whose status is known; empty if nothing."""
 
     @property
     def is_over(self) -> bool:
-        """Whether another request needs another connection."""
+        """Whether the next request needs another connection."""
         return self._http.our_state is not h11.IDLE or bool(select.select([self._socket], [], [], 0)[0])
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
         """Send a request and wait for its answer.
 
         Returns:
-            The status, and the status in words with the beginning of the answer.
+            The status code, and a line with the status and the beginning of the answer.
 
         Raises:
-            OSError: no such answer comes in time.
+            OSError: no valid answer comes in time.
         """
         self._until_s, self._left_bytes, self.oddity = time.monotonic() + EXCHANGE_S, _ANSWER_BYTES, ""
         lines = {"Host": self._host, "Content-Length": str(len(body)), **headers}
@@ -89,16 +82,16 @@ class Exchange:
             while not isinstance(answer := self._next_event(), h11.Response):
                 continue  # an interim answer
         except (h11.ProtocolError, ValueError) as error:
-            raise OSError(f"no answer in HTTP: {error}") from error
+            raise OSError(f"HTTP failed: {error}") from error
         said = self._body().decode(errors="replace")
         return answer.status_code, f"HTTP {answer.status_code} {answer.reason.decode('latin-1')}: {said[:120]}"
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._socket.close()
 
     def _body(self) -> bytes:
-        """Return the body of an answer. One that is too long, or too slow, ends the connection."""
+        """Return the body of an answer. Where it is too long or too slow, close the connection."""
         self._until_s, body = time.monotonic() + self._body_s, b""
         try:
             while isinstance(event := self._next_event(), h11.Data):
@@ -112,7 +105,7 @@ class Exchange:
         return body
 
     def _next_event(self) -> object:
-        """Return what comes next of an answer. Raises OSError when time, or what may be read, is over."""
+        """Return the next part of an answer. Raises OSError beyond the limits of time or size."""
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._left_bytes <= 0:
                 raise OSError(f"its answer is longer than {_ANSWER_BYTES >> 10} KiB")
@@ -122,15 +115,16 @@ class Exchange:
         return event
 
     def _in_time(self, work: Callable[[_A], _R], argument: _A) -> _R:
+        """Call a method of the socket, within the time that is left. Raises OSError."""
         self._socket.settimeout(max(self._until_s - time.monotonic(), 0.001))
         try:
             return work(argument)
         except TimeoutError as error:
-            raise TimeoutError("it takes too long to answer") from error
+            raise TimeoutError("the answer takes too long") from error
 
 
 def _connected(server: Server, port: int) -> socket.socket:
-    """Connect to one of a server's addresses, with TLS where its scheme says so. Raises OSError."""
+    """Return a connection to one of a server's addresses, with TLS for ``https``. Raises OSError."""
     until, trouble = time.monotonic() + EXCHANGE_S, OSError("it has no address")
     for family, kind, protocol, _, address in server.look_up(port):
         plain = socket.socket(family, kind, protocol)
@@ -153,23 +147,25 @@ def _connected(server: Server, port: int) -> socket.socket:
 log = logging.getLogger("edgert.send")
 
 _JSON = {"Content-Type": "application/json"}
-_HURRY_S = 0.1
-"""Seconds for the body of an answer that is known to have no end."""
-_NEVER = (400, 406, 411, 413, 414, 415, 422, 431)
-"""Answers that refuse the message itself, not the address or the moment (RFC 9110)."""
+_ODD_BODY_S = 0.1
+"""Maximum seconds for an answer's body from a server whose answers do not end."""
+_REFUSALS = (400, 406, 411, 413, 414, 415, 422, 431)
+"""Status codes that refuse the message itself, for ever (RFC 9110)."""
 
 
 class WebhookPublisher:
-    """An address that takes POST. ``headers`` are sent along; ``secret`` signs.
+    """Publisher to an HTTP address.
 
     Args:
-        sends_images: whether the image of a message is sent, and not the message.
+        headers: additional headers.
+        secret: key that signs messages; empty: they are not signed.
+        sends_images: whether to send the image of a message instead of the message.
     """
 
     def __init__(
         self, server: Server, pipeline: str, headers: Mapping[str, str], secret: str, sends_images: bool = False
     ) -> None:
-        self._server, self._pipeline, self._headers, self._secret = server, pipeline, headers, _key(secret)
+        self._server, self._pipeline, self._headers, self._secret = server, pipeline, headers, _signing_key(secret)
         self._sends_images = sends_images
         self._port = server.port(443 if server.scheme == "https" else 80)
         self.name, self.stable_s, self.stays = server.name(self._port), 0.0, False
@@ -179,31 +175,28 @@ class WebhookPublisher:
         self._is_odd = False
 
     def connect(self) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
-        self._connection = Exchange(self._server, self._port, _HURRY_S if self._is_odd else BODY_S)
+        self._connection = Exchange(self._server, self._port, _ODD_BODY_S if self._is_odd else BODY_S)
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         assert self._connection is not None, "connect() comes first"
         for message in messages:
             body, about = _image(message.body) if self._sends_images else (message.body, _JSON)
             if not body:
                 continue
-            if self._connection.is_over:  # one message for each connection, or a long time without any
+            if self._connection.is_over:  # the server closed it after one message, or after a long time
                 self._connection.close()
                 self.connect()
             status, said = self._connection.post(self._path, body, self._all_headers(message, body, about))
-            if status in _NEVER:
+            if status in _REFUSALS:
                 raise RefusedError(said, message)
             if not 200 <= status < 300:
                 raise OSError(said)
             if self._connection.oddity and not self._is_odd:
                 self._is_odd = True
                 odd = self._connection.oddity
-                log.warning("%s takes messages, and of its answers no more is read: %s", self.name, printable(odd))
+                log.warning("%s takes messages, but its answers are cut off: %s", self.name, printable(odd))
 
     def close(self) -> None:
-        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         if self._connection is not None:
             self._connection.close()
 
@@ -213,17 +206,14 @@ class WebhookPublisher:
             "User-Agent": "edgert",
             "ce-specversion": "1.0",
             "ce-id": message.id,
-            "ce-source": f"/edgert/{self._pipeline}/{message.stream}",
-            "ce-type": f"edgert.{message.kind}" + (f".{message.rule}" if message.rule else ""),
+            "ce-source": quote(f"/edgert/{self._pipeline}/{message.stream}"),
+            "ce-type": quote(f"edgert.{message.kind}" + (f".{message.rule}" if message.rule else "")),
             **self._headers,
         }
         if self._server.user:
             pair = base64.b64encode(f"{self._server.user}:{self._server.password}".encode()).decode()
             found["Authorization"] = f"Basic {pair}"
-        return {
-            **found,
-            **(signature(self._secret, message.id, int(time.time()), body) if self._secret else {}),
-        }
+        return found | (signature(self._secret, message.id, int(time.time()), body) if self._secret else {})
 
 
 def signature(key: bytes, number: str, time_s: int, body: bytes) -> dict[str, str]:
@@ -237,7 +227,7 @@ def signature(key: bytes, number: str, time_s: int, body: bytes) -> dict[str, st
 
 
 def _image(body: bytes) -> tuple[bytes, dict[str, str]]:
-    """Return a message's image, empty without one, and headers with its type and time."""
+    """Return a message's image, and headers with its type and time; no bytes without an image."""
     message = json.loads(body)
     if "image" not in message:
         return b"", {}
@@ -245,6 +235,6 @@ def _image(body: bytes) -> tuple[bytes, dict[str, str]]:
     return base64.b64decode(image["data"]), {"Content-Type": image["type"], "ce-time": message["time"]}
 
 
-def _key(secret: str) -> bytes:
-    """Return the key of a secret: ``whsec_`` and base64, or any text."""
+def _signing_key(secret: str) -> bytes:
+    """Return the key of a secret, which is ``whsec_`` and base64, or any text."""
     return base64.b64decode(secret.removeprefix("whsec_")) if secret.startswith("whsec_") else secret.encode()

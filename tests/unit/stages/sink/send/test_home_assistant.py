@@ -44,7 +44,7 @@ def sensors(*known: Sensor, pipeline: str = "pole") -> Sensors:
 @pytest.mark.parametrize("name", NAMES)
 def test_discovery_topics_are_such_as_home_assistant_takes(name: str) -> None:
     one = sensors(Sensor(name, name), pipeline=name)
-    (config, state) = one.announced()
+    (config, state) = one.announce()
     assert re.fullmatch(r"homeassistant/binary_sensor/[a-zA-Z0-9_-]+/config", config.topic)
     found = json.loads(config.payload)
     assert found["name"] == f"{name} {name}" and found["device"]["name"] == name
@@ -61,27 +61,27 @@ def test_other_names_have_other_identifiers() -> None:
 def test_a_sensor_is_on_while_any_of_its_events_lasts() -> None:
     one = sensors(Sensor("gate", "yard"))
     phases = [("a", "begin"), ("b", "begin"), ("a", "end"), ("b", "update"), ("b", "end"), ("a", "end")]
-    states = [[each.payload for each in one.after(event("yard", *phase))] for phase in phases]
+    states = [[each.payload for each in one.update(event("yard", *phase))] for phase in phases]
     assert states == [["ON"], ["ON"], ["ON"], ["ON"], ["OFF"], ["OFF"]]
-    assert list(one.after(event("yard", "old", "begin", earlier=True))) == [], "nobody saw its end"
-    list(one.after(event("yard", "c", "begin")))
-    assert [each.payload for each in one.announced()][1] == "ON"
-    assert [each.payload for each in one.ended()] == ["OFF"]
+    assert list(one.update(event("yard", "old", "begin", earlier=True))) == [], "nobody saw its end"
+    list(one.update(event("yard", "c", "begin")))
+    assert [each.payload for each in one.announce()][1] == "ON"
+    assert [each.payload for each in one.turn_off()] == ["OFF"]
 
 
 def test_a_crossing_shows_and_goes_off_by_itself() -> None:
     one = sensors(Sensor("gate", "crossed", lasts=False))
-    (config,) = one.announced()
+    (config,) = one.announce()
     found = json.loads(config.payload)
     assert found["off_delay"] == 1 and found["force_update"] is True
-    states = [each for number in "ab" for each in one.after(event("crossed", number, "begin"))]
+    states = [each for number in "ab" for each in one.update(event("crossed", number, "begin"))]
     assert states == 2 * [Publication(found["state_topic"], "ON", retain=False)]
-    assert list(one.ended()) == []
+    assert list(one.turn_off()) == []
 
 
 def test_a_rule_that_the_file_does_not_have_is_known_by_its_first_event() -> None:
     one = sensors()
-    first = list(one.after(event("own", "a", "begin")))
+    first = list(one.update(event("own", "a", "begin")))
     assert [each.topic.rpartition("/")[2] for each in first] == ["config", "state"]
-    assert len(list(one.after(event("own", "a", "end")))) == 1 and len(list(one.announced())) == 2
+    assert len(list(one.update(event("own", "a", "end")))) == 1 and len(list(one.announce())) == 2
     assert one.own_topics == ()

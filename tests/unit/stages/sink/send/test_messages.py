@@ -108,7 +108,7 @@ def test_the_object_of_an_event_goes_along_and_no_image_when_it_ends() -> None:
 @pytest.mark.parametrize("box", [(-50.0, -50.0, -20.0, -20.0), (5.0, 5.0, 5.0, 5.0), (-10.0, -10.0, 500.0, 500.0)])
 def test_a_box_that_is_not_within_the_frame(box: tuple[float, float, float, float]) -> None:
     result = sample(0)
-    made = Snapshots("crop").of(result, box)
+    made = Snapshots("crop").snapshot(result, box)
     assert image_of({"image": made}).shape[:2] == (result.frame.height, result.frame.width)
 
 

@@ -94,8 +94,8 @@ def test_a_server_that_comes_late_gets_everything(tmp_path: Path, caplog: pytest
     one.close()
     assert server.got == list(range(50))
     warned = [record.getMessage() for record in caplog.records]
-    assert warned[0] == "stages.out: test://server takes nothing: nobody answers; 50 messages wait"
-    assert warned[1].startswith("stages.out: test://server takes messages again") and len(warned) == 2
+    assert warned[0] == "stages.out: cannot send to test://server: nobody answers; 50 messages wait"
+    assert warned[1].startswith("stages.out: sending to test://server again") and len(warned) == 2
     spool.close()
 
 
@@ -115,7 +115,7 @@ def test_an_error_of_any_kind_is_one_that_passes(tmp_path: Path, caplog: pytest.
     put(spool, range(5), one)
     wait_until(lambda: not spool.count)
     one.close()
-    assert server.got == list(range(5)) and "takes nothing: RuntimeError: not connected" in caplog.text
+    assert server.got == list(range(5)) and "test://server: RuntimeError: not connected" in caplog.text
     spool.close()
 
 
@@ -308,9 +308,9 @@ def test_trouble_is_reminded_of_and_not_more(
     spool, one = started(tmp_path / "a.db", server)
     put(spool, [1], one)
     wait_until(lambda: server.connects > 8)
-    assert caplog.text.count("takes nothing") == 1
+    assert caplog.text.count("cannot send to") == 1
     monkeypatch.setattr(sender, "_REMIND_S", 0.0)
-    wait_until(lambda: caplog.text.count("takes nothing") > 2)
-    assert re.search(r"takes nothing for \d+ s: nobody answers", caplog.text)
+    wait_until(lambda: caplog.text.count("cannot send to") > 2)
+    assert re.search(r"server for \d+ s: nobody answers", caplog.text)
     one.close()
     spool.close()

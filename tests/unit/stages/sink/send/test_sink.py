@@ -16,7 +16,9 @@ from edgert.memory import Counter
 from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.send.messages import Choice, Writer
 from edgert.stages.sink.send.sink import SendSink
+from edgert.stages.sink.send.server import Server as Address
 from edgert.stages.sink.send.spool import Message, Spool
+from edgert.stages.sink.send.webhook import WebhookPublisher
 from edgert.stages.source.api import ApiSource
 from edgert.testing import sample
 from tests.helpers.stages import Numbers
@@ -129,3 +131,9 @@ def test_images_are_made_while_there_is_a_frame(tmp_path: Path) -> None:
     assert one._spool is not None and (one._spool.count or server.got)  # no other thread has the frame
     one.close()
     assert "image" in server.got[0]
+
+
+def test_headers_of_a_webhook_are_ascii_for_any_name() -> None:
+    message = Message(1, "x-1", "event", "gate", "run", b"{}")
+    headers = WebhookPublisher(Address("http://h/"), "tür", {}, "")._all_headers(message, b"{}", {})
+    assert (headers["ce-source"], headers["ce-type"]) == ("/edgert/t%C3%BCr/gate", "edgert.event.run")

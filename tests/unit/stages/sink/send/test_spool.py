@@ -26,9 +26,9 @@ def spool(path: Path | None, limit: int = MANY, age_s: float = 1e6) -> Spool:
     return Spool(path, limit, age_s, "stages.out")
 
 
-def put(one: Spool, *numbers: int) -> None:
+def put(one: Spool, *numbers: int, kind: str = "result") -> None:
     for number in numbers:
-        one.put("result", "camera", "", b'{"n":%d}' % number)
+        one.put(kind, "camera", "", b'{"n":%d}' % number)
 
 
 def held(one: Spool, count: int = 1000) -> list[int]:
@@ -213,20 +213,21 @@ def zero(path: Path, first: int, last: int | None = None) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.parametrize("kind", ["result", "crops"])
 def test_damage_behind_the_first_pages_is_put_aside_and_the_rest_saved(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = spool(tmp_path / "a.db")
-    put(one, *range(6000))
+    put(one, *range(6000), kind=kind)
     one.secure()
-    put(one, 6000)
+    put(one, 6000, kind=kind)
     one.close()
     name, size = one.name, (tmp_path / "a.db").stat().st_size
     zero(tmp_path / "a.db", size // 3, size // 3 + 65536)
     one = spool(tmp_path / "a.db")
     left = held(one, 9000)
     assert left == sorted(left) and 4000 < len(left) < 6000 and left[-1] == 6000 and left[0] == 0 and one.name == name
-    assert "is damaged" in caplog.text and f"{len(left) - 1} messages that waited in the damaged file" in caplog.text
+    assert "is damaged" in caplog.text and f"recovered {len(left) - 1} messages from the" in caplog.text
     one.close()
     again = spool(tmp_path / "a.db")
     assert held(again, 9000) == left and caplog.text.count("is damaged") == 1
@@ -346,7 +347,7 @@ def test_where_nothing_can_be_written_it_is_in_memory(tmp_path: Path, caplog: py
     one = spool(tmp_path / "file" / "a.db")
     put(one, 1)
     one.secure()
-    assert one.path is None and held(one) == [1] and "waits in memory alone" in caplog.text
+    assert one.path is None and held(one) == [1] and "kept in memory only" in caplog.text
     one.close()
 
 
@@ -440,7 +441,7 @@ def test_without_a_journal_it_costs_more(tmp_path: Path, caplog: pytest.LogCaptu
     (tmp_path / "a.journal").mkdir()
     one = spool(tmp_path / "a.db")
     put(one, 1, 2)
-    assert held(one) == [1, 2] and "the spool does without it" in caplog.text
+    assert held(one) == [1, 2] and "the spool works without it" in caplog.text
     one.close()
 
 
