@@ -114,7 +114,7 @@ class _Reading:
         """Add a span to a track without a thread."""
         self.rows.setdefault((kind, name), []).append(span)
 
-    def taken(self, stage: str, stream: str, index: int, at_ns: int, lost: str = "") -> None:
+    def end_wait(self, stage: str, stream: str, index: int, at_ns: int, lost: str = "") -> None:
         """End the wait of a result, or of all its parts: a stage takes it, or it is lost."""
         key = stage, stream, index
         if (waits := self.waiting.pop(key, None)) is None:
@@ -139,7 +139,7 @@ class _Reading:
         """End what is still under way when the recording ends."""
         for key in [*self.waiting]:
             while key in self.waiting:
-                self.taken(*key, at_ns)
+                self.end_wait(*key, at_ns)
         for (stream, index), frame in self.all_frames:
             span = Span(frame.began_ns, frame.ended_ns, f"{stream} {index}", "frame", (frame.number,))
             self.add("frame", stream, span)
@@ -190,16 +190,13 @@ def _span(reading: _Reading, event: Event) -> Span | None:
     if kind == "put":
         reading.waiting.setdefault((name, stream, index), []).append((more, begin))
         return None
-    if kind == "drop":
+    if kind in ("drop", "fail"):
+        has_failed = kind == "fail"
         number = reading.frame(stream, index, begin).number
-        reading.taken(name, stream, index, begin, str(more))
-        words = (("stream", stream), ("frame", index), ("cause", str(more)))
-        return Span(begin, end, f"lost before {name}: {more}", "drop", (number,), words)
-    if kind == "fail":
-        number = reading.frame(stream, index, begin).number
-        reading.taken(name, stream, index, begin, "error")
-        words = (("stream", stream), ("frame", index), ("error", str(more)))
-        return Span(begin, end, f"{name} failed", "fail", (number,), words)
+        reading.end_wait(name, stream, index, begin, "error" if has_failed else str(more))
+        words = (("stream", stream), ("frame", index), ("error" if has_failed else "cause", str(more)))
+        shown = f"{name} failed" if has_failed else f"lost before {name}: {more}"
+        return Span(begin, end, shown, "fail" if has_failed else "drop", (number,), words)
     if kind == "gpu":
         reading.add("gpu", name, Span(begin, end, f"{more} images", "gpu"))
         return None
@@ -228,7 +225,7 @@ def _frames(reading: _Reading, event: Event) -> tuple[int, ...]:
         frame.ended_ns = max(end, frame.ended_ns)
         found.append(frame.number)
         if kind != "collect":
-            reading.taken(name, one, number, begin)
+            reading.end_wait(name, one, number, begin)
     if kind == "submit":
         for one, number in more:
             reading.under_way[name, one, number] = begin

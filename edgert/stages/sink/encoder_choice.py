@@ -66,7 +66,6 @@ class EncoderChoice:
 
     Args:
         where: the sink's stage, for messages.
-        codec: codec of the video.
         encode: ``encode:`` of the pipeline file.
         stall_s: seconds without input or output after which an encoder has failed.
         live: whether the video is watched while it is made.

@@ -61,13 +61,7 @@ class VideoFormat:
 
 
 class Unit(NamedTuple):
-    """One encoded image.
-
-    Attributes:
-        data: access unit with start codes.
-        tick: presentation time, in units of 1 / :data:`TICKS_HZ` s.
-        is_key: whether decoding can start here.
-    """
+    """One encoded image: an access unit with start codes. ``tick`` is when it is shown, in 1 / :data:`TICKS_HZ` s."""
 
     data: bytes
     tick: int

@@ -174,7 +174,6 @@ class OutputFile:
     """An open file with a single writer. Pipes and devices are neither locked nor flushed.
 
     Attributes:
-        path: path of the file.
         is_dirty: whether something was written after the last flush.
         error: error of a flush, which the next write raises.
         size_bytes: size of the file.

@@ -30,7 +30,6 @@ class VideoSink:
         path: path with the suffix ``.mp4``, ``.mov`` or ``.mkv``; with ``{stream}`` in it, one file per stream.
         fps: frames per second, at which frame n is shown at n / fps; None: by ``media_ns``.
         quality: H.264 CRF, 0 (lossless) to 51; of hardware the constant quantizer.
-        codec: codec of the video.
         encode: ``auto``: hardware where there is one; ``cpu``: never; ``gpu``: always.
         rules: whether existing files are replaced, and when the next file begins. The next one also begins when the
             size of the images changes.
@@ -131,7 +130,6 @@ class VideoFile(MuxedFile):
     """An open video file with its encoder. It writes nothing after an error.
 
     Args:
-        files: files of the sink.
         stream: stream whose next file this is.
         encoder: encoder, which is closed with the file, or where the file cannot be created.
 

@@ -275,6 +275,29 @@ class EventsSection(section.PackageStage):
         return EventsStage(name, rules, context.clock, context.run)
 
 
+def check_rules(
+    name: str, verb: str, rules: tuple[str, ...], stages: Mapping[str, section.StageConfig], place: str
+) -> None:
+    """Raise ConfigError for a rule that no stage before a sink has. Python stages may have any rule.
+
+    Args:
+        name: name of the sink.
+        verb: what the sink does with events of a rule, for the message.
+        rules: names of rules in the sink's section.
+        stages: stages of the pipeline, by name.
+        place: place of the rules in the file.
+    """
+    before = [stages[other] for other in upstream(stages, name)]
+    known = [rule for one in before for rule in getattr(one, "rules", ())]
+    for rule in rules:
+        if rule not in known and not any(isinstance(one, section.PythonStage) for one in before):
+            raise ConfigError(
+                f"stage {name!r} {verb} rule {rule!r}, which no stage before it has{nearest(rule, known)}",
+                where=place,
+                fix=f"rules here: {', '.join(known)}" if known else "let it listen to {stage: events, rules: …}",
+            )
+
+
 def _check_classes(
     rule_name: str, rule: RuleSection, noun: str, area: str, classes: tuple[str, ...], place: str
 ) -> None:

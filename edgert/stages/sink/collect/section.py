@@ -12,6 +12,7 @@ from edgert.config.fields import Fraction, Names, OutputPath, PositiveBytes, Sec
 from edgert.config.flow import Where, sources_of, upstream
 from edgert.errors import ConfigError, nearest
 from edgert.stages import kinds
+from edgert.stages.zones.section import check_rules
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
@@ -71,21 +72,14 @@ class Collect(section.SinkStage):
         return self
 
     def check(self, name: str, stages: Mapping[str, Any], where: Where) -> None:
-        """Raise ConfigError for stages and rules that are not before it, and for images that show what is hidden."""
+        """Raise ConfigError for stages and rules that do not come before, and for images that show what is hidden."""
         before = upstream(stages, name)
         for one in self.differ or ():
             if one not in before:
                 what = f"stage {name!r} compares {one!r}, which is no stage before it{nearest(one, before)}"
                 fix = f"before it: {', '.join(sorted(before))}"
                 raise ConfigError(what, where=where(("stages", name, "differ")), fix=fix)
-        makers = [one for other in before if isinstance(one := stages[other], section.PackageStage)]
-        known = [rule for one in makers for rule in getattr(one, "rules", ())]
-        makes_own = any(isinstance(stages[other], section.PythonStage) for other in before)
-        for rule in self.rules:
-            if rule not in known and not makes_own:
-                what = f"stage {name!r} keeps frames of rule {rule!r}, which no stage before it has"
-                fix = f"rules here: {', '.join(known)}" if known else "let it listen to {stage: events, rules: …}"
-                raise ConfigError(what + nearest(rule, known), where=where(("stages", name, "rules")), fix=fix)
+        check_rules(name, "keeps frames of", self.rules, stages, where(("stages", name, "rules")))
         sources = sources_of(stages)
         for other, stage in stages.items():
             if getattr(stage, "hides", False) and other not in before and sources[other] & sources[name]:

@@ -56,7 +56,6 @@ class PacketTrack:
 
     @property
     def lost(self) -> int:
-        """Number of packets that were lost."""
         return self._inbox.lost
 
     def take(self, offset_ns: int) -> Iterator[Piece]:
@@ -164,7 +163,6 @@ class PixelTrack:
             self._pieces.append((piece, nbytes))
 
     def take(self, offset_ns: int) -> Iterator[Piece]:
-        """Yield the new images."""
         with self._change:
             pieces, self._pieces = self._pieces, deque()
             self._nbytes -= sum(nbytes for _, nbytes in pieces)
@@ -173,11 +171,9 @@ class PixelTrack:
             yield piece
 
     def begin(self) -> Iterator[Piece]:
-        """Yield nothing: every image is complete."""
-        yield from ()
+        yield from ()  # every image is complete
 
     def number_of(self, index: int, timestamp_ns: int, media_ns: int) -> int:
-        """Return the number of a frame's image, which is the frame's."""
         return index
 
     def close(self) -> None:

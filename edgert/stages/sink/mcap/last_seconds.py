@@ -29,13 +29,7 @@ _WORK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """A moment to keep.
-
-    Attributes:
-        paths: parts that become one file, in order.
-        cause: what happened.
-        is_left: whether an earlier process left the parts, so that they are removed afterwards.
-    """
+    """A moment to keep: its parts in order, what happened, and whether an earlier process left the parts."""
 
     paths: Sequence[Path]
     cause: str

@@ -10,10 +10,11 @@ from pydantic import Field, model_validator
 
 from edgert.config import stages as section
 from edgert.config.fields import Names, OutputPath, PositiveBytes, Seconds
-from edgert.config.flow import Where, upstream
-from edgert.errors import ConfigError, nearest
+from edgert.config.flow import Where
+from edgert.errors import ConfigError
 from edgert.policy import OnError
 from edgert.stages import kinds
+from edgert.stages.zones.section import check_rules
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _ROTATE = kinds.Rotate.model_validate({"every": "10m"})
 _PARTS = 6
-"""Files of the ring that hold its seconds; one more is written."""
+"""Finished files that hold the ring's seconds; one more is being written."""
 
 
 class KeepRecordings(kinds.Keep):
@@ -85,19 +86,13 @@ class Mcap(kinds.FileSink):
         return self
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
-        """Raise ConfigError for a second recording of the same run, and for rules that no stage before it has."""
+        """Raise ConfigError for a second recording of the run, and for rules that no stage before it has."""
         for other, stage in stages.items():
             if other != name and isinstance(stage, Mcap):
                 what = f"stages {other!r} and {name!r} both record the run"
                 raise ConfigError(what, where=where(("stages", name)), fix="keep one, and let it listen to all stages")
-        wanted = () if self.keep is None else self.keep.rules
-        makers = [stage for other in upstream(stages, name) if hasattr(stage := stages[other], "rules")]
-        known = sorted(rule for stage in makers for rule in stage.rules)
-        for rule in wanted:
-            if rule not in known:
-                what = f"stage {name!r} keeps the seconds around rule {rule!r}, which no stage before it has"
-                fix = f"rules here: {', '.join(known)}" if known else "let it listen to {stage: events, rules: ...}"
-                raise ConfigError(what + nearest(rule, known), where=where(("stages", name, "keep")), fix=fix)
+        if self.keep is not None:
+            check_rules(name, "keeps the seconds around", self.keep.rules, stages, where(("stages", name, "keep")))
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink."""
@@ -107,11 +102,11 @@ class Mcap(kinds.FileSink):
         from edgert.stages.sink.mcap.mcap_sink import McapSink
         from edgert.stages.sink.output_files import Files, Rules, fixed_folder
 
-        journal = context.journal or Journal()  # the assembly makes one for this kind
+        journal = context.journal or Journal()  # the assembly always gives one to this kind
         waits = not any(source.live for source in context.sources.values())
         sources = dict(context.sources)
 
-        def tracks(wake: threading.Event) -> dict[str, PacketTrack | PixelTrack]:
+        def make_tracks(wake: threading.Event) -> dict[str, PacketTrack | PixelTrack]:
             made: dict[str, PacketTrack | PixelTrack] = {}
             for stream, source in sources.items():
                 tap = None if self.pixels else getattr(source, "tap", None)
@@ -129,4 +124,4 @@ class Mcap(kinds.FileSink):
             ring = Files(fixed_folder(self.path) / f"{name}-ring/{{date}}-{{time}}.mcap", rules, f"stages.{name}")
             last = LastSeconds(f"stages.{name}", files, ring, self.keep.after, self.keep.rules)
             files = ring
-        return McapSink(name, files, tracks, journal, context.clock, context.about, context.stats, waits, last)
+        return McapSink(name, files, make_tracks, journal, context.clock, context.about, context.stats, waits, last)

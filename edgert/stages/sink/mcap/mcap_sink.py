@@ -41,12 +41,10 @@ class McapSink:
     """Sink that records camera data, every result that it gets, and every decision of the run.
 
     Args:
-        name: name of the stage.
         files: files of the recording.
         tracks: function that returns the camera data to record, by stream. It is called when the sink is made, and
             again when it is reopened.
         journal: the run's decisions; only this sink takes them.
-        clock: clock of the run.
         about: function that returns the head of the recording.
         stats: function that returns the state of the run as plain data.
         waits: whether nothing may be lost, because no source is live.

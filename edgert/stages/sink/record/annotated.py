@@ -31,8 +31,6 @@ class AnnotatedVideo:
     Args:
         where: the sink's stage, for messages.
         quality: H.264 CRF, or constant quantizer of hardware.
-        codec: codec of the video.
-        encode: ``encode:`` of the pipeline file.
     """
 
     def __init__(self, where: str, quality: int, codec: encoders.Codec, encode: EncodeMode) -> None:

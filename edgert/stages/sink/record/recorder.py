@@ -97,12 +97,6 @@ class Track:
     """The packets of one stream on their way into files. For use in one thread.
 
     Args:
-        stream: name of the stream.
-        inbox: inbox of the packets.
-        files: files of the sink.
-        index: index of finished files.
-        clock: clock of the run.
-        where: the sink's stage, for messages.
         clips: rules of clips; None: everything is recorded.
         memory_bytes: maximum size of the packets that a clip may begin with.
         waits: whether no packet may be lost.

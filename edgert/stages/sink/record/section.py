@@ -10,10 +10,11 @@ from pydantic import Field, model_validator
 from edgert.config import stages as section
 from edgert.config.fields import Names, OutputPath, PositiveBytes, Seconds, Section
 from edgert.config.flow import Where, sources_of, upstream
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError
 from edgert.policy import OnError
 from edgert.stages import kinds
 from edgert.stages.sink.output_files import has_field
+from edgert.stages.zones.section import check_rules
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
@@ -25,7 +26,7 @@ _FIX = "annotated: only encodes what results show; or use sink: video"
 
 
 class ClipsSection(Section):
-    """Recording of clips around events."""
+    """Section of clips around events."""
 
     before: Seconds = 5.0
     after: Seconds = Field(default=5.0, ge=0)
@@ -33,7 +34,7 @@ class ClipsSection(Section):
     rules: Names = ()
 
     def clip_rules(self) -> ClipRules:
-        """Return the rules in the sink's units."""
+        """Return the rules in nanoseconds."""
         from edgert.stages.sink.record.clips import ClipRules
 
         before, after, longest = (round(1e9 * one) for one in (self.before, self.after, self.longest))
@@ -99,7 +100,10 @@ class Record(kinds.FileSink):
         return self
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
-        """Raise ConfigError for sources without packets, streams that share a file, and clips without events."""
+        """Raise ConfigError for sources without packets, streams that share a file, and clips without events.
+
+        Also raise it for packets that show what another stage hides.
+        """
         from edgert.kinds import SOURCES
         from edgert.stages.source.kinds import kind_of
 
@@ -126,12 +130,8 @@ class Record(kinds.FileSink):
                 where=where(("stages", name, "clips")),
                 fix="let it listen to {stage: events, rules: …}, or leave clips: out to record everything",
             )
-        known = [rule for one in makers for rule in getattr(one, "rules", ())]
-        for rule in self.clips.rules if known else ():
-            if rule not in known:
-                what = f"stage {name!r} records clips of rule {rule!r}, which no stage before it has"
-                fix = f"rules here: {', '.join(known)}"
-                raise ConfigError(what + nearest(rule, known), where=where(("stages", name, "clips")), fix=fix)
+        if any(getattr(one, "rules", ()) for one in makers):  # the rules of other packages are not known
+            check_rules(name, "records clips of", self.clips.rules, stages, where(("stages", name, "clips")))
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink. Raises ConfigError for a source without packets."""
@@ -144,20 +144,18 @@ class Record(kinds.FileSink):
             if stream not in taps and not self.annotated:
                 raise no_packets(name, stream, f"stages.{name}")
         clips = None if self.clips is None else self.clips.clip_rules()
-        clip_rules = (
-            self if self.clips is not None or self.rotate is not None else self.model_copy(update={"rotate": _ROTATE})
-        )
-        settings = Settings(self.path, clip_rules.rules(context), clips, self.memory)
-        twin = AnnotatedVideo(f"stages.{name}", self.quality, self.codec, self.encode) if self.annotated else None
+        own = self if self.clips is not None or self.rotate is not None else self.model_copy(update={"rotate": _ROTATE})
+        settings = Settings(self.path, own.rules(context), clips, self.memory)
+        annotated = AnnotatedVideo(f"stages.{name}", self.quality, self.codec, self.encode) if self.annotated else None
         waits = not any(source.live for source in context.sources.values())
-        return RecordSink(name, settings, taps, context.clock, twin, waits)
+        return RecordSink(name, settings, taps, context.clock, annotated, waits)
 
 
 def no_packets(name: str, stream: str, where: str) -> ConfigError:
-    """Return the error for a source that gives images only."""
+    """Return the error for a source without packets."""
     return ConfigError(
         f"stage {name!r} records packets, and source {stream!r} has none",
-        why="only video files and network streams come encoded; its images come as pixels",
+        why="only video files and network streams have packets; its images come as pixels",
         where=where,
         fix=_FIX,
     )

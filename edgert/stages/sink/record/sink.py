@@ -24,7 +24,6 @@ class Settings:
 
     Attributes:
         path: pattern of the files' paths.
-        rules: rules of the files.
         clips: rules of clips; None: everything is recorded.
         memory_bytes: maximum size of each stream's packets that wait for the disk, and of those that a clip may begin
             with.
@@ -40,10 +39,7 @@ class RecordSink:
     """Sink that records the packets of sources, or the drawn images of results, or both.
 
     Args:
-        name: name of the stage.
-        settings: settings of the recording.
         taps: taps of the sources whose packets are recorded, by name.
-        clock: clock of the run.
         annotated: encoder of drawn images; None: they are not recorded.
         waits: whether no image may be lost; else those are for which the disk is too slow.
     """

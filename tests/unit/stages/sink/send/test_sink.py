@@ -15,8 +15,8 @@ from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.stages.context import Context, make_stage
 from edgert.stages.sink.send.messages import Choice, Writer
-from edgert.stages.sink.send.sink import SendSink
 from edgert.stages.sink.send.server import Server as Address
+from edgert.stages.sink.send.sink import SendSink
 from edgert.stages.sink.send.spool import Message, Spool
 from edgert.stages.sink.send.webhook import WebhookPublisher
 from edgert.stages.source.api import ApiSource
