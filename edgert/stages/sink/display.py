@@ -13,6 +13,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 
+from edgert import installation
 from edgert.errors import DeviceError
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Result, for_show
@@ -55,9 +56,9 @@ class DisplaySink:
         self.viewer, refused = viewers.find_viewer(here, fullscreen=self.fullscreen, where=f"stages.{self.name}")
         why_not = "".join(f"; not {name}: {why}" for name, why in refused.items())
         _LOG.info("%s: windows on %s by %s%s", self.name, here.place, self.viewer, why_not)
-        if self.fullscreen and not viewers.can_fill_screen(self.viewer):
+        if self.fullscreen and self.viewer not in viewers.FULLSCREEN:
             _LOG.warning("%s: %s cannot fill the screen and shows a window. fix: %s",
-                         self.name, self.viewer, viewers.sdl_install_command())  # fmt: skip
+                         self.name, self.viewer, installation.command("display"))  # fmt: skip
 
     def process(self, result: Result) -> None:
         """Give the result to its stream's window without waiting. Raises an earlier error of that window's thread."""

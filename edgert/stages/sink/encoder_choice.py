@@ -88,32 +88,32 @@ class EncoderChoice:
             raise self._no_hardware_encoder(reasons)
 
     def open(self, result: Result, format: encoders.VideoFormat) -> encoders.Encoder:
-        """Return the best encoder that opens, for a video that begins with this result.
+        """Return the best encoder that opens, for a video that begins with a result. Raises DeviceError."""
+        encoder, reasons = self._open_best(result, format)
+        reasons = [reason for reason in dict.fromkeys(reasons) if reason not in _NEVER_HERE]
+        line = f"encoded by {encoder.title}" + (f": {'; '.join(reasons)}" if reasons else "")
+        if line != self._last_line and (reasons or encoder.kind != "cpu"):
+            self._last_line = line
+            encoders.log.info("%s: %s", self.where, line)
+        return encoder
 
-        Raises:
-            DeviceError: no encoder opens.
-        """
+    def _open_best(self, result: Result, format: encoders.VideoFormat) -> tuple[encoders.Encoder, list[str]]:
+        """Return the best encoder that opens, and why better ones do not. Raises DeviceError."""
         device = encoders.image_gpu(result)
         reasons = list[str]()
         if self.encode != "cpu":
-            for kind, why in rank_encoders(
-                device is not None, missing_encoders(self.codec, device.ordinal if device else 0)
-            ):
+            missing = missing_encoders(self.codec, device.ordinal if device else 0)
+            for kind, why in rank_encoders(device is not None, missing):
                 reason = why or self._refused.get(kind, "")
                 if not reason:
                     try:
-                        encoder = self._make(kind, format, device, result)
+                        return self._make(kind, format, device, result), reasons
                     except (DeviceError, BuildError) as error:
                         reason = f"{error.what}: {error.why}" if error.why else error.what
-                    else:
-                        self._log_choice(encoder, reasons)
-                        return encoder
                 reasons.append(reason)
         if self.encode == "gpu":
             raise self._no_hardware_encoder(reasons)
-        cpu = encoders.FfmpegEncoder(self._cpu, format)
-        self._log_choice(cpu, reasons)
-        return cpu
+        return encoders.FfmpegEncoder(self._cpu, format), reasons
 
     def refuse(self, kind: encoders.Kind, reason: str) -> None:
         """Exclude a kind of encoder that failed while running: later streams use the next kind."""
@@ -129,14 +129,6 @@ class EncoderChoice:
             return nvenc.Nvenc(format, device, drawn)
         gpu = device if kind == "board, on the GPU" else None
         return gst_encoder.GstEncoder(format, gpu, self.where, self.stall_s, drawn)
-
-    def _log_choice(self, encoder: encoders.Encoder, reasons: list[str]) -> None:
-        """Log that an encoder was chosen, and why no better one was; the same line only once."""
-        reasons = [reason for reason in dict.fromkeys(reasons) if reason not in _NEVER_HERE]
-        line = f"encoded by {encoder.title}" + (f": {'; '.join(reasons)}" if reasons else "")
-        if line != self._last_line and (reasons or encoder.kind != "cpu"):
-            self._last_line = line
-            encoders.log.info("%s: %s", self.where, line)
 
     def _no_hardware_encoder(self, reasons: list[str]) -> DeviceError:
         what = f"{self.codec.upper().replace('H', 'H.')} cannot be encoded by hardware here"

@@ -33,7 +33,8 @@ _CHAINS = {  # elements that show raw images in host memory
     "ximagesink": "videoconvert ! videoscale ! taginject tags=title={title} ! ximagesink",  # shows the title
     "waylandsink": "videoconvert ! videoscale ! waylandsink",
 }
-_FULLSCREEN = (SDL, "nvdrmvideosink", "kmssink")
+FULLSCREEN = (SDL, "nvdrmvideosink", "kmssink")
+"""Viewers that can fill the screen."""
 _APT = (
     "sudo apt install gstreamer1.0-tools gstreamer1.0-x gstreamer1.0-plugins-base gstreamer1.0-plugins-good "
     "gstreamer1.0-plugins-bad"
@@ -107,17 +108,7 @@ def rank_viewers(here: DisplayEnvironment, *, fullscreen: bool = False) -> tuple
         found = board + desktop
     elif here.screen and here.gstreamer:
         found = ["nvdrmvideosink", "kmssink"] if here.jetson else ["kmssink"]
-    return tuple(sorted(found, key=lambda name: fullscreen and not can_fill_screen(name)))
-
-
-def can_fill_screen(name: str) -> bool:
-    """Return whether a viewer can fill the screen."""
-    return name in _FULLSCREEN
-
-
-def sdl_install_command() -> str:
-    """Return the command that installs SDL."""
-    return installation.command("display")
+    return tuple(sorted(found, key=lambda name: fullscreen and name not in FULLSCREEN))
 
 
 def command(name: str, size: tuple[int, int], title: str, *, fullscreen: bool = False) -> list[str]:
@@ -178,10 +169,9 @@ def find_viewer(here: DisplayEnvironment, *, fullscreen: bool = False, where: st
     if here.jetson and here.is_remote:
         refused["nv3dsink"] = f"EGL cannot use {here.x11}, which is another machine's display"
     for name in rank_viewers(here, fullscreen=fullscreen):
-        refused[name] = probe_viewer(name, here)
-        if not refused[name]:
-            del refused[name]
+        if not (reason := probe_viewer(name, here)):
             return name, refused
+        refused[name] = reason
     raise no_window_error(here, refused, where)
 
 
@@ -197,7 +187,7 @@ def no_window_error(here: DisplayEnvironment, refused: dict[str, str], where: st
         else:
             fix = f"log in at the screen, or by ssh -X; or {fix}"
     elif not refused:
-        why, fix = "neither GStreamer nor SDL is installed", f"{_APT}; or {sdl_install_command()}; or {fix}"
+        why, fix = "neither GStreamer nor SDL is installed", f"{_APT}; or {installation.command('display')}; or {fix}"
     else:
         why = f"{here.place}: {'; '.join(f'{name}: {said}' for name, said in refused.items())}"
         if any("no element" in said for said in refused.values()):

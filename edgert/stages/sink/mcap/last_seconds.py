@@ -102,11 +102,7 @@ class LastSeconds:
         self._cause = ""
 
     def advance(self) -> None:
-        """Join parts for up to 0.05 s; remove old files, and parts that no moment needs.
-
-        Raises:
-            StageError: the disk is full.
-        """
+        """Join parts for up to 0.05 s; remove old files. Raises StageError where the disk is full."""
         until_s = time.monotonic() + _WORK_S
         while self._join_some() and time.monotonic() < until_s:
             pass

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from edgert.stages.sink.send.spool import Message
@@ -71,7 +71,7 @@ class Sensors:
         """Yield the changes by an event. An event of an earlier run changes nothing, because its end is unknown."""
         if message.kind != "event" or message.is_earlier:
             return
-        key, event = (message.stream, message.rule), _event(message.body)
+        key, event = (message.stream, message.rule), json.loads(message.body)["event"]
         if key not in self._sensors:
             self._sensors[key], self._live[key] = Sensor(*key), set()
             yield Publication(self._discovery(self._sensors[key]), self._config(self._sensors[key]), True)
@@ -129,11 +129,3 @@ def identifier(*names: str) -> str:
     plain = unicodedata.normalize("NFKD", "_".join(names)).encode("ascii", "ignore").decode()
     digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9]+', '_', plain)[:64]}__{digest}"
-
-
-def _event(body: bytes) -> Mapping[str, object]:
-    """Return the event of a message. Raises ValueError where there is none."""
-    found = json.loads(body).get("event")
-    if not isinstance(found, dict):
-        raise ValueError("the message has no event")
-    return found
