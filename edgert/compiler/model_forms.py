@@ -16,7 +16,7 @@ from edgert.engine import open_spans
 from edgert.errors import ArtifactError, ConfigError, PlacementError, cause, shown
 from edgert.graph import Graph, read
 from edgert.installation import data_folder
-from edgert.quantization.lowering.trt_form import parse_cache, scales_of
+from edgert.quantization.lowering.trt_form import dla_int8_scales, parse_cache
 from edgert.steps import Product, Report, Runner, Step, to_json
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def survey_step(
         scaled = None if lowered is None else parse_cache(lowered.files[CACHE].decode()).scales
         if quantized is not None and calibrated is not None:
             table = used_table(calibrated, quantized, model)
-            scaled = scales_of(graph, table, higher_precision_units(model, quantized, dla), dla)
+            scaled = dla_int8_scales(graph, table, higher_precision_units(model, quantized, dla), dla)
         found = survey(graph, target_of(dla.generation, target.tensorrt, job.precision), scaled).to_json()
         keys = ("target", "summary", "fits_core", "fixes", "segments", "nodes")
         return {PLACEMENT: to_json({key: found[key] for key in keys})}

@@ -146,20 +146,20 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph.dla_rewrites import fit_model, remaining_rewrites
-        from edgert.quantization.batched import opened
-        from edgert.quantization.calibrated import one_size, prepare
-        from edgert.quantization.quantizer import equalized
+        from edgert.quantization.batched import open_batch
+        from edgert.quantization.calibrated import calibration_shapes, prepare
+        from edgert.quantization.quantizer import equalize_model
 
         model, changes = job.model(shaped.files[MODEL]), []
         if rewrites["fit"]:
             model, found = fit_model(model, remaining_rewrites(config.skip_rewrites, f"{job.where}.skip_rewrites"))
             changes = [asdict(change) for change in found]
         if rewrites["prepare"]:
-            model = prepare(model, one_size(model, config) if rewrites.get("open") else None)
+            model = prepare(model, calibration_shapes(model, config) if rewrites.get("open") else None)
         if rewrites["equalize"]:
-            model = equalized(model)
+            model = equalize_model(model)
         if rewrites.get("open"):
-            model = opened(model, file=job.model(shaped.files[MODEL]))
+            model = open_batch(model, file=job.model(shaped.files[MODEL]))
         graph = read(model)
         ports: dict[str, Any] = {
             kind: [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in specs]

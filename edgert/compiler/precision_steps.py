@@ -91,8 +91,8 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
         facts.append([str(dla.generation), dla.tensorrt])
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.quantization.batched import PAIR, opened
-        from edgert.quantization.calibrated import Calibrated
+        from edgert.quantization.batched import PAIR, open_batch
+        from edgert.quantization.calibrated import CalibratedModel
         from edgert.quantization.int8_model import quantize_section
 
         model = measured(job, rewritten)
@@ -107,16 +107,16 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
         )
         outcome = quantize_section(
             config,
-            Calibrated(model, _table(calibrated.files[RANGES], model), feed),
+            CalibratedModel(model, _table(calibrated.files[RANGES], model), feed),
             target=form,
             dla=dla or USUAL_DLA,
             run=run,
             state=job.state / f"{digest_of(facts)[:40]}.json",
-            judged=False,
+            by_task=False,
         )
         made = outcome.model
         if job.keeps_batch:
-            made = opened(made, [feed.feeds(index) for index in range(min(PAIR, len(feed)))])
+            made = open_batch(made, [feed.feeds(index) for index in range(min(PAIR, len(feed)))])
         return {
             MODEL: to_bytes(made),
             HIGHER: to_json(dict(outcome.kept)),

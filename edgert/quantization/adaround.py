@@ -1,8 +1,8 @@
-"""AdaRound: rounding each weight up or down so that the layer's output, not the weight, is closest.
+"""AdaRound: weights rounded up or down so that the layer's output changes least.
 
 Nagel et al. 2020, "Up or Down? Adaptive Rounding for Post-Training Quantization" (https://arxiv.org/abs/2004.10568).
-The error of a layer's output is Δw·E[x·xᵀ]·Δwᵀ per output channel (their section 3), so the second moments of the
-inputs are all that is needed of the images.
+The error of a layer's output is Δw·E[x·xᵀ]·Δwᵀ per output channel (their section 3), which needs only the second
+moments of the inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,17 @@ from edgert.graph import Graph, Model, Node
 from edgert.quantization.calibration.walk import Feeds, check_stop, walk
 from edgert.quantization.lowering import weights
 
-# Rounding a matrix so that its product with given inputs changes least: a relaxed descent, then a discrete one.
-#
-# The error of row d is d·G·dᵀ with d = rounded - wanted and G the second moments of the inputs. First the rounding
-# is relaxed to h in [0, 1] and driven to its ends by gradient descent, as in Nagel et al. 2020
-# (https://arxiv.org/abs/2004.10568), section 3. Then single roundings are flipped as long as that helps, which is
-# quick and finds what the relaxation left.
+# The error of row d is d·G·dᵀ with d = rounded - wanted and G the second moments of the inputs. First the rounding is
+# relaxed to h in [0, 1] and driven to its ends by gradient descent, as in section 3 of the paper. Then single roundings
+# are flipped while that helps, which is fast and finds what the relaxation missed.
 
-_STRETCH = (-0.1, 1.1)  # where the sigmoid's ends are before it is cut off to 0..1; section 4 of the paper
+_STRETCH = (-0.1, 1.1)  # ends of the sigmoid before it is clipped to 0..1; section 4 of the paper
 _WARM = 0.2  # part of the steps without pressure, as in the paper's experiments
-_BETA = (20.0, 2.0)  # exponent of the pressure at first and at last, likewise
+_BETA = (20.0, 2.0)  # first and last exponent of the pressure, as in these experiments
 _ADAM = (0.9, 0.999, 1e-8)  # https://arxiv.org/abs/1412.6980
-_SWEEPS = 10  # a bound; it ends when nothing flips
+_SWEEPS = 10  # largest number; usually fewer flip everything that helps
 
-
-_RATE = 0.03  # size of a step of gradient descent
+_RATE = 0.03  # of gradient descent
 _PRESSURE = 3.0  # weight of the term that drives relaxed roundings to 0 or 1, against an error of 1 per weight
 _PATCHES_PER_UNKNOWN = 8  # patches to measure, over all images, for each weight of an output channel
 
@@ -42,9 +38,9 @@ class Effort:
     """Amount of optimization per layer.
 
     Attributes:
-        steps: of gradient descent; 0 flips single roundings only.
-        least_patches: patches of the images to measure, however few weights there are.
-        damping: added to the diagonal of the second moments, in parts of its mean: for what patches leave open.
+        steps: steps of gradient descent; 0 flips single roundings only.
+        least_patches: smallest number of patches to measure, of all images together.
+        damping: summand of the second moments' diagonal relative to its mean, for directions without patches.
     """
 
     steps: int = 300
@@ -52,10 +48,10 @@ class Effort:
     damping: float = 0.01
 
 
-def solve(wanted: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
-    """Return integers for ``wanted`` (groups, rows, n), in steps, given second moments (groups, n, n) of the inputs.
+def round_rows(wanted: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
+    """Return integers for ``wanted`` (groups, rows, n), given second moments (groups, n, n) of the inputs.
 
-    No row has a larger error than rounding to the nearest integers gives.
+    No row has a larger error than the nearest integers.
     """
     nearest = np.clip(np.rint(wanted), -weights.LIMIT, weights.LIMIT)
     low = np.clip(np.floor(wanted), -weights.LIMIT, weights.LIMIT - 1)
@@ -75,7 +71,7 @@ def errors(difference: weights.F64, gram: weights.F64) -> weights.F64:
 
 
 def _relax(wanted: weights.F64, low: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
-    """Return 1 where to round up and 0 elsewhere; each row's error counts relative to that of rounding to nearest."""
+    """Return 1 where to round up and 0 elsewhere, by gradient descent on the error relative to nearest rounding."""
     before = errors(np.rint(wanted) - wanted, gram)
     weight = np.divide(wanted.shape[2], before, where=before > 0, out=np.zeros_like(before))[..., None]
     below, moments = (low - wanted).astype(np.float32), gram.astype(np.float32)
@@ -144,33 +140,33 @@ def roundings(
     effort: Effort = Effort(),
     stop: Event | None = None,
 ) -> Mapping[str, I8]:
-    """Return weight → int8 values in [-127, 127] that lower the error of the layer's output.
+    """Return int8 values in [-127, 127] that lower the error of the layer's output, by weight name.
 
-    :func:`~edgert.quantization.lowering.lower.lower` takes them in place of the nearest integers. Left out are weights
-    without scales, weights that two nodes share, and those of a ConvTranspose. Rounding to nearest is right for those.
-    The same arguments give the same values.
+    :func:`~edgert.quantization.lowering.lower.lower` uses them in place of the nearest integers. Weights without
+    scales, shared weights, and those of a ConvTranspose are left out. Equal arguments give equal values.
 
     Args:
-        graph: the float graph.
-        lowered: the same graph quantized to nearest: what its weighted nodes read decides the rounding.
-        scales: weight name → its scales, of a shape that broadcasts to the weight's.
+        graph: float graph.
+        lowered: the graph quantized with nearest rounding, whose activations are the inputs of its weighted nodes.
+        scales: scales by weight name, in shapes that broadcast over the weights.
         feeds: images.
-        like: the model that the graph was read from.
+        like: model that the graph was read from.
         effort: work per layer.
-        stop: ends it when set, before the next weight.
+        stop: event that ends the work before the next weight.
 
     Raises:
-        CalibrationError: there are no images; stopped.
+        CalibrationError: there are no images, or ``stop`` was set.
         BuildError: ONNX Runtime cannot run the quantized graph.
     """
     if not feeds:
         raise CalibrationError("weights cannot be rounded by their effect without images", why="0 given")
-    there = {node.outputs[0]: node.inputs[0] for node in lowered.nodes if node.outputs}
-    readers: dict[str, list[Node]] = {}  # tensor of the quantized graph → the float graph's nodes that read it there
-    for node in weights.weighted(graph):
-        known = node.op in weights.SUPPORTED and node.outputs[0] in there and graph.is_private(node.inputs[1])
-        if known and node.inputs[1] in scales:
-            readers.setdefault(there[node.outputs[0]], []).append(node)
+    quantized_inputs = {node.outputs[0]: node.inputs[0] for node in lowered.nodes if node.outputs}
+    readers: dict[str, list[Node]] = {}  # tensor of the quantized graph → nodes of the float graph
+    for node in weights.weighted_nodes(graph):
+        if node.op not in weights.SUPPORTED or node.outputs[0] not in quantized_inputs:
+            continue
+        if graph.is_private(node.inputs[1]) and node.inputs[1] in scales:
+            readers.setdefault(quantized_inputs[node.outputs[0]], []).append(node)
     done: dict[str, I8] = {}
     for nodes, values in zip(readers.values(), walk(lowered, list(readers), feeds, like, stop=stop), strict=True):
         for node in nodes:
@@ -181,17 +177,14 @@ def roundings(
 
 def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], effort: Effort) -> I8:
     kernel = weights.kernel_of(graph, node)
-    assert kernel is not None  # weighted() named it
-    moments, random = (
-        weights.Moments.empty(kernel),
-        np.random.default_rng(0),
-    )  # the same patches every time, of each image
+    assert kernel is not None  # as of all weighted nodes
+    moments, random = weights.Moments.empty(kernel), np.random.default_rng(0)
     unknowns = moments.first.shape[1]
     each = max(effort.least_patches, _PATCHES_PER_UNKNOWN * unknowns) // len(values) + 1
-    for one in values:
-        moments.add(weights.patches(kernel, one, each, random))
-    steps = weights.canonical(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
+    for image in values:
+        moments.add(weights.patches(kernel, image, each, random))
+    steps = weights.to_kernel_layout(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
     wanted = (kernel.values / steps).reshape(*kernel.values.shape[:2], -1)
-    # centered: the mean error is left to bias correction, which follows
-    solved = solve(wanted, moments.gram(centered=True), effort)
-    return weights.arranged(solved.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)
+    # centered, since bias correction follows and removes the mean error
+    solved = round_rows(wanted, moments.gram(centered=True), effort)
+    return weights.from_kernel_layout(solved.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)

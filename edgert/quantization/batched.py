@@ -1,4 +1,4 @@
-"""Opening the batch dimension of an INT8 model, and checking that every image gives the same result as alone."""
+"""Open batch dimension of an INT8 model, and the check that each image gives the same result as alone."""
 
 from bisect import bisect
 from collections.abc import Mapping, Sequence
@@ -17,67 +17,67 @@ from edgert.quantization.calibration.walk import Feeds
 Array = npt.NDArray[Any]
 
 TOLERANCE = 0.02
-"""How far two images at once may be from each alone: the root of the mean squared difference over that of the values.
-Kernels may add in another order for another batch; behind a Q node that may become a whole step now and then, 1/255 of
-a range. Images that are mixed up have 1 and more."""
+"""Largest relative difference, as a root mean square, between two images at once and each alone. Kernels may sum in
+another order for another batch, which behind a Q node can change a step, 1/255 of a range. Mixed images differ by 1 and
+more."""
 PAIR = 2
-"""Images that are compared."""
+"""Number of images that are compared."""
 
 
-def opened(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None = None) -> Model:
-    """Return the model with its batch dimension open, or the model itself where its batch is not 1.
+def open_batch(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None = None) -> Model:
+    """Return the model with an open batch dimension, or the model itself where its batch is not 1.
 
     Two images in one batch are compared with each image alone. Every node runs as the ONNX standard defines it.
 
     Args:
-        model: static, clean.
-        feeds: images to compare on, of batch 1; noise replaces missing ones.
-        file: the model it was made of. If that one accepts several images, the error message mentions it.
+        model: static, clean model.
+        feeds: images to compare on, each of batch 1; noise replaces missing ones.
+        file: model it was made of, which the error mentions if it accepts several images.
 
     Raises:
-        ModelError: a node accepts one image only, or mixes images; the node is named.
+        ModelError: a node accepts one image only, or mixes images.
     """
     if any(spec.shape[:1] != (1,) for spec in inputs(model)):
         return model
     made = with_open_batch(model)
     trial = _Trial(model, made, [*feeds, *_noise(inputs(model))][:PAIR])
     closed = [spec.name for spec in outputs(model) if spec.shape[:1] != (1,)]
-    if closed or not trial.holds(None):
-        raise _refused(model, trial, closed, file is not None and takes_several(file, trial.feeds))
+    if closed or not trial.agrees(None):
+        raise _batch_error(model, trial, closed, file is not None and accepts_several(file, trial.feeds))
     return made
 
 
-def takes_several(model: Model, feeds: Sequence[Feeds]) -> bool:
-    """Return whether a model with an open batch gives the same for two images at once as for each alone.
+def accepts_several(model: Model, feeds: Sequence[Feeds]) -> bool:
+    """Return whether a model has an open batch and gives the same for two images at once as for each alone.
 
     Args:
-        model: any model; without an open batch the answer is False.
+        model: model to run.
         feeds: two images, each of batch 1.
     """
-    return has_open_batch(model) and _Trial(model, model, feeds[:PAIR]).holds(None)
+    return has_open_batch(model) and _Trial(model, model, feeds[:PAIR]).agrees(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trial:
-    """A model, the same model with its batch open, and two images to compare them on."""
+    """Comparison of a model with the same model with an open batch, on two images."""
 
     model: Model
     made: Model
     feeds: Sequence[Feeds]
 
-    def holds(self, count: int | None) -> bool:
+    def agrees(self, count: int | None) -> bool:
         """Return whether both models agree on the graph's outputs, or on all that the first ``count`` nodes compute."""
         try:
             alone = [self._run(self.model, count, feed) for feed in self.feeds]
             both = {name: np.concatenate([feed[name] for feed in self.feeds]) for name in self.feeds[0]}
             together = self._run(self.made, count, both)
-        except BuildError:  # the sizes do not fit: the model does not accept two images
+        except BuildError:  # sizes do not fit two images
             return False
-        agree = _stacked if count is None else _agrees
-        return all(agree([one[name] for one in alone], array) for name, array in together.items())
+        agree = _equals_stacked if count is None else _holds_both
+        return all(agree([results[name] for results in alone], array) for name, array in together.items())
 
     def _run(self, model: Model, count: int | None, feed: Feeds) -> Mapping[str, Array]:
-        """Return all outputs, or all that the first ``count`` nodes compute."""
+        """Return the graph's outputs, or all that the first ``count`` nodes compute."""
         part = model
         if count is not None:
             graph, types = read(model), read(self.model).specs
@@ -86,15 +86,15 @@ class _Trial:
             part = write(replace(graph, nodes=graph.nodes[:count], outputs=seen), model)
         return Function(part, fused=False, quiet=True)(feed)
 
-    def culprit(self) -> Node | None:
+    def find_mixing_node(self) -> Node | None:
         """Return the first node that treats two images differently; None where only the outputs differ."""
         nodes = read(self.made).nodes
-        if self.holds(len(nodes)):
+        if self.agrees(len(nodes)):
             return None
-        return nodes[bisect(range(1, len(nodes)), False, key=lambda count: not self.holds(count))]
+        return nodes[bisect(range(1, len(nodes)), False, key=lambda count: not self.agrees(count))]
 
 
-def _stacked(alone: Sequence[Array], both: Array, axis: int = 0) -> bool:
+def _equals_stacked(alone: Sequence[Array], both: Array, axis: int = 0) -> bool:
     rows = np.concatenate(alone, axis)
     if rows.shape != both.shape:
         return False
@@ -105,11 +105,11 @@ def _stacked(alone: Sequence[Array], both: Array, axis: int = 0) -> bool:
     return bool(np.linalg.norm(first - second) <= TOLERANCE * np.linalg.norm(first))
 
 
-def _agrees(alone: Sequence[Array], both: Array) -> bool:
-    """Return whether an inner tensor holds both images along some dimension, or is the same for all images."""
-    if both.shape == alone[0].shape and all(np.array_equal(one, both) for one in alone):
+def _holds_both(alone: Sequence[Array], both: Array) -> bool:
+    """Return whether an inner tensor holds both images along a dimension, or is the same for all images."""
+    if both.shape == alone[0].shape and all(np.array_equal(image, both) for image in alone):
         return True
-    return both.ndim == alone[0].ndim and any(_stacked(alone, both, axis) for axis in range(both.ndim))
+    return both.ndim == alone[0].ndim and any(_equals_stacked(alone, both, axis) for axis in range(both.ndim))
 
 
 def _noise(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
@@ -120,8 +120,8 @@ def _noise(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
     ]
 
 
-def _refused(model: Model, trial: _Trial, closed: Sequence[str], in_file: bool) -> ModelError:
-    node = trial.culprit()
+def _batch_error(model: Model, trial: _Trial, closed: Sequence[str], in_file: bool) -> ModelError:
+    node = trial.find_mixing_node()
     if node is not None:
         why = f"node {node.name!r} ({node.op}) gives other results for two images at once than for each alone"
     else:
@@ -131,12 +131,12 @@ def _refused(model: Model, trial: _Trial, closed: Sequence[str], in_file: bool) 
         why = f"output {name!r}{maker} has no dimension for the batch"
     return ModelError(
         f"model {str(model.path)!r} takes one image at a time in this precision",
-        why=why + (", though the file leaves the batch open: sizes were fixed to fold and quantize it" * in_file),
+        why=why + (", though the file has an open batch: sizes were fixed to fold and quantize it" * in_file),
         where=str(model.path),
         fix="leave batch out of its stages"
         + (
             ", or precision: fp16 or fp32"
             if in_file
-            else ", or export the model so that this node goes by the batch size of its input"
+            else ", or export the model so that this node uses the batch size of its input"
         ),
     )

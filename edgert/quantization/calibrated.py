@@ -1,4 +1,4 @@
-"""A float model ready to be quantized: prepared, and its ranges measured on its images by its own preprocessing."""
+"""Preparation of a float model for quantization, and measurement of its ranges on images."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.equalization import smooth_activations
-from edgert.quantization.quantizer import Recipe, equalized, matching
-from edgert.quantization.run import ALONE, Run, needs_images
+from edgert.quantization.quantizer import Recipe, equalize_model, match_names
+from edgert.quantization.run import DEFAULT_RUN, Run, needs_images
 from edgert.quantization.scheme.scheme import scheme
-from edgert.quantization.scheme.units import Scheme, Target, calibrated, is_weighted
+from edgert.quantization.scheme.units import Scheme, Target, is_weighted, tensors_to_calibrate
 
 log = logging.getLogger("edgert.quantize")
 
 OPSET = 17
-"""Per-channel Q/DQ came with 13 (https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html); 17 is the newest that
-ONNX Runtime and TensorRT have both read since 2022. Models that use a newer one keep it."""
+"""Newest opset that ONNX Runtime and TensorRT have both read since 2022; models of a newer one keep it. Per-channel
+Q/DQ needs 13 (https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html)."""
 
 _16_BITS = frozenset({"float16", "bfloat16"})
 
@@ -38,18 +38,18 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
 
     Batch normalization is folded into weights. The model computes the same up to the rounding of folded weights, and
     equal models give equal digests. Remaining tensors keep their names. Bodies of If, Loop and Scan, and nodes of other
-    domains, stay in float; both are logged.
+    domains, stay in float, and the log names them.
 
     Args:
-        model: a float32 model.
-        shapes: input name → all its dimensions. A first dimension that stays open becomes 1.
+        model: float32 model.
+        shapes: all dimensions of inputs, by name. A first dimension that stays open becomes 1.
 
     Raises:
-        ModelError: dimensions stay open, or the shapes do not fit; the model is quantized or float16, or has no float32
-            input or weights. Or an operator has no equal in opset 17.
+        ModelError: dimensions stay open, or the shapes do not fit. The model is quantized or float16, or has no float32
+            input or weights. An operator has no equivalent in opset 17.
     """
     _check_types(model)
-    cleaned, _ = clean(_static(with_shapes(model, shapes or {})))
+    cleaned, _ = clean(_close_batch(with_shapes(model, shapes or {})))
     raised, _ = clean(raise_opset(cleaned, OPSET))
     graph = read(raised)
     if not any(is_weighted(graph, node) for node in graph.nodes):
@@ -88,8 +88,8 @@ def _check_types(model: Model) -> None:
     raise ModelError(f"{name} {what}", why=why, where=str(model.path), fix=fix)
 
 
-def _static(model: Model) -> Model:
-    """Return the model with open batch dimensions set to 1. Raises ModelError: other dimensions are open."""
+def _close_batch(model: Model) -> Model:
+    """Return the model with open batch dimensions set to 1; raise ModelError when other dimensions are open."""
     ones = {}
     for spec in inputs(model):
         known = [dim for dim in spec.shape[1:] if isinstance(dim, int)]
@@ -108,19 +108,19 @@ def _static(model: Model) -> Model:
 
 
 SMOOTHING_IMAGES = 32
-"""Images for measuring the ranges of channels."""
+"""Number of images on which the ranges of channels are measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calibrated:
-    """A float model ready to be quantized.
+class CalibratedModel:
+    """A float model with ranges.
 
     Attributes:
-        model: prepared; equalized where the section asks for it.
-        table: its ranges.
-        feed: the images they were measured on; None where ranges came from a file and no images with them.
-        whole: the scheme that decided which ranges to measure, with nothing kept; None where all were, or came from
-            a file.
+        model: prepared model, equalized where the section asks for it.
+        table: ranges of its tensors.
+        feed: images on which they were measured; None where they came from a file without images.
+        whole: scheme with no units kept, which decided what to measure; None where all tensors were measured, or the
+            ranges came from a file.
     """
 
     model: Model
@@ -129,38 +129,37 @@ class Calibrated:
     whole: Scheme | None = None
 
     def feeds(self, count: int, first: int = 0) -> Sequence[Feeds]:
-        """Return at most ``count`` images from number ``first`` on, as the model's input; none without images."""
+        """Return up to ``count`` images from number ``first`` on, as the model's inputs; empty without images."""
         if self.feed is None:
             return []
         return [self.feed.feeds(index) for index in range(first, min(first + count, len(self.feed)))]
 
-    def more(self) -> Mapping[str, Histogram]:
-        """Measure the ranges of all tensors missing from the table, on the same images.
+    def measure_missing(self) -> Mapping[str, Histogram]:
+        """Return histograms of the tensors missing from the table, measured on the same images.
 
         Raises:
             CalibrationError: there are no images.
         """
-        missing = sorted(set(calibrated(read(self.model))) - self.table.histograms.keys())
+        missing = sorted(set(tensors_to_calibrate(read(self.model))) - self.table.histograms.keys())
         if self.feed is None:
             raise CalibrationError(
                 f"{len(missing)} tensors have no range, {missing[0]!r} among them",
-                why="these ranges were measured for other settings, and there are no images to measure more on",
+                why="the ranges were measured for other settings, and there are no images to measure the rest on",
                 fix="calibrate again, or name the images",
             )
         return calibrate(self.model, self.feed, tensors=missing, early_stop=self._stopped_early).histograms
 
-    def smoothed(self, recipe: Recipe, *, stop: threading.Event | None = None) -> Calibrated | None:
-        """Return the same model with smoothed activations and newly measured ranges.
+    def smooth(self, recipe: Recipe, *, stop: threading.Event | None = None) -> CalibratedModel | None:
+        """Return the model with smoothed activations and new ranges; see :mod:`~edgert.quantization.equalization`.
 
-        See :mod:`~edgert.quantization.equalization`. None where nothing can be smoothed, or without images to measure
-        on.
+        None where nothing can be smoothed, or there are no images.
 
         Args:
-            recipe: its target and DLA decide which ranges are needed.
-            stop: ends the measurement when set.
+            recipe: recipe whose target and DLA decide which ranges are needed.
+            stop: event that ends the measurement.
 
         Raises:
-            CalibrationError: the new ranges cannot be measured; stopped.
+            CalibrationError: the new ranges cannot be measured, or ``stop`` was set.
             BuildError: ONNX Runtime cannot run the model.
         """
         graph = read(self.model)
@@ -178,18 +177,19 @@ class Calibrated:
             early_stop=self._stopped_early,
             stop=stop,
         )
-        return Calibrated(model, table, self.feed, whole)
+        return CalibratedModel(model, table, self.feed, whole)
 
     @property
     def _stopped_early(self) -> bool:
         return self.table.available is not None and self.table.images < self.table.available
 
 
-def prepared(model: Model, config: ModelConfig) -> Model:
-    """Return the model that ranges are measured on.
+def prepare_section_model(model: Model, config: ModelConfig) -> Model:
+    """Return the model on which a section's ranges are measured.
 
     Raises:
-        ModelError: it cannot be quantized: it is quantized already, its size is open, or it has no weights.
+        ModelError: the model cannot be quantized: it is already quantized, its size is open, or it has no weights.
+        CalibrationError: the section has several profiles.
     """
     if len(config.profiles) > 1:
         raise CalibrationError(
@@ -198,12 +198,12 @@ def prepared(model: Model, config: ModelConfig) -> Model:
             where=str(model.path),
             fix="leave one profile, or precision: fp32",
         )
-    ready = prepare(model, one_size(model, config))
-    return equalized(ready) if config.quantize.equalize else ready
+    ready = prepare(model, calibration_shapes(model, config))
+    return equalize_model(ready) if config.quantize.equalize else ready
 
 
-def one_size(model: Model, config: ModelConfig) -> Shapes:
-    """Return the shapes that ranges are measured at: those of the first profile, with a batch of 1 where it is open.
+def calibration_shapes(model: Model, config: ModelConfig) -> Shapes:
+    """Return the input shapes for calibration: those of the first profile, with a batch of 1 where it is open.
 
     Raises:
         ModelError: dimensions other than the batch stay open.
@@ -217,30 +217,28 @@ def calibrate_section(
     config: ModelConfig,
     *,
     target: Target | None = None,
-    run: Run = ALONE,
+    run: Run = DEFAULT_RUN,
     images: ImageDataset | None = None,
     workers: int = 1,
     dask: str = "",
     state: Path | None = None,
     progress: Progress | None = None,
-) -> Calibrated:
-    """Measure the ranges of a model.
-
-    Blocks until done.
+) -> CalibratedModel:
+    """Measure the ranges of a model. Blocks until done.
 
     Args:
-        config: the model's section; its ``calibrate`` has the images and the method.
-        target: the only user of these ranges. Tensors that it never rounds are not counted: a third to two thirds of
-            the values of common networks. None measures all.
-        run: the section's place in the file, the progress bar, and the stop event.
-        images: images to take instead of the section's.
-        workers: as :func:`~edgert.quantization.calibration.range_calibrator.calibrate` takes it.
-        dask: likewise.
-        state: likewise.
-        progress: called instead of the run's bar, with the images' names.
+        config: section of the model, whose ``calibrate`` has the images and the method.
+        target: only target that will use the ranges. Tensors that it never rounds are not counted, which saves a third
+            to two thirds of the values of common networks. None measures all.
+        run: place of the section, progress bar and stop event.
+        images: images to use instead of the section's.
+        workers: see :func:`~edgert.quantization.calibration.range_calibrator.calibrate`.
+        dask: see there.
+        state: see there.
+        progress: function to call instead of the run's bar, with the names of images.
 
     Raises:
-        CalibrationError: no images are named, too few are there, or the values they give cannot be used.
+        CalibrationError: no images are named, there are too few, or they give values that cannot be used.
         EdgertError: the model or the images cannot be read.
     """
     try:
@@ -252,13 +250,13 @@ def calibrate_section(
                     "add calibrate: {images: FOLDER} to the model, or --images FOLDER: 100 to 500 typical ones",
                 )
             images = open_images(requested.images, limit=requested.limit)
-        model = prepared(load(config.onnx), config)
+        model = prepare_section_model(load(config.onnx), config)
         feed = feed_of(images, model, config)
         method = requested.method if requested and requested.method != "auto" else "mse"
         whole, tensors = None, None
         if target is not None:
             whole = scheme(read(model), target)
-            keep = matching(config.quantize.keep, [unit.name for unit in whole.units], "keep")
+            keep = match_names(config.quantize.keep, [unit.name for unit in whole.units], "keep")
             tensors = scheme(read(model), target, keep, whole=whole).needed
         table = calibrate(
             model,
@@ -274,26 +272,26 @@ def calibrate_section(
         )
     except EdgertError as error:
         raise error.at(run.where)  # noqa: B904 - the same error, with its place
-    return Calibrated(model, table, feed, whole)
+    return CalibratedModel(model, table, feed, whole)
 
 
 def with_ranges(
     config: ModelConfig, ranges: RangeTable | str | Path, *, images: ImageDataset | None = None, where: str = ""
-) -> Calibrated:
-    """Return a calibrated model from ranges measured before.
+) -> CalibratedModel:
+    """Return a calibrated model with ranges measured before.
 
-    Images, by default those of the section, serve to correct biases and to compare.
+    Images, by default those of the section, are used to correct biases and to compare.
 
     Raises:
-        CalibrationError: the file is damaged, or of another model.
+        CalibrationError: the file is damaged, or belongs to another model.
         EdgertError: the model or the images cannot be read.
     """
     try:
-        model = prepared(load(config.onnx), config)
+        model = prepare_section_model(load(config.onnx), config)
         table = ranges if isinstance(ranges, RangeTable) else load_table(ranges, model)
         if images is None and config.calibrate is not None:
             images = open_images(config.calibrate.images, limit=config.calibrate.limit)
         feed = None if images is None else feed_of(images, model, config)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
-    return Calibrated(model, table, feed)
+    return CalibratedModel(model, table, feed)

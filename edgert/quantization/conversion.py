@@ -1,4 +1,4 @@
-"""Making a model in another precision: INT8 or FP16, or the fastest of those that are accurate enough."""
+"""Conversion of a model to INT8, to FP16, or to the fastest precision that is accurate enough."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,15 +8,13 @@ from edgert.engine import default_profile
 from edgert.errors import ModelError
 from edgert.graph import Model, clean, read, with_shapes, write
 from edgert.graph.batch_size import has_open_batch
-from edgert.quantization.batched import PAIR, opened, takes_several
-from edgert.quantization.calibrated import Calibrated, calibrate_section
+from edgert.quantization.batched import PAIR, accepts_several, open_batch
+from edgert.quantization.calibrated import CalibratedModel, calibrate_section
 from edgert.quantization.describe import summary
 from edgert.quantization.fp16.to_fp16 import Kept, to_fp16
-from edgert.quantization.int8_model import QuantizationResult, quantize_section, rounded
-from edgert.quantization.quantizer import matching
+from edgert.quantization.int8_model import QuantizationResult, quantize_section, round_only_model
+from edgert.quantization.quantizer import match_names
 from edgert.quantization.run import Job
-
-# A model of a pipeline file in float16.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,12 +28,12 @@ class Fp16Model:
 def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> Fp16Model:
     """Convert a model to float16.
 
-    Nodes of ``quantize: {keep: …}`` stay float32, and those that float16 would spoil.
+    Nodes of ``quantize: {keep: …}`` stay float32, and so do nodes whose values float16 cannot hold.
 
     Args:
-        model: the float model.
-        config: the model's section.
-        open_batch: a batch size that the model leaves open stays open; else it is that of the section, or 1.
+        model: float model.
+        config: section of the model.
+        open_batch: whether an open batch size stays open; otherwise it becomes that of the section, or 1.
 
     Raises:
         ModelError: dimensions stay open.
@@ -51,46 +49,46 @@ def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     ready, _ = clean(with_shapes(model, shapes, open_batch=open_batch) if shapes else model)
     graph = read(ready)
-    keep = matching(config.quantize.keep, [node.name for node in graph.nodes], "quantize.keep")
+    keep = match_names(config.quantize.keep, [node.name for node in graph.nodes], "quantize.keep")
     fp16 = to_fp16(graph, keep=keep)
     return Fp16Model(write(fp16.graph, ready), fp16.kept)
 
 
-def _int8(model: Model, config: ModelConfig, job: Job) -> Model:
-    calibrated = _calibrated(config, job)
-    # an error here comes before accuracy is measured for minutes
-    is_open = _opened_float(model, calibrated, job) is not None
-    made = _quantized(config, calibrated, job, strict=True).model
-    return _opened(made, calibrated) if is_open else made
+def _make_int8(model: Model, config: ModelConfig, job: Job) -> Model:
+    calibrated = _calibrate(config, job)
+    # raises before minutes are spent on measuring accuracy
+    is_open = _open_float_batch(model, calibrated, job) is not None
+    made = _quantize(config, calibrated, job, strict=True).model
+    return _open_batch(made, calibrated) if is_open else made
 
 
-def _auto(model: Model, config: ModelConfig, job: Job) -> Model:
-    """Return the fastest version that is accurate enough; accuracy, which takes minutes, is measured only if needed."""
+def _make_fastest(model: Model, config: ModelConfig, job: Job) -> Model:
+    """Return the fastest version that is accurate enough; measure accuracy, which takes minutes, only if needed."""
     from edgert.quantization.throughput import fastest
 
-    calibrated = _calibrated(config, job)
+    calibrated = _calibrate(config, job)
     try:
-        opened = _opened_float(model, calibrated, job)
+        opened = _open_float_batch(model, calibrated, job)
     except ModelError as error:
-        if not takes_several(model, calibrated.feeds(PAIR)):
+        if not accepts_several(model, calibrated.feeds(PAIR)):
             raise
         taken = "fp32" if job.target == "ort" else "fp16"
         job.run.log(f"precision: auto takes {taken}: INT8 would take one image at a time: {error.why}")
-        return model if job.target == "ort" else _fp16(model, config, job)
+        return model if job.target == "ort" else _make_fp16(model, config, job)
     plain = model if opened is None or has_open_batch(model) else opened
     rows = 1 if opened is None else job.rows
 
     def ready(made: Model) -> Model:
-        return made if opened is None else _opened(made, calibrated)
+        return made if opened is None else _open_batch(made, calibrated)
 
     if job.target != "ort":
-        outcome = _quantized(config, calibrated, job, strict=False)
-        return ready(outcome.model) if outcome.is_sound else _fp16(model, config, job)
-    rough = fastest({"fp32": plain, "int8": ready(rounded(config, calibrated))}, config, batch=rows)
+        outcome = _quantize(config, calibrated, job, strict=False)
+        return ready(outcome.model) if outcome.is_sound else _make_fp16(model, config, job)
+    rough = fastest({"fp32": plain, "int8": ready(round_only_model(config, calibrated))}, config, batch=rows)
     if rough.name == "fp32":
         job.run.log(f"precision: auto takes fp32: {rough.times}")
         return plain
-    outcome = _quantized(config, calibrated, job, strict=False)
+    outcome = _quantize(config, calibrated, job, strict=False)
     if not outcome.is_sound:
         job.run.log("precision: auto takes fp32: INT8 would be faster and is not accurate enough")
         return plain
@@ -99,18 +97,18 @@ def _auto(model: Model, config: ModelConfig, job: Job) -> Model:
     return choice.model
 
 
-def _opened_float(model: Model, calibrated: Calibrated, job: Job) -> Model | None:
-    """Return the float model to quantize, with its batch open; None where one image is run at a time.
+def _open_float_batch(model: Model, calibrated: CalibratedModel, job: Job) -> Model | None:
+    """Return the float model with an open batch; None where one image is run at a time.
 
-    Crops are run one by one where the file, or the model made of it, takes no more.
+    Crops are run one by one where the model takes no more.
 
     Raises:
-        ModelError: it has to run in batches, and cannot.
+        ModelError: the model must run in batches, and cannot.
     """
     if job.rows == 1 or not (job.batched or has_open_batch(model)):
         return None
     try:
-        return _opened(calibrated.model, calibrated, file=model)
+        return _open_batch(calibrated.model, calibrated, file=model)
     except ModelError as error:
         if job.batched:
             raise error.at(job.run.where)  # noqa: B904 - the same error, with its place
@@ -118,29 +116,32 @@ def _opened_float(model: Model, calibrated: Calibrated, job: Job) -> Model | Non
         return None
 
 
-def _opened(made: Model, calibrated: Calibrated, *, file: Model | None = None) -> Model:
-    return opened(made, calibrated.feeds(PAIR), file=file)
+def _open_batch(made: Model, calibrated: CalibratedModel, *, file: Model | None = None) -> Model:
+    return open_batch(made, calibrated.feeds(PAIR), file=file)
 
 
-def _calibrated(config: ModelConfig, job: Job) -> Calibrated:
+def _calibrate(config: ModelConfig, job: Job) -> CalibratedModel:
     if config.calibrate is not None:
         job.run.log(f"calibrating {config.onnx.name} (once: it is cached)")
     return calibrate_section(config, target=job.target, run=job.run)
 
 
-def _quantized(config: ModelConfig, calibrated: Calibrated, job: Job, *, strict: bool) -> QuantizationResult:
+def _quantize(config: ModelConfig, calibrated: CalibratedModel, job: Job, *, strict: bool) -> QuantizationResult:
     outcome = quantize_section(config, calibrated, target=job.target, run=job.run, strict=strict)
     for text in summary(outcome):
         job.run.log(text)
     return outcome
 
 
-def _fp16(model: Model, config: ModelConfig, job: Job) -> Model:
-
+def _make_fp16(model: Model, config: ModelConfig, job: Job) -> Model:
     made = fp16_model(model, config, open_batch=job.rows > 1)
     if made.kept:
         job.run.log(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
     return made.model
 
 
-MAKERS: Mapping[str, Callable[[Model, ModelConfig, Job], Model]] = {"int8": _int8, "auto": _auto, "fp16": _fp16}
+MAKERS: Mapping[str, Callable[[Model, ModelConfig, Job], Model]] = {
+    "int8": _make_int8,
+    "auto": _make_fastest,
+    "fp16": _make_fp16,
+}

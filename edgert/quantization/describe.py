@@ -1,4 +1,4 @@
-"""Records of a quantization for its report."""
+"""Report and summary of a quantized model."""
 
 import json
 import math
@@ -21,8 +21,6 @@ from edgert.quantization.quantizer import Recipe
 from edgert.quantization.scheme.units import Target
 from edgert.report.quantization_record import AccuracyRow, LayerRow, Missing, Note, Provenance, QuantizationReport
 
-# Where a report's numbers come from: settings, versions, machine.
-
 _ENGINES = {"ort": ("ONNX Runtime", "onnxruntime"), "openvino": ("OpenVINO", "openvino")}
 _PACKAGES = ("onnx", "onnxruntime", "numpy")
 _SECTIONS = ("calibrate", "quantize", "accuracy")
@@ -34,14 +32,14 @@ _STEPS = {
 
 
 def provenance(model: Model, table: RangeTable | None, method: str, command: str, source: str) -> Provenance:
-    """Return all facts needed to make the result again.
+    """Return the facts needed to reproduce a result.
 
     Args:
-        model: as its file is.
-        table: the ranges, if there are any.
-        method: of choosing thresholds, in words.
-        command: as the user typed it.
-        source: where the calibration images came from.
+        model: model as loaded from its file.
+        table: ranges; None without.
+        method: method of choosing thresholds, as text.
+        command: command line of the user.
+        source: origin of the calibration images.
     """
     versions = {"edgert": __version__} | {name: _version(name) for name in _PACKAGES}
     cores = core_count()
@@ -59,7 +57,7 @@ def provenance(model: Model, table: RangeTable | None, method: str, command: str
 
 
 def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, str]:
-    """Return the section's precision settings, and how activations and weights are stored."""
+    """Return the section's precision settings, and the stored types of activations and weights, by name."""
     found: dict[str, str] = {}
     for name in _SECTIONS:
         section = getattr(config, name)
@@ -78,7 +76,7 @@ def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, 
 
 
 def method_text(table: RangeTable, recipe: Recipe) -> str:
-    """Return how thresholds were chosen: ``"mse"``, or ``auto`` where tensors have their own methods."""
+    """Return the method of choosing thresholds as text: ``"mse"``, or ``"auto: …"`` for one per tensor."""
     shares = {"percentile": f"percentile {table.percentile:g}"}
     if not recipe.choose and not table.chosen:
         return shares.get(table.method, table.method)
@@ -87,7 +85,7 @@ def method_text(table: RangeTable, recipe: Recipe) -> str:
 
 
 def engine_text(config: ModelConfig) -> str:
-    """Return what runs the section's model: ``"ONNX Runtime 1.20.0"``."""
+    """Return name and version of the engine that runs the section's model: ``"ONNX Runtime 1.20.0"``."""
     name = backend(config.backend).name
     if name not in _ENGINES:
         return name
@@ -96,10 +94,7 @@ def engine_text(config: ModelConfig) -> str:
 
 
 def _version(package: str) -> str:
-    """Return the version of an installed package without importing it.
-
-    Empty for one that is not installed, as with ONNX Runtime for GPUs.
-    """
+    """Return the version of a package without importing it; empty where it is not installed under this name."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -122,16 +117,16 @@ METRICS: Mapping[str, str] = {
     "hota": "HOTA",
     "idf1": "IDF1",
 }
-"""Metric → as papers and boards write it; others keep their names."""
+"""Names of metrics in reports; others keep their names."""
 
 TARGETS: Mapping[Target, str] = {"ort": "ONNX Runtime", "gpu": "TensorRT on a GPU", "dla": "TensorRT on a DLA"}
 
 _SETTLED = "ranges settled"
-"""How the table's one good news begins; everything else in its warnings is a warning."""
+"""Beginning of the only line among a table's warnings that is not a warning."""
 
 
 def summary(outcome: QuantizationResult) -> tuple[str, ...]:
-    """Return the main facts for a reader, one line each; layers are counted as in the report."""
+    """Return the main facts as lines of text; layers are counted as in the report."""
     layers = describe_layers.layer_rows(outcome)
     others = Counter(layer.precision for layer in layers)
     done = others.pop("INT8", 0)
@@ -153,9 +148,9 @@ _LEAST_LOSS, _MOST_BLAMED = 0.005, 3
 
 
 def _loss(outcome: QuantizationResult, layers: Sequence[LayerRow]) -> Iterator[str]:
-    """Yield what to do about a loss of more than half a point; nothing for less, or where no layer can be named."""
+    """Yield the layers behind a loss of more than half a point, and how to keep them in higher precision."""
     drop = None if outcome.evaluation is None else outcome.evaluation.comparisons[0]
-    if drop is None or drop.drop <= _LEAST_LOSS or drop.metric == "psnr":  # that one counts in decibels
+    if drop is None or drop.drop <= _LEAST_LOSS or drop.metric == "psnr":  # psnr is in decibels
         return
     blamed = sorted(
         (layer for layer in layers if layer.precision == "INT8" and (layer.cost, layer.sqnr_db) != (None, None)),
@@ -179,16 +174,16 @@ def describe(
     command: str = "",
     source: str = "",
 ) -> QuantizationReport:
-    """Make a report of a quantized model.
+    """Return the report of a quantized model.
 
-    Reads the model's file again. Thresholds of every method are computed for each tensor, up to 20 ms each, and
-    equalization, where the section asks for it, once more.
+    The model's file is read again. Thresholds of every method are computed for each tensor, in up to 20 ms each, and
+    equalization is repeated.
 
     Args:
-        outcome: the quantized model and its measurements.
-        config: the section it was made by.
-        command: as the user typed it.
-        source: where the calibration images came from; the section's ``calibrate: images`` by default.
+        outcome: quantized model and its measurements.
+        config: section of the model.
+        command: command line of the user.
+        source: origin of the calibration images; by default the section's ``calibrate: images``.
 
     Raises:
         EdgertError: the model's file cannot be read any more.
@@ -202,7 +197,7 @@ def describe(
         notes.append(Note(text, level="note"))
     absent: dict[Missing, str] = {}
     if outcome.evaluation is None:
-        by_user = "Accuracy was not measured: the user's own code reads the outputs."
+        by_user = "Accuracy was not measured, since the user's own code reads the outputs."
         absent["accuracy"] = by_user if isinstance(config.task, PythonTask) else "Accuracy was not measured."
     if not outcome.sqnr_db:
         absent["layers"] = "No layer's output could be compared with that of the float model."
@@ -224,14 +219,12 @@ def describe(
 def accuracy_rows(
     evaluation: EvaluationResult, labeled: bool, names: Mapping[str, str] | None = None
 ) -> tuple[AccuracyRow, ...]:
-    """Return every metric of every version but the reference.
-
-    The main metric of each version comes first, with its budget.
+    """Return every metric of every version but the reference, the main metric of each first.
 
     Args:
         evaluation: results of all versions, the reference first.
         labeled: whether accuracy was measured on labels.
-        names: version → precision as the report writes it; by default every version is the report's ``INT8``.
+        names: precision by version, as the report shows it; None for ``INT8``.
     """
     rows: list[AccuracyRow] = []
     reference, *others = evaluation.results
@@ -245,10 +238,10 @@ def accuracy_rows(
                 one.reference,
                 one.other,
                 precision,
-                (one.low, one.high) if one.low == one.low else None,  # NaN where no draw could be scored
+                (one.low, one.high) if one.low == one.low else None,  # NaN where no sample had a score
                 one.max_drop,
                 one.images,
-                "plain" if one.metric == "cosine" else "percent",  # a cosine is not a fraction of anything
+                "plain" if one.metric == "cosine" else "percent",  # a cosine is not a fraction
                 labeled,
             )
             for one in found
@@ -257,7 +250,7 @@ def accuracy_rows(
 
 
 def sizes_bytes(models: Mapping[str, Model]) -> Mapping[str, int]:
-    """Return precision → bytes of the model as one file, weights included."""
+    """Return the bytes of each model as one file, weights included, by name."""
     return {name: len(to_bytes(model)) for name, model in models.items()}
 
 

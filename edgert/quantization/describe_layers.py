@@ -1,4 +1,4 @@
-"""Layers and tensors of a quantized model as rows of a report."""
+"""Layers, tensors and corrections of a quantized model as rows of a report."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,29 +10,29 @@ import numpy.typing as npt
 from edgert.config import ModelConfig
 from edgert.graph import Graph, Model, Node, read
 from edgert.graph.operators import WEIGHTED, about
-from edgert.quantization.calibrated import prepared
+from edgert.quantization.calibrated import prepare_section_model
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS, threshold
 from edgert.quantization.equalization import scalings
 from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.lowering.weights import along_axis, bias_factor, quantize_weight, scale_axis, weight_scales
-from edgert.quantization.quantizer import matching
+from edgert.quantization.quantizer import match_names
 from edgert.quantization.scheme.units import Scheme, Target, is_weighted
 from edgert.report.quantization_record import Correction, LayerRow, Note, TensorRow
 
 COST_MEANING = "part of the outputs that is noise when it alone is INT8"
-"""What a scan measures; see :func:`layer_rows`."""
+"""Meaning of ``cost`` in :func:`layer_rows`."""
 
 HIGHER: Mapping[Target, str] = {"ort": "FP32", "gpu": "FP32", "dla": "FP16"}
-"""What layers compute in that are not INT8."""
+"""Precision of layers that are not INT8, by target."""
 
 _HALFWAY = "its weights are rounded to INT8, but nothing rounds its output: ONNX Runtime would not compute it faster"
 
 
 def layer_rows(outcome: QuantizationResult) -> tuple[LayerRow, ...]:
-    """Return a row for each node with weights, and for every other kept in higher precision, in graph order.
+    """Return a row for each node that has weights or is kept in higher precision, in graph order.
 
-    ``cost`` is the share of the graph's outputs that is noise with this layer alone in INT8, where a scan measured it.
+    ``cost`` is the noise share of the graph's outputs with this layer alone in INT8, where a scan measured it.
     """
     graph = read(outcome.prepared)
     costs = {item.unit: item.cost for item in outcome.scan.ranked} if outcome.scan else {}
@@ -71,12 +71,12 @@ def floating_notes(outcome: QuantizationResult) -> Iterator[Note]:
 
 
 def tensor_rows(table: RangeTable, scheme: Scheme) -> tuple[TensorRow, ...]:
-    """Return a row for each tensor whose range a scheme needs, in up to about 20 ms per different histogram.
+    """Return a row for each tensor whose range a scheme needs; each different histogram takes up to 20 ms.
 
     Raises:
         CalibrationError: a tensor is not in the table.
     """
-    # those that decide on the scale of a tensor, itself among them
+    # tensors that decide the scale of each
     groups = {name: group for group in scheme.groups.values() for name in group}
     needed = set(scheme.needed) & groups.keys()
     known: dict[str, Mapping[str, float]] = {}
@@ -102,24 +102,22 @@ def _is_layer(graph: Graph, node: Node, outcome: QuantizationResult) -> bool:
     return is_weighted(graph, node) or any(unit.name == node.name for unit in outcome.quantized.scheme.kept)
 
 
-# What was changed in a model's weights to win accuracy back, found by comparing them before and after.
-
 Array = npt.NDArray[Any]
 
 EQUALIZATION = "Cross-layer equalization"
 
 
 def corrections(outcome: QuantizationResult, model: Model, config: ModelConfig) -> tuple[Correction, ...]:
-    """Return all changes, in the order they were made; equalization is computed again from the file."""
-    equalized = _equalized(model, config) if config.quantize.equalize else ()
-    rounded = _rounded(outcome) if outcome.recipe.adaround else ()
-    shifted = _shifted(outcome) if outcome.recipe.correct_bias else ()
+    """Return the corrections of a model's weights, in order; equalization is computed again from the file."""
+    equalized = _equalization_corrections(model, config) if config.quantize.equalize else ()
+    rounded = _adaround_corrections(outcome) if outcome.recipe.adaround else ()
+    shifted = _bias_corrections(outcome) if outcome.recipe.correct_bias else ()
     return (*equalized, *rounded, *shifted)
 
 
-def _equalized(model: Model, config: ModelConfig) -> Iterator[Correction]:
+def _equalization_corrections(model: Model, config: ModelConfig) -> Iterator[Correction]:
     plain = config.model_copy(update={"quantize": config.quantize.model_copy(update={"equalize": False})})
-    for one in scalings(read(prepared(model, plain))):
+    for one in scalings(read(prepare_section_model(model, plain))):
         changes = []
         for verb, values in (("outputs divided by", one.outputs), ("inputs multiplied by", one.inputs)):
             if (values != 1).any():
@@ -128,12 +126,12 @@ def _equalized(model: Model, config: ModelConfig) -> Iterator[Correction]:
         yield Correction(EQUALIZATION, (one.node,), ", ".join(changes))
 
 
-def _rounded(outcome: QuantizationResult) -> Iterator[Correction]:
-    """Yield nodes whose weights AdaRound rounded, with the share of weights rounded the other way."""
+def _adaround_corrections(outcome: QuantizationResult) -> Iterator[Correction]:
+    """Yield the nodes that AdaRound changed, with the share of weights rounded the other way."""
     before, after = read(outcome.prepared), outcome.quantized.graph
     known = {node.name: node for node in after.nodes}
     weighted = sorted(outcome.quantized.scheme.weighted & known.keys())
-    names = set(matching(outcome.recipe.adaround, weighted, "adaround"))
+    names = set(match_names(outcome.recipe.adaround, weighted, "adaround"))
     for node in before.nodes:
         if node.name in names:
             weight = before.constants[node.inputs[1]]
@@ -145,13 +143,13 @@ def _rounded(outcome: QuantizationResult) -> Iterator[Correction]:
             yield Correction("AdaRound", (node.name,), f"{share:.1%} of the weights rounded the other way")
 
 
-def _shifted(outcome: QuantizationResult) -> Iterator[Correction]:
-    """Yield nodes whose bias was corrected by more than its rounding to integers, relative to the largest output."""
+def _bias_corrections(outcome: QuantizationResult) -> Iterator[Correction]:
+    """Yield the nodes whose bias changed by more than its rounding to integers, relative to the largest output."""
     before, after = read(outcome.prepared), outcome.quantized.graph
     known = {node.name: node for node in after.nodes}
     for node in before.nodes:
         if about(node.op).work == "matmul" or node.name not in known or not is_weighted(before, node):
-            continue  # a MatMul has no bias of its own
+            continue  # a MatMul has no bias
         made = known[node.name]
         if not "".join(made.inputs[2:3]):
             continue
@@ -166,7 +164,7 @@ def _shifted(outcome: QuantizationResult) -> Iterator[Correction]:
 
 
 def _stored(graph: Graph, name: str) -> tuple[Array, Array]:
-    """Return the values of a stored tensor, plain or behind a DQ, and the steps it is stored in; 0 for a plain one."""
+    """Return the values of a stored tensor, plain or behind a DQ, and its steps, 0 for a plain one."""
     if name in graph.constants:
         return np.asarray(graph.constants[name], np.float64), np.zeros(())
     node = graph.producers[name]

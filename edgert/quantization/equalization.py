@@ -1,6 +1,7 @@
 """Cross-layer equalization and activation smoothing: channels scaled so that 8 bits hold them better.
 
-Both divide a channel by s where it is made and multiply the weights that read it by s: the graph computes the same.
+Both divide a channel by s where it is computed, and multiply the weights that read it by s, so that the graph computes
+the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +15,18 @@ from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, Node, TensorSpec, extract, write
 from edgert.graph.draft import Builder
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.lowering.weights import F64, arranged
-from edgert.quantization.scheme.channels import FIXED, Channels, Gate, Layer, channels, gates, opened
+from edgert.quantization.lowering.weights import F64, from_kernel_layout
+from edgert.quantization.scheme.channels import FIXED, Channels, Gate, Layer, channels, expand_hard_swish, gates
 
-# Cross-layer equalization: channels scaled so that neighboring layers have weights of one size.
+# Cross-layer equalization: channels are scaled so that neighboring layers have weights of similar size.
 #
 # Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction"
 # (https://arxiv.org/abs/1906.04721), section 4.1, for every class of channels that can be scaled, not pairs alone.
 
 _SWEEPS = 200
-_SETTLED = 0.01  # no scale changes by more than 1 % in a sweep: below what 127 steps resolve
+_SETTLED = 0.01  # largest change of a scale in the last sweep, about a step of 127
 
-_LARGEST = 1024.0  # a channel further than 10 bits from its neighbors is dead, not small
+_LARGEST = 1024.0  # largest scale; a channel more than 10 bits below its neighbors is dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,9 @@ class Scaling:
     """Scale factors that equalization applies to one weighted node.
 
     Attributes:
-        node: its name.
-        outputs: (output channels,) what its rows and bias are divided by.
-        inputs: (input channels,) what its columns are multiplied by.
+        node: name of the node.
+        outputs: (output channels,) divisors of its rows and bias.
+        inputs: (input channels,) factors of its columns.
     """
 
     node: str
@@ -47,82 +48,82 @@ def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
     """Return the graph with equalized weights; it computes the same, up to rounding of the new weights.
 
     Args:
-        graph: a clean float graph with known shapes.
-        plan: from :func:`scalings` of this graph; None computes it.
+        graph: clean float graph with known shapes.
+        plan: result of :func:`scalings` for this graph; None computes it.
     """
-    by_name = {one.node: one for one in (scalings(graph) if plan is None else plan)}
+    by_name = {scaling.node: scaling for scaling in (scalings(graph) if plan is None else plan)}
     layers = {layer.kernel.node.name: layer for layer in channels(graph).layers}
     builder = Builder(graph)
     for node in graph.nodes:
         scaling = by_name.get(node.name)
-        builder.nodes.append(node if scaling is None else _rescaled(layers[node.name], scaling, builder))
+        builder.nodes.append(node if scaling is None else _rescale(layers[node.name], scaling, builder))
     return builder.finish()
 
 
 def scalings(graph: Graph) -> tuple[Scaling, ...]:
-    """Return what to scale so that neighboring layers have weights of one size.
+    """Return the scalings that give neighboring layers weights of similar size.
 
-    For each class of channels, the largest weight that makes it then equals the largest that reads it: s = sqrt(r1 /
-    r2), repeated until it settles.
+    For each class of channels, the largest weight that computes it becomes equal to the largest that reads it:
+    s = sqrt(r1 / r2), repeated until scales settle.
 
-    A class keeps its scale when nothing can be gained: no weight makes it, or none reads it. It also does when any
-    other node sees it, or a Clip bounds it, which is not homogeneous. No channel's bias grows beyond the largest weight
-    or bias that its layer had. Otherwise a channel with tiny weights would blow up the range of the whole tensor.
+    A class keeps its scale where no weight computes or reads it, another node reads it, or a Clip bounds it, which is
+    not homogeneous. No bias grows beyond the largest weight or bias of its layer: otherwise a channel with tiny weights
+    would enlarge the range of its tensor.
 
     Args:
-        graph: a clean float graph with known shapes.
+        graph: clean float graph with known shapes.
     """
     classes = channels(graph)
     floor = _floors(graph, classes)
     scale = np.ones(classes.count)
     for _ in range(_SWEEPS):
-        makes, reads = _ranges(classes, scale)
+        makes, reads = _weight_ranges(classes, scale)
         useful = (makes > 0) & (reads > 0) & np.isfinite(floor)
         step = np.sqrt(np.divide(makes, reads, where=useful, out=np.ones_like(makes)))
         bounded = np.clip(np.maximum(scale * step, floor), 1 / _LARGEST, _LARGEST)
         before, scale = scale, np.where(useful, bounded, 1.0)
         if np.abs(np.log(scale / before)).max(initial=0.0) < _SETTLED:
             break
-    return _changes(classes, scale)
+    return _layer_scalings(classes, scale)
 
 
-def _changes(classes: Channels, scale: F64) -> tuple[Scaling, ...]:
-    """Return how the classes' scales change each layer, for the layers that they change."""
-    found = (Scaling(one.kernel.node.name, scale[one.makes], scale[one.reads]) for one in classes.layers)
-    return tuple(one for one in found if (one.outputs != 1).any() or (one.inputs != 1).any())
+def _layer_scalings(classes: Channels, scale: F64) -> tuple[Scaling, ...]:
+    """Return the scalings of all layers that the scales of classes change."""
+    found = (Scaling(layer.kernel.node.name, scale[layer.makes], scale[layer.reads]) for layer in classes.layers)
+    return tuple(item for item in found if (item.outputs != 1).any() or (item.inputs != 1).any())
 
 
-def _ranges(classes: Channels, scale: F64) -> tuple[F64, F64]:
-    """Return, per class, the largest weight that makes it and the largest that reads it, with scales applied."""
+def _weight_ranges(classes: Channels, scale: F64) -> tuple[F64, F64]:
+    """Return the largest scaled weights that compute and that read each class."""
     makes, reads = np.zeros(classes.count), np.zeros(classes.count)
     for layer in classes.layers:
-        factor = _factor(layer, scale[layer.reads], scale[layer.makes])
+        factor = _kernel_factor(layer, scale[layer.reads], scale[layer.makes])
         values = np.abs(layer.kernel.values).max(axis=3) * factor[..., 0]
         np.maximum.at(makes, layer.makes, values.max(axis=2).reshape(-1))
         np.maximum.at(reads, layer.reads, values.max(axis=1).reshape(-1))
     return makes, reads
 
 
-def _factor(layer: Layer, inputs: F64, outputs: F64) -> F64:
+def _kernel_factor(layer: Layer, inputs: F64, outputs: F64) -> F64:
     """Return the factors of a kernel: (groups, outputs, inputs, 1)."""
     groups = layer.kernel.values.shape[0]
     return inputs.reshape(groups, 1, -1, 1) / outputs.reshape(groups, -1, 1, 1)
 
 
 def _floors(graph: Graph, classes: Channels) -> F64:
-    """Return, per class, the least it may be divided by; inf where it must keep its scale."""
+    """Return the smallest divisor of each class; inf where it must keep its scale."""
     floor = np.zeros(classes.count)
     for layer in classes.layers:
         name = "".join(layer.kernel.node.inputs[2:3])
         bias = np.abs(graph.constants[name].astype(np.float64).reshape(-1)) if name else np.zeros(1)
         largest = max(bias.max(initial=0.0), np.abs(layer.kernel.values).max(initial=0.0)) or 1.0
         np.maximum.at(floor, layer.makes, np.broadcast_to(bias / largest, (layer.kernel.outputs,)))
-    floor[_held(classes)] = np.inf
+    floor[_unscalable(classes)] = np.inf
     return floor
 
 
-def _held(classes: Channels) -> npt.NDArray[np.bool_]:
-    """Return (classes,) whether each must keep its scale: other nodes see it, or a Clip bounds it."""
+def _unscalable(classes: Channels) -> npt.NDArray[np.bool_]:
+    """Return (classes,) whether each must keep its scale, since it is fixed or a Clip bounds it."""
     held = np.zeros(classes.count, np.bool_)
     held[FIXED] = True
     for ceiling in classes.ceilings:
@@ -130,11 +131,11 @@ def _held(classes: Channels) -> npt.NDArray[np.bool_]:
     return held
 
 
-def _rescaled(layer: Layer, scaling: Scaling, builder: Builder) -> Node:
-    """Return the node reading its new weights, which are stored beside the old ones: others may read those."""
+def _rescale(layer: Layer, scaling: Scaling, builder: Builder) -> Node:
+    """Return the node with new weights, stored under new names, since other nodes may read the old ones."""
     kernel, node, stored = layer.kernel, layer.kernel.node, builder.graph.constants
-    values = kernel.values * _factor(layer, scaling.inputs, scaling.outputs)
-    changed = {1: arranged(values, node, kernel.stored)}
+    values = kernel.values * _kernel_factor(layer, scaling.inputs, scaling.outputs)
+    changed = {1: from_kernel_layout(values, node, kernel.stored)}
     if "".join(node.inputs[2:]):
         changed[2] = stored[node.inputs[2]].astype(np.float64).reshape(-1) / scaling.outputs
     inputs = list(node.inputs)
@@ -144,19 +145,19 @@ def _rescaled(layer: Layer, scaling: Scaling, builder: Builder) -> Node:
     return replace(node, inputs=tuple(inputs))
 
 
-# Activation smoothing (SmoothQuant): channels scaled so that those of one tensor have similar ranges.
+# Activation smoothing (SmoothQuant): channels are scaled so that those of one tensor have similar ranges.
 #
-# One scale holds for all channels of a tensor, so that a channel which is 200 times smaller than the largest is left
-# with one step or none: YOLOX-nano's first SiLUs do that. Each channel is scaled as it is made, and back in the
-# weights that read it. The factor is halfway, as a power, between the range of the channel and that of the weights that
-# read it, as in SmoothQuant (Xiao et al. 2022, https://arxiv.org/abs/2211.10438, equation 4, alpha 1/2); where each
-# output reads one channel alone, it is the range of the channel.
+# All channels of a tensor share one scale, so a channel 200 times smaller than the largest, as in YOLOX-nano's first
+# SiLUs, gets one step or none. Each channel is scaled where it is computed, and back in the weights that read it. The
+# factor is the geometric mean of the channel's range and the inverse of the weights', as in SmoothQuant (Xiao et al.
+# 2022, https://arxiv.org/abs/2211.10438, equation 4, alpha 1/2). Where each output reads one channel, it is the range
+# of the channel.
 #
-# Factors are powers of two. So the graph computes bit for bit what it did, and two machines whose peaks differ in the
-# last digits make the same graph.
+# Factors are powers of two. So the result is bit-exact, and two machines whose peaks differ in the last digits make the
+# same graph.
 
 _LEAST = 2.0**-10
-"""A channel that is smaller than this part of the largest is dead, and a weight likewise."""
+"""Smallest part of the largest channel or weight; smaller ones count as dead."""
 
 Exponents = npt.NDArray[np.int64]
 
@@ -164,13 +165,13 @@ Exponents = npt.NDArray[np.int64]
 def smooth_activations(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Graph:
     """Return the graph with smoothed activations; it computes the same, bit for bit unless numbers become denormal.
 
-    Factors pass pools, concatenations, residual additions, homogeneous activations and gates. A gate whose channels are
-    scaled gets a Mul of its own that gives its g the unscaled input.
+    Factors pass pools, concatenations, residual additions, homogeneous activations and gates. A gate with scaled
+    channels gets a Mul that gives its g the unscaled input.
 
     Args:
-        graph: a clean float graph with known shapes.
+        graph: clean float graph with known shapes.
         feeds: images, 8 or more: with two, YOLOX-nano's INT8 lost twice as much as with eight.
-        like: the model that the graph was read from.
+        like: model that the graph was read from.
 
     Returns:
         The graph itself where there is nothing to gain.
@@ -181,23 +182,23 @@ def smooth_activations(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Gra
     """
     if not feeds:
         raise CalibrationError("channels cannot be compared without images", why="0 given", fix="give 8 or more")
-    ready = opened(graph)
+    ready = expand_hard_swish(graph)
     found = gates(ready)
     classes = channels(ready, found)
     free = [layer.kernel.node.inputs[0] for layer in classes.layers if (layer.reads != FIXED).any()]
     shifts = _exponents(classes, channel_peaks(ready, free, feeds, like)) if free else np.zeros(0, np.int64)
     if not shifts.any():
         return graph
-    scaled = equalize(ready, _changes(classes, np.exp2(shifts.astype(np.float64))))
-    return _restored(scaled, found, classes, shifts)
+    scaled = equalize(ready, _layer_scalings(classes, np.exp2(shifts.astype(np.float64))))
+    return _restore_gate_inputs(scaled, found, classes, shifts)
 
 
 def _exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
-    """Return (classes,) the power of two that each is divided by.
+    """Return (classes,) exponents of the powers of two by which they are divided.
 
     Args:
-        classes: channels that share a scale, and the layers that make and read them.
-        peaks: tensor that a layer reads → (channels,) its largest magnitudes.
+        classes: classes of channels, and the layers that compute and read them.
+        peaks: (channels,) largest magnitudes of the tensors that layers read, by name.
     """
     size, weight = np.zeros(classes.count), np.zeros(classes.count)
     for layer in classes.layers:
@@ -206,15 +207,12 @@ def _exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
             np.maximum.at(size, layer.reads, np.maximum(peak / peak.max(), _LEAST))
             np.maximum.at(weight, layer.reads, _shares(layer))
     scale = np.where(weight > 0, np.sqrt(size / np.maximum(weight, _LEAST)), size)
-    whole: Exponents = np.rint(np.log2(np.where((size > 0) & ~_held(classes), scale, 1.0))).astype(np.int64)
+    whole: Exponents = np.rint(np.log2(np.where((size > 0) & ~_unscalable(classes), scale, 1.0))).astype(np.int64)
     return whole
 
 
 def _shares(layer: Layer) -> F64:
-    """Return (input channels,) the largest weight that reads each, relative to the largest of its row.
-
-    It is 0 where rows read one channel.
-    """
+    """Return (input channels,) largest weights relative to the largest of their row; 0 where rows read one channel."""
     values = np.abs(layer.kernel.values).max(axis=3)
     if values.shape[2] == 1:
         return np.zeros(len(layer.reads))
@@ -224,7 +222,7 @@ def _shares(layer: Layer) -> F64:
 
 
 def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], like: Model) -> Mapping[str, F64]:
-    """Return tensor → (channels along axis 1,) largest magnitude over the images.
+    """Return (channels along axis 1,) largest magnitudes over the images, by tensor.
 
     Raises:
         BuildError: ONNX Runtime cannot run the graph.
@@ -239,8 +237,8 @@ def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], 
     measured = replace(builder.finish(), outputs=specs)
     function = Function(write(extract(measured, list(outputs.values())), like))
     peaks = {tensor: np.zeros(1) for tensor in outputs}
-    for one in feeds:
-        found = function(one)
+    for feed in feeds:
+        found = function(feed)
         for tensor, output in outputs.items():
             values = found[output]
             peak = values.reshape(*values.shape[:2], -1).max(axis=(0, 2)).astype(np.float64)
@@ -248,8 +246,8 @@ def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], 
     return peaks
 
 
-def _restored(graph: Graph, found: Sequence[Gate], classes: Channels, shifts: Exponents) -> Graph:
-    """Return the graph with a Mul in front of the g of every gate whose channels are scaled."""
+def _restore_gate_inputs(graph: Graph, found: Sequence[Gate], classes: Channels, shifts: Exponents) -> Graph:
+    """Return the graph with a Mul before the g of every gate with scaled channels."""
     builder, specs, restored = Builder(graph), dict(graph.specs), dict[str, str]()
     tensors = {gate.tensor for gate in found if gate.tensor in classes.labels}
     scaled = {tensor for tensor in tensors if shifts[classes.labels[tensor]].any()}

@@ -1,4 +1,4 @@
-"""Accuracy of a model, and what other versions of it lose: the work of ``edgert eval``."""
+"""Evaluation of a model and other versions of it: ``edgert eval``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,28 +14,26 @@ from edgert.evaluation.score import is_uninformative
 from edgert.files import replace_text
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
-from edgert.quantization.quantization_error import drowned, is_clear, output_noise
+from edgert.quantization.quantization_error import is_clear, noisy_outputs, output_noise
 from edgert.quantization.run import Run
 from edgert.quantization.section import ModelSection, model_section
-from edgert.quantization.variants import Version, Wanted, versions
+from edgert.quantization.variants import Version, VersionRequest, make_versions
 from edgert.report.quantization_page import render
 from edgert.report.quantization_record import REFERENCE, Missing, Note, QuantizationReport, SpeedRow
 from edgert.reporter import OnProgress, Reporter, reporter_of
 from edgert.stages.decode.kinds import labels_of
 
-# The report of an evaluation: several versions of one model, and one of them in detail.
-
 _EMULATION = Note(
-    "Emulated: this is the arithmetic that is publicly known of such a device, not a measurement of one. "
+    "Emulated: this is the publicly known arithmetic of such a device, not a measurement of one. "
     "Evaluate the model on the device before relying on it."
 )
 _OF_FILES = (
     "Layers, activations and corrections are known only for models that edgert quantized itself: --precision int8."
 )
-_NO_SPEED = "Not measured: an emulation takes longer than anything real would."
+_NO_SPEED = "Not measured: an emulation takes longer than the device."
 
 
-def _in_detail(main: Version, labeled: bool, command: str) -> QuantizationReport:
+def _detailed_report(main: Version, labeled: bool, command: str) -> QuantizationReport:
     assert main.quantized is not None
     made = main.quantized
     report = describe(made.outcome(labeled), made.config, command=command, source=made.source)
@@ -45,21 +43,21 @@ def _in_detail(main: Version, labeled: bool, command: str) -> QuantizationReport
     return replace(report, target=f"{report.target}, emulated", notes=(_EMULATION, *report.notes), absent=absent)
 
 
-_REFERENCE = "fp32"  # what the model is called where its own name is that of a version
+_REFERENCE = "fp32"  # name of the model where a version has its own name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """Accuracy of a model and its other versions.
+    """Accuracy of a model and other versions of it.
 
     Attributes:
-        section: the model.
-        result: results of every version, and how each compares.
-        dataset: what they were evaluated on.
-        versions: those made of the model, by name.
-        others: those given as files, by name.
-        unfinished: names of those whose evaluation was stopped before its end.
-        warnings: what the metrics do not show, a sentence each.
+        section: section of the model.
+        result: results of every version, and their comparisons.
+        dataset: images on which they were evaluated.
+        versions: versions that were made of the model, by name.
+        others: versions that were given as files, by name.
+        unfinished: names of versions whose evaluation was stopped.
+        warnings: problems that the metrics do not show, a sentence each.
     """
 
     section: ModelSection
@@ -71,13 +69,13 @@ class Evaluation:
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the results as plain data."""
         unfinished = {"unfinished": list(self.unfinished)} if self.unfinished else {}
         about = {"model": self.section.name, "notes": list(self.dataset.notes), "warnings": list(self.warnings)}
         return {**about, **self.result.to_json(), **unfinished}
 
     def save_report(self, path: Path, command: str = "") -> None:
-        """Write one HTML page about it; ``command`` is shown as what made it.
+        """Write one HTML page about the evaluation; ``command`` is the command line shown in it.
 
         Raises:
             ArtifactError: the page cannot be written.
@@ -85,20 +83,20 @@ class Evaluation:
         replace_text(path, render(self.report(command)))
 
     def report(self, command: str = "") -> QuantizationReport:
-        """Return the report: the first INT8 version layer by layer, the accuracy of all.
+        """Return the report, with the layers of the first INT8 version and the accuracy of all.
 
         Args:
-            command: shown as what made the report.
+            command: command line shown in the report.
 
         Raises:
             EdgertError: the model's file cannot be read any more, or ONNX Runtime cannot run a version.
         """
         config, labeled = self.section.config, self.dataset.ground_truth is not None
-        main = next((one for one in self.versions.values() if one.quantized is not None), None)
+        main = next((version for version in self.versions.values() if version.quantized is not None), None)
         labels = {name: name for name in self.others} | {name: one.precision for name, one in self.versions.items()}
         if main is not None:
             labels[main.name] = "INT8"
-            report = _in_detail(main, labeled, command)
+            report = _detailed_report(main, labeled, command)
         else:
             report = QuantizationReport(
                 provenance(load(config.onnx), None, "", command, ""),
@@ -118,7 +116,7 @@ class Evaluation:
         )
 
     def _speed(self, labels: Mapping[str, str]) -> tuple[SpeedRow, ...]:
-        """Return times of the evaluation's own runs, without emulations: those take longer than anything real would."""
+        """Return the times of the evaluated runs, without emulations."""
         first, *rest = self.result.results
         emulated = {name for name, one in self.versions.items() if one.emulated}
         real = [(labels[one.name], one) for one in rest if one.name not in emulated]
@@ -131,15 +129,15 @@ class EvaluateOptions:
     """Options of an evaluation.
 
     Attributes:
-        metric: compares versions; the pipeline's by default.
-        max_drop: largest loss that is accepted, 0 to 1; the pipeline's by default.
-        limit: at most this many images.
-        precision: int8, fp16: versions to make of the model.
-        emulate: dla, gpu: parts of a Jetson whose INT8 is emulated.
-        images: what INT8 is calibrated on; the pipeline's ``calibrate: images`` by default.
-        ranges: a range file instead of that.
-        task: of an ONNX file, as written in YAML: ``detect yolox labels=names.txt``.
-        dask: address of a Dask scheduler, whose workers judge the images instead; versions are made here.
+        metric: metric that compares versions; by default the pipeline's.
+        max_drop: largest accepted loss, 0 to 1; by default the pipeline's.
+        limit: largest number of images.
+        precision: versions to make of the model: int8, fp16.
+        emulate: parts of a Jetson whose INT8 is emulated: dla, gpu.
+        images: images to calibrate INT8 on; by default the pipeline's ``calibrate: images``.
+        ranges: range file to use instead of images.
+        task: task of an ONNX file, as written in YAML: ``detect yolox labels=names.txt``.
+        dask: address of a Dask scheduler, whose workers evaluate; versions are still made here.
     """
 
     metric: str | None = None
@@ -164,25 +162,24 @@ def evaluate(
     overrides: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> Evaluation | None:
-    """Evaluate a model and other versions of it on the same images.
-
-    Blocks until done.
+    """Evaluate a model and other versions of it on the same images. Blocks until done.
 
     Args:
-        source: an ONNX file, a pipeline file, or the name of a shipped pipeline.
-        data: labeled images, or images alone; the pipeline's ``accuracy: dataset`` by default.
-        model: which model of the pipeline, where there are several.
+        source: path of an ONNX or pipeline file, or name of a shipped pipeline.
+        data: images with or without labels; by default the pipeline's ``accuracy: dataset``.
+        model: name of the model, where the pipeline has several.
         against: ONNX files of other versions.
         input: preprocessing of an ONNX file, as written in YAML: ``letterbox rgb std=255``.
-        options: versions to make, metric, budget and everything else.
-        overrides: ``KEY=VALUE`` of a pipeline.
-        on_progress: called with each step and for each image; what it raises ends the work within an image's time.
+        options: versions to make, metric, budget and all other options.
+        overrides: settings of a pipeline, as ``KEY=VALUE``.
+        on_progress: function to call with each step and for each image; an exception in it ends the work within an
+            image's time.
 
     Returns:
-        The results; None if it was stopped before there were any.
+        Results; None if the evaluation was stopped before there were any.
 
     Raises:
-        ConfigError: no such model, images, metric, precision or part.
+        ConfigError: there is no such model, images, metric, precision or part.
         EdgertError: labels or a model cannot be used.
     """
     report = reporter_of(on_progress)
@@ -196,10 +193,10 @@ def evaluate(
             images=data or options.images,
             log=report.note,
         )
-        return _evaluated(section, data, against, options, report)
+        return _evaluate_section(section, data, against, options, report)
 
 
-def _evaluated(
+def _evaluate_section(
     section: ModelSection, data: str | None, against: Sequence[Path], options: EvaluateOptions, report: Reporter
 ) -> Evaluation | None:
     """Make the versions of a model and evaluate all of them."""
@@ -207,7 +204,7 @@ def _evaluated(
     run = Run(where, section.directory, report.note, report.count, report.stop)
     labels = labels_of(config, where)
     reference = load(config.onnx)
-    names = [path.name for path in against]  # where several have that name, their paths
+    names = [path.name for path in against]  # equal names are replaced by paths
     others = {path.name if names.count(path.name) == 1 else str(path): load(path) for path in against}
     path = data or (budget.dataset if budget else None)
     if path is None:
@@ -220,14 +217,14 @@ def _evaluated(
     setup = open_evaluation(
         reference, config, dataset, labels=labels, directory=section.directory, where=where, tracking=section.tracking
     )
-    wanted = Wanted(
+    wanted = VersionRequest(
         precisions=tuple(options.precision),
         emulated=tuple(options.emulate),
         images=options.images or "",
         ranges=options.ranges,
     )
     try:
-        made = versions(config, wanted, dataset.images, run)
+        made = make_versions(config, wanted, dataset.images, run)
     except CalibrationError:
         if report.stop.is_set():
             return None
@@ -253,11 +250,11 @@ def _evaluated(
 
 _NOISE_IMAGES = 4
 _ON_ORT = ("auto", "ort")
-"""Backends whose models ONNX Runtime can run as they are."""
+"""Backends whose models ONNX Runtime can run unchanged."""
 
 
 def _warnings(candidates: Mapping[str, Any], found: EvaluationResult, setup: EvaluationSetup) -> Iterator[str]:
-    """Yield what agreement may hide: noise larger than the signal, and a reference whose results are all alike."""
+    """Yield warnings of noise larger than the signal, and of agreement with a reference whose results are all alike."""
     first, *others = found.results
     if not others:
         return
@@ -266,7 +263,7 @@ def _warnings(candidates: Mapping[str, Any], found: EvaluationResult, setup: Eva
         version = candidates[one.name]
         other = Function(version) if isinstance(version, Model) else version
         noise_db = output_noise(reference, other, map(setup.feed.feeds, range(count)))
-        yield from (f"{one.name}: {text}" for text in drowned(noise_db, noise_db))
+        yield from (f"{one.name}: {text}" for text in noisy_outputs(noise_db, noise_db))
         clear &= is_clear(noise_db, noise_db)
     if found.metric == "agreement" and not clear and (why := is_uninformative(first.notes)):
         yield f"agreement with {first.name} says little: {why}"

@@ -1,4 +1,4 @@
-"""Evaluating INT8 versions beside FP32: with labels, by agreement with FP32, or by the noise of the outputs."""
+"""Evaluation of INT8 versions: with labels, by agreement with FP32, or by the noise of the outputs."""
 
 import threading
 from collections.abc import Sequence
@@ -13,37 +13,37 @@ from edgert.errors import CalibrationError
 from edgert.evaluation import Accuracy, Candidate, EvaluationResult, compare, evaluate, open_evaluation
 from edgert.evaluation.compare import chosen_metric
 from edgert.graph import Model
-from edgert.quantization.calibrated import Calibrated
+from edgert.quantization.calibrated import CalibratedModel
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.quantization_error import OutputNoise
 from edgert.quantization.quantizer import Quantized
-from edgert.quantization.run import ALONE, Run
+from edgert.quantization.run import DEFAULT_RUN, Run
 from edgert.runtime import Frame
 from edgert.stages.decode.kinds import labels_of
 
 AGREEMENT_IMAGES = 64
-"""Calibration images on which INT8 is compared with FP32 where there are no labels."""
+"""Number of calibration images on which INT8 is compared with FP32 without labels."""
 CORRECTION_IMAGES = 32
-"""Calibration images that biases are corrected over: the first. An evaluation takes others, as far as there are."""
+"""Number of calibration images, the first, on which biases are corrected; evaluations prefer others."""
 NOISE_IMAGES = 16
-"""Calibration images that the noise of outputs is measured on."""
+"""Number of calibration images on which the noise of outputs is measured."""
 
 SOUND = {"agreement": 0.8, "cosine": 0.9}
-"""Metric without labels → the value at which INT8 needs no repair. YOLOX-nano in INT8 throughout has an agreement of
-0.6 and loses a third of its mAP; sound models have 0.86 or more."""
+"""Values from which INT8 needs no repair, by metric without labels. YOLOX-nano entirely in INT8 has an agreement of 0.6
+and loses a third of its mAP; sound models have 0.86 or more."""
 REPAIRED = {"agreement": 0.9, "cosine": 0.97}
-"""The value that a repaired model must reach: it is higher than SOUND, as a value near SOUND could be luck."""
+"""Values that a repaired model must reach; they are higher than SOUND, near which a value could be luck."""
 NOISY, QUIET = 0.3, 0.15
-"""The same for the noise of outputs whose meaning is not known, largest first."""
+"""Noise of outputs of unknown meaning up to which INT8 needs no repair, and which a repaired model must reach."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """The result of an INT8 model.
+    """Result of an INT8 model.
 
     Attributes:
-        value: the main metric; higher is better.
-        accuracy: all metrics, where the outputs could be decoded.
+        value: main metric; higher is better.
+        accuracy: all metrics; None where the outputs cannot be decoded.
     """
 
     value: float
@@ -51,13 +51,13 @@ class Result:
 
 
 class Evaluator(Protocol):
-    """An evaluation of INT8 versions of one model on the same images.
+    """Evaluator of INT8 versions of one model on the same images.
 
     Attributes:
-        metric: what :attr:`Result.value` is, in words.
-        floor: the value from which on a model is good enough as it is.
-        goal: the value to reach where it is not.
-        is_strict: whether the user set the budget: missing it is then an error, not a warning.
+        metric: name of :attr:`Result.value`.
+        floor: value from which a model needs no repair.
+        goal: value that a repaired model must reach.
+        is_strict: whether the user set the budget, so that missing it is an error, not a warning.
     """
 
     @property
@@ -76,19 +76,19 @@ class Evaluator(Protocol):
         """Return the result of a quantized model.
 
         Raises:
-            CalibrationError: it was stopped.
+            CalibrationError: the evaluation was stopped.
             BuildError: the model cannot be run.
         """
         ...
 
 
 class NoiseEvaluator:
-    """An evaluation by the noise of the outputs: the only measure where their meaning is not known.
+    """Evaluator by the noise of the outputs, for outputs of unknown meaning.
 
     Args:
-        model: the float model.
+        model: float model.
         feeds: images, at least one.
-        stop: ends an evaluation with CalibrationError.
+        stop: event that ends an evaluation with CalibrationError.
     """
 
     metric, floor, goal, is_strict = "signal in the outputs", 1 - NOISY, 1 - QUIET, False
@@ -98,24 +98,24 @@ class NoiseEvaluator:
 
     def evaluate(self, quantized: Quantized) -> Result:
         """See :class:`Evaluator`."""
-        return Result(1 - self._noise.of(Function(quantized.model, fused=quantized.scheme.target == "ort")))
+        return Result(1 - self._noise.measure(Function(quantized.model, fused=quantized.scheme.target == "ort")))
 
 
 class TaskEvaluator:
-    """An evaluation on the labeled images of the model's section, or else by agreement with FP32.
+    """Evaluator on the labeled images of the model's section, or without them by agreement with FP32.
 
-    Agreement of vectors is a cosine; FP32 agrees with itself by 1.
+    The agreement of vectors is their cosine.
 
     Args:
-        config: the model's section.
-        calibrated: the float model and the images its ranges come from.
-        run: the section's place in the file; its bar moves with every image.
+        config: section of the model.
+        calibrated: float model, and the images of its ranges.
+        run: place of the section in the file, and progress bar of images.
 
     Raises:
-        ConfigError: labels that cannot be understood or do not fit the task.
+        ConfigError: labels cannot be read or do not fit the task.
     """
 
-    def __init__(self, config: ModelConfig, calibrated: Calibrated, run: Run) -> None:
+    def __init__(self, config: ModelConfig, calibrated: CalibratedModel, run: Run) -> None:
         self._model, self._run, self._budget = calibrated.model, run, config.accuracy
         self.is_strict = config.accuracy is not None
         labels = labels_of(config, run.where)
@@ -123,13 +123,13 @@ class TaskEvaluator:
             self.metric: str = config.accuracy.metric
             dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=run.where)
         else:
-            assert calibrated.feed is not None  # evaluator_of() looked
+            assert calibrated.feed is not None  # evaluator_of() checked
             self.metric = "cosine" if isinstance(config.task, EmbedTask) else "agreement"
             images = calibrated.feed.images
-            # Prefer images that biases were not corrected on, as far as there are enough.
+            # prefer images on which biases were not corrected
             first = min(CORRECTION_IMAGES, max(0, len(images) - AGREEMENT_IMAGES))
             some = range(first, min(first + AGREEMENT_IMAGES, len(images)))
-            dataset = LabeledDataset(config.onnx, _Part(images, some))
+            dataset = LabeledDataset(config.onnx, _ImageSubset(images, some))
         self.setup = open_evaluation(
             calibrated.model,
             config,
@@ -148,8 +148,7 @@ class TaskEvaluator:
     def evaluate(self, quantized: Quantized) -> Result:
         """See :class:`Evaluator`.
 
-        On ONNX Runtime the model itself is run; what TensorRT runs is emulated, every Q/DQ pair as the standard
-        defines it.
+        A model for ONNX Runtime is run as it is. One for TensorRT is emulated, with Q/DQ as the standard defines them.
         """
         is_own = quantized.scheme.target == "ort"
         candidate = quantized.model if is_own else Function(quantized.model, fused=False)
@@ -157,21 +156,21 @@ class TaskEvaluator:
         return Result(accuracy.values[self._metric_of(accuracy)], accuracy)
 
     def evaluation(self, result: Accuracy) -> EvaluationResult:
-        """Return both results side by side."""
+        """Return the results of FP32 and of a quantized model, compared."""
         metric, drop = self._metric_of(result), self._budget.max_drop if self._budget else None
         drops = (compare(self.reference, result, metric, max_drop=drop),)
         return EvaluationResult(metric, (self.reference, result), drops)
 
     @property
     def floor(self) -> float:
-        """Score from which a model needs no improvement; see :class:`Evaluator`."""
+        """Value from which a model needs no repair; see :class:`Evaluator`."""
         if self._budget is None:
             return SOUND[self.metric]
         return self.reference.values.get(self.metric, 1.0) - self._budget.max_drop
 
     @property
     def goal(self) -> float:
-        """Score to reach below that; see :class:`Evaluator`."""
+        """Value that a repaired model must reach; see :class:`Evaluator`."""
         return self.floor if self.is_strict else REPAIRED[self.metric]
 
     def _metric_of(self, result: Accuracy) -> str:
@@ -187,40 +186,40 @@ class TaskEvaluator:
 
 def evaluator_of(
     config: ModelConfig,
-    calibrated: Calibrated,
-    run: Run = ALONE,
+    calibrated: CalibratedModel,
+    run: Run = DEFAULT_RUN,
     *,
-    judged: bool = True,
+    by_task: bool = True,
 ) -> TaskEvaluator | NoiseEvaluator | None:
     """Return the evaluator of a section's model; None without images.
 
     It is a :class:`TaskEvaluator` where the budget needs one or outputs can be decoded, else a :class:`NoiseEvaluator`.
 
     Args:
-        config: the model's section.
-        calibrated: the float model and its images.
-        run: the section's place in the file, its progress bar and stop event.
-        judged: False takes the noise, which needs a second, where there is no budget.
+        config: section of the model.
+        calibrated: float model and its images.
+        run: place of the section, progress bar and stop event.
+        by_task: whether decoded outputs are compared without a budget; otherwise their noise, which takes a second.
 
     Raises:
         EdgertError: labels or model cannot be used.
     """
     is_decoded = calibrated.feed is not None and is_compared(config.task)
-    if config.accuracy is not None or (judged and is_decoded):
+    if config.accuracy is not None or (by_task and is_decoded):
         return TaskEvaluator(config, calibrated, run)
     feeds = calibrated.feeds(NOISE_IMAGES, CORRECTION_IMAGES) or calibrated.feeds(NOISE_IMAGES)
     return NoiseEvaluator(calibrated.model, feeds, run.stop) if feeds else None
 
 
 def is_compared(task: TaskConfig) -> bool:
-    """Return whether two records of a task can be compared; for others, the noise of the outputs is."""
+    """Return whether two records of a task can be compared."""
     if isinstance(task, ClassifyTask):
         return task.classify not in ("multilabel", "heads")
     return isinstance(task, (DetectTask, SegmentTask, KeypointsTask, EmbedTask))
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ImageSubset:
     """Some images of a dataset."""
 
     images: ImageDataset

@@ -1,4 +1,4 @@
-"""Scales for tensors that have none: a DLA needs one on every tensor, and Q/DQ models have them on few."""
+"""Forms for a DLA of models with Q/DQ nodes, whose scales are passed on to all tensors that need one."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,24 +10,29 @@ from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, Model, clean, load, read, with_shapes, write
 from edgert.graph.operators import about
-from edgert.quantization.calibrated import one_size
-from edgert.quantization.lowering.emulate import modes, unrounded
+from edgert.quantization.calibrated import calibration_shapes
+from edgert.quantization.lowering.emulate import execution_modes, unrounded_tensors
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import dla_groups, write_cache
 from edgert.quantization.lowering.weights import LIMIT, scale_axis, weight_scales
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import layer_precisions
-from edgert.quantization.scheme.units import USUAL_DLA, Scheme, calibrated, clip_behind, data_inputs, is_weighted
-from edgert.quantization.strip_qdq import Step, strip
-
-# Weights of a model that came quantized: whether TensorRT, which computes their scales itself, comes to the same.
+from edgert.quantization.scheme.units import (
+    USUAL_DLA,
+    Scheme,
+    clip_behind,
+    data_inputs,
+    is_weighted,
+    tensors_to_calibrate,
+)
+from edgert.quantization.strip_qdq import Step, strip_qdq
 
 _TOLERANCE = 1e-3
-"""Of NVIDIA's qdq-translator."""
+"""Largest relative difference of weight scales, as in NVIDIA's qdq-translator."""
 
 
 def _weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
-    """Yield a sentence for each weighted node whose scales are not max|w| / 127 per output channel."""
+    """Yield a sentence for each weighted node whose scales differ from those that TensorRT computes, max|w| / 127."""
     for node in graph.nodes:
         if not is_weighted(graph, node) or node.inputs[1] not in steps:
             continue
@@ -50,42 +55,42 @@ def _weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
 
 
 _UNIT = float(np.float32(1) / np.float32(LIMIT))
-"""Of what lies within ±1 whatever goes in and has no range of its own."""
+"""Scale of tensors without a range whose operator bounds them to ±1."""
 _SAME = 1e-6
-"""Relative difference that a scale stored twice may show."""
+"""Largest relative difference of scales that count as equal."""
 
 
 def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[str, float], tuple[str, ...]]:
-    """Return scales of all tensors that have one or take a neighbor's, and a sentence for each that has none.
+    """Return scales of all tensors that have one or get a neighbor's, and a sentence for each that has none.
 
-    A scale holds for everything that moves, pools, concatenates or bounds values, both ways, as a DLA needs it
-    (:func:`~edgert.quantization.lowering.trt_form.dla_groups`). Of several the largest holds. The tensor between a
-    fused convolution and the addition behind it is never rounded, and gets the addition's scale.
+    A scale is shared with all tensors that a DLA gives the same one
+    (:func:`~edgert.quantization.lowering.trt_form.dla_groups`); of several the largest is used. The tensor between a
+    fused convolution and its addition is never rounded, and gets the addition's scale.
 
     Args:
-        graph: the float graph.
-        given: tensor → scale.
+        graph: float graph.
+        given: scales by tensor.
     """
     found, problems, silent = dict[str, float](), list[str](), {n for n in graph.producers if clip_behind(graph, n)}
     for members in dict.fromkeys(dla_groups(graph).values()):
-        scale, problem = _common(graph, members, silent, given)
+        scale, problem = _common_scale(graph, members, silent, given)
         problems += [problem] if problem else []
         found.update(dict.fromkeys(members, scale) if scale else {})
-    _hand_back(graph, found)
-    names = calibrated(graph)
+    _pass_scales_back(graph, found)
+    names = tensors_to_calibrate(graph)
     for name in (name for name in names if name not in found):
         maker = graph.producers.get(name)
         what = f"input {name!r}" if maker is None else f"tensor {name!r} (from {maker.op} {maker.name!r})"
         problems.append(
-            f"{what} has no scale: no Q/DQ is on it or on what shares one with it, and the DLA will not run it in INT8"
+            f"{what} has no scale: no Q/DQ is on it or on tensors that share one, and the DLA will not run it in INT8"
         )
     return {name: found[name] for name in names if name in found}, tuple(problems)
 
 
-def _common(
+def _common_scale(
     graph: Graph, members: Collection[str], silent: Collection[str], given: Mapping[str, float]
 ) -> tuple[float, str]:
-    """Return the scale of a set, 0 where nothing determines it, and a sentence on what is lost by it."""
+    """Return the scale of a set of tensors, 0 where there is none, and a sentence where scales differ."""
     scales = {name: given[name] for name in members if name in given and name not in silent}
     scales = scales or {name: given[name] for name in members if name in given}
     if not scales:
@@ -100,7 +105,7 @@ def _common(
 
 
 def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
-    """Return whether every tensor of the set comes from a bounded function, directly or from another one of the set."""
+    """Return whether every tensor of the set is bounded to ±1 by its operator, or follows from others of the set."""
     makers = [graph.producers.get(name) for name in members]
     return all(
         maker is not None
@@ -110,10 +115,10 @@ def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
     )
 
 
-def _hand_back(graph: Graph, found: dict[str, float]) -> None:
-    """Give tensors inside a fused unit the scale of what reads them, last ones first."""
+def _pass_scales_back(graph: Graph, found: dict[str, float]) -> None:
+    """Give tensors inside fused units the scale of the result behind them, in reverse order."""
     whole = scheme(graph, "dla")
-    inside = unrounded(graph, whole, modes(graph, whole))
+    inside = unrounded_tensors(graph, whole, execution_modes(graph, whole))
     for node in reversed(graph.nodes):
         for name in node.outputs:
             if name in inside and name not in found:
@@ -122,24 +127,21 @@ def _hand_back(graph: Graph, found: dict[str, float]) -> None:
                     found[name] = found[reader.outputs[0]]
 
 
-# Models that come quantized, with QuantizeLinear and DequantizeLinear nodes: their float form and their scales.
-#
-# TensorRT <= 10 takes no such nodes on a DLA. It takes the float model and the scales beside it, one for every
-# tensor, and computes the weights' scales itself. What this does to get there, and the precondition on weights, is
-# what NVIDIA's qdq-translator does (github.com/NVIDIA/Deep-Learning-Accelerator-SW, tools/qdq-translator).
+# With TensorRT <= 10 a DLA takes no Q/DQ nodes, but the float model and a scale for every tensor; TensorRT computes
+# those of weights. The conversion follows NVIDIA's qdq-translator, its condition on weights included
+# (github.com/NVIDIA/Deep-Learning-Accelerator-SW, tools/qdq-translator).
 
 
 @dataclass(frozen=True, eq=False)
 class Unquantized:
-    """A quantized model taken apart.
+    """A quantized model as float graph and scales.
 
     Attributes:
-        graph: without Q/DQ; weights have their real values, tensors keep the names they had in front of their Q.
-        scales: tensor → scale of one step, for every float32 tensor that has one by its own Q/DQ or a neighbor's that
-            it must share. See :func:`~edgert.quantization.lowering.trt_form.write_cache`.
-        float_nodes: weighted nodes that were not quantized. They must be FP16 exceptions: with a scale on both sides
-            TensorRT would run them in INT8.
-        problems: differences from the model, a sentence each, naming the node or tensor.
+        graph: graph without Q/DQ. Weights have real values, and tensors the names they had before their Q.
+        scales: values of one step by tensor, from the tensor's own Q/DQ or from one that must share its scale.
+        float_nodes: weighted nodes that were not quantized, and must stay FP16: with a scale on both sides TensorRT
+            would run them in INT8.
+        problems: differences from the quantized model, a sentence each.
     """
 
     graph: Graph
@@ -148,18 +150,17 @@ class Unquantized:
     problems: tuple[str, ...]
 
 
-def ranges_of_qdq(graph: Graph) -> Unquantized:
-    """Remove the Q/DQ nodes of a graph.
+def split_qdq(graph: Graph) -> Unquantized:
+    """Split a graph with Q/DQ nodes into float graph and scales.
 
     Args:
-        graph: cleaned, with types of tensors known.
+        graph: clean graph with known types.
 
     Raises:
         ModelError: the graph has no Q/DQ, is in QOperator form, quantizes at run time, or computes on integers. A zero
-            point is not in the middle, a pair's Q and DQ differ, or an activation has several scales. The node is
-            named.
+            point is not in the middle, a Q differs from its DQ, or an activation has several scales.
     """
-    stripped = strip(graph)
+    stripped = strip_qdq(graph)
     scales, gaps = propagate_scales(stripped.graph, stripped.scales)
     problems = (*stripped.problems, *_weight_problems(stripped.graph, stripped.weights), *gaps)
     weighted = [node for node in stripped.graph.nodes if is_weighted(stripped.graph, node)]
@@ -167,12 +168,9 @@ def ranges_of_qdq(graph: Graph) -> Unquantized:
     return Unquantized(stripped.graph, scales, floats, problems)
 
 
-# A model that came with Q/DQ nodes in the forms of a DLA: its own scales instead of ranges measured on images.
-
-
 @dataclass(frozen=True, eq=False)
 class QdqModel(Unquantized):
-    """A Q/DQ model split into float graph and scales, with ``model``, the float graph as a model."""
+    """A Q/DQ model as float graph and scales; ``model`` is the float graph as a model."""
 
     model: Model
 
@@ -185,23 +183,23 @@ class QdqModel(Unquantized):
         return write_cache(self.scales, tensorrt)
 
     def layer_precisions(self) -> str:
-        """Return the layers that trtexec should leave in FP16, in the form of its option; empty for none.
+        """Return the value of trtexec's option for layers that stay FP16; empty for none.
 
         Raises:
-            CalibrationError: a layer cannot be named there.
+            CalibrationError: the option cannot hold the name of a layer.
         """
         return layer_precisions(self.float_nodes) if self.float_nodes else ""
 
-    def typed(self, dla: Dla = USUAL_DLA) -> Model:
+    def dla_form(self, dla: Dla = USUAL_DLA) -> Model:
         """Return the Q/DQ form for a DLA with TensorRT >= 11: a pair on every tensor that the DLA reads in INT8.
 
         Nodes that read a tensor without a scale stay in floating point.
 
         Args:
-            dla: whose rules hold.
+            dla: DLA whose rules apply.
 
         Raises:
-            CalibrationError: a tensor has no scale, and what reads it cannot be left in floating point.
+            CalibrationError: a tensor has no scale, and a node that reads it cannot stay in floating point.
         """
         graph = read(self.model)
         kept = set(_units_of(self.float_nodes, scheme(graph, "dla", dla=dla)))
@@ -215,7 +213,7 @@ class QdqModel(Unquantized):
         if not known:
             raise CalibrationError(
                 f"tensor {names[0]!r} has no scale",
-                why="no Q/DQ is on it or on what shares one with it",
+                why="no Q/DQ is on it or on tensors that share one with it",
                 where=str(self.model.path),
                 fix="export the model with Q/DQ there, or give the float32 model and images",
             )
@@ -223,17 +221,17 @@ class QdqModel(Unquantized):
 
 
 def qdq_model(model: Model) -> QdqModel:
-    """Split a Q/DQ model into its float model and its scales.
+    """Split a Q/DQ model into float model and scales.
 
     Args:
-        model: with static shapes.
+        model: model with static shapes.
 
     Raises:
-        ModelError: see :func:`~edgert.quantization.from_qdq.ranges_of_qdq`; or no layer in it has stored weights.
+        ModelError: no layer has stored weights, or :func:`split_qdq` raised it.
     """
     cleaned, _ = clean(model)
     try:
-        found = ranges_of_qdq(read(cleaned))
+        found = split_qdq(read(cleaned))
     except ModelError as error:
         raise error.at(str(model.path))  # noqa: B904 - the same error, with its place
     if not any(is_weighted(found.graph, node) for node in found.graph.nodes):
@@ -246,13 +244,13 @@ def qdq_model(model: Model) -> QdqModel:
 
 
 def qdq_section(config: ModelConfig) -> QdqModel:
-    """Split the Q/DQ model of a section likewise, at one size.
+    """Split the Q/DQ model of a section, at its calibration size, into float model and scales.
 
     Raises:
-        ModelError: as :func:`qdq_model` does, or what reading the file raises.
+        ModelError: the file cannot be read, or :func:`qdq_model` raised it.
     """
     model = load(config.onnx)
-    return qdq_model(with_shapes(model, one_size(model, config)))
+    return qdq_model(with_shapes(model, calibration_shapes(model, config)))
 
 
 def _units_of(nodes: Collection[str], plan: Scheme) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A model of a pipeline file made INT8, within its accuracy budget."""
+"""Quantization of a section's model to INT8, within its accuracy budget."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from edgert.errors import BuildError, EdgertError
 from edgert.evaluation import EvaluationResult
 from edgert.evaluation.score import is_uninformative
 from edgert.graph import Model
-from edgert.quantization.calibrated import Calibrated
+from edgert.quantization.calibrated import CalibratedModel
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.evaluator import (
@@ -22,32 +22,32 @@ from edgert.quantization.evaluator import (
     TaskEvaluator,
     evaluator_of,
 )
-from edgert.quantization.quantization_error import drowned, is_clear, outputs_in_order, sqnr
+from edgert.quantization.quantization_error import is_clear, noisy_outputs, outputs_with_fixed_rows, sqnr
 from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
 from edgert.quantization.recovery import SCAN_IMAGES, MixedPrecision, Recovered, RecoveryOptions, Scan, recover
-from edgert.quantization.run import ALONE, Run
+from edgert.quantization.run import DEFAULT_RUN, Run
 from edgert.quantization.scheme.units import USUAL_DLA, Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizationResult:
-    """An INT8 model, what it was made of, and its accuracy.
+    """An INT8 model, its origin, and its accuracy.
 
     Attributes:
-        prepared: the float model it was made of.
-        table: the ranges, with the methods of thresholds that were used.
-        recipe: how it was made.
-        quantized: the INT8 model.
-        kept: units left in higher precision → why.
-        scan: which units cost most, if that was measured.
-        search: how the units to keep were found, if there was a budget to meet.
-        sqnr_db: tensor → signal to quantization noise: outputs of weighted nodes and of the graph.
-        seconds: for making it all.
-        evaluation: FP32 and INT8 on the labeled images; without labels their agreement on the calibration images.
-        labeled: whether ``evaluation`` is of labeled images.
-        warnings: what had to be done, or could not be, without being asked for.
-        is_sound: whether it meets its budget, or without one is as good as INT8 usually is; also where nothing could
-            measure it.
+        prepared: float model that was quantized.
+        table: ranges, with the methods by which thresholds were chosen.
+        recipe: settings of the conversion.
+        quantized: INT8 model.
+        kept: reasons by name of the units left in higher precision.
+        scan: cost of each unit; None where it was not measured.
+        search: search for units to keep; None where there was none.
+        sqnr_db: signal to quantization noise of the outputs of weighted nodes and of the graph, by tensor, in dB.
+        seconds: duration of the work.
+        evaluation: FP32 and INT8 on labeled images; without labels their agreement on calibration images.
+        labeled: whether ``evaluation`` used labels.
+        warnings: changes that the user did not ask for, and problems that remain.
+        is_sound: whether the model meets its budget or, without one, is as good as INT8 usually is; True where its
+            accuracy could not be measured.
     """
 
     prepared: Model
@@ -71,58 +71,57 @@ class QuantizationResult:
 
 
 BUDGET_S = 600.0
-"""Seconds that the search for layers to keep may take, by default."""
+"""Default limit of the search for layers to keep, in seconds."""
 UNASKED_S = 300.0
-"""Seconds for that search where no budget was set, but INT8 would spoil the model."""
+"""Limit of this search, in seconds, where INT8 would spoil the model but no budget was set."""
 _BLAMED = 5
 _SMOOTHED = "activations smoothed, so that the channels of one tensor have similar ranges"
 
 
 def quantize_section(
     config: ModelConfig,
-    calibrated: Calibrated,
+    calibrated: CalibratedModel,
     *,
     target: Target = "ort",
     dla: Dla = USUAL_DLA,
-    run: Run = ALONE,
+    run: Run = DEFAULT_RUN,
     budget_s: float = BUDGET_S,
     state: Path | None = None,
-    judged: bool = True,
+    by_task: bool = True,
     smooth: bool = False,
     strict: bool = True,
 ) -> QuantizationResult:
-    """Make the model INT8 as its section asks.
+    """Quantize a section's model to INT8. Blocks until done.
 
-    Blocks until done. With ``accuracy:`` in the section the model is evaluated on the labeled images. Where it loses
-    too much, the fewest layers are found whose higher precision recovers the accuracy. Without, it is compared with
-    FP32 on the calibration images. The same is done where hardly any accuracy is left; the outcome then has a warning.
+    With ``accuracy:`` in the section the model is evaluated on labeled images. Where it loses too much, as few layers
+    as possible get a higher precision. Without ``accuracy:`` it is compared with FP32 on the calibration images, and
+    repaired in the same way where hardly any accuracy is left; the result then has a warning.
 
     Args:
-        config: the model's section.
-        calibrated: the model's ranges.
-        target: who will run it.
-        dla: whose rules hold, for target ``dla``.
-        run: the section's place in the file, the log, and the stop event.
-        budget_s: seconds for finding layers to keep; what is found by then counts.
-        state: a file in which that search survives an interruption.
-        judged: False measures only the noise of the outputs, where the section sets no budget.
-        smooth: lets TensorRT's forms have their activations smoothed where that saves accuracy
-            (:mod:`~edgert.quantization.equalization`). Not for a calibration cache, which belongs to the model as it
-            is.
-        strict: False returns a model that misses its budget as well; it is not ``is_sound`` then.
+        config: section of the model.
+        calibrated: float model and its ranges.
+        target: engine that will run the model.
+        dla: DLA whose rules apply, for target ``dla``.
+        run: place of the section, log and stop event.
+        budget_s: seconds for finding layers to keep; the best found by then is used.
+        state: file in which this search survives an interruption.
+        by_task: whether decoded outputs are compared where the section sets no budget; otherwise their noise is.
+        smooth: whether activations may be smoothed for TensorRT (:mod:`~edgert.quantization.equalization`). A
+            calibration cache cannot have that, since it belongs to the unchanged model.
+        strict: whether a missed budget is an error; otherwise the result is not ``is_sound``.
 
     Raises:
-        BuildError: the budget cannot be met; names the layers that cost most.
-        CalibrationError: stopped.
+        BuildError: the budget cannot be met; the error names the layers that cost most.
+        CalibrationError: ``run.stop`` was set.
         EdgertError: labels or model cannot be used.
     """
     started = time.perf_counter()
     try:
         run.log("quantizing")
-        evaluator = evaluator_of(config, calibrated, run, judged=judged)
-        made = recovered(
+        evaluator = evaluator_of(config, calibrated, run, by_task=by_task)
+        made = quantize_and_recover(
             calibrated,
-            recipe_of(config, target, dla),
+            section_recipe(config, target, dla),
             evaluator,
             run,
             smooth=smooth,
@@ -131,18 +130,18 @@ def quantize_section(
         )
         is_sound = made.result is None or evaluator is None or made.result.value >= evaluator.floor
         if evaluator is not None and evaluator.is_strict and strict and not is_sound:
-            raise _missed(evaluator, made)
+            raise _budget_error(evaluator, made)
         run.log("comparing layer by layer")
-        found = outcome_of(made, made.quantizer.recipe, calibrated.feeds(SCAN_IMAGES))
+        found = quantization_result(made, made.quantizer.recipe, calibrated.feeds(SCAN_IMAGES))
     except EdgertError as error:
         raise error.at(run.where)  # noqa: B904 - the same error, with its place
     if made.quantizer.model is not calibrated.model:
         found = replace(found, quantized=replace(made.quantized, notes=(_SMOOTHED, *made.quantized.notes)))
     accuracy = made.result.accuracy if made.result else None
-    # Labels say more than noise does.
+    # labels say more than noise
     graph = made.quantizer.graph
-    outputs = outputs_in_order(graph) if isinstance(evaluator, TaskEvaluator) else graph.output_names
-    lost = () if config.accuracy is not None else drowned(found.sqnr_db, outputs)
+    outputs = outputs_with_fixed_rows(graph) if isinstance(evaluator, TaskEvaluator) else graph.output_names
+    lost = () if config.accuracy is not None else noisy_outputs(found.sqnr_db, outputs)
     clear = bool(outputs) and is_clear(found.sqnr_db, outputs)
     return replace(
         found,
@@ -154,8 +153,8 @@ def quantize_section(
     )
 
 
-def recovered(
-    calibrated: Calibrated,
+def quantize_and_recover(
+    calibrated: CalibratedModel,
     recipe: Recipe,
     evaluator: TaskEvaluator | NoiseEvaluator | None,
     run: Run,
@@ -165,24 +164,24 @@ def recovered(
     state: Path | None = None,
     kind: type[Quantizer] = Quantizer,
 ) -> Recovered:
-    """Make the INT8 model of a calibrated one, as :func:`~edgert.quantization.recovery.recover` does.
+    """Quantize a calibrated model, and recover its accuracy (:func:`~edgert.quantization.recovery.recover`).
 
     Args:
-        calibrated: the float model and its ranges.
-        recipe: how it is made.
-        kind: of quantizer that makes it.
-        evaluator: measures what INT8 costs; with None nothing is measured.
-        run: its log is called with each step, its event stops it.
-        smooth: as :func:`quantize_section` takes it.
-        budget_s: likewise; None keeps no units.
-        state: likewise.
+        calibrated: float model and its ranges.
+        recipe: settings of the conversion.
+        evaluator: evaluator of the accuracy; None measures nothing.
+        run: log of each step, and event that stops the work.
+        smooth: whether activations may be smoothed, see :func:`quantize_section`.
+        budget_s: seconds for finding units to keep; None keeps no units.
+        state: file in which this search survives an interruption.
+        kind: class of the quantizer.
 
     Raises:
-        EdgertError: the model cannot be made or run; stopped.
+        EdgertError: the model cannot be made or run, or ``run.stop`` was set.
     """
 
     def smoothed() -> Quantizer | None:
-        other = calibrated.smoothed(recipe, stop=run.stop)
+        other = calibrated.smooth(recipe, stop=run.stop)
         return None if other is None else _quantizer(other, recipe, run, kind)
 
     key = str(evaluator.setup.dataset.path) if isinstance(evaluator, TaskEvaluator) else ""
@@ -190,13 +189,13 @@ def recovered(
     return recover(_quantizer(calibrated, recipe, run, kind), evaluator, options, run.log)
 
 
-def rounded(config: ModelConfig, calibrated: Calibrated) -> Model:
-    """Return the model for this machine by plain rounding, of unknown accuracy: to see how fast INT8 can be."""
-    return _quantizer(calibrated, recipe_of(config, "ort"), ALONE).quick().model
+def round_only_model(config: ModelConfig, calibrated: CalibratedModel) -> Model:
+    """Return the INT8 model for this machine with nearest rounding, of unknown accuracy, to measure its speed."""
+    return _quantizer(calibrated, section_recipe(config, "ort"), DEFAULT_RUN).round_only().model
 
 
-def recipe_of(config: ModelConfig, target: Target, dla: Dla = USUAL_DLA) -> Recipe:
-    """Return the recipe of a section, for a target; ``dla``: whose rules hold for target ``dla``."""
+def section_recipe(config: ModelConfig, target: Target, dla: Dla = USUAL_DLA) -> Recipe:
+    """Return the recipe of a section for a target; ``dla`` is the DLA whose rules apply for target ``dla``."""
     wanted = config.quantize
     recipe = Recipe(
         target,
@@ -210,20 +209,22 @@ def recipe_of(config: ModelConfig, target: Target, dla: Dla = USUAL_DLA) -> Reci
     return for_this_machine(recipe) if target == "ort" else recipe
 
 
-def _quantizer(calibrated: Calibrated, recipe: Recipe, run: Run, kind: type[Quantizer] = Quantizer) -> Quantizer:
+def _quantizer(calibrated: CalibratedModel, recipe: Recipe, run: Run, kind: type[Quantizer] = Quantizer) -> Quantizer:
     whole = calibrated.whole if calibrated.whole and calibrated.whole.target == recipe.target else None
     feeds = calibrated.feeds(CORRECTION_IMAGES)
-    return kind(calibrated.model, calibrated.table, recipe, feeds, run, calibrated.more, whole)
+    return kind(calibrated.model, calibrated.table, recipe, feeds, run, calibrated.measure_missing, whole)
 
 
-def outcome_of(made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds: float = 0.0) -> QuantizationResult:
-    """Return the record of a model; compares layer by layer, in seconds.
+def quantization_result(
+    made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds: float = 0.0
+) -> QuantizationResult:
+    """Return the result for a recovered model; comparing its layers takes seconds.
 
     Args:
-        made: the model and how it was recovered.
-        recipe: how its numbers are described in a report.
-        feeds: images to compare layers on; with none that is left out.
-        seconds: how long making it took.
+        made: model, and how it was recovered.
+        recipe: recipe to name in the report.
+        feeds: images on which layers are compared; empty for no comparison.
+        seconds: duration of the work so far.
 
     Raises:
         BuildError: ONNX Runtime cannot run the model.
@@ -245,13 +246,13 @@ def outcome_of(made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds:
 def _noise_warnings(lost: Sequence[str]) -> Iterator[str]:
     if lost:
         yield (
-            f"INT8 spoils this model: {'; '.join(lost)}, whatever the two agree on. Calibrate on images like those it "
-            "will see, try method: auto, or precision: fp16"
+            f"INT8 spoils this model: {'; '.join(lost)}. Calibrate on images like those it will see, try "
+            "method: auto, or precision: fp16"
         )
 
 
 def _warnings(evaluator: Evaluator, made: Recovered, clear: bool) -> Iterator[str]:
-    """Yield warnings for a user who set no budget; ``clear``: hardly any noise is in the outputs."""
+    """Yield warnings for a user who set no budget; ``clear`` states that outputs have hardly any noise."""
     if evaluator.is_strict or made.result is None:
         return
     metric, value = evaluator.metric, made.result.value
@@ -272,13 +273,13 @@ def _warnings(evaluator: Evaluator, made: Recovered, clear: bool) -> Iterator[st
         )
     elif value < evaluator.goal and metric in REPAIRED:
         yield (
-            f"this INT8 model does not always do what FP32 does ({metric} {value:.2f}), which can cost a point of "
-            "accuracy or more: labels tell how much, with accuracy: {dataset: …, metric: …, max_drop: …} or "
-            "edgert eval --data"
+            f"this INT8 model differs from FP32 now and then ({metric} {value:.2f}), which can cost a point of "
+            "accuracy or more: measure it on labels, with accuracy: {dataset: …, metric: …, max_drop: …} or edgert "
+            "eval --data"
         )
 
 
-def _missed(evaluator: Evaluator, made: Recovered) -> BuildError:
+def _budget_error(evaluator: Evaluator, made: Recovered) -> BuildError:
     assert made.result is not None  # there is an evaluator
     why = ""
     if made.search is not None and made.scan is not None:

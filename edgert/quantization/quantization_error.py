@@ -1,4 +1,4 @@
-"""The error of a quantized graph: measured by tensors and by outputs, and its mean subtracted from the biases."""
+"""Error of a quantized graph by tensor and by output, and its correction in the biases."""
 
 import math
 import threading
@@ -15,7 +15,7 @@ from edgert.graph.operators import about
 from edgert.quantization.calibration.walk import Feeds, check_stop, walk
 from edgert.quantization.lowering import weights
 
-_CHUNK = 8  # images on their way at once; more only cost memory, fewer rebuild the pieces more often
+_CHUNK = 8  # images at a time; more cost memory, fewer build the slices more often
 
 
 def sqnr(
@@ -27,30 +27,29 @@ def sqnr(
 ) -> Mapping[str, float]:
     """Return the signal to quantization noise of each tensor in dB.
 
-    It is 10 log10(Σ x² / Σ (x - y)²) over all elements and images, x in the float graph and y in the other. Equal
-    tensors give inf, noise without signal -inf. An image counts where both have as many rows; behind a suppression
-    each graph finds boxes of its own. A tensor that no image compares is left out.
+    It is 10 log10(Σ x² / Σ (x - y)²) over all elements and images, with x in the float and y in the quantized graph.
+    Equal tensors give inf, noise without signal -inf. Images with different numbers of rows, as of boxes, do not count,
+    and a tensor without images is left out.
 
     Args:
-        graph: the float graph.
-        lowered: the same graph quantized, each node computed as the standard defines it.
+        graph: float graph.
+        lowered: the graph quantized, whose nodes compute as the standard defines them.
         feeds: images.
-        tensors: names that both graphs compute; None: outputs of weighted nodes and of the graph, as far as both have
-            them.
-        like: the model that the graph was read from.
+        tensors: names of tensors in both graphs; None for outputs of weighted nodes and of the graph in both.
+        like: model that the graph was read from.
 
     Raises:
         CalibrationError: there are no images.
-        ModelError: a tensor that one of the graphs does not compute.
+        ModelError: one of the graphs does not compute a tensor.
         BuildError: ONNX Runtime cannot run one of them.
     """
     if not feeds:
         raise CalibrationError("graphs cannot be compared without images", why="0 given", fix="give at least one")
     position = {name: number for number, name in enumerate(graph.producers)}
     if tensors is None:
-        default = {node.outputs[0] for node in weights.weighted(graph)} | graph.output_names
+        default = {node.outputs[0] for node in weights.weighted_nodes(graph)} | graph.output_names
         tensors = default & lowered.producers.keys()
-    # in the order they are computed; what the graph does not compute comes last
+    # in order of execution, unknown names last
     names = sorted(dict.fromkeys(tensors), key=lambda name: position.get(name, len(position)))
     totals, compared = {name: np.zeros(2) for name in names}, set[str]()
     for start in range(0, len(feeds), _CHUNK):
@@ -60,25 +59,25 @@ def sqnr(
             for x, y in zip(first, second, strict=True):  # in float64: a sum of millions in float32 loses digits
                 if x.shape != y.shape:
                     continue
-                signal, difference = (one.reshape(-1) for one in (x.astype(np.float64), np.subtract(x, y, dtype=float)))
+                signal, difference = x.astype(np.float64).reshape(-1), np.subtract(x, y, dtype=float).reshape(-1)
                 totals[name] += signal @ signal, difference @ difference
                 compared.add(name)
     return {name: decibels(*totals[name]) for name in names if name in compared}
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return the signal to noise of two powers, in dB."""
+    """Return the ratio of signal power to noise power in dB."""
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def drowned(noise_db: Mapping[str, float], outputs: Iterable[str]) -> tuple[str, ...]:
-    """Return a sentence for each output that has more noise than signal; one without any signal is not judged.
+def noisy_outputs(noise_db: Mapping[str, float], outputs: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence for each output with more noise than signal; those without signal are left out.
 
     Args:
-        noise_db: tensor → signal to noise, in dB.
-        outputs: of the model.
+        noise_db: signal to noise in dB by tensor.
+        outputs: names of the model's outputs.
     """
     return tuple(
         f"the noise of output {name!r} is larger than its signal ({noise_db[name]:.1f} dB)"
@@ -87,10 +86,10 @@ def drowned(noise_db: Mapping[str, float], outputs: Iterable[str]) -> tuple[str,
     )
 
 
-def outputs_in_order(graph: Graph) -> frozenset[str]:
-    """Return the outputs whose rows keep their places: no TopK, NonZero or suppression comes before them.
+def outputs_with_fixed_rows(graph: Graph) -> frozenset[str]:
+    """Return the outputs that do not depend on a TopK, NonZero or suppression.
 
-    Rows that were sorted by score change places with the last bit, so that comparing them by number shows noise where
+    Rows that are sorted by score can change places with the last bit, and comparing them by index shows noise where
     there is none.
     """
     sorted_ = set[str]()
@@ -101,23 +100,23 @@ def outputs_in_order(graph: Graph) -> frozenset[str]:
 
 
 _CLEAR_DB = 10.0
-"""From here on the noise is less than a third of the signal, and agreement needs no further proof."""
+"""Signal to noise from which the noise is less than a third of the signal, and agreement can be trusted."""
 
 
 def is_clear(noise_db: Mapping[str, float], outputs: Iterable[str]) -> bool:
-    """Return whether hardly any noise is in any of the outputs that have a signal."""
+    """Return whether all outputs with a signal have hardly any noise."""
     return all(not -math.inf < noise_db.get(name, math.inf) < _CLEAR_DB for name in outputs)
 
 
 def output_noise(reference: Function, other: Function, feeds: Iterable[Feeds]) -> Mapping[str, float]:
-    """Return the signal to noise of each output that two versions of a model have alike, in dB.
+    """Return the signal to noise in dB of each output that two versions of a model have in the same shape.
 
     Raises:
         BuildError: ONNX Runtime cannot run one of them.
     """
     totals: dict[str, tuple[float, float]] = {}
-    for one in feeds:
-        wanted, found = reference(one), other(one)
+    for feed in feeds:
+        wanted, found = reference(feed), other(feed)
         for name in wanted.keys() & found.keys():
             if wanted[name].shape == found[name].shape:
                 signal = wanted[name].astype(np.float64)
@@ -127,91 +126,87 @@ def output_noise(reference: Function, other: Function, feeds: Iterable[Feeds]) -
     return {name: decibels(*total) for name, total in totals.items()}
 
 
-# How much of a reduced model's outputs is noise: a measure that needs no labels, nor what the outputs mean.
-
-
 class OutputNoise:
-    """The noise of versions of one model.
+    """Measurement of the noise in the outputs of versions of one model, without labels.
 
     Args:
-        model: the float model.
+        model: float model.
         feeds: images, at least one.
-        stop: ends it when set, before the next image.
+        stop: event that ends a measurement before the next image.
 
     Raises:
         BuildError: ONNX Runtime cannot run the model.
-        CalibrationError: stopped.
+        CalibrationError: ``stop`` was set.
     """
 
     def __init__(self, model: Model, feeds: Sequence[Feeds], stop: threading.Event | None = None) -> None:
         self._feeds, self._stop = feeds, stop
         self._wanted = self._outputs(Function(model))
 
-    def of(self, found: Function) -> float:
+    def measure(self, found: Function) -> float:
         """Return the noise of one version, as :func:`noise_share` defines it.
 
         Raises:
             BuildError: the version cannot be run.
-            CalibrationError: stopped.
+            CalibrationError: ``stop`` was set.
         """
         return noise_share(self._wanted, self._outputs(found))
 
     def _outputs(self, function: Function) -> list[Mapping[str, Array]]:
         found: list[Mapping[str, Array]] = []
-        for one in self._feeds:
+        for feed in self._feeds:
             check_stop(self._stop)
-            found.append(function(one))
+            found.append(function(feed))
         return found
 
 
 def noise_share(wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[str, Array]]) -> float:
-    """Return noise over noise and signal: 0 for equal outputs, 1/2 where both are as large, 1 for noise alone.
+    """Return noise power over noise and signal power: 0 for equal outputs, 1 for noise alone.
 
-    It is the mean over outputs, and within an output over its channels. Otherwise large numbers (a detector's boxes)
-    would hide the error of small ones (its scores). Signal is what varies over images and places; a constant is none.
-    A row that only one version has, such as a box, counts as one of zeros in the other.
+    It is the mean over outputs and their channels, so that large numbers (a detector's boxes) do not hide the error of
+    small ones (its scores). Signal is the variance over images and positions. A row that only one version has, such as
+    a box, counts as zeros in the other.
 
     Args:
-        wanted: name → array with a batch dimension, one mapping per image: the reference.
+        wanted: outputs of the reference by name, with a batch dimension, one mapping per image.
         found: the same outputs of the other version.
     """
-    return float(np.mean([_share(name, wanted, found) for name in wanted[0]]))
+    return float(np.mean([_output_share(name, wanted, found) for name in wanted[0]]))
 
 
-def _share(name: str, wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[str, Array]]) -> float:
-    true, other = np.split(_stacked([one[name] for both in (wanted, found) for one in both]), [len(wanted)])
+def _output_share(name: str, wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[str, Array]]) -> float:
+    true, other = np.split(_stack([outputs[name] for both in (wanted, found) for outputs in both]), [len(wanted)])
     noise = np.square(true - other)
-    # Channels come first of an image's dimensions, and are fewer than a detector's anchors. A vector has none: one of
-    # its numbers over a few images is no measure.
+    # channels are the first dimension of an image, and fewer than a detector's anchors; single numbers of a vector say
+    # nothing over a few images
     axis = None if true.ndim < 3 else 2 if true.ndim == 3 and true.shape[1] > true.shape[2] else 1
-    rest = tuple(one for one in range(true.ndim) if one != axis)
+    rest = tuple(other for other in range(true.ndim) if other != axis)
     signal: weights.F64 = np.asarray(true.var(axis=rest))
     lost: weights.F64 = np.asarray(noise.mean(axis=rest))
-    whole = signal + lost
-    return float(np.divide(lost, whole, where=whole > 0, out=np.zeros_like(whole)).mean())
+    total = signal + lost
+    return float(np.divide(lost, total, where=total > 0, out=np.zeros_like(total)).mean())
 
 
-def _stacked(arrays: Sequence[Array]) -> weights.F64:
-    """Return (images, …), without dimensions of one; smaller arrays are filled up with zeros."""
-    shape = np.max([one.shape for one in arrays], axis=0)
-    whole = np.zeros((len(arrays), *shape))
-    for place, one in zip(whole, arrays, strict=True):
-        place[tuple(slice(size) for size in one.shape)] = one
-    return whole.reshape(len(arrays), *(size for size in shape if size > 1))
+def _stack(arrays: Sequence[Array]) -> weights.F64:
+    """Return arrays as (images, …) without dimensions of one, padded with zeros to one shape."""
+    shape = np.max([array.shape for array in arrays], axis=0)
+    stacked = np.zeros((len(arrays), *shape))
+    for row, array in zip(stacked, arrays, strict=True):
+        row[tuple(slice(size) for size in array.shape)] = array
+    return stacked.reshape(len(arrays), *(size for size in shape if size > 1))
 
 
-# Bias correction: what quantization adds to the mean of a channel is taken off its bias again.
+# Bias correction: the mean error that quantization adds to a channel is subtracted from its bias.
 #
 # The empirical form of Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction"
-# (https://arxiv.org/abs/1906.04721), appendix D: layer after layer, each mean measured with everything upstream already
+# (https://arxiv.org/abs/1906.04721), appendix D: layer after layer, each mean is measured with all layers before it
 # corrected.
 
 _WORTH = 0.1
-"""Part of a channel's squared error that a shift must remove to be applied. Smaller shifts do more harm than good, as a
-few images measure them badly. That is worst where errors are rare and large, as clipping makes them: correcting
-their mean moves everything else. With 0.02 the outputs of SqueezeNet on other images were worse than uncorrected, and
-YOLOX-nano found nothing any more; with 0.25 MobileNet's had nearly twice the noise that 0.02 left. (Measured on
-calibration images that nothing was fitted to.)"""
+"""Smallest part of a channel's squared error that a shift must remove to be applied. Smaller shifts do harm, since a
+few images measure them badly, above all where errors are rare and large, as from clipping. With 0.02 the outputs of
+SqueezeNet on other images were worse than uncorrected, and YOLOX-nano found nothing; with 0.25 MobileNet's had nearly
+twice the noise of 0.02. (Measured on calibration images to which nothing was fitted.)"""
 
 
 def correct_biases(
@@ -225,14 +220,14 @@ def correct_biases(
     """Return the float graph with the biases that its quantized form needs; lower it again to apply them there.
 
     Args:
-        graph: the float graph, clean.
-        lowered: its quantized form; outputs of weighted nodes keep their names.
-        feeds: images, 16 or more; all of them move through both graphs side by side.
-        like: the model that the graph was read from.
-        stop: ends it when set.
+        graph: clean float graph.
+        lowered: quantized form, in which outputs of weighted nodes have their names.
+        feeds: images, 16 or more, all in memory at a time.
+        like: model that the graph was read from.
+        stop: event that ends the work.
 
     Raises:
-        CalibrationError: there are no images; stopped.
+        CalibrationError: there are no images, or ``stop`` was set.
         BuildError: ONNX Runtime cannot run one of the graphs.
     """
     return shift_biases(graph, mean_shifts(graph, lowered, feeds, like, stop=stop))
@@ -246,26 +241,25 @@ def mean_shifts(
     *,
     stop: threading.Event | None = None,
 ) -> Mapping[str, weights.F64]:
-    """Return output tensor of a weighted node → (channels,) shifts that give it the means of the float graph.
+    """Return (channels,) shifts that give outputs of weighted nodes the means of the float graph, by output tensor.
 
-    A shift is 0 where these images cannot show that a mean is off. Each one is measured with those of all nodes before
-    it applied. Nodes whose bias cannot be changed (see :func:`can_shift`) are left out. Arguments and errors are those
-    of :func:`correct_biases`.
+    A shift is 0 where images cannot show it. Each is measured with those of all nodes before it applied. Nodes whose
+    bias cannot be changed (:func:`can_shift`) are left out. Arguments and errors are those of :func:`correct_biases`.
     """
     if not feeds:
         raise CalibrationError("biases cannot be corrected without images", why="0 given", fix="give 16 or more")
-    nodes = [n for n in weights.weighted(graph) if can_shift(graph, n) and n.outputs[0] in lowered.producers]
+    nodes = [n for n in weights.weighted_nodes(graph) if can_shift(graph, n) and n.outputs[0] in lowered.producers]
     names = [node.outputs[0] for node in nodes]
-    exact, coarse = (walk(one, names, feeds, like, stop=stop) for one in (graph, lowered))
+    exact, coarse = (walk(version, names, feeds, like, stop=stop) for version in (graph, lowered))
     walks = zip(nodes, exact, coarse, strict=True)
     shifts = {}
     for node, wanted, found in walks:
         axis = weights.channel_axis(node, wanted[0].ndim)
         pairs = [(x, y) for x, y in zip(wanted, found, strict=True) if x.shape == y.shape and x.size]
-        if not pairs:  # rows are of proposals, of which each graph finds a number of its own
+        if not pairs:  # rows are proposals, whose number differs between the graphs
             continue
-        shift = shifts[node.outputs[0]] = worthwhile(*channel_errors(axis, *zip(*pairs, strict=True)))
-        for array in found:  # for what is computed from it next
+        shift = shifts[node.outputs[0]] = useful_shifts(*channel_errors(axis, *zip(*pairs, strict=True)))
+        for array in found:  # for the nodes behind
             array += shift.astype(array.dtype).reshape([-1 if i == axis else 1 for i in range(array.ndim)])
     return shifts
 
@@ -273,15 +267,15 @@ def mean_shifts(
 def channel_errors(axis: int, wanted: Sequence[Array], found: Sequence[Array]) -> tuple[weights.F64, weights.F64]:
     """Return mean and mean square of the error, (images, channels) each."""
     differences = [x - y for x, y in zip(wanted, found, strict=True)]
-    means = np.stack([weights.channel_means(one, axis) for one in differences])
-    return means, np.stack([weights.channel_means(np.square(one), axis) for one in differences])
+    means = np.stack([weights.channel_means(array, axis) for array in differences])
+    return means, np.stack([weights.channel_means(np.square(array), axis) for array in differences])
 
 
-def worthwhile(means: weights.F64, squares: weights.F64) -> weights.F64:
+def useful_shifts(means: weights.F64, squares: weights.F64) -> weights.F64:
     """Return shifts per channel, 0 where one would remove less than :data:`_WORTH` of the error.
 
-    The squared standard error of the mean, which is due to the choice of images, is subtracted from the square of the
-    shift first.
+    Its effect is the square of the shift without the squared standard error of the mean, which is due to the choice of
+    images.
     """
     shift: weights.F64 = means.mean(axis=0)
     luck = means.var(axis=0, ddof=1) / len(means) if len(means) > 1 else 0.0
@@ -289,22 +283,22 @@ def worthwhile(means: weights.F64, squares: weights.F64) -> weights.F64:
 
 
 def can_shift(graph: Graph, node: Node) -> bool:
-    """Return whether a weighted node has, or may be given, a bias of its own per output channel."""
-    return _place(graph, node) is not None
+    """Return whether a weighted node has, or can get, a bias per output channel."""
+    return _bias_location(graph, node) is not None
 
 
 def shift_biases(graph: Graph, shifts: Mapping[str, weights.F64]) -> Graph:
-    """Return the graph with values added to biases: output tensor of a weighted node → (channels,).
+    """Return the graph with (channels,) values added to the biases of weighted nodes, by output tensor.
 
-    A node without a bias gets one, and one that shares its bias with others gets its own.
+    A node without a bias gets one, and one that shares its bias gets another.
 
     Raises:
-        CalibrationError: a node whose bias cannot be changed; see :func:`can_shift`.
+        CalibrationError: the bias of a node cannot be changed; see :func:`can_shift`.
     """
     names, constants, changed = Names(graph), {}, {}
     for tensor, shift in shifts.items():
         node = graph.producers[tensor]
-        place = _place(graph, node)
+        place = _bias_location(graph, node)
         if place is None:
             raise CalibrationError(f"node {node.name!r} has no bias that could be shifted", why=f"it is a {node.op}")
         owner, slot, bias = place
@@ -317,8 +311,8 @@ def shift_biases(graph: Graph, shifts: Mapping[str, weights.F64]) -> Graph:
     return replace(graph, nodes=nodes, constants={**graph.constants, **constants})
 
 
-def _place(graph: Graph, node: Node) -> tuple[Node, int, str] | None:
-    """Return the node and input slot that hold the bias, and the stored bias, "" for none.
+def _bias_location(graph: Graph, node: Node) -> tuple[Node, int, str] | None:
+    """Return the node and input slot of the bias, and the name of the stored bias, "" for none.
 
     The bias of a MatMul is in the Add behind it. None where it cannot be changed.
     """

@@ -1,7 +1,7 @@
-"""Quantization of a prepared float model with its ranges to INT8, step by step.
+"""Quantization of a prepared float model and its ranges to INT8, step by step.
 
-Order matters: equalization comes before ranges are measured (:func:`equalized`), the choice of thresholds before
-AdaRound. Bias correction is last, as its measured means include what everything before left over.
+Order matters. Equalization comes before ranges are measured (:func:`equalize_model`), the choice of thresholds before
+AdaRound. Bias correction is last, since the means it measures include the errors that all other steps leave.
 """
 
 import fnmatch
@@ -30,26 +30,24 @@ from edgert.quantization.lowering import lower as lowering
 from edgert.quantization.lowering.lower import Activation, Storage, lower
 from edgert.quantization.lowering.weights import LIMIT, Rounding, along_axis, integer_weight, kernel_of
 from edgert.quantization.quantization_error import OutputNoise, correct_biases
-from edgert.quantization.run import ALONE, Run
+from edgert.quantization.run import DEFAULT_RUN, Run
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import USUAL_DLA, Scheme, Target
 
-# Method ``auto``: for each scale, the threshold whose rounding changes the outputs of the following nodes least.
-
 DEFAULT = "mse"
-"""The method where several tie, and where no weighted node reads a tensor: then only its own error counts."""
+"""Method where several are equally good, or no weighted node reads a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The effect of each method on the tensors of one scale.
+    """The method chosen for the tensors of one scale by method ``auto``, and the errors of all methods.
 
     Attributes:
-        tensors: those that share the scale.
-        method: the one chosen.
-        thresholds: method → amax.
-        errors: method → squared error per element at the outputs of the weighted nodes that read a tensor, relative to
-            the squared outputs. Empty without such nodes.
+        tensors: tensors that share the scale.
+        method: method whose threshold changes the outputs of the next nodes least.
+        thresholds: threshold by method.
+        errors: squared error at the outputs of weighted nodes that read a tensor, relative to the squared outputs, by
+            method. Empty without such nodes.
     """
 
     tensors: tuple[str, ...]
@@ -67,21 +65,21 @@ def choices(
     *,
     stop: threading.Event | None = None,
 ) -> tuple[Choice, ...]:
-    """Choose the method of every scale, and return it with the errors that decided it.
+    """Return the method chosen for every scale, and the errors that decided it.
 
-    A tensor is rounded with each threshold in turn while everything else stays float. The graph runs once per image,
-    and each weighted node once more per image and threshold.
+    A tensor is rounded with each threshold in turn while all else stays float. The graph runs once per image, and each
+    weighted node once more per image and threshold.
 
     Args:
-        graph: the float graph that the scheme was made for.
-        scheme: which tensors are rounded, and which share a scale.
-        table: their measured ranges.
+        graph: float graph of the scheme.
+        scheme: scheme that states which tensors are rounded, and which share a scale.
+        table: ranges of these tensors.
         feeds: a few images.
-        like: the model that the graph was read from.
-        stop: ends it when set.
+        like: model that the graph was read from.
+        stop: event that ends the work.
 
     Raises:
-        CalibrationError: there are no images, or the table lacks a tensor; stopped.
+        CalibrationError: there are no images, the table lacks a tensor, or ``stop`` was set.
         BuildError: ONNX Runtime cannot run the graph.
     """
     if not feeds:
@@ -95,10 +93,10 @@ def choices(
         for name, values in zip(readers, walk(graph, list(readers), feeds, like, stop=stop), strict=True):
             group = scheme.groups[name]
             for node in readers[name]:
-                # Without its bias the node is linear: the error of its input becomes the error of its output.
+                # without its bias the node is linear: it maps the error of its input to the error of its output
                 alone = replace(graph, nodes=(replace(node, inputs=node.inputs[:2]),))
                 linear = Function(write(extract(alone, node.outputs[:1], [name]), like), fused=False)
-                for errors in pool.map(partial(_errors, linear, name, thresholds[group]), values):
+                for errors in pool.map(partial(_method_errors, linear, name, thresholds[group]), values):
                     totals[group].update(errors)
     found = []
     for group in groups:
@@ -109,7 +107,7 @@ def choices(
 
 
 def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], object]) -> Mapping[str, list[Node]]:
-    """Return tensor → the weighted nodes that read it rounded, both in graph order."""
+    """Return the weighted nodes that read each tensor rounded, by tensor name, in graph order."""
     found: dict[str, list[Node]] = {}
     for node in graph.nodes:
         if not node.inputs or kernel_of(graph, node) is None:
@@ -121,8 +119,10 @@ def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], obje
     return found
 
 
-def _errors(function: Function, name: str, thresholds: Mapping[str, float], values: Array) -> Mapping[str, float]:
-    """Return method → error of the node's output for one image, relative to the output's own square."""
+def _method_errors(
+    function: Function, name: str, thresholds: Mapping[str, float], values: Array
+) -> Mapping[str, float]:
+    """Return the squared error of a node's output for one image, relative to the squared output, by method."""
 
     def power(array: Array) -> float:
         (output,) = function({name: array}).values()
@@ -136,21 +136,20 @@ def _errors(function: Function, name: str, thresholds: Mapping[str, float], valu
     return {method: found[amax] for method, amax in thresholds.items()}
 
 
-# From ranges to a model, step by step.
-
-
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Settings for the conversion of a model to INT8.
 
     Attributes:
-        target: who runs it.
+        target: engine that runs the model.
         keep: units that stay in higher precision, by name or glob.
-        choose: find each threshold anew, by the method that leaves the least error in what reads the tensor.
-        correct_bias: take off each bias what rounding adds to its channel's mean.
-        adaround: units, by name or glob, whose weights are rounded so that the layer's output is closest.
-        storage, activation, per_channel: as :func:`~edgert.quantization.lowering.lower.lower` takes them.
-        dla: whose rules hold, for target ``dla``.
+        choose: whether each threshold is chosen by the error at the nodes that read the tensor.
+        correct_bias: whether each bias is corrected for the mean error that rounding adds to its channel.
+        adaround: units, by name or glob, whose weights AdaRound rounds.
+        storage: stored type of activations, see :func:`~edgert.quantization.lowering.lower.lower`.
+        activation: range of activations, see there.
+        per_channel: whether each output channel of a weight has its own scale.
+        dla: DLA whose rules apply, for target ``dla``.
     """
 
     target: Target = "ort"
@@ -166,14 +165,14 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantized:
-    """An INT8 model and what it was made of.
+    """An INT8 model.
 
     Attributes:
-        model: ready to run on the recipe's target.
-        graph: the same numbers as records, tensor by tensor comparable with the float graph: without the channels of
-            zeros that ONNX Runtime's fast kernels get.
-        scheme: what is INT8 in it.
-        notes: what was done, one line a step, for people.
+        model: model that runs on the recipe's target.
+        graph: the same values as a graph that can be compared with the float graph tensor by tensor. It lacks the
+            channels of zeros that are added for fast kernels of ONNX Runtime.
+        scheme: scheme that states what is INT8.
+        notes: one line of text per step.
     """
 
     model: Model
@@ -183,19 +182,19 @@ class Quantized:
 
 
 class Quantizer:
-    """A maker of INT8 models of one float model; work that does not depend on the units kept is done once.
+    """Quantizer of one float model, with any units kept in higher precision; shared work is done once.
 
     Args:
-        model: prepared, and the one the ranges were measured on.
-        table: the ranges.
-        recipe: how models become INT8.
-        feeds: images to measure on, 16 or more; needed for everything but plain rounding.
-        run: its log is called with each step, its event stops the work with CalibrationError.
-        more: measures further tensors, name → values; called at most once, when units kept make the table lack some.
-        whole: the scheme of the model for the recipe's target with nothing kept, from callers that have it.
+        model: prepared model on which the ranges were measured.
+        table: ranges of its tensors.
+        recipe: settings for the conversion.
+        feeds: images to measure on, 16 or more; only :meth:`round_only` needs none.
+        run: log of each step, and event that stops the work with CalibrationError.
+        more: function that measures missing tensors, by name; called at most once, when kept units change the scheme.
+        whole: scheme for the recipe's target with no units kept, where the caller has it.
 
     Raises:
-        CalibrationError: the table is of another model; a glob of the recipe matches no unit.
+        CalibrationError: the table belongs to another model, or a glob of the recipe matches no unit.
     """
 
     def __init__(
@@ -204,7 +203,7 @@ class Quantizer:
         table: RangeTable,
         recipe: Recipe,
         feeds: Sequence[Feeds] = (),
-        run: Run = ALONE,
+        run: Run = DEFAULT_RUN,
         more: Callable[[], Mapping[str, Histogram]] | None = None,
         whole: Scheme | None = None,
     ) -> None:
@@ -221,29 +220,32 @@ class Quantizer:
         self._whole = whole or scheme(self.graph, recipe.target, dla=recipe.dla)
         self._latest: tuple[Scheme, Mapping[str, Array], Graph] | None = None
         self.units = tuple(unit.name for unit in self._whole.units)
-        self.keep = frozenset(matching(recipe.keep, self.units, "keep"))
-        self._plan = self._planned(self.keep)
+        self.keep = frozenset(match_names(recipe.keep, self.units, "keep"))
+        self._plan = self._plan_for(self.keep)
         self.table = table
         if recipe.choose:
             self._log("choosing thresholds by output error")
             found = choices(self.graph, self._plan, table, feeds, model, stop=run.stop)
             self.table = table.with_chosen({name: one.method for one in found for name in one.tensors})
 
-    def quick(self, keep: Collection[str] = ()) -> Quantized:
-        """Return the model by plain rounding alone: for comparing which units to keep."""
+    def round_only(self, keep: Collection[str] = ()) -> Quantized:
+        """Return the model with nearest rounding and no corrections, to compare which units to keep."""
         plan = self.scheme(keep)
-        return self._quantized(self.graph, plan, {}, self.lowered(self.graph, plan), ())
+        return self._to_quantized(self.graph, plan, {}, self.lower_graph(self.graph, plan), ())
 
     def finish(self, keep: Collection[str] = (), *, correct: bool = True) -> Quantized:
-        """Return the model with all the recipe asks for, in minutes for a large one; ``correct`` False skips biases."""
+        """Return the model with all corrections of the recipe, but those of biases only with ``correct``.
+
+        A large model takes minutes.
+        """
         plan, graph, notes = self.scheme(keep), self.graph, []
-        if self._latest is None or self._latest[0] is not plan:  # biases aside, the latest form is made once
-            rounded = self._rounded(plan)
-            self._latest = plan, rounded, self.lowered(graph, plan, rounded)
+        if self._latest is None or self._latest[0] is not plan:  # all but bias correction is done once per plan
+            rounded = self._adaround(plan)
+            self._latest = plan, rounded, self.lower_graph(graph, plan, rounded)
         _, rounded, made = self._latest
         if rounded:
             notes.append(f"AdaRound: the weights of {len(rounded)} nodes")
-        if correct and self.corrects:
+        if correct and self.corrects_biases:
             self._log("correcting biases")
             graph = correct_biases(graph, made, self.feeds, self.model, stop=self.stop)
             stored: Mapping[str, Rounding] = {}
@@ -252,30 +254,30 @@ class Quantizer:
                 stored = lowering.roundings(graph, plan, self.table.amax, how.storage, how.activation, self.table.span)
             made = lowering.with_biases(made, self.graph, graph, plan, stored, self.recipe.per_channel, rounded)
             notes.append(f"bias correction over {len(self.feeds)} images")
-        return self._quantized(graph, plan, rounded, made, tuple(notes))
+        return self._to_quantized(graph, plan, rounded, made, tuple(notes))
 
     @property
-    def corrects(self) -> bool:
-        """Whether biases can be corrected, and should be."""
+    def corrects_biases(self) -> bool:
+        """Whether the recipe asks for bias correction and there are images for it."""
         return self.recipe.correct_bias and bool(self.feeds)
 
     def scheme(self, keep: Collection[str] = ()) -> Scheme:
-        """Return what is INT8 when these units, and those of the recipe, are kept."""
+        """Return the scheme with these units, and those of the recipe, kept in higher precision."""
         check_stop(self.stop)
         kept = self.keep | set(keep)
-        plan = self._plan if kept == self.keep else self._planned(kept)
+        plan = self._plan if kept == self.keep else self._plan_for(kept)
         if self._more is not None and not self.table.histograms.keys() >= set(plan.needed):
             self.table = replace(self.table, histograms={**self._more(), **self.table.histograms})
             self._more = None
         return plan
 
-    def _planned(self, keep: frozenset[str]) -> Scheme:
+    def _plan_for(self, keep: frozenset[str]) -> Scheme:
         return scheme(self.graph, self.recipe.target, keep, self.recipe.dla, self._whole)
 
-    def lowered(
+    def lower_graph(
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
     ) -> Graph:
-        """Return a graph of the model's shape in INT8."""
+        """Return the INT8 form of the model's graph, or of a graph with the same nodes."""
         return lower(
             graph,
             plan,
@@ -288,16 +290,16 @@ class Quantizer:
             span=self.table.span,
         )
 
-    def _quantized(
+    def _to_quantized(
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array], made: Graph, notes: tuple[str, ...]
     ) -> Quantized:
         fast = made
-        if plan.target == "ort" and lowering.align(graph, rounded)[0] is not graph:
-            fast = self.lowered(graph, plan, rounded, aligned=True)
+        if plan.target == "ort" and lowering.align_channels(graph, rounded)[0] is not graph:
+            fast = self.lower_graph(graph, plan, rounded, aligned=True)
         return Quantized(write(fast, self.model), made, plan, notes)
 
-    def _rounded(self, plan: Scheme) -> Mapping[str, Array]:
-        nodes = matching(self.recipe.adaround, [name for name in self.units if name in plan.weighted], "adaround")
+    def _adaround(self, plan: Scheme) -> Mapping[str, Array]:
+        nodes = match_names(self.recipe.adaround, [name for name in self.units if name in plan.weighted], "adaround")
         if not nodes:
             return {}
         self._log(f"AdaRound of {len(nodes)} nodes")
@@ -305,12 +307,12 @@ class Quantizer:
         for node in (node for node in self.graph.nodes if node.name in nodes):
             plain = integer_weight(self.graph, node, self.recipe.per_channel, {})
             grids[node.inputs[1]] = along_axis(plain.scales, plain.axis, plain.values.ndim)
-        coarse = self.lowered(self.graph, plan)
+        coarse = self.lower_graph(self.graph, plan)
         return roundings(self.graph, coarse, grids, self.feeds, self.model, stop=self.stop)
 
 
 def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[frozenset[str]], float]:
-    """Return a function: units kept → noise of the outputs with the others rounded, nothing corrected.
+    """Return a function from the units kept to the noise of the outputs with all others rounded, uncorrected.
 
     Raises:
         BuildError: ONNX Runtime cannot run the model.
@@ -320,27 +322,24 @@ def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[fr
     def measure(kept: frozenset[str]) -> float:
         if not quantizer.scheme(kept).units:
             return 0.0
-        return noise.of(Function(quantizer.quick(kept).model, fused=fused))
+        return noise.measure(Function(quantizer.round_only(kept).model, fused=fused))
 
     return measure
 
 
-def equalized(model: Model) -> Model:
-    """Return a prepared model with cross-layer equalization of its weights; it computes the same up to rounding."""
+def equalize_model(model: Model) -> Model:
+    """Return a prepared model with weights equalized across layers; it computes the same up to rounding."""
     return write(equalize(read(model)), model)
 
 
 def for_this_machine(recipe: Recipe) -> Recipe:
-    """Return the recipe with the activation type that this processor multiplies fastest.
-
-    That is uint8 by int8 on x86, int8 by int8 on Arm.
-    """
+    """Return the recipe with the activation type that this processor multiplies fastest: uint8 on x86, int8 on Arm."""
     x86 = platform.machine() in ("x86_64", "AMD64", "i686")
     return replace(recipe, storage="uint8" if x86 else "int8")
 
 
-def matching(globs: Collection[str], names: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the names that any of the globs matches, in their order.
+def match_names(globs: Collection[str], names: Collection[str], where: str) -> tuple[str, ...]:
+    """Return the names that any of the globs matches, in order.
 
     Raises:
         CalibrationError: a glob matches no name.

@@ -1,9 +1,8 @@
-"""Accuracy recovery of a model that INT8 spoils, in the order of what it costs at run time.
+"""Recovery of the accuracy that INT8 costs a model, in order of the cost at run time.
 
-Biases are corrected only where that is more accurate. It takes the mean error off each channel, which nearly always
-helps, but a network with large errors can lose its remaining accuracy. Then activations are smoothed. That is free
-where the engine fuses activations with what makes them, as TensorRT does, and slow on ONNX Runtime. At last units stay
-in higher precision, as few as possible.
+Biases are corrected where that is more accurate: it nearly always is, but a network with large errors can lose its
+remaining accuracy. Then activations are smoothed, which is free where the engine fuses them with the layers before, as
+TensorRT does, and slow on ONNX Runtime. Last, as few units as possible get a higher precision.
 """
 
 import math
@@ -20,21 +19,18 @@ from edgert.quantization.quantizer import Quantized, Quantizer, rounding_noise
 from edgert.quantization.run import Log
 from edgert.reporter import Bar
 
-# Which units cost the accuracy: what error each makes when it alone is INT8.
-#
-# The other way round, what keeping one alone in higher precision saves, is no measure where many units hurt: all the
-# noise of the others hides it. Of YOLOX-nano's convolutions the eight that cost most by this measure gave back 13
-# of 14 points of mAP, the eight by the other 3.
+# The cost of a unit is the error that it makes when it alone is INT8. The error that is saved by keeping it alone says
+# little where many units hurt, since the noise of the others hides it. Of YOLOX-nano's convolutions the eight of
+# highest cost recovered 13 of 14 points of mAP, the eight by the other measure 3.
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """The cost of one unit.
+    """Cost of one unit.
 
     Attributes:
-        unit: its name.
-        cost: the error with this unit in INT8 and all others in higher precision; None where time ran out before it was
-            measured.
+        unit: name of the unit.
+        cost: error with this unit in INT8 and all others in higher precision; None where time ran out before.
     """
 
     unit: str
@@ -43,12 +39,12 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Units ranked by the quantization error they cause.
+    """Units ranked by the error that they cause.
 
     Attributes:
-        baseline: the error with all of them in INT8.
-        ranked: every unit once, the first to keep comes first.
-        note: why the state file was not used, if it was not.
+        baseline: error with all units in INT8.
+        ranked: all units, those to keep first at the front.
+        note: reason why the state file was not used; empty where it was.
     """
 
     baseline: float
@@ -57,7 +53,7 @@ class Scan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The units in ranked order."""
+        """Names of the units in ranked order."""
         return tuple(item.unit for item in self.ranked)
 
     @property
@@ -76,22 +72,22 @@ def scan(
     clock: Clock = REAL,
     bar: Bar | None = None,
 ) -> Scan:
-    """Measure the error with nothing kept, and then with all units kept but one, in the order given.
+    """Return units ranked by the error with all other units kept.
 
-    Units that cost something come first, by cost; then those that were not measured, which may; then those that cost
-    nothing. Ties keep the order given.
+    Units of positive cost come first, by cost, then those that were not measured, then the others. Ties keep the order
+    given.
 
     Args:
-        units: what can be kept.
-        error: error of the model with the given units in higher precision; lower is better, any scale.
-        state: file in which measured values survive the process; an interrupted scan (Ctrl-C too) resumes from it.
+        units: names of units that can be kept.
+        error: function that returns the error of the model with the given units kept; lower is better.
+        state: file in which measured values survive the process, so that an interrupted scan resumes.
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
-        budget_s: no measurement begins after this many seconds; values from the state file cost none.
-        clock: for the budget.
-        bar: called with each unit that is measured.
+        budget_s: seconds after which no measurement begins; values from the state file take none.
+        clock: clock of the budget.
+        bar: progress bar of units.
 
     Raises:
-        CalibrationError: an error is not finite; ``state`` is some other file.
+        CalibrationError: an error is not finite, or ``state`` is a file of another kind.
         ArtifactError: ``state`` cannot be written.
     """
     end_ns = math.inf if budget_s is None else clock.now_ns() + budget_s * 1e9
@@ -110,17 +106,16 @@ def scan(
 
 @dataclass(frozen=True, slots=True)
 class MixedPrecision:
-    """The units to keep in higher precision.
+    """Units to keep in higher precision.
 
     Attributes:
-        kept: the units, in ranked order.
-        value: what was measured with exactly these kept.
-        met: whether ``value`` reaches the floor. If not, ``kept`` is what came closest.
-        tried: units kept, in ranked order → the value with them: every measurement of this search, in order; also those
-            from the state file.
-        is_complete: False where time ran out: then fewer units might do, or more might have met the floor.
-        reason: one sentence for the reader: why it ended as it did.
-        note: why the state file was not used, if it was not.
+        kept: names of the units, in ranked order.
+        value: value measured with exactly these units kept.
+        met: whether ``value`` reaches the floor; if not, ``kept`` came closest.
+        tried: measured values by units kept, in the order of measurement, those from the state file included.
+        is_complete: whether the search ended before time ran out; if not, another set might be better.
+        reason: sentence that states why the search ended.
+        note: reason why the state file was not used; empty where it was.
     """
 
     kept: tuple[str, ...]
@@ -143,33 +138,32 @@ def search(
     clock: Clock = REAL,
     may_drop: Callable[[Units, Units], bool] | None = None,
 ) -> MixedPrecision:
-    """Keep ever more of the ranking until ``measure`` reaches the floor, then give back what is not needed.
+    """Return as few units as possible to keep so that ``measure`` reaches the floor.
 
-    First nothing is kept; then the first 1, 2, 4, … units up to all. The shortest prefix is found by halving. At last
-    each kept unit is left out in turn, those ranked last first, until no single unit can be left out, of those that
-    ``may_drop`` allows. For n units of which k are kept that takes about 2·log2(n) + k measurements. The last part is
-    repeated after every round in which it found something. The measurement need be neither exact nor monotone: only
-    sets that were themselves measured are ever returned.
+    First no unit is kept, then the first 1, 2, 4, … up to all. Bisection finds the shortest prefix. Then each kept unit
+    that ``may_drop`` allows is left out in turn, the last one first, in rounds until none can be left out. For n units
+    of which k are kept that takes about 2·log2(n) + k measurements. Values need be neither exact nor monotone: every
+    returned set was measured.
 
     Args:
-        ranked: units, the most harmful first (:attr:`Scan.names`).
-        measure: value (accuracy) of the model with the given units kept; higher is better.
-        floor: the value that is good enough.
-        state: file in which measured values survive the process; an interrupted search (Ctrl-C too) resumes from it.
-            They do not depend on the floor, so another floor uses them as well.
+        ranked: names of units, the most harmful first (:attr:`Scan.names`).
+        measure: function that returns the value (accuracy) with the given units kept; higher is better.
+        floor: value that is good enough.
+        state: file in which measured values survive the process, so that an interrupted search resumes, also with
+            another floor.
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
-        budget_s: no measurement begins after this many seconds, except the one with nothing kept.
-        clock: for the budget.
-        may_drop: given the shortest prefix and a smaller set, whether leaving that much out is worth measuring. For a
-            noisy ``measure``: among many sets that are nearly good enough some reach the floor by luck.
+        budget_s: seconds after which no measurement begins, except that of no units kept.
+        clock: clock of the budget.
+        may_drop: function of the shortest prefix and a smaller set that returns whether the smaller one is worth
+            measuring. With a noisy ``measure`` some of many sets that are nearly good enough reach the floor by luck.
 
     Raises:
-        CalibrationError: a measured value is not finite; ``state`` is some other file.
+        CalibrationError: a measured value is not finite, or ``state`` is a file of another kind.
         ArtifactError: ``state`` cannot be written.
     """
     if floor != floor:
         raise CalibrationError("the accuracy floor is not a number", fix="give the lowest value that is good enough")
-    run = _Run(tuple(dict.fromkeys(ranked)), Memo(measure, state, "value", key), floor, budget_s, clock)
+    run = _Search(tuple(dict.fromkeys(ranked)), Memo(measure, state, "value", key), floor, budget_s, clock)
     try:
         short = run.shortest_prefix()
         if short is not None:
@@ -180,11 +174,11 @@ def search(
 
 
 class _OutOfTimeError(Exception):
-    """The time budget is used up; earlier measurements remain valid."""
+    """Signal that the time budget is used up; earlier measurements stay valid."""
 
 
-class _Run:
-    """The measurements of one search, in order, and its result."""
+class _Search:
+    """Measurements of one search, in order, and its result."""
 
     def __init__(self, ranked: tuple[str, ...], memo: Memo, floor: float, budget_s: float | None, clock: Clock) -> None:
         self._ranked, self._memo, self._floor, self._clock = ranked, memo, floor, clock
@@ -192,7 +186,7 @@ class _Run:
         self._tried: dict[Units, float] = {}
 
     def shortest_prefix(self) -> int | None:
-        """Return the length of the shortest prefix found to meet the floor; None if none does."""
+        """Return the length of the shortest prefix found to meet the floor; None where none does."""
         failed, length = -1, 0
         while not self._meets(self._ranked[:length]):
             if length == len(self._ranked):
@@ -204,7 +198,7 @@ class _Run:
         return length
 
     def eliminate(self, length: int, may_drop: Callable[[Units, Units], bool]) -> None:
-        """Leave out units of a prefix one by one where the floor still holds, until a whole round finds none."""
+        """Leave out units of a prefix one by one while the floor is met, until a full round finds none."""
         kept = self._ranked[:length]
         whole, before = frozenset(kept), None
         while before != kept:
@@ -215,7 +209,7 @@ class _Run:
                     kept = rest
 
     def result(self, *, is_complete: bool) -> MixedPrecision:
-        """Return the smallest set that meets the floor, at equal size the best; else the set of the highest value."""
+        """Return the smallest and best set that meets the floor; otherwise the set of the highest value."""
         met = [kept for kept, value in self._tried.items() if value >= self._floor]
         if met:
             best = min(met, key=lambda kept: (len(kept), -self._tried[kept]))
@@ -242,15 +236,13 @@ class _Run:
         return f"{missed}, and keeping all does not reach it either" if is_complete else f"{missed}; time ran out"
 
 
-# What is tried on a spoiled model, in order.
-
 SCAN_IMAGES = 4
-"""Images for ranking layers by what they cost: only their order matters."""
+"""Number of images for ranking layers by cost; only their order matters."""
 _SCAN_SHARE = 0.5
-"""Share of the time for finding units to keep that ranking them may take."""
+"""Part of the time for finding units to keep that ranking may take."""
 _NOISE_LIMIT = 1.05
-"""How much noise may grow by giving units back, to be evaluated at all. mAP of 128 images moves by half a point with
-anything: of many sets that are nearly good enough some get there by luck."""
+"""Largest factor of the noise by which a smaller set is worth evaluating. The mAP of 128 images moves by half a point
+at random, so that some of many sets that are nearly good enough reach the floor by luck."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,11 +250,12 @@ class Recovered:
     """An INT8 model, and how it was recovered.
 
     Attributes:
-        quantizer: what made it, of the model as it was or of one with smoothed activations.
-        quantized: the model.
-        result: of the evaluator; None where there was none.
-        corrected: whether its biases are corrected.
-        scan, search: which units cost most, and which stay in higher precision; None where none had to.
+        quantizer: quantizer of the original model, or of one with smoothed activations.
+        quantized: INT8 model.
+        result: result of the evaluator; None without one.
+        corrected: whether biases are corrected.
+        scan: ranking of the units by cost; None where no unit had to be kept.
+        search: search for the units to keep; None where no unit had to be kept.
     """
 
     quantizer: Quantizer
@@ -275,15 +268,15 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecoveryOptions:
-    """The steps that are allowed.
+    """Allowed steps of a recovery.
 
     Attributes:
-        smoothed: makes a quantizer of the model with smoothed activations, None where that changes nothing; None where
-            it must not be tried.
-        budget_s: seconds for finding units to keep in higher precision; None keeps none.
-        state: a file in which that survives an interruption, with another one beside it.
-        key: digest of whatever the evaluation depends on, for that file.
-        bar: called with each layer that is ranked; None where nobody looks.
+        smoothed: function that returns a quantizer of the model with smoothed activations, or None where smoothing
+            changes nothing; None forbids the step.
+        budget_s: seconds for finding units to keep; None keeps none.
+        state: file in which this search survives an interruption, with another file beside it.
+        key: digest of all that the evaluation depends on, for this file.
+        bar: progress bar of layers that are ranked.
     """
 
     smoothed: Callable[[], Quantizer | None] | None = None
@@ -294,47 +287,49 @@ class RecoveryOptions:
 
 
 def recover(quantizer: Quantizer, evaluator: Evaluator | None, options: RecoveryOptions, log: Log) -> Recovered:
-    """Make the INT8 model, and a better one where the evaluator needs it.
+    """Return the INT8 model, recovered by allowed steps until the evaluator finds it good enough.
 
-    A model that is not good enough after all allowed steps is returned too: its result has the value.
+    The best model found is returned even if it is not good enough; see its result.
 
     Args:
-        quantizer: makes the model.
-        evaluator: measures it; None returns the first model.
-        options: the steps that are allowed.
-        log: called with each step.
+        quantizer: quantizer of the model.
+        evaluator: evaluator of its accuracy; None returns the first model.
+        options: allowed steps.
+        log: function to call with each step.
 
     Raises:
-        EdgertError: the model cannot be made or run; the evaluation was stopped.
+        EdgertError: the model cannot be made or run, or the evaluation was stopped.
     """
     if evaluator is None:
         return Recovered(quantizer, quantizer.finish())
-    best = corrected(quantizer, evaluator)
+    best = choose_correction(quantizer, evaluator)
     if _value(best) >= evaluator.floor:
         return best
-    log(f"{evaluator.metric} {_value(best):.3f}, and {evaluator.goal:.3f} is wanted")
+    log(f"{evaluator.metric} {_value(best):.3f}, below the goal of {evaluator.goal:.3f}")
     if options.smoothed is not None:
         log("smoothing activations")
         other = options.smoothed()
         if other is not None:
-            best = max(best, corrected(other, evaluator), key=_value)
+            best = max(best, choose_correction(other, evaluator), key=_value)
     if _value(best) >= evaluator.goal or options.budget_s is None:
         return best
     log(f"looking for the layers that cost the accuracy, for at most {options.budget_s / 60:.0f} min")
-    return _kept(best, evaluator, options, options.budget_s, log)
+    return _keep_units(best, evaluator, options, options.budget_s, log)
 
 
-def corrected(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
-    """Return the model with everything in INT8, with or without bias correction, whichever is better."""
+def choose_correction(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
+    """Return the model with all units in INT8, with bias correction or without, whichever is better."""
     found = []
-    for correct in (True, False) if quantizer.corrects else (False,):
+    for correct in (True, False) if quantizer.corrects_biases else (False,):
         made = quantizer.finish(correct=correct)
         found.append(Recovered(quantizer, made, evaluator.evaluate(made), correct))
     return max(found, key=_value)
 
 
-def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budget_s: float, log: Log) -> Recovered:
-    """Return the model with as few units in higher precision as possible."""
+def _keep_units(
+    whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budget_s: float, log: Log
+) -> Recovered:
+    """Return the model with as few units kept in higher precision as possible."""
     quantizer = whole.quantizer
     key = f"{quantizer.model.digest} {quantizer.recipe} {options.key}"
     noise = cache(rounding_noise(quantizer, quantizer.feeds[:SCAN_IMAGES]))
@@ -350,8 +345,8 @@ def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budg
 
     def measured(kept: frozenset[str]) -> float:
         if kept not in made:
-            one = quantizer.finish(kept, correct=whole.corrected)
-            made[kept] = replace(whole, quantized=one, result=evaluator.evaluate(one))
+            model = quantizer.finish(kept, correct=whole.corrected)
+            made[kept] = replace(whole, quantized=model, result=evaluator.evaluate(model))
             log(f"{evaluator.metric} {_value(made[kept]):.3f} with {len(kept)} of {len(ranking.ranked)} layers kept")
         return _value(made[kept])
 
@@ -362,11 +357,11 @@ def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budg
         ranking.names, measured, evaluator.goal, state=options.state, key=key, budget_s=budget_s, may_drop=may_drop
     )
     kept = frozenset(found.kept)
-    measured(kept)  # a resumed search knows the value, not the model
+    measured(kept)  # a resumed search has the value, not the model
     best = made[kept]
-    if quantizer.corrects and not best.corrected:  # now that less is lost, correcting its biases may be better
-        one = quantizer.finish(kept)
-        best = max(best, replace(best, quantized=one, result=evaluator.evaluate(one), corrected=True), key=_value)
+    if quantizer.corrects_biases and not best.corrected:  # with less lost, bias correction may help now
+        model = quantizer.finish(kept)
+        best = max(best, replace(best, quantized=model, result=evaluator.evaluate(model), corrected=True), key=_value)
     return replace(best, scan=ranking, search=found)
 
 

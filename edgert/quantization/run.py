@@ -1,6 +1,6 @@
-"""The log, progress bar and stop event of work on a model.
+"""Log, progress bar and stop event of work on a model.
 
-Imports little: finding a model in the cache needs no more.
+The module imports little, so that finding a model in the cache is fast.
 """
 
 import logging
@@ -16,22 +16,22 @@ from edgert.reporter import Bar
 from edgert.stages.kinds import ByteTrackStage
 
 Log = Callable[[str], object]
-"""Called with one line about what is being done."""
+"""Function that is called with a line about each step."""
 
 CALIBRATE_FIX = "add calibrate: {images: FOLDER}, with 100 to 500 typical images"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """The place of the model's section, and the log, bar and stop event of the work on it.
+    """Context of work on a model's section.
 
     Attributes:
-        where: the section's place in its file, for errors.
-        directory: the folder of that file, where ``python:`` looks for the user's own code.
-        log: called with each step; the logger of this package by default.
-        bar: moved while images are counted.
-        stop: when set, ends the work with CalibrationError, within an image's time.
-        tracking: how the pipeline tracks what the model finds, if it does: labels of a sequence are evaluated with it.
+        where: place of the section in its file, for errors.
+        directory: folder of that file, in which ``python:`` finds the user's own code.
+        log: function to call with each step; the logger of this package by default.
+        bar: progress bar of images.
+        stop: event that ends the work with CalibrationError, within an image's time.
+        tracking: settings by which the pipeline tracks detections, used to evaluate labeled sequences; None for none.
     """
 
     where: str = ""
@@ -43,31 +43,38 @@ class Run:
 
     @property
     def progress(self) -> Callable[[int, int | None, str], object] | None:
-        """The bar, as calibration moves it."""
+        """Bar in the form that calibration calls; None without a bar."""
         bar = self.bar
         return None if bar is None else lambda done, total, _name: bar("calibrating", done, total or done)
 
 
-ALONE = Run()
-"""A run without progress bar or stop event: steps go to the log."""
+DEFAULT_RUN = Run()
+"""Run without progress bar or stop event; steps go to the log."""
 
 
 def needs_images(
     config: ModelConfig,
     fix: str = CALIBRATE_FIX,
-    why: str = "ranges are measured on typical images; invented ones would look fine and detect nothing",
+    why: str = "ranges are measured on typical images; with invented ones a model would detect nothing",
 ) -> CalibrationError:
     """Return the error of a section that asks for INT8 and names no images to calibrate on."""
     return CalibrationError(f"INT8 of {config.onnx.name} needs images", why=why, fix=fix, code="E301")
 
 
 Target = Literal["ort", "gpu"]
-"""The engine that will run the model: ONNX Runtime, or TensorRT on a GPU."""
+"""Engine that will run the model: ONNX Runtime, or TensorRT on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Conversion of a model for a target; see :func:`edgert.quantization.conversion.in_precision`."""
+    """Conversion of a model for a target.
+
+    Attributes:
+        run: place of the section, log and stop event.
+        target: engine that will run the model.
+        rows: number of frames or crops per run.
+        batched: whether an INT8 model must take several at once.
+    """
 
     run: Run
     target: Target

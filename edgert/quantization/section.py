@@ -1,4 +1,4 @@
-"""A model of a pipeline file, or an ONNX file and how to use it: the input of calibrate, quantize and eval."""
+"""Section of a model, from a pipeline file or inferred for an ONNX file: the input of calibrate, quantize and eval."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.run import Log
 from edgert.stages.kinds import ByteTrackStage, tracking_of
 
-_METRIC = "map"  # where a budget names none
+_METRIC = "map"  # of a budget that names none
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
-    """A model and its section.
+    """A model's section of a pipeline file.
 
     Attributes:
-        name: in the pipeline file, or of the ONNX file.
-        config: its section.
-        where: its place, for errors.
-        directory: where ``python:`` looks for the user's own code.
-        tracking: how the pipeline tracks what the model finds, if it does.
+        name: name of the model in the pipeline file, or stem of the ONNX file.
+        config: content of the section.
+        where: place of the section, for errors.
+        directory: folder in which ``python:`` finds the user's own code.
+        tracking: settings by which the pipeline tracks the model's detections; None where it does not.
     """
 
     name: str
@@ -37,30 +37,30 @@ class ModelSection:
     directory: Path
     tracking: ByteTrackStage | None = None
 
-    def calibrated_on(
+    def with_calibration(
         self, images: str | None, method: str | None, limit: int | None, early_stop: bool = True
     ) -> ModelSection:
-        """Return the section with other images, method or limit of calibration; None leaves what is written.
+        """Return the section with other images, method or limit of calibration; None keeps the section's own.
 
         Raises:
             ConfigError: there is no such method.
         """
-        _check(method, (*METHODS, "auto"), "--method")
+        _check_choice(method, (*METHODS, "auto"), "--method")
         written = self.config.calibrate.model_dump() if self.config.calibrate else {}
         given = {"images": images, "method": method, "limit": limit, "early_stop": None if early_stop else False}
-        settings = {**written, **_known(given)}
+        settings = {**written, **_given_only(given)}
         if "images" not in settings:
             return self
         return self._with(calibrate=CalibrateConfig.model_validate(settings))
 
-    def keeping(self, layers: Sequence[str]) -> ModelSection:
-        """Return the section with these layers, names or globs, in higher precision; none leaves what is written."""
+    def with_kept_layers(self, layers: Sequence[str]) -> ModelSection:
+        """Return the section with these layers, names or globs, in higher precision; empty keeps the section's own."""
         if not layers:
             return self
         return self._with(quantize=self.config.quantize.model_copy(update={"keep": tuple(layers)}))
 
-    def within(self, data: str | None, metric: str | None, max_drop: float | None) -> ModelSection:
-        """Return the section with another accuracy budget; None leaves what is written.
+    def with_budget(self, data: str | None, metric: str | None, max_drop: float | None) -> ModelSection:
+        """Return the section with another accuracy budget; None keeps the section's own.
 
         Raises:
             ConfigError: there is no such metric, or there are no labeled images.
@@ -69,11 +69,11 @@ class ModelSection:
             return self
         if data is None and self.config.accuracy is None:
             raise ConfigError("--max-drop needs labeled images", why="no labeled images are named", fix="--data PATH")
-        _check(metric, get_args(AccuracyConfig.model_fields["metric"].annotation), "--metric")
+        _check_choice(metric, get_args(AccuracyConfig.model_fields["metric"].annotation), "--metric")
         accuracy = self.config.accuracy
         written = accuracy.model_dump() if accuracy else {"metric": _METRIC, "max_drop": 1.0}
         given = {"dataset": data, "metric": metric, "max_drop": max_drop}
-        return self._with(accuracy=AccuracyConfig.model_validate({**written, **_known(given)}))
+        return self._with(accuracy=AccuracyConfig.model_validate({**written, **_given_only(given)}))
 
     def _with(self, **changes: object) -> ModelSection:
         return replace(self, config=self.config.model_copy(update=changes))
@@ -92,28 +92,29 @@ def model_section(
 ) -> ModelSection:
     """Read the section of a model from a pipeline file, or infer that of an ONNX file.
 
-    The task and input of an ONNX file are inferred where the caller gives none: from its exporter's metadata, its
-    family's own code, and the images. A guess that is not certain is refused.
+    The task and input of an ONNX file that the caller does not give are inferred from its metadata, its family's code,
+    and the images. An uncertain guess is refused.
 
     Args:
-        source: an ONNX file, a pipeline file, or the name of a shipped pipeline.
-        model: which model of the pipeline, where there are several.
-        task: of an ONNX file, as written in YAML.
-        input: likewise.
-        overrides: ``KEY=VALUE`` of a pipeline.
-        needs_task: whether an ONNX file whose task is not known is refused; otherwise its outputs are taken as vectors.
-        images: typical ones, a folder or a glob; a few show the right preprocessing where the file does not.
-        log: called with what was inferred.
+        source: path of an ONNX or pipeline file, or name of a shipped pipeline.
+        model: name of the model, where the pipeline has several.
+        task: task of an ONNX file, as written in YAML.
+        input: preprocessing of an ONNX file, as written in YAML.
+        overrides: settings of a pipeline, as ``KEY=VALUE``.
+        needs_task: whether an ONNX file of unknown task is refused; otherwise its outputs count as vectors.
+        images: folder or glob of typical images; a few show the right preprocessing where the file does not.
+        log: function to call with what was inferred.
 
     Raises:
-        ConfigError: no such model, options that do not go together, or an ONNX file of which task or input cannot be
-            inferred for sure.
+        ConfigError: there is no such model, options exclude each other, or the task or input of an ONNX file cannot be
+            inferred with certainty.
     """
     if Path(source).suffix.lower() == ".onnx":
         if model is not None or overrides:
             option = "--model" if model is not None else "--set"
-            raise ConfigError(f"{option} is for pipelines, and {source} is an ONNX file", fix=f"leave {option} out")
-        return _of_onnx(Path(source), task, input, needs_task, images, log)
+            what = f"{option} works with pipelines only; {source} is an ONNX file"
+            raise ConfigError(what, fix=f"leave {option} out")
+        return _infer_section(Path(source), task, input, needs_task, images, log)
     file = load_pipeline(pipeline_path(str(source)), overrides)
     names = list(file.config.models)
     if not names:
@@ -132,7 +133,7 @@ def model_section(
     if task is not None or input is not None:
         option = "task" if task is not None else "input"
         raise ConfigError(
-            f"--{option} is for ONNX files; {source} has its own",
+            f"--{option} works with ONNX files only; {source} has its own",
             where=file.where("models", name, option),
             fix=f"change the file, or --set models.{name}.{option}.KEY=VALUE",
         )
@@ -141,10 +142,10 @@ def model_section(
 
 
 _FEW, _ENOUGH = 4, 16
-"""Images that a model is tried on when nothing else shows its preprocessing; the second number if the first fails."""
+"""Numbers of images on which preprocessing is tried when nothing else shows it; the second where the first fails."""
 
 
-def _of_onnx(
+def _infer_section(
     path: Path, task: str | None, input: str | None, needs_task: bool, images: str | None, log: Log | None
 ) -> ModelSection:
     written = None if task is None else parse_task(task)
@@ -158,8 +159,8 @@ def _of_onnx(
         for count in (_FEW, _ENOUGH):
             if input is None and images is not None and not made.sure:
                 if log is not None:
-                    log(f"nothing in the file says how it is fed: trying it on {count} images")
-                made = infer(path, _some(images, count), task=written)
+                    log(f"the file does not state its preprocessing: trying it on {count} images")
+                made = infer(path, _sample_files(images, count), task=written)
     except ModelError as error:
         option = "--input 'letterbox rgb mean=0 std=255'" if input is None else "--task 'detect yolox'"
         fix = f"give it: {option} or the like; edgert inspect {path} lists inputs and outputs"
@@ -169,7 +170,7 @@ def _of_onnx(
     if written is None and needs_task and not made.task_sure:
         raise ConfigError(
             f"cannot tell the task of {path}",
-            why=f"its file does not say it, and its outputs could be several things: {'; '.join(made.task_notes)}",
+            why=f"the file does not state it, and its outputs fit several tasks: {'; '.join(made.task_notes)}",
             where=str(path),
             fix=f"--task '{task_words(made.setting.task)}' or the like; edgert inspect {path} lists its outputs",
         )
@@ -178,7 +179,7 @@ def _of_onnx(
         likely = input_words(setting.input)
         raise ConfigError(
             f"cannot tell the preprocessing of {path}",
-            why=f"nothing in the file says it, and a wrong scale spoils every number: {made.input_notes[0]}",
+            why=f"the file does not state it, and a wrong scale spoils every number: {made.input_notes[0]}",
             where=str(path),
             fix=f"--input '{likely}' is likeliest; edgert check with labeled or more images shows whether it is right",
         )
@@ -191,19 +192,19 @@ def _of_onnx(
     return ModelSection(path.stem, ModelConfig(onnx=path.absolute(), task=does, input=found), str(path), Path())
 
 
-def _some(images: str, count: int) -> list[str | Path]:
-    """Return a few files of a folder or glob; none of a video, or of a list."""
+def _sample_files(images: str, count: int) -> list[str | Path]:
+    """Return a few files of a folder or glob; empty for a video or a list."""
     if Path(images).is_file():
         return []
     dataset = open_images(images, limit=count)
     return list(dataset.paths) if isinstance(dataset, FileDataset) else []
 
 
-def _known(settings: dict[str, Any]) -> dict[str, Any]:
+def _given_only(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value is not None}
 
 
-def _check(value: str | None, known: Sequence[str], option: str) -> None:
+def _check_choice(value: str | None, known: Sequence[str], option: str) -> None:
     if value is not None and value not in known:
         noun, hint = option.removeprefix("--"), nearest(value, known)
         raise ConfigError(f"there is no {noun} {value!r}{hint}", where=option, fix=f"one of {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Removing Q/DQ nodes from a graph: scales are recorded, stored integers become the numbers they represent."""
+"""Removal of Q/DQ nodes from a graph: scales are recorded, and stored integers become the values they represent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,14 +10,20 @@ from edgert.errors import ModelError
 from edgert.graph import Graph, Node
 from edgert.graph.operators import QDQ, about, is_integer
 
-_OUTPUT_TYPES = {2: np.uint8, 3: np.int8}  # TensorProto.DataType, as output_dtype has it
+_OUTPUT_TYPES = {2: np.uint8, 3: np.int8}  # by TensorProto.DataType, the value of output_dtype
 _MIDDLE = {"int8": 0, "uint8": 128}
 """Zero points of symmetric quantization, by stored type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """The effect of a Q or DQ node: one step is worth ``scale``, float32, () or (channels,) along ``axis``."""
+    """Scale and zero point of a Q or DQ node.
+
+    Attributes:
+        scale: float32 value of one step, () or (channels,).
+        zero: zero point, of the stored type.
+        axis: dimension of the channels.
+    """
 
     scale: Array
     zero: Array
@@ -28,21 +34,21 @@ class Step:
         return bool(self.scale.size == 1)
 
     def along_axis(self, values: Array, rank: int) -> Array:
-        """Return one number per channel, shaped to broadcast to a tensor of that rank."""
+        """Return values per channel, shaped to broadcast over a tensor of this rank."""
         if values.size == 1:
             return values.reshape(())
         axis = self.axis % rank if rank else 0
         return values.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
     def integers(self, stored: Array) -> Array:
-        """Return what QuantizeLinear makes of a stored tensor: halves to even."""
+        """Return the result of QuantizeLinear for a stored tensor, halves to even."""
         bounds = np.iinfo(self.zero.dtype)
         zero = self.along_axis(self.zero, stored.ndim).astype(np.float64)
         found = np.rint(stored / self.along_axis(self.scale, stored.ndim)) + zero
         return np.asarray(np.clip(found, bounds.min, bounds.max)).astype(self.zero.dtype)
 
     def values(self, stored: Array) -> Array:
-        """Return what DequantizeLinear makes of stored integers."""
+        """Return the result of DequantizeLinear for stored integers."""
         zero = self.along_axis(self.zero, stored.ndim).astype(np.int64)
         centered = (stored.astype(np.int64) - zero).astype(np.float32)
         return np.asarray(centered * self.along_axis(self.scale, stored.ndim), np.float32)
@@ -50,13 +56,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stripped:
-    """A graph without Q/DQ, and their scales.
+    """A graph without Q/DQ nodes, and their scales.
 
     Attributes:
-        graph: the float graph.
-        scales: tensor → the scale it was rounded with, the largest of several.
-        weights: stored tensor → the step of the integers it was made of.
-        problems: tensors that had several scales.
+        graph: float graph.
+        scales: scale by which each activation was rounded, by name; the largest of several.
+        weights: scale and zero point of each stored tensor that was made from integers, by name.
+        problems: sentences about tensors that had several scales.
     """
 
     graph: Graph
@@ -65,42 +71,42 @@ class Stripped:
     problems: tuple[str, ...]
 
 
-def strip(graph: Graph) -> Stripped:
-    """Remove Q/DQ nodes; see :func:`edgert.quantization.from_qdq.ranges_of_qdq`.
+def strip_qdq(graph: Graph) -> Stripped:
+    """Return the graph without Q/DQ nodes, and their scales; see :func:`edgert.quantization.from_qdq.split_qdq`.
 
     Raises:
-        ModelError: the graph cannot be stripped; the node is named.
+        ModelError: Q/DQ nodes cannot be removed; the error names the node.
     """
     for node in graph.nodes:
         if is_integer(node.op):
             raise ModelError(
                 f"node {node.name!r} is a {node.op}: the model computes on integers",
-                why="TensorRT reads integers from Q/DQ nodes around float operators, not from operators of their own",
+                why="TensorRT takes Q/DQ nodes around float operators, not integer operators",
                 fix="give the float32 model, or export it with Q/DQ nodes (onnxruntime: QuantFormat.QDQ)",
             )
     if not any(node.op in QDQ for node in graph.nodes):
         raise ModelError("the model has no Q/DQ nodes", why="it is not quantized", fix="calibrate it")
-    walk = _Walk(graph)
+    walk = _Stripper(graph)
     for node in graph.nodes:
         walk.add(node)
     return walk.finish()
 
 
 @dataclass
-class _Walk:
-    """One pass over the nodes, in order."""
+class _Stripper:
+    """One walk over the nodes, in order."""
 
     graph: Graph
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     integers: dict[str, tuple[Array, str]] = field(default_factory=dict)
-    """Output of a Q on a stored tensor → its integers and the tensor's name."""
+    """Integers and name of each stored tensor that a Q rounds, by the Q's output."""
     rounded: dict[str, tuple[str, Node]] = field(default_factory=dict)
-    """Output of a Q → the float tensor it rounds, and the Q."""
+    """Float tensor and Q, by the Q's output."""
     floats: dict[str, str] = field(default_factory=dict)
-    """Output of a DQ → the float tensor that replaces it."""
+    """Float tensor that replaces the output of each DQ."""
     scales: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Tensor → the nodes that round it, and their scales."""
+    """Scales by Q node, for each tensor that is rounded."""
     weights: dict[str, Step] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
@@ -157,11 +163,12 @@ class _Walk:
         name, output = node.inputs[0], node.outputs[0]
         if name in self.rounded:
             source, partner = self.rounded[name]
-            one, other = self._step(partner), self._step(node)
-            if not np.array_equal(one.scale.reshape(-1), other.scale.reshape(-1)) or np.any(one.zero != other.zero):
+            first, second = self._step(partner), self._step(node)
+            scales = first.scale.reshape(-1), second.scale.reshape(-1)
+            if not np.array_equal(*scales) or np.any(first.zero != second.zero):
                 raise ModelError(
-                    f"nodes {partner.name!r} and {node.name!r} do not have one scale and zero point",
-                    why=f"{one.scale.reshape(-1)[0]} and {other.scale.reshape(-1)[0]}: together they scale the tensor",
+                    f"nodes {partner.name!r} and {node.name!r} have different scales or zero points",
+                    why=f"{scales[0][0]} and {scales[1][0]}: together they change the tensor",
                     fix="export them as a pair that only rounds",
                 )
             self.floats[output] = source
@@ -197,7 +204,7 @@ class _Walk:
         return Step(scale.astype(np.float32), zero, int(node.attributes.get("axis", 1)))
 
     def _check_middle(self, node: Node, step: Step, stored: Array | None = None) -> None:
-        """Raise ModelError for a zero point that is not the middle of what the type holds."""
+        """Raise ModelError for a zero point that is not the middle of the stored type's range."""
         dtype = str(step.zero.dtype if stored is None else stored.dtype)
         if dtype not in _MIDDLE:
             raise ModelError(f"node {node.name!r} stores {dtype}", why="a DLA has int8", fix="quantize to int8")
@@ -212,14 +219,14 @@ class _Walk:
         if name in self.rounded or name in self.integers:
             raise ModelError(
                 f"node {node.name!r} ({node.op}) computes on integers",
-                why=f"it reads {name!r}, which a Q makes, without a DQ in between",
-                fix="put the DQ in front of it",
+                why=f"it reads {name!r} of a Q without a DQ in between",
+                fix="add the DQ",
             )
 
     def _with_outputs(self) -> tuple[tuple[Node, ...], Mapping[str, str]]:
-        """Return the nodes with the graph's outputs under their names, and which tensors were renamed for it."""
+        """Return the nodes with the graph's outputs under their names, and the new names of renamed tensors."""
         made = {name for node in self.nodes for name in node.outputs}
-        made -= {name for node in self.nodes for name in node.captured}  # a body knows them by their names
+        made -= {name for node in self.nodes for name in node.captured}  # bodies read them by name
         renamed: dict[str, str] = {}
         copies = []
         for name in (spec.name for spec in self.graph.outputs if spec.name in self.floats):

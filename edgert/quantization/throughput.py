@@ -1,4 +1,4 @@
-"""Speed of several versions of a model on this machine, and the fastest of them."""
+"""Speed of several versions of a model on this machine, and choice of the fastest."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,18 +14,18 @@ from edgert.engine import build_engine
 from edgert.graph import Model
 
 ROUNDS = 15
-"""Runs of each version, in turns, so that a machine that slows down slows all."""
+"""Runs of each version per round, in turns, so that a machine that slows down slows all."""
 MOST_ROUNDS = 120
-"""Most runs of each version, where they are too close to decide which is faster."""
+"""Largest number of runs of each version."""
 _WARM = 3
 _SURE = 3.0
-"""Standard deviations of a fair coin by which one version must win more turns than another. Turns are looked at again
-and again, so two would be too few."""
+"""Standard deviations of a fair coin by which wins must exceed losses. Two would be too few, since the test is repeated
+after every round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds per run: median, 10th and 90th percentile of ``runs`` runs."""
+    """Milliseconds per run, as median, 10th and 90th percentile of ``runs`` runs."""
 
     median_ms: float
     low_ms: float
@@ -38,8 +38,9 @@ class Choice:
     """The fastest version.
 
     Attributes:
-        name, model: of the version.
-        run_ms: version → how long one run takes.
+        name: name of the version.
+        model: model of the version.
+        run_ms: times of a run by version.
     """
 
     name: str
@@ -48,19 +49,18 @@ class Choice:
 
     @property
     def times(self) -> str:
-        """``"fp32 8.1 ms, int8 3.2 ms a run"``."""
+        """Median times as text, ``"fp32 8.1, int8 3.2 ms a run"``."""
         return ", ".join(f"{name} {timing.median_ms:.1f}" for name, timing in self.run_ms.items()) + " ms a run"
 
 
 def fastest(versions: Mapping[str, Model], config: ModelConfig, batch: int = 1) -> Choice:
-    """Return the fastest version: they run in turns until it is sure which one that is.
+    """Return the fastest version; all run in turns until it is certain.
 
-    After :data:`MOST_ROUNDS` the first version that none surely beats is taken. So put the version to prefer in doubt
-    first.
+    After :data:`MOST_ROUNDS` runs it is the first version that none surely beats, so pass the preferred one first.
 
     Args:
-        versions: name → model.
-        config: the model's section: backend and threads.
+        versions: models by name.
+        config: section of the model, which names backend and threads.
         batch: rows of a run, where the batch size is open.
 
     Raises:
@@ -74,10 +74,7 @@ def fastest(versions: Mapping[str, Model], config: ModelConfig, batch: int = 1) 
 
 
 def race(turn: Callable[[], Sequence[float]], most: int = MOST_ROUNDS) -> list[list[float]]:
-    """Run in turns, each giving one time per version, until the fastest is known, and return all times.
-
-    It ends after ``most`` turns in any case.
-    """
+    """Return the times of each version, of turns that end when the fastest is certain, or after ``most`` turns."""
     taken: list[list[float]] = []
     while not taken or len(taken[0]) < most:
         columns = zip(*(turn() for _ in range(ROUNDS)), strict=True)
@@ -89,19 +86,19 @@ def race(turn: Callable[[], Sequence[float]], most: int = MOST_ROUNDS) -> list[l
 
 
 def winner(taken: Sequence[Sequence[float]]) -> int:
-    """Return the first version that none surely beats."""
-    return next(i for i, one in enumerate(taken) if not any(_beats(other, one) for other in taken if other is not one))
+    """Return the index of the first version that none surely beats."""
+    return next(i for i, own in enumerate(taken) if not any(_beats(other, own) for other in taken if other is not own))
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether a version surely takes less time: a sign test over the turns, robust to single slow ones."""
+    """Return whether a version surely takes less time, by a sign test over turns, robust to single slow ones."""
     wins = np.sign(np.subtract(other, one)).sum()
     return bool(wins > _SURE * np.sqrt(len(one)))
 
 
 @contextmanager
 def _racing(versions: Mapping[str, Model], config: ModelConfig, batch: int) -> Iterator[Callable[[], Sequence[float]]]:
-    """Yield a function that runs every version and returns the milliseconds of each; already warm."""
+    """Yield a function that runs each version once and returns the times in ms; warm up first."""
     count = config.threads or core_count()
     with ExitStack() as stack:
         made = [build_engine(model, config, count, batch) for model in versions.values()]
@@ -111,7 +108,7 @@ def _racing(versions: Mapping[str, Model], config: ModelConfig, batch: int) -> I
         def turn() -> Sequence[float]:
             times = []
             for session in sessions:
-                session.run()  # meanwhile the other engines' threads, which spin for a while, go to sleep
+                session.run()  # meanwhile spinning threads of other engines go to sleep
                 started = time.perf_counter()
                 session.run()
                 times.append((time.perf_counter() - started) * 1e3)

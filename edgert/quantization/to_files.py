@@ -1,4 +1,4 @@
-"""Making and writing ranges, INT8 models and calibration caches: ``edgert calibrate`` and ``edgert quantize``."""
+"""Ranges, INT8 models and calibration caches as files: ``edgert calibrate`` and ``edgert quantize``."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ from edgert.dataset import ImageDataset, feed_of, open_images
 from edgert.errors import ConfigError, nearest
 from edgert.files import replace_bytes, replace_text
 from edgert.graph import Model, load, read, to_bytes
-from edgert.quantization.calibrated import calibrate_section, prepared, with_ranges
+from edgert.quantization.calibrated import calibrate_section, prepare_section_model, with_ranges
 from edgert.quantization.calibration.range_calibrator import calibrate as measured
 from edgert.quantization.calibration.ranges import RangeTable, save_table
 from edgert.quantization.describe import describe, summary
 from edgert.quantization.from_qdq import qdq_section
 from edgert.quantization.int8_model import BUDGET_S, QuantizationResult, quantize_section
-from edgert.quantization.lowering.trt_form import cache_of, version_number
+from edgert.quantization.lowering.trt_form import cache_text, version_number
 from edgert.quantization.precision import is_quantized
 from edgert.quantization.run import Log, Run
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
@@ -28,8 +28,8 @@ from edgert.report.quantization_page import render
 from edgert.reporter import OnProgress, Reporter, reporter_of
 
 Images = str | Path | Iterable[Any]
-"""A folder, glob or video; or images, (h, w, 3) uint8 BGR arrays or files. An iterator is not held in memory."""
-_LIMIT = 256  # images where nothing else is said
+"""Folder, glob or video; or images, as (h, w, 3) uint8 BGR arrays or files. An iterator is not held in memory."""
+_LIMIT = 256  # images by default
 _IN_MEMORY = "images in memory"
 TARGETS = ("ort", "gpu", "dla", "cache")
 """Targets of an INT8 model; ``cache`` is a calibration cache for TensorRT <= 10."""
@@ -41,11 +41,11 @@ class CalibrateOptions:
     """Options for measuring ranges.
 
     Attributes:
-        method: mse, minmax, percentile, entropy or auto; the pipeline's, or mse, by default.
-        limit: at most this many images, 256 by default.
-        workers: processes; one already uses all cores.
+        method: mse, minmax, percentile, entropy or auto; by default the pipeline's, or mse.
+        limit: largest number of images, 256 by default.
+        workers: number of processes; one already uses all cores.
         dask: address of a Dask scheduler, whose workers measure instead.
-        early_stop: stops when more images no longer change the ranges.
+        early_stop: whether to stop when more images no longer change the ranges.
     """
 
     method: str | None = None
@@ -66,25 +66,23 @@ def calibrate(
     overrides: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> RangeTable:
-    """Measure the ranges of a model's tensors.
-
-    Blocks until done.
+    """Measure the ranges of a model's tensors. Blocks until done.
 
     Args:
-        source: an ONNX file, a pipeline file, the name of a shipped pipeline, or a model's section of a pipeline.
-        images: see :data:`Images`; those of the pipeline's ``calibrate:`` by default.
-        model: which model of the pipeline, where there are several.
+        source: path of an ONNX or pipeline file, name of a shipped pipeline, or a model's section of a pipeline.
+        images: images to measure on, see :data:`Images`; by default those of the pipeline's ``calibrate:``.
+        model: name of the model, where the pipeline has several.
         input: preprocessing of an ONNX file, as written in YAML; inferred where the file, its family or the images show
-            it for sure.
-        output: where the range file goes, beside which an interrupted measurement is saved; None: nowhere.
-        options: how they are measured.
-        overrides: ``KEY=VALUE`` of a pipeline.
-        on_progress: called for each image, and with what was inferred about an ONNX file. An exception in it ends the
-            work within an image's time; the next call with the same ``output`` resumes.
+            it with certainty.
+        output: path of the range file, beside which an interrupted measurement is saved; None writes nothing.
+        options: options for measuring.
+        overrides: settings of a pipeline, as ``KEY=VALUE``.
+        on_progress: function to call for each image, and with what was inferred about an ONNX file. An exception in it
+            ends the work within an image's time; the next call with the same ``output`` resumes.
 
     Raises:
-        ConfigError: no such model, method or images; or nothing shows the preprocessing of an ONNX file.
-        CalibrationError: too few images, values that cannot be used, or stopped.
+        ConfigError: there is no such model, method or images, or the preprocessing of an ONNX file is unknown.
+        CalibrationError: there are too few images, values cannot be used, or the work was stopped.
         ArtifactError: the range file cannot be written.
     """
     report, file = reporter_of(on_progress), None if output is None else Path(output)
@@ -93,22 +91,22 @@ def calibrate(
         state = None if file is None else file.with_name(f".{file.name}.state")
         run = Run(section.where, section.directory, bar=report.count, stop=report.stop)
         if images is None or isinstance(images, (str, Path, Sequence)):
-            section, dataset = _on_images(section, images, options.method, options.limit, options.early_stop)
+            section, dataset = _with_images(section, images, options.method, options.limit, options.early_stop)
             table = calibrate_section(
                 section.config, run=run, images=dataset, workers=options.workers, dask=options.dask, state=state
             ).table
         else:
-            table = _on_stream(section.config, images, options, run, state)
+            table = _calibrate_stream(section.config, images, options, run, state)
         if file is not None:
             save_table(table, file)
     return table
 
 
-def _on_stream(
+def _calibrate_stream(
     config: ModelConfig, images: Iterable[Any], options: CalibrateOptions, run: Run, state: Path | None
 ) -> RangeTable:
     """Measure ranges on images that are not held in memory."""
-    ready, some = prepared(load(config.onnx), config), islice(images, options.limit or _LIMIT)
+    ready, some = prepare_section_model(load(config.onnx), config), islice(images, options.limit or _LIMIT)
     feed = (feed_of(open_images([image]), ready, config).feeds(0) for image in some)
     return measured(
         ready,
@@ -151,31 +149,31 @@ def _section(
     return found
 
 
-def _on_images(
+def _with_images(
     section: ModelSection,
     images: str | Path | Sequence[Any] | None,
     method: str | None,
     limit: int | None,
     early_stop: bool = True,
 ) -> tuple[ModelSection, ImageDataset | None]:
-    """Return the section with the given calibration settings, and the images themselves where they are given."""
+    """Return the section with the given calibration settings, and the images that were given in memory, if any."""
     if images is None or isinstance(images, (str, Path)):
-        return section.calibrated_on(None if images is None else str(images), method, limit, early_stop), None
-    return section.calibrated_on(_IN_MEMORY, method, limit, early_stop), open_images(images[: limit or _LIMIT])
+        return section.with_calibration(None if images is None else str(images), method, limit, early_stop), None
+    return section.with_calibration(_IN_MEMORY, method, limit, early_stop), open_images(images[: limit or _LIMIT])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedModel:
-    """The result of quantizing, and where it was written.
+    """A quantized model, and where it was written.
 
     Attributes:
-        config: the model's section, as it was used.
-        model: the INT8 model; for a calibration cache the float model that it belongs to.
-        path: the file of the INT8 model, or the calibration cache; None where nothing was written.
-        lines: what it cost, for people.
+        config: section of the model, as it was used.
+        model: INT8 model; for a calibration cache the float model to which it belongs.
+        path: file of the INT8 model or of the calibration cache; None where nothing was written.
+        lines: main facts as text.
         problems: what was wrong with the scales stored in a model.
-        outcome: how it was made; None of a model with its own scales.
-        images: what it was calibrated on, for the report, where no file or folder names that.
+        outcome: details of quantization; None for a model that came with its scales.
+        images: source of the images for the report, where no file or folder names it.
     """
 
     config: ModelConfig
@@ -187,25 +185,25 @@ class QuantizedModel:
     images: str = ""
 
     def save_report(self, path: str | Path, command: str = "") -> None:
-        """Write one HTML page about it.
+        """Write one HTML page about the model.
 
         Args:
-            path: of the page.
-            command: what the page shows as having made the model.
+            path: path of the page.
+            command: command line shown in the page.
 
         Raises:
-            ConfigError: the model has scales of its own: nothing was measured.
+            ConfigError: the model came with its scales, so nothing was measured.
             ArtifactError: the page cannot be written.
         """
         if self.outcome is None:
-            raise _own_scales(self.config, "--report")
+            raise _own_scales_error(self.config, "--report")
         replace_text(Path(path), render(describe(self.outcome, self.config, command=command, source=self.images)))
 
 
-def _own_scales(config: ModelConfig, named: str) -> ConfigError:
+def _own_scales_error(config: ModelConfig, named: str) -> ConfigError:
     return ConfigError(
         f"{named}: {config.onnx.name} is quantized already",
-        why="its scales are those of its Q/DQ nodes: nothing is measured, chosen or corrected",
+        why="its Q/DQ nodes have the scales: nothing is measured, chosen or corrected",
         fix=f"leave {named} out, or give the float32 model",
     )
 
@@ -215,16 +213,16 @@ class QuantizeOptions:
     """Options for making an INT8 model.
 
     Attributes:
-        ranges: of :func:`edgert.calibrate`, or a file of them, instead of measuring.
-        task: of an ONNX file, as written in YAML; inferred where the file or its family shows it for sure.
+        ranges: result of :func:`edgert.calibrate`, or its file; None measures ranges.
+        task: task of an ONNX file, as written in YAML; inferred where the file or its family shows it with certainty.
         method: mse, minmax, percentile, entropy or auto.
-        limit: at most this many images, 256 by default.
+        limit: largest number of images, 256 by default.
         target: ``ort``, ``gpu`` or ``dla``; or ``cache``, a calibration cache for TensorRT <= 10.
-        tensorrt: its release, for the header of a calibration cache.
+        tensorrt: release of TensorRT that will read a calibration cache.
         keep: layers to leave in higher precision, by name or glob.
-        data: labeled images; the pipeline's ``accuracy: dataset`` by default.
-        metric: what the budget is of; the pipeline's, or map, by default.
-        max_drop: largest loss that is accepted, 0 to 1; the pipeline's by default.
+        data: labeled images; by default the pipeline's ``accuracy: dataset``.
+        metric: metric of the budget; by default the pipeline's, or map.
+        max_drop: largest accepted loss, 0 to 1; by default the pipeline's.
         timeout: seconds for finding layers to leave in higher precision.
     """
 
@@ -252,28 +250,29 @@ def quantize(
     overrides: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> QuantizedModel:
-    """Make a model INT8, and write it to ``output``.
+    """Make a model INT8, and write it to ``output``. Blocks until done.
 
-    Blocks until done. A model with Q/DQ nodes has its own scales: for ``cache`` and ``dla`` these are taken, and
-    nothing is measured.
+    For ``cache`` and ``dla``, the scales of a model with Q/DQ nodes are used as they are, and nothing is measured.
 
     Args:
-        source: an ONNX file, a pipeline file, the name of a shipped pipeline, or a model's section of a pipeline.
-        images: what INT8 is calibrated on, a folder, glob or video, or images as :func:`calibrate` takes them; the
-            pipeline's ``calibrate: images`` by default.
-        model: which model of the pipeline, where there are several.
+        source: path of an ONNX or pipeline file, name of a shipped pipeline, or a model's section of a pipeline.
+        images: images to calibrate on: a folder, glob or video, or images as :func:`calibrate` takes them; by default
+            the pipeline's ``calibrate: images``.
+        model: name of the model, where the pipeline has several.
         input: preprocessing of an ONNX file, as written in YAML; inferred where the file, its family or the images show
-            it for sure.
-        output: the file, or the folder of one that is named after the model; None: nowhere.
-        options: target, accuracy budget and everything else.
-        overrides: ``KEY=VALUE`` of a pipeline.
-        on_progress: called with each step and for each image; what it raises ends the work within an image's time.
+            it with certainty.
+        output: path of the file, or a folder for a file named after the model; None writes nothing.
+        options: target, accuracy budget and all other options.
+        overrides: settings of a pipeline, as ``KEY=VALUE``.
+        on_progress: function to call with each step and for each image; an exception in it ends the work within an
+            image's time.
 
     Raises:
-        ConfigError: no such model, target, method, metric or images; or settings for a model that has its own scales.
-        BuildError: the budget cannot be met; names the layers that cost most.
-        CalibrationError: too few images.
-        ArtifactError: it cannot be written.
+        ConfigError: there is no such model, target, method, metric or images, or a setting does not fit a model that
+            comes with its scales.
+        BuildError: the budget cannot be met; the error names the layers that cost most.
+        CalibrationError: there are too few images.
+        ArtifactError: a file cannot be written.
     """
     target = options.target
     if target not in TARGETS:
@@ -294,13 +293,13 @@ def quantize(
             path /= section.config.onnx.with_suffix(".cache" if target == "cache" else ".int8.onnx").name
         if target in ("cache", "dla") and is_quantized(load(section.config.onnx)):
             _refuse_measuring(section.config, images, options)
-            return _of_qdq(section.config, target, options.tensorrt, _dla_of(options), path)
-        judged = options.task is not None or not is_file or not isinstance(section.config.task, EmbedTask)
-        return _measured(section, images, options, path, judged, report)
+            return _write_qdq_form(section.config, target, options.tensorrt, _dla_target(options), path)
+        by_task = options.task is not None or not is_file or not isinstance(section.config.task, EmbedTask)
+        return _quantize_measured(section, images, options, path, by_task, report)
 
 
-def _dla_of(options: QuantizeOptions) -> Dla:
-    """Return the DLA of the release that will read a cache, unless that has none: the cache is for a GPU then."""
+def _dla_target(options: QuantizeOptions) -> Dla:
+    """Return the DLA for the release that reads a cache; the usual one for other targets and releases without one."""
     if options.target != "cache":
         return USUAL_DLA
     version_number(options.tensorrt)
@@ -309,7 +308,7 @@ def _dla_of(options: QuantizeOptions) -> Dla:
 
 
 def _refuse_measuring(config: ModelConfig, images: object, options: QuantizeOptions) -> None:
-    """Raise ConfigError where a model with scales of its own is to be measured."""
+    """Raise ConfigError for settings that do not apply to a model with its scales."""
     settings = {
         "--ranges": options.ranges is not None,
         "--images": images is not None,
@@ -320,21 +319,21 @@ def _refuse_measuring(config: ModelConfig, images: object, options: QuantizeOpti
         "--max-drop": options.max_drop,
     }
     if given := [option for option, value in settings.items() if value]:
-        raise _own_scales(config, " and ".join(given))
+        raise _own_scales_error(config, " and ".join(given))
 
 
-def _measured(
+def _quantize_measured(
     section: ModelSection,
     images: str | Path | Sequence[Any] | None,
     options: QuantizeOptions,
     path: Path | None,
-    judged: bool,
+    by_task: bool,
     report: Reporter,
 ) -> QuantizedModel:
-    """Measure ranges, make the model within its accuracy budget, and write it."""
-    target, dla = options.target, _dla_of(options)
-    section, dataset = _on_images(section, images, options.method, options.limit)
-    section = section.keeping(options.keep).within(options.data, options.metric, options.max_drop)
+    """Quantize a model within its accuracy budget, from images or ranges, and write it."""
+    target, dla = options.target, _dla_target(options)
+    section, dataset = _with_images(section, images, options.method, options.limit)
+    section = section.with_kept_layers(options.keep).with_budget(options.data, options.metric, options.max_drop)
     run = Run(section.where, section.directory, report.note, report.count, report.stop, section.tracking)
     engine = cast(Target, "dla" if target == "cache" else target)
     if options.ranges is not None:
@@ -349,13 +348,13 @@ def _measured(
         dla=dla,
         run=run,
         budget_s=options.timeout,
-        judged=judged,
+        by_task=by_task,
         smooth=target != "cache",
     )
     if path is not None and target == "cache":
         graph, scheme = read(outcome.prepared), outcome.quantized.scheme
-        replace_text(path, cache_of(graph, scheme, outcome.table.amax, options.tensorrt))
-        if kept := fp16_exceptions(graph, scheme):  # layers that trtexec is to leave in FP16, as its option takes them
+        replace_text(path, cache_text(graph, scheme, outcome.table.amax, options.tensorrt))
+        if kept := fp16_exceptions(graph, scheme):  # as trtexec's option takes them
             replace_text(path.with_suffix(".layer_precisions"), layer_precisions(kept))
     elif path is not None:
         replace_bytes(path, to_bytes(outcome.model))
@@ -364,13 +363,13 @@ def _measured(
     return QuantizedModel(section.config, made, path, tuple(summary(outcome)), outcome=outcome, images=source)
 
 
-def _of_qdq(config: ModelConfig, target: str, tensorrt: str, dla: Dla, path: Path | None) -> QuantizedModel:
-    """Write the DLA's form of a model that came with Q/DQ nodes.
+def _write_qdq_form(config: ModelConfig, target: str, tensorrt: str, dla: Dla, path: Path | None) -> QuantizedModel:
+    """Write the form for a DLA of a model that came with Q/DQ nodes.
 
-    That is a calibration cache and the float model that it belongs to, or the Q/DQ form with a scale on every tensor.
+    That is a calibration cache and its float model, or the Q/DQ form with a scale on every tensor.
     """
     found = qdq_section(config)
-    model = found.model if target == "cache" else found.typed(dla)
+    model = found.model if target == "cache" else found.dla_form(dla)
     line, file = f"{len(found.scales)} scales of its Q/DQ nodes", path
     if path is not None and target == "cache":
         file = path.with_name(f"{path.stem}.float.onnx")

@@ -1,4 +1,4 @@
-"""Versions of a model to evaluate beside it: reduced as they run here, or as another machine would compute them."""
+"""Versions of a model to evaluate beside it, in a precision that runs here or emulating another machine."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from edgert.dataset import ImageDataset, open_images
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.evaluation import Candidate
 from edgert.graph import Graph, Model, load
-from edgert.quantization.calibrated import Calibrated, calibrate_section, with_ranges
+from edgert.quantization.calibrated import CalibratedModel, calibrate_section, with_ranges
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.conversion import fp16_model
 from edgert.quantization.evaluator import evaluator_of
-from edgert.quantization.int8_model import QuantizationResult, outcome_of, recipe_of, recovered
+from edgert.quantization.int8_model import QuantizationResult, quantization_result, quantize_and_recover, section_recipe
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.quantizer import Quantizer
 from edgert.quantization.recovery import SCAN_IMAGES, Recovered
-from edgert.quantization.run import ALONE, Run, needs_images
+from edgert.quantization.run import DEFAULT_RUN, Run, needs_images
 from edgert.quantization.scheme.units import Scheme, Target
 
 PRECISIONS = ("int8", "fp16")
-"""Precisions that can run here."""
+"""Precisions of versions that run here."""
 EMULATED: tuple[Target, ...] = ("dla", "gpu")
 """Targets whose INT8 can be emulated."""
 
@@ -37,11 +37,11 @@ class Version:
     """Another version of a model.
 
     Attributes:
-        name: for tables.
-        precision: for reports: ``INT8``, ``FP16``, ``INT8 of a DLA``.
-        run: what to evaluate.
-        emulated: whether its time is no measure, as another machine would run it.
-        quantized: what an INT8 version was made of; None of others.
+        name: name in tables.
+        precision: name in reports: ``INT8``, ``FP16``, ``INT8, DLA emulated``.
+        run: model or function to evaluate.
+        emulated: whether it emulates another machine, so that its time means nothing.
+        quantized: details of an INT8 version; None for others.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Version:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedVersion:
-    """All that a report on an INT8 version is written from.
+    """Details of an INT8 version for its report.
 
     Attributes:
-        config: the section as it was used.
-        made: the model, and how it was made.
-        feeds: images to compare layers on.
-        source: where its ranges came from, in words.
-        seconds: for making it.
+        config: section as it was used.
+        made: model, and how it was recovered.
+        feeds: images on which layers are compared.
+        source: origin of its ranges, as text.
+        seconds: duration of making it.
     """
 
     config: ModelConfig
@@ -70,26 +70,26 @@ class QuantizedVersion:
     seconds: float
 
     def outcome(self, labeled: bool) -> QuantizationResult:
-        """Return the result as quantizing a section would; compares layer by layer, in seconds.
+        """Return the result in the form of :func:`quantize_section`; comparing layers takes seconds.
 
         Raises:
             BuildError: ONNX Runtime cannot run the model.
         """
         recipe = self.made.quantizer.recipe
-        if isinstance(self.made.quantizer, _DlaQuantizer):  # weights are integers there: no correction can be read off
+        if isinstance(self.made.quantizer, _DlaQuantizer):  # its weights are integers, which show no corrections
             recipe = replace(recipe, correct_bias=False, adaround=())
-        return replace(outcome_of(self.made, recipe, self.feeds, self.seconds), labeled=labeled)
+        return replace(quantization_result(self.made, recipe, self.feeds, self.seconds), labeled=labeled)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class VersionRequest:
     """Versions to make, and their calibration data.
 
     Attributes:
-        precisions: some of :data:`PRECISIONS`.
-        emulated: some of :data:`EMULATED`.
-        images: calibration images instead of the section's; empty for those.
-        ranges: a range file to take instead of measuring.
+        precisions: precisions, of :data:`PRECISIONS`.
+        emulated: targets to emulate, of :data:`EMULATED`.
+        images: calibration images; empty for those of the section.
+        ranges: range file to use; None to measure.
     """
 
     precisions: tuple[str, ...] = ()
@@ -98,19 +98,22 @@ class Wanted:
     ranges: Path | None = None
 
 
-def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run = ALONE) -> Mapping[str, Version]:
-    """Make all versions that are wanted, name → version; ranges are measured once for all of them.
+def make_versions(
+    config: ModelConfig, wanted: VersionRequest, images: ImageDataset, run: Run = DEFAULT_RUN
+) -> Mapping[str, Version]:
+    """Make the requested versions, by name; ranges are measured once for all of them.
 
     Args:
-        config: the model's section. Its ``accuracy`` is ignored: everything that can becomes INT8.
-        wanted: the versions, and the images or ranges to make them from.
-        images: the images of the evaluation. Nothing is learnt from them. Where a range file was given and no other
-            images are named, layers are compared on them, and biases stay as they are.
-        run: the section's place in the file, the log, and the stop event.
+        config: section of the model, whose ``accuracy`` is ignored: all units that can be are INT8.
+        wanted: requested versions, and their calibration data.
+        images: images of the evaluation, to which nothing is fitted. With a range file and no other images, layers are
+            compared on them, and biases are not corrected.
+        run: place of the section in the file, log and stop event.
 
     Raises:
-        ConfigError: an unknown precision or machine.
-        CalibrationError: no images are named, or too few; ranges of another model; stopped.
+        ConfigError: a precision or target is unknown.
+        CalibrationError: no images are named, there are too few, ranges belong to another model, or ``run.stop`` was
+            set.
         EdgertError: the model or the images cannot be used.
     """
     for given, known, option in (
@@ -130,10 +133,10 @@ def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run
     found: list[Version] = []
     try:
         if needs_ranges:
-            base = _ranges(config, wanted, images, run)
+            base = _calibrate(config, wanted, images, run)
             targets: list[Target] = ["ort"] if "int8" in wanted.precisions else []
-            targets += sorted((one for one in EMULATED if one in wanted.emulated), key=wanted.emulated.index)
-            found += [_int8(base, target) for target in targets]
+            targets += sorted((target for target in EMULATED if target in wanted.emulated), key=wanted.emulated.index)
+            found += [_make_int8(base, target) for target in targets]
         if "fp16" in wanted.precisions:
             found.append(Version("fp16", "FP16", fp16_model(load(config.onnx), config).model))
     except EdgertError as error:
@@ -142,43 +145,43 @@ def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Base:
-    """The base of all INT8 versions.
+class _Int8Base:
+    """Common input of all INT8 versions.
 
     Attributes:
-        config: the section as it is used.
-        calibrated: its ranges.
-        run: its log is called with each step, its event stops the work with CalibrationError.
-        source: where the ranges came from, in words.
-        learns: whether the images may be fitted to: they are not those it is evaluated on.
+        config: section as it is used.
+        calibrated: float model and its ranges.
+        run: log of each step, and event that stops the work with CalibrationError.
+        source: origin of the ranges, as text.
+        learns: whether models may be fitted to the images, which are then not those of the evaluation.
     """
 
     config: ModelConfig
-    calibrated: Calibrated
+    calibrated: CalibratedModel
     run: Run
     source: str
     learns: bool = True
 
 
 class _DlaQuantizer(Quantizer):
-    """A quantizer whose models are emulations: corrections are measured on a DLA's publicly known arithmetic."""
+    """Quantizer that measures corrections on an emulation of a DLA's publicly known arithmetic."""
 
-    def lowered(
+    def lower_graph(
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
     ) -> Graph:
         """Return the graph as a DLA computes it, in float32."""
         return emulate_dla(graph, plan, self.table.amax, per_channel=self.recipe.per_channel, rounded=rounded or {})
 
 
-def _int8(base: _Base, target: Target) -> Version:
-    """Return the version as quantizing makes it, without keeping units for an accuracy budget."""
+def _make_int8(base: _Int8Base, target: Target) -> Version:
+    """Return the INT8 version for a target, with no units kept for an accuracy budget."""
     started = time.perf_counter()
     config = base.config.model_copy(update={"accuracy": None})
     title = "int8" if target == "ort" else f"int8 for {target}"
     run = replace(base.run, where="", directory=None, log=lambda text: base.run.log(f"{title}: {text}"))
     evaluator = evaluator_of(config, base.calibrated, run) if base.learns else None
     kind = _DlaQuantizer if target == "dla" else Quantizer
-    made = recovered(base.calibrated, recipe_of(config, target), evaluator, run, smooth=True, kind=kind)
+    made = quantize_and_recover(base.calibrated, section_recipe(config, target), evaluator, run, smooth=True, kind=kind)
     seconds = time.perf_counter() - started
     parts = QuantizedVersion(config, made, base.calibrated.feeds(SCAN_IMAGES), base.source, seconds)
     if target == "ort":
@@ -188,9 +191,9 @@ def _int8(base: _Base, target: Target) -> Version:
 
 
 class _Emulation(Function):
-    """A model that computes as another machine does; can be pickled.
+    """Function of a model that emulates another machine; it can be pickled.
 
-    It is not fused: ONNX Runtime would multiply scales into weights, and integers would not stay integers.
+    It is not fused, since ONNX Runtime would multiply scales into weights, and integers would not stay integers.
     """
 
     def __init__(self, model: Model) -> None:
@@ -201,7 +204,7 @@ class _Emulation(Function):
         return _Emulation, (self._model,)
 
 
-def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run) -> _Base:
+def _calibrate(config: ModelConfig, wanted: VersionRequest, images: ImageDataset, run: Run) -> _Int8Base:
     requested = config.calibrate
     limit = requested.limit if requested else CalibrateConfig.model_fields["limit"].default
     given = wanted.images or (str(requested.images) if requested else "")
@@ -209,14 +212,14 @@ def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run)
         raise needs_images(
             config,
             "--images FOLDER, or calibrate: {images: FOLDER} in the model",
-            "ranges are measured on typical images, and others than those it is evaluated on",
+            "ranges are measured on typical images other than those of the evaluation",
         )
     images = open_images(given, limit=limit) if given else images
     if wanted.ranges is None:
         run.log(f"calibrating on {given}")
-        return _Base(config, calibrate_section(config, images=images, run=run), run, given)
+        return _Int8Base(config, calibrate_section(config, images=images, run=run), run, given)
     calibrated = with_ranges(config, wanted.ranges, images=images)
-    if not given:  # without what images are needed for beside ranges: the evaluation's own would flatter
+    if not given:  # corrections fitted to the images of the evaluation would flatter
         plain = config.quantize.model_copy(update={"correct_bias": False, "adaround": ()})
         config = config.model_copy(update={"quantize": plain, "calibrate": None})
-    return _Base(config, calibrated, run, str(wanted.ranges), learns=bool(given))
+    return _Int8Base(config, calibrated, run, str(wanted.ranges), learns=bool(given))

@@ -62,7 +62,7 @@ from tests.bench.gpu_race import Answering, Busy, Side, idle
 from tests.bench.gpu_task import TASKS, scenes, worst
 from tests.bench.report import main
 
-ALONE, IDLE_S = 200, 30.0
+DEFAULT_RUN, IDLE_S = 200, 30.0
 OURS = {
     "edgert": gpu_public.Submitted,
     "batch": gpu_public.SubmittedBatches,
@@ -206,7 +206,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--seconds", type=float, default=2.0, help="that each side runs in a round")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--alone", type=int, default=ALONE, help="batches that are run one at a time")
+    parser.add_argument("--alone", type=int, default=DEFAULT_RUN, help="batches that are run one at a time")
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds after which nothing more is begun")
     parser.add_argument("--folder", type=Path, help="where ONNX files are kept")
 

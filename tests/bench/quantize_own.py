@@ -20,7 +20,7 @@ from edgert.graph import to_bytes
 from edgert.meters import peak_rss_bytes
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.evaluator import CORRECTION_IMAGES
-from edgert.quantization.int8_model import recipe_of
+from edgert.quantization.int8_model import section_recipe
 from edgert.quantization.quantizer import Quantizer
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     calibrated = calibrate_section(config, target="ort", images=images)
     counted, counted_peak = time.perf_counter(), peak_rss_bytes()
     feeds = calibrated.feeds(CORRECTION_IMAGES) if correct else ()
-    made = Quantizer(calibrated.model, calibrated.table, recipe_of(config, "ort"), feeds).finish()
+    made = Quantizer(calibrated.model, calibrated.table, section_recipe(config, "ort"), feeds).finish()
     Path(out).write_bytes(to_bytes(made.model))
     ended = time.perf_counter()
     figures = {"seconds": ended - started, "calibrate": counted - started, "quantize": ended - counted}

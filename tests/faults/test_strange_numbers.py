@@ -35,7 +35,7 @@ def test_a_strange_number_of_a_device_or_a_version_is_refused(text: str) -> None
         device_path(f"usb:{text}", "stages.cam")
     with pytest.raises(EdgertError, match="is no TensorRT version"):
         release_of(f"{text}.3")
-    with pytest.raises(EdgertError, match="is no TensorRT version"):
+    with pytest.raises(EdgertError, match="is not a TensorRT version"):
         version_number(f"10.{text}.0")
 
 

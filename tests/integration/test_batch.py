@@ -21,9 +21,9 @@ from edgert.errors import ConfigError, ModelError
 from edgert.graph import Model, to_bytes
 from edgert.installation import demo_images
 from edgert.pipeline import Pipeline
-from edgert.quantization.batched import opened
+from edgert.quantization.batched import open_batch
 from edgert.quantization.calibrated import calibrate_section
-from edgert.quantization.int8_model import rounded
+from edgert.quantization.int8_model import round_only_model
 from edgert.quantization.throughput import Choice
 from edgert.reporter import Progress
 from tests.helpers import models
@@ -134,7 +134,7 @@ def test_int8_that_cannot_be_batched_is_refused_by_the_node(tmp_path: Path, batc
     with pytest.raises(ModelError, match="takes one image at a time") as caught:
         assemble(file)
     assert "node 'taken' (Slice)" in caught.value.why
-    assert ("the file leaves the batch open" in caught.value.why) == (batch == "n")
+    assert ("the file has an open batch" in caught.value.why) == (batch == "n")
     assert "leave batch out" in caught.value.fix and "net.onnx" in str(caught.value)
 
 
@@ -181,9 +181,9 @@ def test_real_networks_give_the_same_bits_in_a_batch(model: str, images: str, se
         }
     )
     calibrated = calibrate_section(config, target="ort")
-    fixed = rounded(config, calibrated)
+    fixed = round_only_model(config, calibrated)
     with (
-        closing(build_engine(opened(fixed, calibrated.feeds(2)), config, 1, 4)) as engine,
+        closing(build_engine(open_batch(fixed, calibrated.feeds(2)), config, 1, 4)) as engine,
         closing(build_engine(fixed, config, 1)) as single,
     ):
         batch, one = engine.session(), single.session()

@@ -20,7 +20,7 @@ from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import walk
 from edgert.quantization.equalization import equalize, scalings, smooth_activations
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.weights import along_axis, kernel_of, scale_axis, weight_scales, weighted
+from edgert.quantization.lowering.weights import along_axis, kernel_of, scale_axis, weight_scales, weighted_nodes
 from edgert.quantization.quantization_error import correct_biases, sqnr
 from edgert.quantization.quantizer import choices
 from edgert.quantization.scheme.scheme import scheme
@@ -160,7 +160,7 @@ def test_rounding_by_effect_lowers_the_error_of_every_layer_it_changes() -> None
     name = "mobilenet_v1_025_224"
     feeds, _, _, _, lowered = setting(name)
     net = graph(name)
-    nodes = [node for node in weighted(net) if kernel_of(net, node)][:5]
+    nodes = [node for node in weighted_nodes(net) if kernel_of(net, node)][:5]
     scales = {}
     for node in nodes:
         stored = net.constants[node.inputs[1]]

@@ -11,12 +11,12 @@ import pytest
 
 from edgert.errors import ModelError
 from edgert.graph import clean, infer, load, read, to_bytes, write
-from edgert.quantization.from_qdq import ranges_of_qdq
+from edgert.quantization.from_qdq import split_qdq
 from edgert.quantization.lowering.emulate import emulate_dla
-from edgert.quantization.lowering.trt_form import cache_of, parse_cache, write_cache
+from edgert.quantization.lowering.trt_form import cache_text, parse_cache, write_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
-from edgert.quantization.scheme.units import calibrated
+from edgert.quantization.scheme.units import tensors_to_calibrate
 from tests.helpers.evaluation_data import data
 from tests.integration.test_quantized_models import CASES, Network, cosine, network
 
@@ -52,9 +52,9 @@ def test_everything_in_float16_is_nearly_float(name: str) -> None:
 @networks
 def test_a_cache_has_every_tensor_and_comes_back(name: str) -> None:
     net = network(name)
-    text = cache_of(net.graph, scheme(net.graph, "dla"), net.amax, "10.3.0")
+    text = cache_text(net.graph, scheme(net.graph, "dla"), net.amax, "10.3.0")
     cache = parse_cache(text)
-    assert list(cache.scales) == list(calibrated(net.graph))
+    assert list(cache.scales) == list(tensors_to_calibrate(net.graph))
     assert write_cache(cache.scales, cache.version) == text
 
 
@@ -91,11 +91,11 @@ def test_a_model_of_another_quantizer_becomes_a_float_model_and_a_cache(tmp_path
         weight_type=theirs.QuantType.QInt8,
         extra_options={"ActivationSymmetric": True, "WeightSymmetric": True},
     )
-    found = ranges_of_qdq(read(infer(clean(load(made))[0])))
+    found = split_qdq(read(infer(clean(load(made))[0])))
     back = write(found.graph, net.model)
     onnx.checker.check_model(infer(back).proto, full_check=True)
     assert cosine(net.exact[0], net.outputs(back, fused=False)[0]) > 0.95  # what rounded weights alone leave
-    tensors = set(calibrated(read(back)))
+    tensors = set(tensors_to_calibrate(read(back)))
     assert found.float_nodes == ()
     assert set(found.scales) == tensors, found.problems
     assert parse_cache(write_cache(found.scales, "8.6.2")).scales == found.scales
@@ -107,4 +107,4 @@ def test_a_model_of_another_quantizer_becomes_a_float_model_and_a_cache(tmp_path
 def test_a_model_in_qoperator_form_is_refused_by_its_first_node() -> None:
     graph = read(infer(clean(load(data("models", "mobilenet_v2_quant.onnx")))[0]))
     with pytest.raises(ModelError, match=r"node '\w+' is a QLinearConv: the model computes on integers"):
-        ranges_of_qdq(graph)
+        split_qdq(graph)

@@ -13,7 +13,7 @@ from edgert.errors import ModelError
 from edgert.graph import Model, clean, from_proto, inputs, load, raise_opset, read, with_shapes
 from edgert.graph.opset import opset
 from edgert.quantization.calibrated import prepare
-from edgert.quantization.scheme.units import calibrated
+from edgert.quantization.scheme.units import tensors_to_calibrate
 from tests.helpers.evaluation_data import data
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {"ppocr_mobile_v2_det_ch": {"x": (1, 3, 320, 448)}}
@@ -42,7 +42,7 @@ def test_prepared_models_compute_the_same(name: str) -> None:
     ready = prepare(loaded, shapes)
     assert opset(ready) == 17
     assert prepare(loaded, shapes).digest == ready.digest
-    assert len(calibrated(read(ready))) == TENSORS[name]
+    assert len(tensors_to_calibrate(read(ready))) == TENSORS[name]
     feeds = noise(model)
     before, after = (Function(item, fused=False)(feeds) for item in (model, ready))
     assert before.keys() == after.keys()

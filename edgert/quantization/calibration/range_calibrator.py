@@ -1,4 +1,4 @@
-"""Measuring ranges: images run through the float model, and every tensor's values are counted."""
+"""Measurement of ranges: images run through the float model, and the values of every tensor are counted."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from edgert.errors import CalibrationError
 from edgert.files import replace_text
 from edgert.graph import Model, inputs
 from edgert.quantization.calibration import workers as parallel
-from edgert.quantization.calibration.ranges import VERSION, RangeTable, read_unfinished, wrong_file
-from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
+from edgert.quantization.calibration.ranges import VERSION, RangeTable, read_state_file, wrong_file_error
+from edgert.quantization.calibration.threshold import PERCENTILE, check_method, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Observer, assemble
 
 log = logging.getLogger("edgert.quantize")
 
 Progress = Callable[[int, int | None, str], object]
-"""Called with the images done, how many there are (None when that is not known) and the last one's name."""
+"""Function that is called with images done, images in total (None if unknown) and the name of the last image."""
 Histograms = Mapping[str, Histogram]
 
 MIN_IMAGES = 8
-"""Least number of images: fewer do not measure a network's ranges, and are refused."""
+"""Smallest number of images that is accepted."""
 FEW_IMAGES = 32
-"""Fewer images give a warning: NVIDIA's guide for TensorRT's calibrators recommends about 500 for ImageNet."""
+"""Number of images below which there is a warning; NVIDIA recommends about 500 for ImageNet."""
 CHECKPOINT = 32
 """Images between two checks of the ranges."""
 TOLERANCE = 0.005
-"""Ranges have settled when none moved by more than this share of itself over :data:`CHECKPOINT` images. Less than
-one INT8 step (1/127) at the largest value."""
+"""Largest relative change of a threshold over :data:`CHECKPOINT` images at which ranges have settled; less than one
+step of INT8 (1/127)."""
 
-_TICK_S = 0.1  # how long a stop may go unnoticed
-_MAX_THREADS = 8  # of one process, by default; each has the tensors of one slice in memory
-_SAVE_S = 10.0  # between two writes of a state file, each of which takes a fraction of a second
+_TICK_S = 0.1  # seconds between two looks at the stop event
+_MAX_THREADS = 8  # of one process by default; each holds the tensors of one slice
+_SAVE_S = 10.0  # between two writes of a state file, which take a fraction of a second
 _FORMAT, _HOLDS = "edgert calibration in progress", "calibration"
 
 
@@ -52,10 +52,10 @@ class Tally:
     """Counts so far, replaced in one assignment so that an interrupt always leaves a consistent state.
 
     Attributes:
-        done: images counted: all those before number ``done``.
-        counts: counted tensor → its histogram over them.
-        before: the histograms at the last check of the ranges, if there was one.
-        settled: whether the ranges had settled by then.
+        done: number of images counted, the first of all.
+        counts: histograms of the counted tensors over these images, by name.
+        before: histograms at the last check of the ranges; None before the first.
+        settled: whether the ranges had settled at the last check.
     """
 
     done: int = 0
@@ -65,9 +65,9 @@ class Tally:
 
 
 def fingerprint(model: str, counted: Sequence[str], feed: parallel.Feed, settings: Mapping[str, object]) -> str:
-    """Return a digest of all that counts depend on: model (its digest), counted tensors, images, settings.
+    """Return a digest of all that counts depend on: digest of the model, counted tensors, images and settings.
 
-    Of the images it takes all names, and the arrays of the first, the middle and the last one. That shows a changed
+    Of the images it includes all names, and the arrays of the first, the middle and the last, which change with the
     preprocessing.
     """
     names = [feed.name(index) for index in range(len(feed))]
@@ -80,17 +80,17 @@ def fingerprint(model: str, counted: Sequence[str], feed: parallel.Feed, setting
 
 
 class Journal:
-    """The tally of one calibration and its file.
+    """Tally of one calibration, and the file that keeps it.
 
-    A context manager: on an error the file is brought up to date, otherwise it is removed. A file of another model,
-    other images or other settings is started over, with a logged warning.
+    As a context manager it writes the file on an error, and removes it otherwise. A file of another model, other images
+    or other settings is started over, with a logged warning.
 
     Args:
-        path: the file; None keeps the tally in memory only.
-        key: what the counts depend on, from :func:`fingerprint`.
+        path: path of the file; None keeps the tally in memory only.
+        key: digest of what the counts depend on, from :func:`fingerprint`.
 
     Raises:
-        CalibrationError: the file is another kind of file, damaged, or cannot be read.
+        CalibrationError: the file is of another kind, damaged, or cannot be read.
     """
 
     def __init__(self, path: Path | None, key: str) -> None:
@@ -107,8 +107,8 @@ class Journal:
         elif self._path is not None:
             self._path.unlink(missing_ok=True)
 
-    def replace(self, tally: Tally) -> None:
-        """Store a new tally, and write the file when that is due. Raises ArtifactError: the file cannot be written."""
+    def update(self, tally: Tally) -> None:
+        """Store a new tally, and write the file when it is due; raise ArtifactError when it cannot be written."""
         self.tally = tally
         if time.monotonic() - self._saved_s > _SAVE_S:
             self._save()
@@ -129,7 +129,7 @@ class Journal:
         replace_text(self._path, json.dumps(content, default=Histogram.to_json))
 
     def _read(self, path: Path) -> Tally:
-        content = read_unfinished(path, _FORMAT, _HOLDS)
+        content = read_state_file(path, _FORMAT, _HOLDS)
         if content.get("version") != VERSION or content.get("key") != self._key:
             log.warning("%s belongs to another model, other images or other settings; started over", path)
             return Tally()
@@ -137,7 +137,7 @@ class Journal:
             before = None if content["before"] is None else _histograms(content["before"])
             return Tally(int(content["done"]), _histograms(content["counts"]), before, bool(content["settled"]))
         except (KeyError, TypeError, ValueError, AttributeError, CalibrationError) as error:
-            raise wrong_file(path, _HOLDS, str(error)) from error
+            raise wrong_file_error(path, _HOLDS, str(error)) from error
 
 
 def _histograms(content: Mapping[str, Any]) -> Histograms:
@@ -145,14 +145,15 @@ def _histograms(content: Mapping[str, Any]) -> Histograms:
 
 
 class Settling:
-    """A check whether ranges have settled: each threshold is compared with its value one checkpoint before.
+    """Check whether ranges have settled: each threshold is compared with its value one checkpoint before.
 
-    Thresholds are computed only until one is found that moved. The last to move goes first, so most checks cost next to
-    nothing.
+    Thresholds are computed only until one is found that moved. The last to move is checked first, so that most checks
+    are cheap.
 
     Args:
-        groups: tensors whose histograms add up to one range.
-        method, percentile: how thresholds are chosen.
+        groups: groups of tensors whose histograms add up to one range.
+        method: method by which thresholds are chosen.
+        percentile: percentile of method ``percentile``.
     """
 
     def __init__(self, groups: Iterable[tuple[str, ...]], method: str, percentile: float = PERCENTILE) -> None:
@@ -193,43 +194,43 @@ def calibrate(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> RangeTable:
-    """Run the model over images and return the ranges of its tensors.
+    """Run the model over images and return the ranges of its tensors. Blocks until done.
 
-    Blocks until done. Counts are whole numbers, and every image runs by itself on one thread. So the result depends on
-    the model, the images and the machine's instructions alone. Grouping, ``workers``, ``threads`` and ``dask`` do not
-    change it; without early stop, the order of images does not either. Memory does not grow with the number of images.
+    Counts are integers, and every image runs alone on one thread. So the result depends only on the model, the images
+    and the machine's instructions, not on batches, ``workers``, ``threads``, ``dask`` or, without early stop, the order
+    of images. Memory does not grow with the number of images.
 
     Args:
-        model: a prepared model (:func:`~edgert.quantization.calibrated.prepare`).
-        feed: images by number, or preprocessed arrays as they come, which are not kept.
-        method: how thresholds are chosen, one of :data:`~edgert.quantization.calibration.threshold.METHODS`; the table
-            can be given another later.
-        percentile: the share of values, in percent, that method ``percentile`` keeps.
-        tensors: those wanted; by default all that need a range.
-        workers: processes. With one, this process counts, on ``threads`` threads.
-        threads: by default one per core, at most 8.
+        model: prepared model (:func:`~edgert.quantization.calibrated.prepare`).
+        feed: images by number, or preprocessed arrays one after another, which are not kept.
+        method: method by which thresholds are chosen, one of
+            :data:`~edgert.quantization.calibration.threshold.METHODS`; it can be changed in the table later.
+        percentile: share of values, in percent, that method ``percentile`` keeps.
+        tensors: tensors to measure; None for all that need a range.
+        workers: number of processes; with one, this process counts, on ``threads`` threads.
+        threads: number of threads; None for one per core, at most 8.
         dask: address of a Dask scheduler, whose workers count instead.
-        early_stop: stop when no threshold moved by more than 0.5 % over 32 images, checked every 32 images in their
-            order. The table's warnings mention it.
-        state: a file that keeps the counts when the call ends early, whatever the reason. The same call continues from
-            it. It is written every 10 s and removed at the end. One of another model, other images or other settings is
-            started over, with a logged warning.
-        progress: called after every few images.
-        stop: ends the call when set, within an image's time.
+        early_stop: whether to stop when no threshold moved by more than 0.5 % over 32 images, checked every 32 images.
+            The table's warnings mention it.
+        state: file that keeps the counts when the call ends early, so that the same call can continue. It is written
+            every 10 s and removed at the end. One of another model, other images or other settings is started over,
+            with a logged warning.
+        progress: function to call after every few images.
+        stop: event that ends the call, within an image's time.
 
     Raises:
-        CalibrationError: fewer than 8 images; one that does not fit; NaN or infinity in a tensor; or a stop. Or workers
-            fail repeatedly, a file holds no state, or there is no cluster. Images and tensors are named.
-        EdgertError: what a feed raises.
+        CalibrationError: there are fewer than 8 images, one does not fit, a tensor has NaN or infinity, or ``stop`` was
+            set. Workers fail repeatedly, a file is not a state file, or there is no cluster.
+        EdgertError: a feed raised it.
         ArtifactError: the state cannot be written.
         BuildError: ONNX Runtime cannot run the model.
-        DeviceError: ``dask`` without the extra.
+        DeviceError: ``dask`` is used without the extra.
     """
-    check(method, percentile)
+    check_method(method, percentile)
     observer = Observer(model, tensors)
     images = feed if isinstance(feed, parallel.Feed) else None
     key = _key(observer, images, state, {"method": method, "percentile": percentile, "early_stop": early_stop})
-    run = _Run(
+    run = _Calibration(
         journal=Journal(state, key),
         settling=Settling(observer.parts.values(), method, percentile) if early_stop else None,
         progress=progress,
@@ -237,13 +238,13 @@ def calibrate(
         stop=stop or threading.Event(),
     )
     if isinstance(feed, parallel.Feed):
-        _check_number(len(feed))
+        _check_image_count(len(feed))
         shards = parallel.from_feed(feed, run.journal.tally.done)
     else:
         shards = parallel.from_batches(feed, inputs(model))
     with run.journal, closing(_pool(observer, images, workers, threads, dask)) as pool:
         run.collect(pool, shards)
-    _check_number(run.journal.tally.done)
+    _check_image_count(run.journal.tally.done)
     tally = run.journal.tally
     table = RangeTable(
         model=observer.model.digest,
@@ -253,13 +254,13 @@ def calibrate(
         percentile=percentile,
         available=tally.done if run.total is None and not tally.settled else run.total,
     )
-    return table.with_warnings(*_notes(table, tally.settled))
+    return table.with_warnings(*_table_warnings(table, tally.settled))
 
 
 def _pool(
     observer: Observer, images: parallel.Feed | None, workers: int, threads: int | None, dask: str
 ) -> parallel.Pool:
-    """Return what counts: the workers of a cluster, processes, or threads of this process."""
+    """Return the pool that counts: workers of a cluster, processes, or threads of this process."""
     if dask:
         return parallel.Cluster(observer, images, dask)
     if workers > 1:
@@ -268,8 +269,8 @@ def _pool(
 
 
 @dataclass
-class _Run:
-    """One call: shards are handed out, and results added in the order of the images whichever finishes first."""
+class _Calibration:
+    """State of one call; results are added in the order of the images, whichever finishes first."""
 
     journal: Journal
     settling: Settling | None
@@ -288,7 +289,7 @@ class _Run:
                 return
             counted = pool.take(waiting[0], _TICK_S)
             if counted is not None:
-                self._add(waiting.popleft(), counted)
+                self._add_counted(waiting.popleft(), counted)
             if self.stop.is_set():
                 raise CalibrationError(
                     f"calibration was stopped after {self.journal.tally.done} images",
@@ -296,7 +297,7 @@ class _Run:
                     fix="repeat the same call: with a state file it continues from there",
                 )
 
-    def _add(self, shard: parallel.Shard, counted: Histograms) -> None:
+    def _add_counted(self, shard: parallel.Shard, counted: Histograms) -> None:
         tally = self.journal.tally
         known = tally.counts
         counts = {name: Histogram.merged([known[name], one]) if name in known else one for name, one in counted.items()}
@@ -304,13 +305,13 @@ class _Run:
         if self.settling is not None and shard.end % CHECKPOINT == 0:
             settled = before is not None and self.settling.has_settled(before, counts)
             before = counts
-        self.journal.replace(Tally(shard.end, counts, before, settled))
+        self.journal.update(Tally(shard.end, counts, before, settled))
         if self.progress is not None:
             self.progress(shard.end, self.total, shard.names[-1])
 
 
 def _key(observer: Observer, feed: parallel.Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:
-    """Return the key that a state file must have been written for; empty without one."""
+    """Return the key of the state file; empty without one."""
     if state is None:
         return ""
     if feed is None:
@@ -319,21 +320,21 @@ def _key(observer: Observer, feed: parallel.Feed | None, state: Path | None, set
             why="the images may come in another order next time",
             fix="give a feed of numbered images, or no state file",
         )
-    _check_number(len(feed))
+    _check_image_count(len(feed))
     return fingerprint(observer.model.digest, observer.counted, feed, settings)
 
 
-def _check_number(images: int) -> None:
+def _check_image_count(images: int) -> None:
     if images < MIN_IMAGES:
         raise CalibrationError(
             f"{images} images are too few to measure ranges" if images else "there are no images to calibrate on",
-            why=f"ranges need at least {MIN_IMAGES}, better {FEW_IMAGES} or more; none are ever invented",
+            why=f"ranges need at least {MIN_IMAGES} images, better {FEW_IMAGES} or more",
             fix="give images like those the model will see in use",
             code="E302",
         )
 
 
-def _notes(table: RangeTable, settled: bool) -> Iterator[str]:
+def _table_warnings(table: RangeTable, settled: bool) -> Iterator[str]:
     if settled:
         yield (
             f"ranges settled after {table.images} images: no threshold moved by more than {TOLERANCE:.1%} over the "

@@ -1,4 +1,4 @@
-"""The range table that every backend's scales come from, stored as JSON, and files to resume interrupted jobs from."""
+"""Range table, from which the scales of every backend are computed, and state files of interrupted jobs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from edgert._version import __version__
 from edgert.errors import CalibrationError, cause, nearest
 from edgert.files import replace_text
 from edgert.graph import Model
-from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
-from edgert.quantization.calibration.value_histogram import Histogram, short
+from edgert.quantization.calibration.threshold import PERCENTILE, check_method, threshold
+from edgert.quantization.calibration.value_histogram import Histogram, shortest_float
 
 FORMAT, SCHEMA = "edgert ranges", 1
 _ABOUT = "amax is where a tensor is clipped; it follows from method and histogram, so editing it changes nothing"
@@ -24,18 +24,19 @@ _AGAIN = "calibrate again"
 
 @dataclass(frozen=True)
 class RangeTable:
-    """The values of every tensor over the calibration images, and how thresholds are chosen from them.
+    """Histograms of every tensor over the calibration images, and the methods that choose thresholds from them.
 
     Attributes:
-        model: digest of the prepared model whose tensors these are.
-        images: images counted.
-        method: how thresholds are chosen, one of :data:`~edgert.quantization.calibration.threshold.METHODS`.
-        histograms: tensor → its values. Read them, do not add to them.
-        chosen: tensor → method, where it differs.
-        warnings: what the reader ought to know, a line each.
-        percentile: what ``percentile`` means, wherever that method is used.
-        available: images there were, more than ``images`` when the ranges had settled before; None if unknown.
-        version: of the edgert that counted.
+        model: digest of the prepared model.
+        images: number of images counted.
+        method: method by which thresholds are chosen, one of
+            :data:`~edgert.quantization.calibration.threshold.METHODS`.
+        histograms: values of each tensor by name, not to be changed.
+        chosen: method by tensor, where it differs from ``method``.
+        warnings: lines of text for the reader.
+        percentile: percentile of method ``percentile``.
+        available: number of images there were, more than ``images`` after an early stop; None if unknown.
+        version: version of edgert that counted.
 
     Raises:
         CalibrationError: an unknown method or percentile, or a choice for a tensor that is not in the table.
@@ -54,20 +55,20 @@ class RangeTable:
 
     def __post_init__(self) -> None:
         for method in {self.method, *self.chosen.values()}:
-            check(method, self.percentile)
+            check_method(method, self.percentile)
         for name in self.chosen:
             self._histogram(name)
 
     @property
     def zero(self) -> tuple[str, ...]:
-        """Tensors that were zero in all images, sorted by name: their scale is a floor, not a measurement."""
+        """Tensors that were zero in all images, sorted by name; their scale is not a measurement."""
         return tuple(sorted(name for name, histogram in self.histograms.items() if histogram.is_zero))
 
     def amax(self, names: Iterable[str] | str) -> float:
         """Return the threshold of a tensor, or of tensors that share a scale; it is computed once and cached.
 
-        A group's threshold is chosen on all its values together. Where its tensors have different methods, it is the
-        largest that any of these methods gives. So no tensor loses what its own method would have kept.
+        The threshold of a group is chosen from all its values. Where its tensors have different methods, it is the
+        largest that one of these methods gives, so that no tensor loses values that its own method keeps.
 
         Raises:
             CalibrationError: no names, or a tensor is not in the table or never had an element.
@@ -97,7 +98,7 @@ class RangeTable:
         return min(one.low for one in found), max(one.high for one in found)
 
     def with_method(self, method: str) -> RangeTable:
-        """Return the same values with one method for all tensors. Raises CalibrationError: the method is unknown."""
+        """Return the same values with one method for all tensors; raise CalibrationError for an unknown method."""
         return replace(self, method=method, chosen={})
 
     def with_chosen(self, chosen: Mapping[str, str]) -> RangeTable:
@@ -105,23 +106,23 @@ class RangeTable:
         return replace(self, chosen={name: method for name, method in chosen.items() if method != self.method})
 
     def with_warnings(self, *warnings: str) -> RangeTable:
-        """Return the same table with further warnings, each only once."""
+        """Return the same table with more warnings, each only once."""
         return replace(self, warnings=tuple(dict.fromkeys((*self.warnings, *warnings))))
 
     def _histogram(self, name: str) -> Histogram:
         if name not in self.histograms:
             raise CalibrationError(
                 f"tensor {name!r} has no range{nearest(name, self.histograms)}",
-                why=f"the table knows {len(self.histograms)} tensors of model {self.model[:12]}",
+                why=f"the table has {len(self.histograms)} tensors of model {self.model[:12]}",
                 fix=f"{_AGAIN}, with the model as it is quantized",
             )
         return self.histograms[name]
 
 
 def save_table(table: RangeTable, path: str | Path) -> None:
-    """Write ``ranges.json`` atomically; equal tables give equal bytes, and missing folders are made.
+    """Write a range file atomically; equal tables give equal bytes, and missing folders are created.
 
-    It has one readable line per tensor, then one line per histogram for :func:`load_table`.
+    The file has one readable line per tensor, then one line per histogram for :func:`load_table`.
 
     Raises:
         ArtifactError: the file cannot be written.
@@ -143,7 +144,7 @@ def save_table(table: RangeTable, path: str | Path) -> None:
     counts = {name: content.pop("counts") for name, content in stored.items()}
     for name, content in stored.items():
         own = {"method": table.chosen[name]} if name in table.chosen else {}
-        amax = short(table.amax(name)) if table.histograms[name].values else None
+        amax = shortest_float(table.amax(name)) if table.histograms[name].values else None
         tensors[name] = {"amax": amax, **own, **content}
     lines = [f"{_dump(key)}: {_dump(value)}" for key, value in head.items()]
     for key, rows in (("tensors", tensors), ("counts", counts)):
@@ -153,15 +154,15 @@ def save_table(table: RangeTable, path: str | Path) -> None:
 
 
 def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
-    """Read exactly what :func:`save_table` wrote.
+    """Return the table that :func:`save_table` wrote.
 
     Args:
-        path: the file.
-        model: refuse ranges of any other prepared model.
+        path: path of the file.
+        model: prepared model to which the ranges must belong; None for any.
 
     Raises:
-        CalibrationError: the file is missing or cannot be read, is no range table, comes from a later edgert, is
-            damaged (tensor named), or belongs to another model.
+        CalibrationError: the file is missing, unreadable, damaged, not a range table, of a later edgert, or of another
+            model.
     """
     file, why = Path(path), f'its "format" is not "{FORMAT}"'
     try:
@@ -187,7 +188,7 @@ def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
     except CalibrationError as error:
         raise error.at(str(file)) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise _damaged(f"{type(error).__name__}: {error}").at(str(file)) from error
+        raise _damaged_error(f"{type(error).__name__}: {error}").at(str(file)) from error
     if model is not None and model.digest != table.model:
         raise CalibrationError(
             "these ranges belong to another model",
@@ -199,74 +200,72 @@ def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
 
 
 def _dump(value: object) -> str:
-    return json.dumps(value, allow_nan=False)  # in ASCII, so any name survives, even one that is not valid Unicode
+    return json.dumps(value, allow_nan=False)  # in ASCII, for names that are not valid Unicode
 
 
 def _table(content: Mapping[str, Any]) -> RangeTable:
     tensors, counts = content["tensors"], content["counts"]
     if odd := tensors.keys() ^ counts.keys():
-        raise _damaged(f"tensor {min(odd)!r} has only one of its two entries")
+        raise _damaged_error(f"tensor {min(odd)!r} has only one of its two entries")
     histograms = {}
     for name, entry in tensors.items():
         try:
             histograms[name] = Histogram.from_json({**entry, "counts": counts[name]})
         except CalibrationError as error:
-            raise _damaged(f"the entry of tensor {name!r}: {error.why}") from error
+            raise _damaged_error(f"the entry of tensor {name!r}: {error.why}") from error
     return RangeTable(
-        model=_as(str, content["model"]),
-        images=_as(int, content["images"]),
+        model=_require_type(str, content["model"]),
+        images=_require_type(int, content["images"]),
         method=content["method"],
         histograms=histograms,
         chosen={name: entry["method"] for name, entry in tensors.items() if "method" in entry},
-        warnings=tuple(_as(str, warning) for warning in _as(list, content["warnings"])),
+        warnings=tuple(_require_type(str, warning) for warning in _require_type(list, content["warnings"])),
         percentile=content["percentile"],
-        available=None if content["available"] is None else _as(int, content["available"]),
-        version=_as(str, content["edgert"]),
+        available=None if content["available"] is None else _require_type(int, content["available"]),
+        version=_require_type(str, content["edgert"]),
     )
 
 
-def _as(kind: type[Any], value: Any) -> Any:
+def _require_type(kind: type[Any], value: Any) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"expected {kind.__name__}, got {value!r}")
     return value
 
 
-def _damaged(why: str) -> CalibrationError:
+def _damaged_error(why: str) -> CalibrationError:
     return CalibrationError("the range table is damaged", why=why, fix=_AGAIN)
 
-
-# Files from which an interrupted job resumes. A search stores the values of the sets of units it has measured.
 
 log = logging.getLogger("edgert.quantize")
 
 VERSION = 1
-"""Of the files: those of another version are started over."""
+"""Version of state files; those of another version are started over."""
 
 
-def read_unfinished(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
-    """Return the content of such a file.
+def read_state_file(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
+    """Return the content of a state file.
 
     Args:
-        path: of the file.
-        kind: its value of ``format``.
-        holds: what it should hold, for the error: ``"measurements"``.
+        path: path of the file.
+        kind: expected value of ``format``.
+        holds: expected content, for errors: ``"measurements"``.
 
     Raises:
-        CalibrationError: it is another kind of file, damaged, or cannot be read.
+        CalibrationError: the file is of another kind, damaged, or cannot be read.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CalibrationError(f"cannot read {str(path)!r}", why=cause(error), fix="name another file") from error
     except (ValueError, RecursionError) as error:
-        raise wrong_file(path, holds, str(error)) from error
+        raise wrong_file_error(path, holds, str(error)) from error
     if not isinstance(content, dict) or content.get("format") != kind:
-        raise wrong_file(path, holds, f"its format is not {kind!r}")
+        raise wrong_file_error(path, holds, f"its format is not {kind!r}")
     return content
 
 
-def wrong_file(path: Path, holds: str, why: str) -> CalibrationError:
-    """Return the error for a file that holds something else."""
+def wrong_file_error(path: Path, holds: str, why: str) -> CalibrationError:
+    """Return the error for a file that is not a state file of this kind."""
     return CalibrationError(
         f"{str(path)!r} holds no {holds} to resume from", why=why, fix="remove it, or name another file"
     )
@@ -278,20 +277,20 @@ _FORMAT, _HOLDS = "edgert measurements", "measurements"
 
 
 class Memo:
-    """A function of a set of units that is evaluated once per set, and never again while its file exists.
+    """Cached function of a set of units, whose values survive the process in a file.
 
-    The file is rewritten atomically after every evaluation, so that the program may end at any moment. It belongs to
-    one ``kind`` of measurement and one ``key``. With another key it is started over, which :attr:`note` reports.
+    The file is written atomically after every evaluation, so that the program may end at any time. A file of another
+    key is started over, which :attr:`note` reports.
 
     Args:
-        function: what is measured. Whatever it raises is passed on, KeyboardInterrupt included; the file then holds
-            everything measured before.
-        path: the file; None keeps the values in memory only.
-        kind: what the values are, ``"accuracy"``.
-        key: digest of everything else the values depend on: model, data, settings.
+        function: function to evaluate. Its exceptions pass through, KeyboardInterrupt included; the file then holds all
+            earlier values.
+        path: path of the file; None keeps the values in memory only.
+        kind: name of the values, ``"accuracy"``.
+        key: digest of all else that the values depend on: model, data, settings.
 
     Raises:
-        CalibrationError: the file is something else, or cannot be read.
+        CalibrationError: the file is of another kind, or cannot be read.
     """
 
     def __init__(self, function: Callable[[Units], float], path: Path | None, kind: str, key: str) -> None:
@@ -299,9 +298,9 @@ class Memo:
         self.values: dict[Units, float] = {}
         self.note = ""
         if path is not None and path.exists():
-            content = read_unfinished(path, _FORMAT, _HOLDS)
+            content = read_state_file(path, _FORMAT, _HOLDS)
             if content.get("kind") != kind:
-                raise wrong_file(path, _HOLDS, f"it holds {content.get('kind')!r}, not {kind!r}")
+                raise wrong_file_error(path, _HOLDS, f"it holds {content.get('kind')!r}, not {kind!r}")
             if content.get("version") != VERSION:
                 self.note = f"{path} was written by another version of edgert; started over"
             elif content.get("key") != key:
@@ -312,7 +311,7 @@ class Memo:
                 log.warning("%s", self.note)
 
     def __call__(self, kept: Units) -> float:
-        """Return the value of a set; measure it now unless it is known.
+        """Return the value of a set, measured now unless it is known.
 
         Raises:
             CalibrationError: the value is not a finite number.
@@ -322,7 +321,7 @@ class Memo:
             value = float(self._function(kept))
             if not math.isfinite(value):
                 raise CalibrationError(
-                    f"the {self._kind} with {describe(kept)} in higher precision is {value}",
+                    f"the {self._kind} with {units_text(kept)} in higher precision is {value}",
                     why="it is compared with others, so it must be a finite number",
                     fix="look for NaN or Inf in the model's outputs, or for labels that fit no image",
                 )
@@ -334,7 +333,7 @@ class Memo:
         return self.values[kept]
 
 
-def describe(kept: Collection[str]) -> str:
+def units_text(kept: Collection[str]) -> str:
     """Return ``"nothing"``, the name of one unit, or how many units there are."""
     if len(kept) > 1:
         return f"{len(kept)} units"

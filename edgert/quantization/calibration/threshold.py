@@ -1,4 +1,4 @@
-"""Clipping thresholds for rounding a tensor to 8 bits: four methods that use only its histogram."""
+"""Thresholds at which a tensor is clipped for rounding to 8 bits, by four methods that use only its histogram."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ LEVELS = 127
 sign of a value never changes its error."""
 
 ZERO_AMAX = 1.0
-"""Threshold of a tensor that is zero throughout. Any positive one holds zeros; a tiny one would make the int32 bias of
-whatever reads it, stored in steps of its scale, overflow."""
+"""Threshold of a tensor of zeros. A tiny one would make the int32 bias of the next layer overflow, which is stored in
+steps of the tensor's scale."""
 
 PERCENTILE = 99.99
 
 
 def threshold(histogram: Histogram, method: str, *, percentile: float = PERCENTILE) -> float:
-    """Return the magnitude to clip a tensor at: positive, an exact float32, at most the largest magnitude seen.
+    """Return the magnitude at which to clip a tensor: positive, an exact float32, at most the largest magnitude.
 
-    ``minmax`` clips nothing. ``percentile`` clips what is above that share of the values. For the others see
-    :func:`entropy` and :func:`mse`. A tensor that is all zeros gets ``ZERO_AMAX``.
+    ``minmax`` clips nothing. ``percentile`` clips the values above that share. For the others see :func:`entropy` and
+    :func:`mse`. A tensor of zeros gets ``ZERO_AMAX``.
 
     Args:
-        histogram: of the tensor, or of all tensors that share the scale.
+        histogram: histogram of the tensor, or of all tensors that share the scale.
         method: one of ``METHODS``.
-        percentile: for ``percentile``, above 0 and up to 100.
+        percentile: percentile of method ``percentile``, above 0 and up to 100.
 
     Raises:
         CalibrationError: the histogram is empty, or there is no such method or percentile.
     """
-    check(method, percentile)
+    check_method(method, percentile)
     if not histogram.values:
         raise CalibrationError("cannot choose a threshold without values", why="the histogram is empty")
     if histogram.is_zero:
@@ -53,7 +53,7 @@ def threshold(histogram: Histogram, method: str, *, percentile: float = PERCENTI
     return float(np.float32(min(chosen, histogram.amax)))
 
 
-def check(method: str, percentile: float = PERCENTILE) -> None:
+def check_method(method: str, percentile: float = PERCENTILE) -> None:
     """Raise CalibrationError unless the method is known and the percentile is valid."""
     if method not in METHODS:
         raise CalibrationError(
@@ -66,7 +66,7 @@ def check(method: str, percentile: float = PERCENTILE) -> None:
 
 
 def _edges(histogram: Histogram) -> Floats:
-    """Return the edges of the bins up to the bin of the largest magnitude, which is cut off at that magnitude."""
+    """Return the edges of the bins up to the largest magnitude, where the last bin ends."""
     top = int(histogram.amax / histogram.width)
     edges: Floats = np.arange(top + 2, dtype=np.float64) * histogram.width
     edges[-1] = histogram.amax
@@ -74,7 +74,7 @@ def _edges(histogram: Histogram) -> Floats:
 
 
 def _percentile(histogram: Histogram, percentile: float) -> float:
-    """Return the percentile, linear within a bin; 100 gives exactly the largest magnitude, where the last bin ends."""
+    """Return the percentile, linear within a bin; 100 gives exactly the largest magnitude."""
     edges = _edges(histogram)
     below = np.cumsum(histogram.counts[: len(edges) - 1])
     rank = min(histogram.values * percentile / 100, histogram.values)
@@ -106,10 +106,10 @@ def entropy(histogram: Histogram) -> float:
     _compute_amax_entropy).
 
     Args:
-        histogram: not one that :attr:`~edgert.quantization.calibration.value_histogram.Histogram.is_zero`.
+        histogram: histogram with values other than zero.
 
     Returns:
-        The edge of a bin; it may lie above the largest magnitude, by less than a bin.
+        Edge of a bin, which may exceed the largest magnitude by less than a bin.
     """
     top = int(histogram.amax / histogram.width) + 1
     bins = histogram.counts[:top].astype(np.float64)
@@ -150,13 +150,13 @@ def _xlogx(values: Floats) -> Floats:
 
 
 _COARSE = 2.0 ** (-np.arange(73) / 8)
-"""Of the largest magnitude, down to 1/512: below, a threshold has too few bins to mean anything."""
+"""First candidates relative to the largest magnitude, down to 1/512, below which a threshold has too few bins."""
 
 _FINER = ((1 / 8, 15), (1 / 64, 9))
-"""How far around the best so far, in octaves, and how many thresholds are tried there."""
+"""Distance from the best candidate so far, in octaves, and number of candidates, of each finer search."""
 
 _CHUNK = 8
-"""Thresholds tried at a time: an octave of the coarse ones, which share how much of the histogram they clip."""
+"""Number of thresholds tried at a time, an octave of the coarse ones."""
 
 
 def mse(histogram: Histogram) -> float:
@@ -184,10 +184,11 @@ class _Density:
     """Values spread over magnitudes.
 
     Attributes:
-        edges: (bins + 1,) of the bins.
+        edges: (bins + 1,) edges of the bins.
         weights: (bins,) values per unit of magnitude.
         beyond: (3, bins + 1) sums of 1, x and x**2 over the values above each edge.
-        amax, point: a magnitude that ``point`` more values have exactly.
+        amax: largest magnitude.
+        point: number of values that have exactly this magnitude and are in no bin.
     """
 
     edges: Floats
@@ -202,7 +203,7 @@ def _density(histogram: Histogram) -> _Density:
     counts = histogram.counts[: len(edges) - 1].astype(np.float64)
     counts[0] = min(counts[0], counts[1])
     widths, point = np.diff(edges), 0.0
-    if not widths[-1]:  # the last bin holds nothing but its lower edge, as where an activation saturates
+    if not widths[-1]:  # the last bin holds its lower edge only, where an activation saturates
         point, counts[-1], widths[-1] = float(counts[-1]), 0.0, 1.0
     weights = counts / widths
     squares = edges * edges

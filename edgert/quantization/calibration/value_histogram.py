@@ -1,4 +1,4 @@
-"""Counts of each magnitude in one tensor, in 16 KiB however many values are added."""
+"""Histogram of the magnitudes in one tensor, in 16 KiB for any number of values."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Array = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 
 BINS = 2048
-"""The default of NVIDIA's pytorch_quantization (calib/histogram.py, num_bins)."""
+"""Number of bins, the default of NVIDIA's pytorch_quantization (calib/histogram.py, num_bins)."""
 
 MIN_EXPONENT = -32
-"""The range is never smaller than 2**-32, and what stays below counts as zero: float16 ends at 2**-24."""
+"""Exponent of the smallest range; values below it count as zero, as float16 ends at 2**-24."""
 
 _BLOCK = 2**18
-"""Values counted at a time: scratch stays in cache, the cost of each call does not show, and OpenCV's float32 counts
-stay exact, which they are up to 2**24."""
+"""Number of values counted at a time: scratch memory stays in cache, and OpenCV's float32 counts stay exact, which they
+are up to 2**24."""
 
 _LOG2_BINS = BINS.bit_length() - 1
 
 _MANY = 2**16
-"""From this number of values on OpenCV counts 16-bit integers in a third of the time. It is so fast that a count waits
-for the one before if both are in one bin, as in a run of zeros. Neighbors are therefore counted in two banks."""
+"""Number of values from which OpenCV counts 16-bit integers in a third of the time. A count then waits for the one
+before if both are in one bin, as in a run of zeros, so neighbors are counted in two banks."""
 
 _BANK = BINS + 32
-"""Bins from one bank to the next; at a power of two both banks would meet in one set of the cache."""
+"""Distance between the banks in bins; a power of two would put both banks into one set of the cache."""
 
 _OFFSETS = (np.arange(_BLOCK) % 2 * _BANK).astype(np.uint16)
 _OFFSETS.flags.writeable = False
@@ -47,16 +47,16 @@ class Histogram:
     """2,048 counts of |x| over [0, 2**exponent), with the exact extremes.
 
     A value x is counted in bin ``floor(|x| * 2**(11 - exponent))``. The exponent is the smallest from ``MIN_EXPONENT``
-    on that holds every value; when a larger one comes, the range doubles by adding neighboring counts, which is exact.
-    So a histogram depends only on how often each value was added. Order, batches and merging do not matter.
+    on that holds every value. For a larger value the range doubles by adding neighboring counts, which is exact. So a
+    histogram depends only on how often each value was added, not on order, batches or merging.
 
     Not thread-safe; different histograms may be added to by different threads at once, and most of the counting runs
     without the interpreter lock.
 
     Attributes:
-        counts: (2048,) int64; read it, do not write to it.
-        exponent: of the range.
-        values: how many values were added.
+        counts: (2048,) int64 counts, not to be changed.
+        exponent: exponent of the range.
+        values: number of values added.
     """
 
     __slots__ = ("_high", "_low", "counts", "exponent", "values")
@@ -77,22 +77,22 @@ class Histogram:
 
     @property
     def low(self) -> float:
-        """The smallest value, exactly; 0 when there is none."""
+        """Exact smallest value; 0 when there is none."""
         return self._low if self.values else 0.0
 
     @property
     def high(self) -> float:
-        """The largest value, exactly; 0 when there is none."""
+        """Exact largest value; 0 when there is none."""
         return self._high if self.values else 0.0
 
     @property
     def amax(self) -> float:
-        """The largest magnitude, exactly."""
+        """Exact largest magnitude."""
         return max(-self.low, self.high)
 
     @property
     def is_zero(self) -> bool:
-        """Whether no value reaches 2**MIN_EXPONENT: nothing that rounding to 8 bits could keep."""
+        """Whether no value reaches 2**MIN_EXPONENT, so that 8 bits would keep none."""
         return self.amax < 2.0**MIN_EXPONENT
 
     @property
@@ -110,7 +110,7 @@ class Histogram:
         """Count every element of an array of any shape; an empty one changes nothing.
 
         float16, float64 and integers are converted to the nearest float32; a float64 beyond float32 becomes infinite.
-        The array is only read; a contiguous one is never copied whole.
+        The array is only read, and a contiguous one is not copied.
 
         Raises:
             CalibrationError: an element is NaN or infinite; nothing of the array is counted then.
@@ -127,16 +127,18 @@ class Histogram:
 
     def merge(self, other: Histogram) -> None:
         """Add all values of another histogram, which is not changed."""
-        self._reach(other.exponent)
-        self._gain(_coarser(other.counts, self.exponent - other.exponent), other.values, other._low, other._high)
+        self._grow_to(other.exponent)
+        self._add_counts(
+            _merge_bins(other.counts, self.exponent - other.exponent), other.values, other._low, other._high
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; ``counts`` is base64 of zlib of 2,048 little-endian int64."""
         packed = zlib.compress(self.counts.astype("<i8").tobytes(), 6)  # level 9: 2 % smaller in 9 × the time
         return {
             "exponent": self.exponent,
-            "low": short(self.low),
-            "high": short(self.high),
+            "low": shortest_float(self.low),
+            "high": shortest_float(self.high),
             "values": self.values,
             "digest": self.digest,
             "counts": base64.b64encode(packed).decode("ascii"),
@@ -144,7 +146,7 @@ class Histogram:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Histogram:
-        """Return the histogram that :meth:`to_json` stored. Raises CalibrationError: the content is damaged."""
+        """Return the histogram that :meth:`to_json` stored; raise CalibrationError for damaged content."""
         histogram = cls()
         try:
             unpack = zlib.decompressobj()
@@ -155,7 +157,9 @@ class Histogram:
             histogram.exponent, histogram.values = int(content["exponent"]), int(content["values"])
             if histogram.values:
                 histogram._low, histogram._high = _float32(content["low"]), _float32(content["high"])
-            wrong = histogram._fault() or ("" if content["digest"] == histogram.digest else "its checksum does not fit")
+            wrong = histogram._inconsistency() or (
+                "" if content["digest"] == histogram.digest else "its checksum does not fit"
+            )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, binascii.Error, zlib.error) as error:
             why, fix = f"{type(error).__name__}: {error}", "calibrate again"
             raise CalibrationError("a histogram is damaged", why=why, fix=fix) from error
@@ -187,23 +191,23 @@ class Histogram:
                 why=f"{nan} NaN and {infinite} infinite among {block.size} values",
                 fix="check the preprocessing (mean, std, color order); a float model that overflows has no ranges",
             )
-        self._reach(_exponent(max(-low, high)))
-        self._gain(_counted(block, self.exponent), block.size, low, high)
+        self._grow_to(_exponent(max(-low, high)))
+        self._add_counts(_bin_counts(block, self.exponent), block.size, low, high)
 
-    def _gain(self, counts: Counts, values: int, low: float, high: float) -> None:
+    def _add_counts(self, counts: Counts, values: int, low: float, high: float) -> None:
         self.counts += counts
         self.values += values
         self._low, self._high = min(self._low, low), max(self._high, high)
 
-    def _reach(self, exponent: int) -> None:
+    def _grow_to(self, exponent: int) -> None:
         """Double the range until it is at least 2**exponent."""
         if exponent > self.exponent:
             if self.values:
-                self.counts = _coarser(self.counts, exponent - self.exponent)
+                self.counts = _merge_bins(self.counts, exponent - self.exponent)
             self.exponent = exponent
 
-    def _fault(self) -> str:
-        """Return what is inconsistent in this histogram; empty if nothing."""
+    def _inconsistency(self) -> str:
+        """Return what is inconsistent in the histogram; empty where nothing is."""
         if self.counts.min() < 0 or int(self.counts.sum()) != self.values:
             return "its counts do not add up"
         if not -math.inf < self.low <= self.high < math.inf or self.exponent != _exponent(self.amax):
@@ -214,7 +218,7 @@ class Histogram:
         return ""
 
 
-def short(value: float) -> float:
+def shortest_float(value: float) -> float:
     """Return the number of fewest digits that parses to this float32."""
     brief = float(str(np.float32(value)))
     return brief if np.float32(brief) == np.float32(value) else value
@@ -235,11 +239,11 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def _counted(block: Array, exponent: int) -> Counts:
+def _bin_counts(block: Array, exponent: int) -> Counts:
     """Return (2048,) int64 counts of a block whose magnitudes are all below 2**exponent.
 
-    Scaling by a power of two is exact; what becomes subnormal is in bin 0 either way. The cast cuts towards zero, so
-    the magnitude of the integer is the bin.
+    Scaling by a power of two is exact, and subnormal results belong in bin 0. The cast rounds towards zero, so the
+    magnitude of the integer is the bin.
     """
     bins = _scratch.bins[: block.size]
     np.multiply(block, np.float32(2.0 ** (_LOG2_BINS - exponent)), out=bins, casting="unsafe")
@@ -255,8 +259,8 @@ def _counted(block: Array, exponent: int) -> Counts:
 def _histogram(index: npt.NDArray[np.uint16], bins: int) -> npt.NDArray[np.float32]:
     """Return (bins,) counts of each integer; no threads are started, and the GIL is released.
 
-    The array is passed as one row: OpenCV treats a one-dimensional array as one column and is far slower there. The
-    range has as many numbers as there are bins, so that its scale is exactly 1.
+    The array is passed as one row, since OpenCV is far slower on a one-dimensional array, which it treats as a column.
+    The range has as many numbers as there are bins, so that its scale is exactly 1.
     """
     counts = cv2.calcHist([index.reshape(1, -1)], [0], None, [bins], [0.0, float(bins)])
     return np.asarray(counts, np.float32).ravel()
@@ -267,7 +271,7 @@ def _exponent(amax: float) -> int:
     return max(MIN_EXPONENT, math.frexp(amax)[1]) if amax else MIN_EXPONENT
 
 
-def _coarser(counts: Counts, doublings: int) -> Counts:
+def _merge_bins(counts: Counts, doublings: int) -> Counts:
     """Return the counts of the same values over a range doubled this many times."""
     if not doublings:
         return counts

@@ -1,7 +1,7 @@
-"""Running a float graph part by part: to compare tensors of all images, and to count their values.
+"""Runs of a float graph slice by slice, to compare tensors of all images and to count their values.
 
-The graph is cut into parts that run one after another; only tensors that cross a cut are kept in memory. Every node
-computes exactly what the ONNX standard defines (no fusion), on one thread, one image at a time.
+Slices run one after another, and only tensors that cross a cut stay in memory. Every node computes exactly what the
+ONNX standard defines (no fusion), on one thread, one image at a time.
 """
 
 import math
@@ -17,20 +17,20 @@ from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, Node, TensorSpec, extract, read, write
 from edgert.graph.operators import REORDERS, about
 from edgert.quantization.calibration.value_histogram import Histogram
-from edgert.quantization.scheme.units import calibrated
+from edgert.quantization.scheme.units import tensors_to_calibrate
 
 Feeds = Mapping[str, Array]
-"""Input name → array, one image."""
+"""Inputs of one image by name."""
 Image = tuple[str, Feeds]
-"""An image's name in messages, and its input arrays."""
+"""Name of an image, for messages, and its inputs."""
 
 THREADS = 2
-"""Images in progress at once in :func:`walk`. Each runs on one thread."""
+"""Number of images that :func:`walk` runs at a time, each on one thread."""
 SLICE_BYTES = 2**24
-"""Bytes that one part of an :class:`Observer` may compute. That is small enough to be counted while it is in a
-processor's last-level cache, and large enough that the calls cost nothing beside the work."""
+"""Largest result of one slice of an :class:`Observer`: small enough to be counted while it is in the last-level cache,
+and large enough to make the cost of a call negligible."""
 MOST_PARTS = 64
-"""A tensor of more parts is counted itself: adding up histograms costs what counting 10,000 values does."""
+"""Largest number of histograms that are added for one tensor; adding one costs as much as counting 10,000 values."""
 _FLOAT_BYTES = 4
 
 
@@ -39,9 +39,9 @@ class Slice:
     """Nodes that run in one session call.
 
     Attributes:
-        graph: computes ``made`` from what is live; empty where all of it is there.
-        made: its outputs: wanted tensors, and what later slices read.
-        dead: tensors, made here or before, that nobody needs behind it.
+        graph: graph of the nodes; empty where all results are there already.
+        made: results, which are wanted or read by later slices.
+        dead: tensors, of this or earlier slices, that nothing needs any more.
     """
 
     graph: Graph
@@ -49,14 +49,14 @@ class Slice:
     dead: tuple[str, ...]
 
 
-def cut(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice, ...]:
+def slice_graph(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice, ...]:
     """Return slices that compute all wanted tensors, each node once, in order.
 
     Args:
-        graph: of a prepared model: the sizes of its tensors are known.
+        graph: graph of a prepared model, with known sizes.
         wanted: computed tensors.
-        limit_bytes: what one slice may compute. A single node may exceed it, and tensors whose size depends on the data
-            count as nothing. The cuts depend on graph, wanted tensors and limit alone.
+        limit_bytes: largest result of one slice. A single node may exceed it, and tensors whose size depends on data
+            count 0.
     """
     needed = extract(graph, wanted)
     uses = {name: position for position, node in enumerate(needed.nodes) for name in node.reads}
@@ -78,10 +78,10 @@ def cut(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice,
     return tuple(part for part in _slices(needed, groups, seen) if part.made)
 
 
-def pieces(graph: Graph, targets: Sequence[str]) -> tuple[Slice, ...]:
-    """Cut the graph behind each target, in the order given.
+def slice_at_targets(graph: Graph, targets: Sequence[str]) -> tuple[Slice, ...]:
+    """Return one slice per target, in the order given; it is empty for a target that is available already.
 
-    Upstream targets must come first, or nothing is gained. A target that is available already makes an empty piece.
+    Upstream targets must come first, or the first slice computes all.
 
     Raises:
         ModelError: nothing computes a target.
@@ -103,7 +103,7 @@ def pieces(graph: Graph, targets: Sequence[str]) -> tuple[Slice, ...]:
 
 
 def _slices(graph: Graph, groups: Sequence[Sequence[Node]], seen: Mapping[str, int]) -> Iterator[Slice]:
-    """Yield one slice per group of nodes; ``seen``: wanted tensor → the last group after which it is needed."""
+    """Yield one slice per group of nodes; ``seen`` has the last group after which each wanted tensor is needed."""
     uses = {name: number for number, nodes in enumerate(groups) for node in nodes for name in node.reads}
     live = {spec.name for spec in graph.inputs}
     for number, nodes in enumerate(groups):
@@ -123,23 +123,23 @@ def _slices(graph: Graph, groups: Sequence[Sequence[Node]], seen: Mapping[str, i
 def walk(
     graph: Graph, targets: Sequence[str], feeds: Sequence[Feeds], like: Model, *, stop: threading.Event | None = None
 ) -> Iterator[list[Array]]:
-    """Yield each target's values, one array per image, in the order of the targets; again for one named again.
+    """Yield the values of each target in turn, one array per image.
 
-    Every image is moved to the first target, then every image to the second, and so on. An array that a node computed
-    may be changed in place until the next one is requested: later nodes then read the changed values. Arrays of
-    ``feeds`` must not be changed.
+    All images run up to the first target, then up to the second, and so on. The caller may change a computed array in
+    place before it requests the next target; later nodes then read the changed values. It must not change arrays of
+    ``feeds``.
 
     Args:
-        graph: types of its inner tensors are inferred where they are missing.
+        graph: graph to run; missing types of inner tensors are inferred.
         targets: tensors, upstream ones first.
-        feeds: all images; their number bounds the memory, with what crosses a cut.
-        like: the model that the graph was read from.
-        stop: ends the walk when set, before the next image's next piece.
+        feeds: images; memory grows with their number and with what crosses a cut.
+        like: model that the graph was read from.
+        stop: event that ends the walk before the next slice of an image.
 
     Raises:
         ModelError: nothing computes a target.
-        BuildError: ONNX Runtime cannot run a piece.
-        CalibrationError: stopped.
+        BuildError: ONNX Runtime cannot run a slice.
+        CalibrationError: ``stop`` was set.
     """
     if any(name not in graph.specs for node in graph.nodes for name in node.outputs if name):
         graph = read(write(graph, like))  # a rewrite left types out
@@ -151,7 +151,7 @@ def walk(
         return function(state)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for target, piece in zip(targets, pieces(graph, targets), strict=True):
+        for target, piece in zip(targets, slice_at_targets(graph, targets), strict=True):
             if piece.made:
                 function = Function(write(piece.graph, like), fused=False)
                 for state, made in zip(states, pool.map(run, states), strict=True):
@@ -168,16 +168,11 @@ def check_stop(stop: threading.Event | None) -> None:
         raise CalibrationError("stopped while INT8 was made", fix="run it again")
 
 
-# Tensors that need no counting of their own: their values are those of others, in another order.
-#
-# A Reshape or Transpose has the histogram of what it moves, a Concat the sum of its inputs' histograms; exactly so,
-# as a histogram depends on nothing but how often each value occurs.
+def histogram_parts(graph: Graph, wanted: Iterable[str], countable: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return, for each wanted tensor, the countable tensors that together hold its values, often the tensor itself.
 
-
-def parts(graph: Graph, wanted: Iterable[str], countable: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return wanted tensor → the countable tensors that together hold its values, by default the tensor itself.
-
-    A tensor is listed as often as its values occur in the wanted one.
+    A Reshape or Transpose has the histogram of its input, a Concat the sum of the histograms of its inputs. A tensor is
+    listed as often as its values occur.
     """
     found: dict[str, tuple[str, ...]] = {}
     usable = frozenset(countable)
@@ -190,7 +185,7 @@ def parts(graph: Graph, wanted: Iterable[str], countable: Collection[str]) -> di
 
 
 def assemble(counted: Mapping[str, Histogram], made_of: Mapping[str, tuple[str, ...]]) -> dict[str, Histogram]:
-    """Return the histogram of each tensor in ``made_of`` from those of its parts; a single part is shared."""
+    """Return the histogram of each tensor in ``made_of`` from those of its parts, shared where there is one part."""
     return {
         name: counted[found[0]] if len(found) == 1 else Histogram.merged([counted[part] for part in found])
         for name, found in made_of.items()
@@ -200,43 +195,43 @@ def assemble(counted: Mapping[str, Histogram], made_of: Mapping[str, tuple[str, 
 class Observer:
     """A prepared model that runs once per image and counts its tensors' values.
 
-    One slice's tensors are in memory at a time, with what later slices read. Values, and so counts, depend on the image
-    and the machine's instructions alone, not on slices, threads, or earlier runs. Can be pickled, and used from several
-    threads at once.
+    The tensors of one slice are in memory at a time, with those that later slices read. Counts depend on the image and
+    the machine's instructions only, not on slices, threads or earlier runs. An observer can be pickled, and used from
+    several threads at once.
 
     Args:
-        model: a prepared model.
-        tensors: float32 tensors to measure; by default all of :func:`~edgert.quantization.scheme.units.calibrated`.
+        model: prepared model.
+        tensors: float32 tensors to measure; None for all of
+            :func:`~edgert.quantization.scheme.units.tensors_to_calibrate`.
 
     Attributes:
-        model: the prepared model.
-        tensors: those wanted.
-        parts: wanted tensor → the tensors that are counted for it, whose histograms add up to its own
-            (:func:`assemble`).
+        model: prepared model.
+        tensors: tensors to measure.
+        parts: counted tensors whose histograms add up to that of each measured one, by name (:func:`assemble`).
         counted: tensors that are counted.
 
     Raises:
-        CalibrationError: a wanted tensor is not one that can be counted.
-        BuildError: ONNX Runtime cannot take the model.
+        CalibrationError: a tensor cannot be counted.
+        BuildError: ONNX Runtime cannot run the model.
     """
 
     def __init__(self, model: Model, tensors: Iterable[str] | None = None) -> None:
         graph = read(model)
-        known = calibrated(graph)
+        known = tensors_to_calibrate(graph)
         self.model = model
         self.tensors = known if tensors is None else tuple(dict.fromkeys(tensors))
         for name in self.tensors:
             if name not in known:
                 raise CalibrationError(
                     f"tensor {name!r} of model {str(model.path)!r} cannot be calibrated",
-                    why="it is no float32 tensor of the prepared model that depends on the images",
+                    why="it is not a float32 tensor of the prepared model that depends on the images",
                     fix="name tensors of the model that prepare() gives",
                 )
-        self.parts = parts(graph, self.tensors, known)
+        self.parts = histogram_parts(graph, self.tensors, known)
         self.counted = tuple(dict.fromkeys(part for found in self.parts.values() for part in found))
         self._inputs = graph.inputs
         computed = frozenset(self.counted).difference(spec.name for spec in graph.inputs)
-        slices = cut(graph, computed, SLICE_BYTES) if computed else ()
+        slices = slice_graph(graph, computed, SLICE_BYTES) if computed else ()
         self._steps = [(Function(write(part.graph, model), fused=False), part) for part in slices]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -246,11 +241,10 @@ class Observer:
         """Return new histograms of the counted tensors over some images.
 
         Args:
-            images: each input as float32 (or the model's own type), of exactly the model's shape.
+            images: names and inputs of images, in the types and shapes of the model's inputs.
 
         Raises:
-            CalibrationError: an array is missing or does not fit; NaN or infinity in a tensor; image and tensor are
-                named.
+            CalibrationError: an array is missing or does not fit, or a tensor has NaN or infinity.
             BuildError: ONNX Runtime fails.
         """
         histograms = {name: Histogram() for name in self.counted}
@@ -259,17 +253,17 @@ class Observer:
         return histograms
 
     def _observe(self, image: str, feeds: Feeds, histograms: Mapping[str, Histogram]) -> None:
-        live = {spec.name: _fitting(spec, feeds, image) for spec in self._inputs}
-        _add(live, live, histograms, image)
+        live = {spec.name: _input_array(spec, feeds, image) for spec in self._inputs}
+        _count_tensors(live, live, histograms, image)
         for function, part in self._steps:
             live.update(function(live))
-            _add(part.made, live, histograms, image)
+            _count_tensors(part.made, live, histograms, image)
             for name in part.dead:
                 live.pop(name, None)
 
 
-def _fitting(spec: TensorSpec, feeds: Feeds, image: str) -> Array:
-    """Return the array for an input. Raises CalibrationError: there is none, or its shape or type differs."""
+def _input_array(spec: TensorSpec, feeds: Feeds, image: str) -> Array:
+    """Return the array for an input; raise CalibrationError where it is missing, or of another shape or type."""
     array = feeds.get(spec.name)
     if array is None:
         raise CalibrationError(
@@ -286,8 +280,8 @@ def _fitting(spec: TensorSpec, feeds: Feeds, image: str) -> Array:
     return array
 
 
-def _add(names: Iterable[str], live: Feeds, histograms: Mapping[str, Histogram], image: str) -> None:
-    """Add the values of those tensors that are counted."""
+def _count_tensors(names: Iterable[str], live: Feeds, histograms: Mapping[str, Histogram], image: str) -> None:
+    """Add the values of the counted tensors among ``names`` to their histograms."""
     for name in names:
         if name in histograms:
             try:

@@ -1,7 +1,4 @@
-"""Workers that count images in a fixed order: threads, processes of this machine, or a Dask cluster.
-
-Images are handed out in small shards.
-"""
+"""Workers that count images in small shards: threads, processes of this machine, or a Dask cluster."""
 
 import multiprocessing
 import signal
@@ -25,7 +22,7 @@ from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds, Image, Observer
 
 SHARD = 4
-"""Images counted at a time by one worker, which costs one set of histograms; divides what early stop looks at."""
+"""Number of images of a shard, which costs one set of histograms; a divisor of the interval of early stop."""
 
 
 @runtime_checkable
@@ -45,13 +42,13 @@ class Feed(Protocol):
         ...
 
     def feeds(self, index: int) -> Feeds:
-        """Return one image: input name → array of the model's shape and type (float32), owned by the caller."""
+        """Return the inputs of one image by name, in the model's shapes and types, owned by the caller."""
         ...
 
 
 Batches = Iterable[Array | Mapping[str, Array]]
-"""Preprocessed images as they come, one or more at a time along the first dimension: arrays, for a model of one
-input, or mappings from input name to array."""
+"""Preprocessed images, one or more at a time along the first dimension: arrays for a model of one input, or mappings
+from input name to array."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,9 +56,9 @@ class Shard:
     """Consecutive images.
 
     Attributes:
-        start: number of the first.
-        names: what they are called.
-        arrays: their inputs; None when a feed is asked for them.
+        start: number of the first image.
+        names: names of the images.
+        arrays: inputs of the images; None where a feed has them.
     """
 
     start: int
@@ -74,7 +71,7 @@ class Shard:
         return self.start + len(self.names)
 
     def images(self, feed: Feed | None) -> Iterator[Image]:
-        """Yield each image with its name, loaded only when it is needed."""
+        """Yield the name and inputs of each image, loaded when it is requested."""
         for position, name in enumerate(self.names):
             if self.arrays is not None:
                 yield name, self.arrays[position]
@@ -90,16 +87,14 @@ def from_feed(feed: Feed, start: int = 0) -> Iterator[Shard]:
 
 
 def from_batches(batches: Batches, specs: Sequence[TensorSpec]) -> Iterator[Shard]:
-    """Yield images as they come, copied, since the caller may reuse the memory.
-
-    How the caller groups them does not change the result.
+    """Yield copies of images in shards, whatever the size of the batches; the caller may reuse its arrays.
 
     Args:
         batches: arrays, or mappings from input name to array.
-        specs: the model's inputs.
+        specs: inputs of the model.
 
     Raises:
-        CalibrationError: an item has not all of the inputs, or its arrays do not divide into images.
+        CalibrationError: an item lacks an input, or its arrays do not divide into images.
     """
     rows = chain.from_iterable(_rows(item, number, specs) for number, item in enumerate(batches))
     start = 0
@@ -109,33 +104,33 @@ def from_batches(batches: Batches, specs: Sequence[TensorSpec]) -> Iterator[Shar
 
 
 def _rows(item: Any, number: int, specs: Sequence[TensorSpec]) -> Iterator[Feeds]:
-    """Yield one item as images: as many rows of each input as the model takes at a time."""
+    """Yield the images of one item, each with as many rows as the model takes at a time."""
     if not isinstance(item, Mapping):
         if len(specs) > 1:
-            raise _unfit(number, f"it is one array, and the model has {len(specs)} inputs")
+            raise _item_error(number, f"it is one array, and the model has {len(specs)} inputs")
         item = {specs[0].name: item}
     stacks = {}
     for spec in specs:
         if spec.name not in item:
-            raise _unfit(number, f"it has nothing for input {spec.name!r}, only {', '.join(map(str, item))}")
+            raise _item_error(number, f"it has nothing for input {spec.name!r}, only {', '.join(map(str, item))}")
         array = np.asarray(item[spec.name])
         if not spec.shape:
             stacks[spec.name] = array[None]
             continue
-        rows = next(dim for dim in spec.shape if isinstance(dim, int))  # a prepared model leaves none open
+        rows = next(dim for dim in spec.shape if isinstance(dim, int))  # a prepared model has no open ones
         if array.ndim != len(spec.shape) or array.shape[1:] != spec.shape[1:] or array.shape[0] % rows:
-            raise _unfit(
+            raise _item_error(
                 number, f"it is {array.dtype.name}{list(array.shape)}; the model takes {spec} or several of these"
             )
         stacks[spec.name] = array.reshape(len(array) // rows, *spec.shape)
     counts = {name: len(stack) for name, stack in stacks.items()}
     if len(set(counts.values())) > 1:
-        raise _unfit(number, f"it has different numbers of images for each input: {counts}")
+        raise _item_error(number, f"it has different numbers of images for each input: {counts}")
     for position in range(min(counts.values())):
         yield {name: np.array(stack[position]) for name, stack in stacks.items()}
 
 
-def _unfit(number: int, why: str) -> CalibrationError:
+def _item_error(number: int, why: str) -> CalibrationError:
     return CalibrationError(
         f"item {number} of the images does not fit the model",
         why=why,
@@ -145,16 +140,16 @@ def _unfit(number: int, why: str) -> CalibrationError:
 
 Counted = dict[str, Histogram]
 
-_AHEAD = 2  # shards per worker: one being counted, one waiting, so that no worker idles while results are added up
+_AHEAD = 2  # shards per worker: one being counted and one waiting, so that no worker idles
 _DEATHS = 3
-"""A worker can be killed for want of memory, by chance. A shard that is alone when it takes its third is to blame."""
+"""Number of dead workers after which a shard is an error; fewer can be killed by chance, for want of memory."""
 
 
 class Pool(Protocol):
-    """Counts shards, several at a time. A shard's counts depend on its images alone.
+    """Workers that count several shards at a time.
 
     Attributes:
-        width: how many shards to hand out at once.
+        width: number of shards to submit at once.
     """
 
     width: int
@@ -167,12 +162,12 @@ class Pool(Protocol):
         """Return the counts of the shard that was submitted first; None when they take longer than the timeout.
 
         Raises:
-            EdgertError: what the counting raised, or how the workers failed.
+            EdgertError: counting failed, or the workers did.
         """
         ...
 
     def close(self) -> None:
-        """Drop what has not begun, wait for the images being counted, and release all resources."""
+        """Cancel shards that have not begun, wait for the images being counted, and release all resources."""
         ...
 
 
@@ -206,20 +201,20 @@ class Threads:
 class Processes:
     """Pool of new processes, each with its own observer; see :class:`Pool`.
 
-    When one of them dies, all submitted shards that are not done are counted again, one at a time. So a shard that
-    kills its worker is found. Counts stay exact, since a shard is added as a whole.
+    When a process dies, all shards that are not done are counted again, one at a time, which finds a shard that kills
+    its worker. Counts stay exact, since a shard is added all at once.
     """
 
     def __init__(self, observer: Observer, feed: Feed | None, workers: int) -> None:
         self.width = _AHEAD * workers
         self._workers = workers
         self._context = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
-        self._closed = self._context.RawValue(c_bool, False)  # no lock, which a killed worker could take with it
+        self._closed = self._context.RawValue(c_bool, False)  # no lock, which a killed worker could hold
         self._work: _Work = observer, feed, self._closed
         self._pool = self._new_pool()
         self._running: dict[int, tuple[Shard, Future[Counted]]] = {}
         self._waiting: dict[int, Shard] = {}
-        self._deaths: dict[int, int] = {}  # shard → workers that died while it was with one
+        self._deaths: dict[int, int] = {}  # shard → workers that died while it was being counted
 
     def submit(self, shard: Shard) -> None:
         """Submit a shard, after any that may have killed a worker."""
@@ -228,7 +223,7 @@ class Processes:
             self._start_waiting()
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
-        """See :class:`Pool`. Raises CalibrationError: workers keep dying over this shard."""
+        """Return counts as :class:`Pool` does; raise CalibrationError when workers die repeatedly over this shard."""
         try:
             if shard.start in self._waiting:
                 self._start(shard)
@@ -237,7 +232,7 @@ class Processes:
                 return None
             counted = future.result()
         except BrokenProcessPool as error:
-            self._begin_again(shard, error)
+            self._restart(shard, error)
             return None
         del self._running[shard.start]
         self._deaths.pop(shard.start, None)
@@ -251,20 +246,22 @@ class Processes:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._workers, mp_context=self._context, initializer=_begin, initargs=(self._work,))
+        return ProcessPoolExecutor(
+            self._workers, mp_context=self._context, initializer=_init_worker, initargs=(self._work,)
+        )
 
     def _start(self, shard: Shard) -> None:
         self._running[shard.start] = shard, self._pool.submit(_count, shard)
         del self._waiting[shard.start]
 
     def _start_waiting(self) -> None:
-        # If the pool is broken the shard keeps waiting; taking the next result starts new workers.
+        # with a broken pool the shard keeps waiting; taking the next result starts new workers
         with suppress(BrokenProcessPool):
             for shard in list(self._waiting.values()):
                 self._start(shard)
 
-    def _begin_again(self, shard: Shard, cause: BrokenProcessPool) -> None:
-        """Start new workers, and queue the shards of the old ones again."""
+    def _restart(self, shard: Shard, cause: BrokenProcessPool) -> None:
+        """Start new workers, and queue the unfinished shards of the old ones again."""
         lost = {
             start: found
             for start, (found, future) in self._running.items()
@@ -273,14 +270,14 @@ class Processes:
         for start in {*lost, shard.start}:
             self._deaths[start] = self._deaths.get(start, 0) + 1
         if self._deaths[shard.start] >= _DEATHS:
-            raise _deadly(shard, f"{_DEATHS} worker processes died over them") from cause
+            raise _deadly_shard_error(shard, f"{_DEATHS} worker processes died over them") from cause
         self._running = {start: found for start, found in self._running.items() if start not in lost}
         self._waiting = dict(sorted({**self._waiting, **lost}.items()))
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._pool = self._new_pool()
 
 
-def _deadly(shard: Shard, why: str) -> CalibrationError:
+def _deadly_shard_error(shard: Shard, why: str) -> CalibrationError:
     """Return the error for images that kill every worker."""
     return CalibrationError(
         f"counting {', '.join(map(repr, shard.names))} fails repeatedly",
@@ -294,9 +291,9 @@ _Work = tuple[Observer, Feed | None, c_bool]
 _work: _Work | None = None  # of a worker process
 
 
-def _begin(work: _Work) -> None:
+def _init_worker(work: _Work) -> None:
     global _work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process group, and the parent ends its workers
     _work = work
 
 
@@ -309,26 +306,26 @@ def _count(shard: Shard) -> Counted:
 class Cluster:
     """Pool of a Dask cluster's worker threads; see :class:`Pool` and :class:`edgert.cluster.Cluster`.
 
-    Workers need processors with the same instructions if the ranges are to be the same to the last bit.
+    Ranges are equal to the last bit only on processors with the same instructions.
 
     Args:
-        observer: counts.
-        feed: the images, read by the workers.
-        address: of the scheduler.
+        observer: observer that counts.
+        feed: images, which the workers read.
+        address: address of the scheduler.
 
     Raises:
-        DeviceError: see there.
+        DeviceError: the cluster cannot be reached or used.
     """
 
     def __init__(self, observer: Observer, feed: Feed | None, address: str) -> None:
         self._cluster = DaskCluster(address)
         self.width = _AHEAD * self._cluster.threads
-        self._work = self._cluster.submit(_pair, observer, feed)
+        self._work = self._cluster.submit(_worker_data, observer, feed)
         self._running: dict[int, Any] = {}
 
     def submit(self, shard: Shard) -> None:
         """See :class:`Pool`."""
-        self._running[shard.start] = self._cluster.submit(_count_there, self._work, shard)
+        self._running[shard.start] = self._cluster.submit(_count_on_cluster, self._work, shard)
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
         """See :class:`Pool`.
@@ -343,20 +340,20 @@ class Cluster:
         try:
             counted: Counted = self._cluster.result(future)
         except LostWorkersError as error:
-            raise _deadly(shard, error.why) from error
+            raise _deadly_shard_error(shard, error.why) from error
         del self._running[shard.start]
         return counted
 
     def close(self) -> None:
-        """See :class:`Pool`. The cluster itself stays."""
+        """Release the pool; the cluster goes on."""
         self._cluster.cancel([self._work, *self._running.values()])
         self._cluster.close()
 
 
-def _pair(observer: Observer, feed: Feed | None) -> tuple[Observer, Feed | None]:
+def _worker_data(observer: Observer, feed: Feed | None) -> tuple[Observer, Feed | None]:
     return observer, feed
 
 
-def _count_there(work: tuple[Observer, Feed | None], shard: Shard) -> Counted:
+def _count_on_cluster(work: tuple[Observer, Feed | None], shard: Shard) -> Counted:
     observer, feed = work
     return observer.count(shard.images(feed))

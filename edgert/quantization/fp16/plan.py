@@ -1,4 +1,4 @@
-"""Nodes that compute in float16, and reasons why the rest do not."""
+"""Decision which nodes compute in float16, and the reasons of those that do not."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,8 @@ from edgert.graph.operators import ARITHMETIC, about, is_copy, of_kind
 from edgert.graph.type_inference import dtypes
 from edgert.quantization.fp16.rules import EXACT_INTEGERS, Array, Facts, Measured, Ports, magnitudes, ports, reason
 
-# The end of a detector, where it computes positions: a float16 step can be a pixel there, and unequal scores equal.
-
 MIN_PLACES = 64
-"""A stored tensor with as many values, over two axes or at even distances, is taken for anchors or a grid."""
+"""Smallest number of values of a stored tensor that counts as anchors or a grid."""
 MIN_STEPS = 7
 
 _RANKING = frozenset({"TopK", "NonMaxSuppression"})
@@ -22,25 +20,29 @@ _HEAVY = of_kind("conv", "product", "recurrent", "control")
 
 
 def positions(facts: Facts) -> dict[int, str]:
-    """Return index of a node in the graph → why it belongs to computing positions or ranking scores.
+    """Return the reasons of nodes that compute positions or rank scores, by index of the node.
 
-    The tail is what no weighted node comes after. In it, look for nodes with a table of positions, with values beyond
-    2048, or with a ranking: all that they depend on and lead to is meant. An error before a multiplication by the
-    stride grows with it, and rounding behind it would undo what was gained.
+    In float16 a step can be a pixel there, and different scores equal. Such nodes are in the tail, behind which there
+    is no weighted node. They read a table of positions, have values beyond 2048, or rank. The nodes of the tail that
+    they depend on or lead to belong to them: errors before a multiplication by the stride grow with it, and rounding
+    behind it would add new ones.
     """
     graph = facts.graph
     tail = _tail(graph)
-    found = {at: why for at in tail if (why := _why(facts, graph.nodes[at], tail))}
-    makers = {at: [graph.producers[name] for name in graph.nodes[at].reads if name in graph.producers] for at in tail}
-    readers = {at: [one for name in graph.nodes[at].outputs for one in graph.consumers.get(name, ())] for at in tail}
-    before, after = (_reachable(graph, found, beside) for beside in (makers, readers))
-    linked = dict.fromkeys(sorted((before | after) - set(found)), "it is part of computing positions or ranks")
-    return {**found, **linked}
+    found = {at: why for at in tail if (why := _position_reason(facts, graph.nodes[at], tail))}
+    before: dict[int, list[Node]] = {}
+    behind: dict[int, list[Node]] = {}
+    for at in tail:
+        node = graph.nodes[at]
+        before[at] = [graph.producers[name] for name in node.reads if name in graph.producers]
+        behind[at] = [reader for name in node.outputs for reader in graph.consumers.get(name, ())]
+    linked = (_reachable(graph, found, before) | _reachable(graph, found, behind)) - set(found)
+    return {**found, **dict.fromkeys(sorted(linked), "it is part of computing positions or ranks")}
 
 
-def _why(facts: Facts, node: Node, tail: Collection[int]) -> str:
+def _position_reason(facts: Facts, node: Node, tail: Collection[int]) -> str:
     if node.op in _RANKING:
-        return "scores that differ would become equal"
+        return "different scores would become equal"
     if about(node.op).kind != "conversion" and any(map(facts.counts, node.inputs)):
         return "it computes with indices"
     if node.op in ARITHMETIC:
@@ -53,9 +55,9 @@ def _why(facts: Facts, node: Node, tail: Collection[int]) -> str:
 
 
 def _is_table(stored: Array) -> bool:
-    """Return whether a stored operand gives each place its own number, unlike biases and gains, which are per channel.
+    """Return whether a stored operand is a table of positions: over two axes, or evenly spaced as a grid.
 
-    Such tables have two axes, or many values at even distances, as on a grid; learnt ones do not.
+    Biases and gains are per channel, and not evenly spaced.
     """
     if stored.size < MIN_PLACES:
         return False
@@ -65,7 +67,7 @@ def _is_table(stored: Array) -> bool:
 
 
 def _tail(graph: Graph) -> frozenset[int]:
-    """Return indices of the nodes that are not weighted and that no weighted node depends on."""
+    """Return the indices of nodes that are not weighted and lead to no weighted node."""
     heavy: set[str] = set()
     tail = set()
     for at in reversed(range(len(graph.nodes))):
@@ -78,7 +80,7 @@ def _tail(graph: Graph) -> frozenset[int]:
 
 
 def _reachable(graph: Graph, start: Collection[int], beside: Mapping[int, Sequence[Node]]) -> frozenset[int]:
-    """Return places reachable from ``start``, among those whose neighbors are known."""
+    """Return the indices reachable from ``start`` through ``beside``, among its keys."""
     places = {id(node): at for at, node in enumerate(graph.nodes)}
     found: set[int] = set()
     waiting = list(start)
@@ -98,11 +100,12 @@ class Plan:
     """A decision for every node of a graph, by its index.
 
     Attributes:
-        types: tensor → element type before anything is changed.
-        ports: what changes type with each node.
-        fp16_nodes: nodes that compute in float16.
-        reasons: why others stay float32; nodes that touch no float32 tensors, or only convert or measure them, are in
-            neither.
+        graph: float graph.
+        types: element types of the float graph by tensor.
+        ports: inputs and outputs that change type with each node.
+        fp16_nodes: indices of nodes that compute in float16.
+        reasons: reasons of nodes that stay float32, by index. Nodes without float32 tensors, and those that only
+            convert or measure them, are in neither.
     """
 
     graph: Graph
@@ -121,16 +124,16 @@ class Plan:
 
 
 def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collection[str]) -> Plan:
-    """Decide the precision of every node.
+    """Return the decision for every node.
 
     Args:
-        graph: the float graph.
+        graph: float graph.
         keep: names of nodes that stay float32.
-        measured: see :data:`~edgert.quantization.fp16.rules.Measured`.
-        pinned: tensors that must exist in float32 in any case.
+        measured: largest magnitudes, see :data:`~edgert.quantization.fp16.rules.Measured`.
+        pinned: tensors that must exist in float32.
 
     Raises:
-        ModelError: a name in ``keep`` is no node's.
+        ModelError: ``keep`` names a node that does not exist.
     """
     names = {node.name for node in graph.nodes}
     for name in keep:
@@ -143,13 +146,13 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collec
     facts = Facts(graph, types, magnitudes(graph, measured))
     found = [ports(graph, node, types) for node in graph.nodes]
     tail = positions(facts)
-    reasons = {}  # why nodes stay float32 for their own sake
+    reasons = {}  # of nodes themselves, before their neighbors count
     for at, node in enumerate(graph.nodes):
         if found[at].carries and about(node.op).kind not in ("conversion", "measure"):
             why = "it was named" if node.name in keep else reason(facts, node, found[at]) or tail.get(at, "")
             if why:
                 reasons[at] = why
-    draft = _Draft(graph, found, frozenset(pinned), reasons)
+    draft = _Decision(graph, found, frozenset(pinned), reasons)
     draft.keep_between()
     draft.fix_starts()
     draft.fix_ends()
@@ -159,17 +162,17 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collec
 
 
 def _conversions(graph: Graph) -> frozenset[int]:
-    """Return nodes that make float32 of other types: they are written anew, for each type that is read."""
+    """Return the indices of nodes that convert to float32, which are replaced by a Cast for each type that is read."""
     return frozenset(at for at, node in enumerate(graph.nodes) if makes_float32(node))
 
 
 def makes_float32(node: Node) -> bool:
-    """Return whether a node converts to float32: ONNX's number of that type is 1."""
+    """Return whether a node converts to float32, which is type 1 of ONNX."""
     return about(node.op).kind == "conversion" and not node.domain and node.attributes["to"] == 1
 
 
-class _Draft:
-    """Nodes that stay float32, extended by nodes that should follow them; an empty reason is not listed."""
+class _Decision:
+    """Nodes that stay float32 with their reasons, and their extension to neighbors; empty reasons are not listed."""
 
     def __init__(
         self, graph: Graph, found: Sequence[Ports], pinned: frozenset[str], reasons: Mapping[int, str]
@@ -181,7 +184,7 @@ class _Draft:
         self.reasons = dict(reasons)
 
     def keep_between(self) -> None:
-        """Keep nodes that move values from float32 to float32: rounding them on the way would undo what was kept."""
+        """Keep nodes that move values from float32 to float32 nodes, so that these are not rounded between."""
         nodes = self._graph.nodes
         moving = [
             at
@@ -190,25 +193,25 @@ class _Draft:
         ]
         fed: set[int] = set()
         for at in moving:
-            if any(self._is_full(name, fed) for name in self._data(at)):
+            if any(self._is_float32(name, fed) for name in self._data(at)):
                 fed.add(at)
         needed: set[int] = set()
         for at in reversed(moving):
-            if any(self._is_needed_full(name, needed) for name in nodes[at].outputs):
+            if any(self._is_read_as_float32(name, needed) for name in nodes[at].outputs):
                 needed.add(at)
         self._keep(fed & needed, _BETWEEN)
 
     def fix_starts(self) -> None:
-        """Let nodes that make floats of something else (DequantizeLinear) give what the first float32 reader wants."""
+        """Keep nodes that make floats from other types (DequantizeLinear) where a float32 node reads them."""
         for at in sorted(self._free, reverse=True):
             outputs = [name for name in self._graph.nodes[at].outputs if name]
-            if self._is_start(at) and any(self._is_needed_full(name, ()) for name in outputs):
+            if self._is_start(at) and any(self._is_read_as_float32(name, ()) for name in outputs):
                 self._keep({at}, "")
 
     def fix_ends(self) -> None:
-        """Let nodes that make something else of floats (QuantizeLinear, comparisons) take the type they can get."""
+        """Keep nodes that make other types from floats (QuantizeLinear, comparisons) where they read float32."""
         for at in sorted(self._free):
-            if not self._ports[at].gives and any(self._is_full(name, ()) for name in self._data(at)):
+            if not self._ports[at].gives and any(self._is_float32(name, ()) for name in self._data(at)):
                 self._keep({at}, "")
 
     def _keep(self, places: Collection[int], why: str) -> None:
@@ -219,19 +222,19 @@ class _Draft:
         return self._ports[at].gives and not self._data(at)
 
     def _data(self, at: int) -> list[str]:
-        """Return the float inputs of a node that are not stored."""
+        """Return the computed float inputs of a node."""
         names = [self._graph.nodes[at].inputs[position] for position in sorted(self._ports[at].inputs)]
         return [name for name in names if name not in self._graph.constants]
 
-    def _is_full(self, name: str, also: Collection[int]) -> bool:
-        """Return whether a tensor exists in float32 anyway, or could at no cost."""
+    def _is_float32(self, name: str, also: Collection[int]) -> bool:
+        """Return whether a tensor exists in float32, or can at no cost."""
         maker = self._graph.producers.get(name)
         if maker is None:
             return name in self._fed
         at = self._places[id(maker)]
         return at in also or at in self.reasons or (at in self._free and self._is_start(at))
 
-    def _is_needed_full(self, name: str, also: Collection[int]) -> bool:
-        """Return whether a tensor is read in float32, or has to exist in float32."""
+    def _is_read_as_float32(self, name: str, also: Collection[int]) -> bool:
+        """Return whether a tensor is read in float32, or must exist in float32."""
         readers = (self._places[id(node)] for node in self._graph.consumers.get(name, ()))
         return name in self._pinned or any(at in also or self.reasons.get(at) for at in readers)

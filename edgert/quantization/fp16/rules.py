@@ -1,6 +1,6 @@
-"""Rules for nodes that must not run in float16: their values, weights or sums do not fit.
+"""Rules for nodes that must not run in float16, since their values, weights or sums do not fit.
 
-A float16 number has 11 significant bits, ends at 65504 and loses bits below 2^-14 (IEEE 754-2019, binary16).
+A float16 number has 11 significant bits, at most 65504, and fewer bits below 2^-14 (IEEE 754-2019, binary16).
 """
 
 import math
@@ -30,30 +30,30 @@ from edgert.graph.type_inference import Signature, signature
 from edgert.quantization.scheme.units import CLIPS
 
 HEADROOM = 4.0
-"""Factor by which values of other images may exceed the largest measured one."""
+"""Factor by which values of other images may exceed the largest measured value."""
 
 Array = npt.NDArray[Any]
 Measured = Mapping[str, float]
-"""Tensor → the largest |x| ever seen in it: of its histogram, not the threshold that INT8 clips at."""
+"""Largest measured magnitude by tensor, from its histogram; not the threshold of INT8."""
 
 _OPEN = 1e30
-"""Exporters write the largest float32 where they mean that a Clip has no bound."""
+"""Magnitude from which a bound of a Clip counts as open; exporters write the largest float32."""
 
 
 def magnitudes(graph: Graph, measured: Measured) -> dict[str, float]:
-    """Return tensor → largest |x| to expect; tensors without a known bound are left out.
+    """Return the largest magnitude to expect by tensor, the smallest known bound; unbounded ones are left out.
 
-    Stored tensors count as they are, measured ones with :data:`HEADROOM`. A bound that an operator implies holds for
-    every image: a Sigmoid gives at most 1, a Clip at most its bounds. The least known bound is taken.
+    Stored tensors have the magnitude of their values, measured ones that of the measurement times :data:`HEADROOM`. An
+    operator's bound holds for every image: 1 for a Sigmoid, its bounds for a Clip.
 
     Args:
-        graph: the float graph.
-        measured: see :data:`Measured`.
+        graph: float graph.
+        measured: largest magnitudes, see :data:`Measured`.
     """
     found = {name: largest(array) for name, array in graph.constants.items() if array.dtype.kind in "fiu"}
     found |= {spec.name: measured[spec.name] * HEADROOM for spec in graph.inputs if spec.name in measured}
     for node in graph.nodes:
-        bound = None if node.domain else _bound(graph, node, found)
+        bound = None if node.domain else _output_bound(graph, node, found)
         for position, name in enumerate(filter(None, node.outputs)):
             known = [measured[name] * HEADROOM] if name in measured else []
             if bound is not None and (position == 0 or node.op == "Split"):
@@ -64,15 +64,15 @@ def magnitudes(graph: Graph, measured: Measured) -> dict[str, float]:
 
 
 def largest(array: Array) -> float:
-    """Return the largest finite magnitude in an array; 0 for one that has none."""
+    """Return the largest finite magnitude in an array; 0 where there is none."""
     if array.dtype.kind != "f":
         return max(abs(int(array.max(initial=0))), abs(int(array.min(initial=0))))
     finite = array if np.isfinite(array).all() else array[np.isfinite(array)]
     return float(np.abs(finite).max(initial=0))
 
 
-def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None:
-    """Return what a node's first output cannot exceed."""
+def _output_bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None:
+    """Return a bound of the magnitude of a node's first output; None where there is none."""
     first = known.get(node.inputs[0]) if node.inputs else None
     info = about(node.op)
     if math.isfinite(info.largest):
@@ -91,15 +91,15 @@ def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None
     if info.values != "new":
         values = [known.get(name) for name in data_inputs(node.op, node.inputs)]
         return None if None in values else max(value for value in values if value is not None)
-    return _computed(graph, node, known, first)
+    return _computed_bound(graph, node, known, first)
 
 
-def _computed(graph: Graph, node: Node, known: Mapping[str, float], first: float | None) -> float | None:
+def _computed_bound(graph: Graph, node: Node, known: Mapping[str, float], first: float | None) -> float | None:
     second = known.get(node.inputs[1]) if len(node.inputs) > 1 else None
     if about(node.op).kind == "dequantize":
-        return _dequantized(graph, node, second)
+        return _dequantized_bound(graph, node, second)
     if node.op == "Exp" and first is not None:
-        return math.exp(min(first, 700.0))  # beyond that float64 has no number for it
+        return math.exp(min(first, 700.0))  # float64 ends beyond
     if first is None or second is None:
         return None
     if node.op in SUMS:
@@ -107,8 +107,8 @@ def _computed(graph: Graph, node: Node, known: Mapping[str, float], first: float
     return first * second if node.op == "Mul" else None
 
 
-def _dequantized(graph: Graph, node: Node, scale: float | None) -> float | None:
-    """Return the integers' range times the largest scale; stored integers count with their own range."""
+def _dequantized_bound(graph: Graph, node: Node, scale: float | None) -> float | None:
+    """Return the largest scale times the range of the integers, of their values where they are stored."""
     zero = graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
     stored = graph.constants.get(node.inputs[0])
     dtype = stored.dtype if stored is not None else None if zero is None else zero.dtype
@@ -121,8 +121,6 @@ def _dequantized(graph: Graph, node: Node, scale: float | None) -> float | None:
     return max(abs(limits.min - offset), abs(limits.max - offset)) * scale
 
 
-# Which inputs and outputs of a node become float16 when the node does.
-
 _POSITIONS = frozenset({("Resize", 1)})  # regions of interest are coordinates
 
 
@@ -131,9 +129,10 @@ class Ports:
     """Positions of a node's float32 inputs and outputs that have a float16 form.
 
     Attributes:
-        inputs, outputs: positions that change type with the node.
-        carries: whether the node takes or gives float32 tensors at all.
-        gives: whether it gives float32 tensors.
+        inputs: positions of inputs that change type with the node.
+        outputs: positions of outputs that change type with the node.
+        carries: whether the node reads or computes any float32 tensor.
+        gives: whether the node computes any float32 tensor.
     """
 
     inputs: frozenset[int]
@@ -151,9 +150,9 @@ def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
     """Return the ports of a node, by the ONNX schema of its operator in the graph's opset.
 
     Args:
-        graph: the graph of the node.
-        node: the node.
-        types: tensor → element type, :func:`edgert.graph.type_inference.dtypes`.
+        graph: graph of the node.
+        node: node to look up.
+        types: element types by tensor, from :func:`edgert.graph.type_inference.dtypes`.
     """
     found = signature(node.op, graph.opset, node.domain)
     takes = [at for at, name in enumerate(node.inputs) if types.get(name) == "float32"]
@@ -167,7 +166,7 @@ def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
     free = able - {port.variable for port, name in named if port and types.get(name) != "float32"}
     return Ports(
         frozenset(at for at in takes if _variable(found, at) in free and (node.op, at) not in _POSITIONS),
-        frozenset(at for at in gives if _follows(found, node, at) in free),
+        frozenset(at for at in gives if _deciding_variable(found, node, at) in free),
         carries,
         bool(gives),
     )
@@ -178,12 +177,12 @@ def _variable(found: Signature, position: int) -> str:
     return port.variable if port else ""
 
 
-def _follows(found: Signature, node: Node, position: int) -> str:
+def _deciding_variable(found: Signature, node: Node, position: int) -> str:
     """Return the type variable of the input that decides an output's type; empty where an attribute decides."""
     port = found.output(position)
     if port is None or "float16" not in port.dtypes:
         return ""
-    if node.op == "DequantizeLinear":  # from opset 23 its output has a variable of its own, with the scale as default
+    if node.op == "DequantizeLinear":  # from opset 23 its output has another variable, by default with the scale's type
         return "" if node.attributes.get("output_dtype") else _variable(found, 1)
     return port.variable if found.is_input_type(port.variable) else ""
 
@@ -191,13 +190,13 @@ def _follows(found: Signature, node: Node, position: int) -> str:
 LARGEST = 65504.0
 SMALLEST_NORMAL = 2.0**-14
 EXACT_INTEGERS = 2048
-"""Above it float16 has no odd numbers, and adding 1 changes nothing."""
+"""Largest number up to which float16 holds every integer."""
 LOST_SHARE = 0.01
-"""How much of a stored tensor, by magnitude, float16 may lose; rounding of normal numbers takes at most 0.0005."""
+"""Largest part of a stored tensor's magnitude that float16 may lose; rounding normal numbers loses up to 0.0005."""
 SCALE_ERROR = 2.0**-8
-"""How far a quantization scale may be off: half a step of INT8 at its largest value."""
+"""Largest relative error of a quantization scale: half a step of INT8 at its largest value."""
 ASSUMED = 64.0
-"""Magnitude assumed for values that were not measured, in sums."""
+"""Magnitude in sums that is assumed for values that were not measured."""
 
 _GROWING = frozenset(
     {
@@ -206,7 +205,7 @@ _GROWING = frozenset(
     }
 )
 _EXPONENTIAL = frozenset({"Softplus", "Mish", "ReduceLogSumExp"})
-"""Their results are small; e to the power of their inputs, which they are defined by, is not."""
+"""Operators with small results whose formula has e to the power of their inputs."""
 _SPATIAL = frozenset({"GlobalAveragePool", "GlobalLpPool", "InstanceNormalization"})
 _WIDE = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
 
@@ -216,8 +215,9 @@ class Facts:
     """Facts that the rules use.
 
     Attributes:
-        types: tensor → element type.
-        reach: tensor → largest magnitude to expect, :func:`~edgert.quantization.fp16.rules.magnitudes`.
+        graph: float graph.
+        types: element types by tensor.
+        reach: largest magnitudes to expect by tensor, from :func:`magnitudes`.
     """
 
     graph: Graph
@@ -226,7 +226,7 @@ class Facts:
 
     @cached_property
     def wide(self) -> frozenset[str]:
-        """Float32 tensors that are integers of more than eight bits, converted."""
+        """Float32 tensors that were converted from integers of more than eight bits."""
         casts = [node for node in self.graph.nodes if about(node.op).kind == "conversion"]
         return frozenset(node.outputs[0] for node in casts if self.types.get(node.inputs[0]) in _WIDE)
 
@@ -240,7 +240,7 @@ class Facts:
         return tensor in self.wide and self.reach.get(tensor, math.inf) > EXACT_INTEGERS
 
     def shape(self, tensor: str) -> tuple[int | None, ...] | None:
-        """Return the dimensions, None for an unknown one; None where even their number is unknown."""
+        """Return the dimensions of a tensor, None for an unknown one; None where even the rank is unknown."""
         if tensor in self.graph.constants:
             return self.graph.constants[tensor].shape
         spec = self.graph.specs.get(tensor)
@@ -250,10 +250,7 @@ class Facts:
 
 
 def reason(facts: Facts, node: Node, ports: Ports) -> str:
-    """Return why a node stays float32, as part of a sentence; empty when it need not.
-
-    Positions are handled elsewhere.
-    """
+    """Return why a node stays float32, as part of a sentence; empty where it need not, positions aside."""
     if node.captured:
         return "the graphs inside it are not converted"
     if not ports.has_fp16_form:
@@ -262,15 +259,14 @@ def reason(facts: Facts, node: Node, ports: Ports) -> str:
         found = next(rule(facts, node, ports), "")
         if found:
             return found
-    # indices and sizes turned into numbers
     counting = [node.inputs[at] for at in sorted(ports.inputs) if facts.counts(node.inputs[at])]
     if counting and about(node.op).kind != "conversion":
-        return f"{counting[0]!r} counts; float16 counts to {EXACT_INTEGERS}"
+        return f"{counting[0]!r} holds integers; float16 holds them up to {EXACT_INTEGERS}"
     return ""
 
 
 def as_fp16(array: Array) -> Array:
-    """Return a float32 array in float16; finite values beyond its range (open bounds of a Clip) are clipped to it."""
+    """Return an array in float16; finite values beyond its range (open bounds of a Clip) are clipped to it."""
     narrow: Array = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array).astype(np.float16)
     return narrow
 
@@ -284,8 +280,8 @@ def _no_form(facts: Facts, node: Node) -> str:
     return f"{node.op} has no float16 form in opset {facts.graph.opset}"
 
 
-def _values(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Yield tensors that leave the range."""
+def _value_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Yield a reason for each tensor whose values leave the range."""
     names = (*(node.inputs[at] for at in sorted(ports.inputs)), *(node.outputs[at] for at in sorted(ports.outputs)))
     for name in names:
         reach = facts.reach.get(name)
@@ -297,14 +293,14 @@ def _values(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
             yield f"{name!r} stays below {reach:.1g}, where float16 loses bits"
 
 
-def _constants(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Yield stored tensors that leave the range, or lose too much."""
+def _constant_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Yield a reason for each stored tensor that leaves the range, or loses too much."""
     for at in sorted(ports.inputs):
         array = facts.graph.constants.get(node.inputs[at])
         if array is None:
             continue
         if node.op not in QDQ or at != 1:
-            yield from _constant(node, at, array)
+            yield from _constant_reason(node, at, array)
             continue
         error = np.abs(array - as_fp16(array).astype(np.float32)) > np.abs(array) * SCALE_ERROR
         if error.any() or largest(array) > LARGEST:
@@ -312,33 +308,33 @@ def _constants(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
             yield f"scale {node.inputs[at]!r} has values such as {example:.2g}"
 
 
-def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
+def _constant_reason(node: Node, at: int, array: Array) -> Iterator[str]:
     if node.op == "Clip" and at > 0 and largest(array) > LARGEST:
         return  # an open bound
     if largest(array) > LARGEST:
         yield f"stored tensor {node.inputs[at]!r} holds {largest(array):.3g}; float16 ends at {LARGEST:.0f}"
         return
     if node.op in WEIGHTED and at == 2:
-        return  # a bias too small for float16 is also too small to matter in the sum it joins
+        return  # a bias too small for float16 does not matter in its sum
     finite = array[np.isfinite(array)].astype(np.float64)
     total, lost = np.abs(finite).sum(), np.abs(finite - as_fp16(finite)).sum()
     if lost > LOST_SHARE * total:
         yield f"float16 would lose {lost / total:.0%} of stored tensor {node.inputs[at]!r}"
 
 
-def _growth(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Yield operators that turn harmless values into large ones, unless the largest value is known."""
+def _growth_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Yield a reason for operators that can make large values from small ones, unless a bound is known."""
     exponent = facts.graph.constants.get(node.inputs[1]) if node.op == "Pow" else None
     is_root = exponent is not None and bool(np.all((exponent >= 0) & (exponent <= 1)))
     if (node.op in _GROWING or is_square(node)) and node.outputs[0] not in facts.reach and not is_root:
-        yield f"nothing is known of how large {'a square' if is_square(node) else node.op} becomes"
+        yield f"no bound is known for the values of {'a square' if is_square(node) else node.op}"
     reach = facts.reach.get(node.inputs[0]) if node.inputs else None
     if node.op in _EXPONENTIAL and reach is not None and reach / HEADROOM > math.log(LARGEST / HEADROOM):
         yield f"e to the power of {node.inputs[0]!r} leaves float16"
 
 
-def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Yield sums that an implementation may add up in float16: too many terms, or too large ones."""
+def _sum_reasons(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Yield a reason for sums with too many or too large terms, if they are computed in float16."""
     power, graph = about(node.op).summed_power, facts.graph
     if power is None:
         return
@@ -347,14 +343,14 @@ def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
         return  # the ONNX standard computes it in float32 whatever its type
     terms = _terms(facts, node)
     if terms is None or terms > EXACT_INTEGERS:
-        yield f"it adds up {terms or 'an unknown number of'} values"
+        yield f"it sums {terms or 'an unknown number of'} values"
         return
     maker = graph.producers.get(node.inputs[0])
     assumed = ASSUMED**2 if maker is not None and (maker.op == "Pow" or is_square(maker)) else ASSUMED
     value = facts.reach.get(node.inputs[0], assumed)
     most = terms * value**power
     if node.op in MEANS | {"ReduceSum", "ReduceL1"} and node.inputs[0] in facts.positive:
-        # Partial sums of values that are not negative never exceed the final sum.
+        # without negative values no partial sum exceeds the final sum
         most = min(most, facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in MEANS else 1))
     if power and most > LARGEST:
         what = "values" if power == 1 else "squares of values"
@@ -362,7 +358,7 @@ def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 
 def _terms(facts: Facts, node: Node) -> int | None:
-    """Return how many values one sum has; None when that is not known."""
+    """Return the number of terms of a sum; None where it is unknown."""
     if node.op == "LRN":
         return int(node.attributes["size"])
     if node.op == "AveragePool":
@@ -385,7 +381,7 @@ def _product(sizes: Sequence[int | None]) -> int | None:
 
 
 def _axes(facts: Facts, node: Node, rank: int) -> list[int]:
-    """Return axes that are added up; empty for all of them, also where they are not stored: the most it can be."""
+    """Return the axes that are summed; empty for all, and where they are not stored."""
     if node.op == "LayerNormalization":
         return list(range(int(node.attributes.get("axis", -1)) % rank, rank))
     if node.op in ("Softmax", "LogSoftmax") and facts.graph.opset < 13:
@@ -398,4 +394,4 @@ def _axes(facts: Facts, node: Node, rank: int) -> list[int]:
 
 
 _Rule = Callable[[Facts, Node, Ports], Iterator[str]]
-_RULES: tuple[_Rule, ...] = (_values, _constants, _growth, _sums)
+_RULES: tuple[_Rule, ...] = (_value_reasons, _constant_reasons, _growth_reasons, _sum_reasons)

@@ -1,4 +1,4 @@
-"""A float32 graph written again with parts of it in float16."""
+"""Conversion of a float32 graph to float16, except for the nodes that need float32."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from edgert.graph.ir import free_name
 from edgert.graph.type_inference import cast_node
 from edgert.quantization.fp16.plan import Plan, makes_float32, plan
 from edgert.quantization.fp16.rules import LARGEST, SCALE_ERROR, Array, Measured, as_fp16
-from edgert.quantization.lowering.weights import F64, arranged, kernel_of
+from edgert.quantization.lowering.weights import F64, from_kernel_layout, kernel_of
 
 Precision = Literal["float32", "float16"]
 _OTHER: Mapping[Precision, Precision] = {"float32": "float16", "float16": "float32"}
@@ -22,7 +22,7 @@ _OTHER: Mapping[Precision, Precision] = {"float32": "float16", "float16": "float
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A node that still computes in float32, and why."""
+    """A node that stays float32, and the reason."""
 
     node: str
     reason: str
@@ -30,67 +30,69 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Fp16Graph:
-    """A graph in float16, and what in it is not, in graph order."""
+    """A graph in float16, and its nodes that stay float32, in graph order."""
 
     graph: Graph
     kept: tuple[Kept, ...]
 
 
 def to_fp16(graph: Graph, *, keep: Collection[str] = (), amax: Measured | None = None) -> Fp16Graph:
-    """Convert every float32 node to float16 that can bear it; other types, shape arithmetic included, stay.
+    """Convert float32 nodes to float16, where float16 suffices; other types, shape arithmetic included, stay.
 
-    Stored tensors are converted, weights so that each filter keeps its sum (:func:`fp16_weight`). Cast nodes are
-    inserted where the two types meet: one per tensor, none where a tensor is only moved between float32 nodes. Tensors
-    keep their names where they are computed; the converted one is called ``name_float16`` or ``name_float32``. Inputs,
-    outputs, and whatever the body of an If or Loop reads keep their names and stay float32.
+    Stored tensors are converted, weights so that each filter keeps its sum (:func:`fp16_weight`). One Cast per tensor
+    is added where the two types meet. A computed tensor keeps its name, and the converted one is called
+    ``name_float16`` or ``name_float32``. Inputs, outputs, and tensors that bodies of If or Loop read keep their names
+    and stay float32.
 
     A node stays float32 in these cases:
 
     - It is named in ``keep``, or the ONNX schema of its operator has no float16 form.
-    - Values leave float16's range, by what was measured or by what the node computes.
+    - Values leave float16's range, by measurement or by the node's formula.
     - A stored tensor leaves the range, or would lose more than 1 % (small constants that guard a division).
-    - It adds up more than 2048 values, or squares.
+    - It sums more than 2048 values, or squares.
     - It computes positions or ranks scores in a detector's tail.
     - Without measured ranges: its results grow (Exp, Pow, squares).
 
-    Q/DQ nodes follow: from opset 19 they take float16 scales, before that they are float32 between Casts. Scales of
-    stored weights that are too small for that are raised where it makes no difference (:func:`with_holdable_scales`).
+    Q/DQ nodes take float16 scales from opset 19 on, and are float32 between Casts before. Scales of stored weights that
+    are too small for float16 are raised where it makes no difference (:func:`with_fp16_scales`).
 
     Args:
-        graph: of static shapes and unique node names; of any precision.
+        graph: graph with static shapes and unique node names, of any precision.
         keep: names of nodes that stay float32.
-        amax: tensor → the largest magnitude measured in it (``histogram.amax``, not the threshold for INT8). Values up
-            to four times as large are allowed for.
+        amax: largest measured magnitude by tensor (``histogram.amax``, not the threshold for INT8). Values may become
+            four times as large.
 
     Raises:
-        ModelError: a name in ``keep`` is no node's.
+        ModelError: ``keep`` names a node that does not exist.
     """
     pinned = {name for node in graph.nodes for name in node.captured}
     pinned |= {spec.name for spec in (*graph.inputs, *graph.outputs) if spec.dtype == "float32"}
-    decided = plan(with_holdable_scales(graph), keep, amax or {}, pinned)
+    decided = plan(with_fp16_scales(graph), keep, amax or {}, pinned)
     kept = tuple(Kept(graph.nodes[at].name, why) for at, why in decided.reasons.items())
     converted = _Conversion(decided, frozenset(name for name in pinned if decided.types.get(name) == "float32"))
     return Fp16Graph(converted.graph(), kept)
 
 
 class _Conversion:
-    """Type and name of each tensor, and the graph built from them.
+    """Types and names of all tensors, and the graph built from them.
 
-    Tensors that are ``pinned`` exist in float32 in any case, under their own name.
+    Args:
+        decided: decision for every node.
+        pinned: tensors that must exist in float32 under their own name.
     """
 
     def __init__(self, decided: Plan, pinned: frozenset[str]) -> None:
         self._plan, self._source, self._pinned = decided, decided.graph, pinned
         self._names, self._nodes = Names(self._source), {node.name for node in self._source.nodes}
         self._native = dict(self._native_types())
-        self._wanted = self._demand()
-        self._called = {name: self._call(name) for name in self._wanted}
+        self._wanted = self._wanted_types()
+        self._called = {name: self._name_types(name) for name in self._wanted}
 
     def graph(self) -> Graph:
         """Return the converted graph."""
         nodes = [*self._casts_of(spec.name for spec in self._source.inputs)]
         for at, node in enumerate(self._source.nodes):
-            nodes.extend(self._conversions(node) if makes_float32(node) else self._converted(at, node))
+            nodes.extend(self._conversions(node) if makes_float32(node) else self._convert(at, node))
         return replace(
             self._source,
             nodes=tuple(nodes),
@@ -108,8 +110,8 @@ class _Conversion:
                 if self._plan.types.get(name) == "float32" and not makes_float32(node):
                     yield name, "float16" if self._plan.gives_fp16(at, position) else "float32"
 
-    def _demand(self) -> dict[str, set[Precision]]:
-        """Return every float32 tensor → the types it has to exist in."""
+    def _wanted_types(self) -> dict[str, set[Precision]]:
+        """Return the types in which each float32 tensor must exist, by name."""
         wanted: dict[str, set[Precision]] = {name: {own} for name, own in self._native.items()}
         for name in sorted(self._pinned):
             wanted.setdefault(name, set()).add("float32")
@@ -119,8 +121,8 @@ class _Conversion:
                     wanted.setdefault(name, set()).add("float16" if self._plan.reads_fp16(at, position) else "float32")
         return wanted
 
-    def _call(self, name: str) -> dict[Precision, str]:
-        """Return type → name: the tensor's own name for the type that is pinned, computed, or the only one."""
+    def _name_types(self, name: str) -> dict[Precision, str]:
+        """Return the name of a tensor in each type; the pinned, computed or only type has the tensor's own name."""
         wanted = self._wanted[name]
         single: Precision = "float16" if wanted == {"float16"} else "float32"
         own = "float32" if name in self._pinned else self._native.get(name, single)
@@ -140,7 +142,7 @@ class _Conversion:
         return cast_node(source, target, dtype, name)
 
     def _conversions(self, node: Node) -> Iterator[Node]:
-        """Yield casts to float32, once for each type that is wanted, straight from their source."""
+        """Yield one Cast from the source of a conversion to each type in which its result is read."""
         source = node.inputs[0]
         called = self._called.get(source, {})
         for dtype in sorted(self._wanted.get(node.outputs[0], ())):
@@ -148,7 +150,7 @@ class _Conversion:
             given = called.get(dtype) or (called[own] if own else source)
             yield self._cast(given, self._called[node.outputs[0]][dtype], dtype)
 
-    def _converted(self, at: int, node: Node) -> Iterator[Node]:
+    def _convert(self, at: int, node: Node) -> Iterator[Node]:
         inputs = (
             self._name(name, "float16" if self._plan.reads_fp16(at, position) else "float32")
             for position, name in enumerate(node.inputs)
@@ -186,27 +188,25 @@ class _Conversion:
             yield from ((name, dtype, alias) for dtype, alias in called.items())
 
 
-# Scales of stored INT8 weights that float16 can hold.
-
 SMALLEST_SCALE = 2.0**-25 / SCALE_ERROR
-"""Scales from here on are off by less than ``SCALE_ERROR``: float16 steps by 2^-24 near zero."""
+"""Smallest scale that float16 rounds by less than ``SCALE_ERROR``; its steps near zero are 2^-24."""
 _HALF_SCALES = 19
-"""Opset in which Q/DQ took float16 scales: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
+"""First opset whose Q/DQ take float16 scales: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
 
 
-def with_holdable_scales(graph: Graph) -> Graph:
-    """Raise the scales of channels with next to zero weights, and round their integers anew.
+def with_fp16_scales(graph: Graph) -> Graph:
+    """Return the graph with larger scales for channels of nearly zero weights, whose integers are rounded again.
 
-    Channels that training has switched off have weights, and so scales, down to 1e-30. One such scale would leave the
-    DequantizeLinear of the whole weight in float32. A scale is raised only where the error, at most 2^-18 per weight,
-    is below 1/128 of what rounding the largest channel to INT8 made.
+    Channels that training has switched off have scales down to 1e-30, and one of them would keep the DequantizeLinear
+    of the full weight in float32. A scale is raised only where the error, at most 2^-18 per weight, is below 1/128 of
+    the rounding error of the largest channel.
     """
     if graph.opset < _HALF_SCALES:
         return graph
     names, stored, nodes = Names(graph), dict(graph.constants), []
     for node in graph.nodes:
         if node.op == "DequantizeLinear" and not node.domain and _can_be_raised(graph, node):
-            values, scale = _raised(graph, node)
+            values, scale = _raise_scales(graph, node)
             named = tuple(names.new(f"{name}_raised") for name in node.inputs[:2])
             stored.update(zip(named, (values, scale), strict=True))
             node = replace(node, inputs=(*named, *node.inputs[2:]))
@@ -218,13 +218,13 @@ def _can_be_raised(graph: Graph, node: Node) -> bool:
     values, scale = (graph.constants.get(name) for name in node.inputs[:2])
     if values is None or scale is None or values.dtype != np.int8 or scale.dtype != np.float32:
         return False
-    # a zero point that is computed may be anything
+    # a computed zero point may have any value
     if any(np.any(graph.constants.get(name, np.ones(1))) for name in filter(None, node.inputs[2:])):
         return False
     return bool(scale.min() < SMALLEST_SCALE and scale.max() * SCALE_ERROR >= SMALLEST_SCALE / 2)
 
 
-def _raised(graph: Graph, node: Node) -> tuple[Array, Array]:
+def _raise_scales(graph: Graph, node: Node) -> tuple[Array, Array]:
     values, scale = (graph.constants[name] for name in node.inputs[:2])
     raised = np.maximum(scale, np.float32(SMALLEST_SCALE))
     factor = scale.astype(np.float64) / raised
@@ -236,13 +236,13 @@ def _raised(graph: Graph, node: Node) -> tuple[Array, Array]:
 
 # Weights in float16 whose filters keep their sums.
 #
-# Filters of small networks find edges: weights of opposite sign that nearly cancel. What is left of a flat area is
-# the filter's sum times its brightness, and there the rounding errors of all weights add up. Rounding some of them
-# the other way makes the sum right at no cost while running.
+# Filters of small networks detect edges with weights of opposite sign that nearly cancel. On a flat area the output is
+# the filter's sum times the brightness, and the rounding errors of all weights add up. Rounding some of them the other
+# way keeps the sum, at no cost in a run.
 
 LONGEST = 8192
-"""Weights of a filter above which errors are left to cancel by chance, which takes less time."""
-_MOST_FLIPS = 512  # candidates per filter; the errors of 8192 weights add up to some fifty steps
+"""Largest filter, in weights, whose sum is kept; errors of larger ones cancel by chance."""
+_MOST_FLIPS = 512  # candidates per filter; errors of 8192 weights add up to some fifty steps
 _AT_ONCE = 500_000  # weights of a thread in memory at a time, in some ten float64 copies
 _THREADS = 4
 
@@ -257,15 +257,15 @@ def fp16_weight(graph: Graph, name: str) -> Array:
         return as_fp16(stored)
     rows = kernel.values.reshape(kernel.outputs, -1)
     parts = np.array_split(rows, 1 + rows.size // _AT_ONCE)
-    values = np.concatenate([balanced(part) for part in parts]).reshape(kernel.values.shape)
-    return arranged(values, kernel.node, kernel.stored).astype(np.float16)
+    values = np.concatenate([keep_sums(part) for part in parts]).reshape(kernel.values.shape)
+    return from_kernel_layout(values, kernel.node, kernel.stored).astype(np.float16)
 
 
-def balanced(rows: F64) -> F64:
-    """Return float16 values next below or above ``rows`` (filters, weights), with the sum of each row kept.
+def keep_sums(rows: F64) -> F64:
+    """Return float16 values next to those of ``rows`` (filters, weights) that keep the sum of each row.
 
-    Starting from the nearest values, those are flipped first that cost the least squared error for what they move the
-    sum.
+    From the nearest values on, values are rounded the other way in order of their cost in squared error per change of
+    the sum.
     """
     nearest = as_fp16(rows)
     values: F64 = nearest.astype(np.float64)
@@ -274,9 +274,9 @@ def balanced(rows: F64) -> F64:
     away = np.where(error > 0, np.float16(-np.inf), np.float16(np.inf))
     step = np.where(error == 0, 0.0, np.nextafter(nearest, away).astype(np.float64) - values)
     # (error + step)^2 - error^2 for each |step|: the two are of opposite sign
-    last = LARGEST + np.arange(rows.shape[1])  # of those that do not help: after all others, from left to right
+    last = LARGEST + np.arange(rows.shape[1])  # cost of weights that do not help: after all others, from left to right
     cost = np.where(step * total[:, None] < 0, np.abs(step) - 2 * np.abs(error), last)
-    order, each = cheapest(cost), np.arange(len(rows))
+    order, each = cheapest_columns(cost), np.arange(len(rows))
     for column in order.T:
         move = step[each, column]
         flip = np.abs(total + move) < np.abs(total)
@@ -285,8 +285,8 @@ def balanced(rows: F64) -> F64:
     return values
 
 
-def cheapest(cost: F64) -> npt.NDArray[np.intp]:
-    """Return columns of the lowest costs of each row, the lowest first; of equal ones the left one first."""
+def cheapest_columns(cost: F64) -> npt.NDArray[np.intp]:
+    """Return the columns of the lowest costs of each row, lowest and leftmost first."""
     if cost.shape[1] <= _MOST_FLIPS:
         return np.argsort(cost, axis=1, kind="stable")
     some = np.sort(np.argpartition(cost, _MOST_FLIPS - 1, axis=1)[:, :_MOST_FLIPS], axis=1)

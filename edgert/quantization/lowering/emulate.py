@@ -1,7 +1,7 @@
-"""A model as a DLA would compute it, as a float32 graph that runs anywhere.
+"""Emulation of a model on a DLA by a float32 graph that runs anywhere.
 
-It models the arithmetic that public sources describe, and was never compared with a real DLA. docs/int8-forms.md
-lists what is modeled, what is assumed, and what is left out.
+It follows the arithmetic that public sources describe, and was never compared with a real DLA. docs/int8-forms.md lists
+what is emulated, what is assumed, and what is left out.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -21,16 +21,16 @@ from edgert.quantization.lowering.weights import bias_factor, integer_weight, wi
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs, is_activation, is_weighted
 
 LOW, HIGH = -128, 127
-"""Activations are clipped to these, weights to ±127 (TensorRT's guide to quantized types)."""
+"""Range of stored activations; weights are within ±127 (TensorRT's guide to quantized types)."""
 
 _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
-"""floor(|v| + 0.5) would round 0.49999997 up, because the sum is rounded first. With this, for every float32 v, the sum
-reaches the next integer exactly when |v| is a half or more above the last."""
+"""Summand for rounding: floor(|v| + 0.5) would round 0.49999997 up, as the sum is rounded first. With this summand it
+reaches the next integer exactly when the fraction of |v| is a half or more, for every float32."""
 
 _FLOAT, _FLOAT16 = 1, 10  # TensorProto.DataType, which the ONNX standard fixes
 
 
-def away(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def round_half_away(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the nearest integers, halves away from zero."""
     whole = np.trunc(values)
     rounded: npt.NDArray[np.float64] = np.where(np.abs(values - whole) >= 0.5, whole + np.sign(values), whole)
@@ -41,14 +41,14 @@ def add_steps(builder: Builder, tensor: str, scale: np.float32, wanted: str, *, 
     """Add nodes that turn a tensor into its integers, held in float32; NaN stays NaN.
 
     Args:
-        builder: of the emulated graph.
-        tensor: the tensor to round.
-        scale: of one step; 1 for a tensor that is in steps already.
-        wanted: the name to start from for new tensors.
-        positive: the tensor is never negative, which saves half the work.
+        builder: builder of the emulated graph.
+        tensor: name of the tensor to round.
+        scale: value of one step; 1 for a tensor that is in steps already.
+        wanted: prefix of the names of new tensors.
+        positive: whether the tensor is never negative, which saves half the work.
 
     Returns:
-        The name of the result, like ``wanted``.
+        Name of the result, like ``wanted``.
     """
 
     def add(op: str, inputs: list[str], end: str) -> str:
@@ -67,29 +67,24 @@ def add_steps(builder: Builder, tensor: str, scale: np.float32, wanted: str, *, 
 
 
 def add_values(builder: Builder, steps: str, scale: np.float32 | npt.NDArray[np.float32], output: str) -> str:
-    """Add the product of steps and their scale, as ``output``."""
+    """Add the product of integers and their scale, as ``output``; return ``output``."""
     factor = builder.share_constant(np.asarray(scale, np.float32), f"{output}_scale")
     return builder.add("Mul", [steps, factor], output)
 
 
 def add_fp16(builder: Builder, tensor: str, output: str) -> str:
-    """Add the rounding of a tensor to float16, halves to even, as ``output``; too large values become infinite."""
+    """Add the rounding of a tensor to float16 as ``output``; too large values become infinite. Return ``output``."""
     short = builder.add("Cast", [tensor], builder.name(f"{output}_fp16"), {"to": _FLOAT16})
     return builder.add("Cast", [short], output, {"to": _FLOAT})
 
 
-# How a DLA would run each node: in INT8, in FP16, or not at all.
-#
-# The scheme holds the verdict of the rules of :mod:`dla` on every node, its parameters and its neighbors.
-
 Mode = Literal["int8", "lookup", "fp16", "float", "moved"]
-"""``int8``: integers in, integers out. ``lookup``: integers in and out, computed in FP16 in between. ``fp16``: in FP16,
-because it was asked to be or because a DLA has it in nothing else. ``float``: not on the DLA. ``moved``: values pass as
-they are."""
+"""Execution of a node on a DLA. ``int8``: on integers. ``lookup``: integers in and out, computed in FP16. ``fp16``: in
+FP16, because it is kept or has no other form. ``float``: not on the DLA. ``moved``: values are only moved."""
 
 
-def modes(graph: Graph, scheme: Scheme) -> Mapping[str, Mode]:
-    """Return node name → how it runs, for every node."""
+def execution_modes(graph: Graph, scheme: Scheme) -> Mapping[str, Mode]:
+    """Return the mode of every node by name, from the verdicts of :mod:`dla` in the scheme."""
     kept = frozenset(name for unit in scheme.kept for name in unit.nodes)
     able = frozenset(name for point in scheme.points.values() for name in point.readers)
 
@@ -106,12 +101,8 @@ def modes(graph: Graph, scheme: Scheme) -> Mapping[str, Mode]:
     return {node.name: mode(node) for node in graph.nodes}
 
 
-def unrounded(graph: Graph, scheme: Scheme, mode: Mapping[str, Mode]) -> frozenset[str]:
-    """Return the tensors inside fused units, which are never rounded.
-
-    The next node is the only reader of a convolution or addition and runs in the same kernel, so it sees the exact
-    values.
-    """
+def unrounded_tensors(graph: Graph, scheme: Scheme, mode: Mapping[str, Mode]) -> frozenset[str]:
+    """Return the tensors inside fused units, which the same kernel reads before they are rounded."""
     units = {name: unit.name for unit in (*scheme.units, *scheme.kept) for name in unit.nodes}
     found = set()
     for node in graph.nodes:
@@ -124,17 +115,17 @@ def unrounded(graph: Graph, scheme: Scheme, mode: Mapping[str, Mode]) -> frozens
 
 
 Kind = Literal["int8", "fp16", "real"]
-"""How a DLA, or what runs beside it, keeps a tensor; ``real`` is float32."""
+"""Type in which a tensor is stored; ``real`` is float32, outside the DLA."""
 
 
 class Tensors:
-    """The forms of tensors, each made once, when it is first read.
+    """Forms of tensors in the emulated graph, each added when it is first read.
 
     Args:
-        graph: the float graph.
-        builder: of the emulated graph.
-        scales: tensor → value of one step.
-        unrounded: tensors that the next node reads as they were computed.
+        graph: float graph.
+        builder: builder of the emulated graph.
+        scales: function that returns the value of one step of a tensor.
+        unrounded: tensors that are read unrounded.
     """
 
     def __init__(
@@ -148,42 +139,42 @@ class Tensors:
         self._made: dict[tuple[str, str], str] = {}
 
     def kind(self, name: str) -> Kind:
-        """Return how a tensor is stored; a fed one is ``real``."""
+        """Return the type in which a tensor is stored; a fed one is ``real``."""
         return self._kinds.get(name, "real")
 
-    def place(self, name: str, kind: Kind) -> str:
-        """Return the name under which a node writes an output that will be stored as ``kind``."""
+    def output_name(self, name: str, kind: Kind) -> str:
+        """Return the name under which a node writes an output that is stored as ``kind``."""
         self._kinds[name] = kind
         public = kind == "int8" and name in self._visible
         self._computed[name] = self._builder.name(f"{name}_raw") if public else name
         return self._computed[name]
 
     def set_steps(self, name: str, steps: str) -> None:
-        """Record that a tensor exists as integers only."""
+        """Record the integers of a tensor that exists in no other form."""
         self._kinds[name] = "int8"
         self._made[name, "int8"] = steps
 
-    def close(self, name: str) -> None:
-        """Make sure that a tensor seen from outside exists under its own name."""
+    def expose(self, name: str) -> None:
+        """Add the form with its own name of a tensor that the graph returns or a body reads."""
         if self.kind(name) == "int8" and name in self._visible:
-            self.outside(name)
+            self.float_operand(name)
 
     def steps(self, name: str) -> str:
         """Return the integers of a tensor."""
-        return self._form(name, "int8", lambda: self.rounded(self._computed[name], self._scale(name), name))
+        return self._form(name, "int8", lambda: self.add_rounding(self._computed[name], self._scale(name), name))
 
     def steps_at(self, name: str, scale: np.float32) -> str:
-        """Return the integers at a coarser scale, from those at the tensor's own."""
+        """Return the integers of a tensor at a coarser scale, rounded from those at its own."""
         if scale == self._scale(name):
             return self.steps(name)
-        return self._form(name, f"int8 at {scale}", lambda: self.rounded(self.from_steps(name), scale, name))
+        return self._form(name, f"int8 at {scale}", lambda: self.add_rounding(self.from_steps(name), scale, name))
 
-    def rounded(self, source: str, scale: np.float32, name: str) -> str:
-        """Return integers of some form of a tensor."""
+    def add_rounding(self, source: str, scale: np.float32, name: str) -> str:
+        """Add the rounding of a form of a tensor; return its integers."""
         return add_steps(self._builder, source, scale, f"{name}_int8", positive=name in self._positive)
 
     def from_steps(self, name: str) -> str:
-        """Return the values of the integers, however the tensor is stored."""
+        """Return the values of a tensor's integers."""
 
         def make() -> str:
             output = self._builder.name(f"{name}_from_int8")
@@ -191,26 +182,26 @@ class Tensors:
 
         return self._form(name, "values", make)
 
-    def inside(self, name: str) -> str:
-        """Return what an INT8 node reads that does not work on integers themselves."""
+    def int8_operand(self, name: str) -> str:
+        """Return the tensor that an INT8 node reads if it does not work on integers."""
         return self._computed[name] if name in self._unrounded else self.from_steps(name)
 
-    def outside(self, name: str) -> str:
-        """Return what a node outside the DLA reads: an INT8 node writes its result in FP16 for it."""
-        return self.fp16(name) if self.kind(name) == "int8" else self._computed[name]
+    def float_operand(self, name: str) -> str:
+        """Return the tensor that a node outside the DLA reads, FP16 where an INT8 node writes it."""
+        return self.fp16_operand(name) if self.kind(name) == "int8" else self._computed[name]
 
-    def fp16(self, name: str) -> str:
-        """Return what a node in FP16 reads, unrounded within a fused unit."""
+    def fp16_operand(self, name: str) -> str:
+        """Return the tensor that an FP16 node reads, unrounded within a fused unit."""
         if name in self._unrounded or self.kind(name) == "fp16":
             return self._computed[name]
         return self._fp16(name, self._computed.get(name) or self.from_steps(name))
 
-    def fp16_from_steps(self, name: str) -> str:
-        """Return what a node reads that is computed in FP16 among INT8 ones."""
+    def fp16_operand_from_steps(self, name: str) -> str:
+        """Return the tensor that a ``lookup`` node reads."""
         return self._computed[name] if self.kind(name) == "fp16" else self._fp16(name, self.from_steps(name))
 
     def _fp16(self, name: str, source: str) -> str:
-        """Return the float16 form; of its sources, computed and stored, the first keeps the tensor's name outside."""
+        """Return the float16 form of ``source``, under the tensor's own name where that is visible and unused."""
 
         def make() -> str:
             public = self.kind(name) == "int8" and name in self._visible and self._computed.get(name, source) == source
@@ -224,49 +215,48 @@ class Tensors:
         return self._made[name, form]
 
 
-# The graph of all nodes.
-
 _EXACT = of_values("picked") | {"Relu"}
-"""On integers of one scale these give integers of that scale."""
+"""Operators that make integers of the same scale from integers."""
 
 _AVERAGING = frozenset({"AveragePool", "Resize"})
-"""On integers of one scale these give fractions, which are rounded as they are: exact halves stay exact halves."""
+"""Operators that make fractions from integers, which are rounded before they are scaled, so that halves stay exact."""
 
 
 def emulate_dla(
     graph: Graph, scheme: Scheme, amax: Amax, *, per_channel: bool = True, rounded: Mapping[str, Array] = {}
 ) -> Graph:
-    """Return the graph with every float32 tensor as a DLA would have it; what no DLA can run stays float32.
+    """Return the graph with every float32 tensor as a DLA would compute it; what no DLA can run stays float32.
 
     INT8 nodes work on integers, held in float32: sums of products are exact up to 2**24. A fused activation or residual
-    addition sees them unrounded. Results are rounded once, halves away from zero, and clipped to -128 and 127. Units
-    that the scheme keeps compute on values rounded to float16, with float32 sums. Outputs of INT8 nodes to other nodes
-    and to the graph are rounded to float16. Run it unfused: :class:`~edgert.backend.ort.Function` with ``fused=False``.
+    addition reads them unrounded. Results are rounded once, halves away from zero, and clipped to -128 and 127. Kept
+    units compute on values rounded to float16, with float32 sums. Results of INT8 nodes are rounded to float16 for all
+    other nodes and for the graph's outputs. Run the graph unfused: :class:`~edgert.backend.ort.Function` with
+    ``fused=False``.
 
-    Graph inputs and outputs keep their names. The output of every weighted node keeps its name too. It holds the result
-    before rounding, or, where it is a graph output, that result in float16.
+    Graph inputs and outputs keep their names, and so does the output of every weighted node. It holds the result before
+    rounding or, where it is a graph output, that result in float16.
 
     Args:
-        graph: of a prepared model, or one with the same names and other values.
-        scheme: for target ``dla``; its kept units are the FP16 islands.
-        amax: threshold of the tensors that share a scale.
-        per_channel: one scale per output channel of a weight, else one per weight.
-        rounded: weight name → int8 values of its shape decided elsewhere, for the scales of
-            :func:`~edgert.quantization.lowering.weights.weight_scales`.
+        graph: graph of a prepared model, or one with the same names and other values.
+        scheme: scheme for target ``dla``; its kept units run in FP16.
+        amax: function that returns the threshold of tensors that share a scale.
+        per_channel: whether each output channel of a weight has its own scale.
+        rounded: int8 values by weight name, for the scales of
+            :func:`~edgert.quantization.lowering.weights.weight_scales`; other weights are rounded to nearest.
 
     Raises:
         ValueError: the scheme is for another target.
     """
     if scheme.target != "dla":
         raise ValueError(f"a scheme for a DLA is needed, this one is for {scheme.target!r}")
-    form = _Form(graph, scheme, amax, per_channel, rounded)
+    form = _Emitter(graph, scheme, amax, per_channel, rounded)
     for node in graph.nodes:
         form.add(node)
     return form.builder.finish()
 
 
-class _Form:
-    """Emitter of node after node, each with the forms of its inputs that it reads."""
+class _Emitter:
+    """Emitter of the nodes in order, each with the forms of its inputs."""
 
     def __init__(
         self, graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]
@@ -274,38 +264,38 @@ class _Form:
         self.builder = Builder(graph)
         self._graph, self._per_channel, self._rounded = graph, per_channel, rounded
         self._scales = DlaScales(graph, scheme, amax)
-        self._mode = modes(graph, scheme)
-        self._unrounded = unrounded(graph, scheme, self._mode)
+        self._mode = execution_modes(graph, scheme)
+        self._unrounded = unrounded_tensors(graph, scheme, self._mode)
         self._able = frozenset(name for point in scheme.points.values() for name in point.readers)
         self._tensors = Tensors(graph, self.builder, self._scales.__getitem__, self._unrounded)
 
     def add(self, node: Node) -> None:
-        """Emit a node, with whatever its inputs and outputs need around it."""
+        """Emit a node, and the conversions of its inputs and outputs."""
         mode = self._mode[node.name]
         if mode == "float":
-            self._emit(node, self._tensors.outside, "real")
+            self._emit(node, self._tensors.float_operand, "real")
         elif mode == "moved":
             self._move(node)
         elif mode == "fp16":
-            self._add_fp16(self._in_fp16(node), self._tensors.fp16, "fp16")
+            self._add_fp16(self._in_fp16(node), self._tensors.fp16_operand, "fp16")
         elif mode == "lookup":
-            self._add_fp16(node, self._tensors.fp16_from_steps, "int8")
+            self._add_fp16(node, self._tensors.fp16_operand_from_steps, "int8")
         elif is_weighted(self._graph, node) and all(name in self._graph.constants for name in node.inputs[2:] if name):
             self._add_weighted(node)
         else:
             self._add_integer(node)
         for name in data_outputs(self._graph, node):
-            self._tensors.close(name)
+            self._tensors.expose(name)
 
     def _emit(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
         """Emit the node on one form of its inputs; its outputs are stored as ``kind``."""
         floats = data_outputs(self._graph, node)
-        outputs = [self._tensors.place(name, kind) if name in floats else name for name in node.outputs]
+        outputs = [self._tensors.output_name(name, kind) if name in floats else name for name in node.outputs]
         self._append(node, read, outputs)
 
     def _append(self, node: Node, read: Callable[[str], str], outputs: list[str]) -> None:
         data: Collection[str] = data_inputs(self._graph, node)
-        if self._mode[node.name] == "float":  # may read float32 tensors in any place
+        if self._mode[node.name] == "float":  # reads float32 tensors at any position
             data = [name for name in node.inputs if is_activation(self._graph, name)]
         inputs = tuple(read(name) if name in data else name for name in node.inputs)
         self.builder.nodes.append(replace(node, inputs=inputs, outputs=tuple(outputs)))
@@ -313,9 +303,9 @@ class _Form:
     def _move(self, node: Node) -> None:
         (source,) = data_inputs(self._graph, node)
         if self._tensors.kind(source) != "int8":
-            self._emit(node, self._tensors.outside, self._tensors.kind(source))
+            self._emit(node, self._tensors.float_operand, self._tensors.kind(source))
         elif node.name not in self._able:
-            self._emit(node, self._tensors.outside, "fp16")
+            self._emit(node, self._tensors.float_operand, "fp16")
         elif self._has_one_scale(node):
             self._add_exact(node)
         else:
@@ -328,7 +318,7 @@ class _Form:
     def _add_integer(self, node: Node) -> None:
         """Emit a node without weights, on integers where all its operands have one scale, else on real values."""
         data = data_inputs(self._graph, node)
-        alone = node.op in _AVERAGING or about(node.op).kind == "reduction"  # further inputs are parameters
+        alone = node.op in _AVERAGING or about(node.op).kind == "reduction"  # other inputs are parameters
         if self._unrounded.isdisjoint(data) and (alone or set(filter(None, node.inputs)) <= set(data)):
             if node.op in _EXACT | _AVERAGING and self._has_one_scale(node):
                 return self._add_exact(node)
@@ -336,9 +326,9 @@ class _Form:
                 common = max((self._scales[name] for name in node.inputs), key=float)
                 total = self.builder.name(f"{node.outputs[0]}_sum")
                 self._append(node, lambda name: self._tensors.steps_at(name, common), [total])
-                add_values(self.builder, total, common, self._tensors.place(node.outputs[0], "int8"))
+                add_values(self.builder, total, common, self._tensors.output_name(node.outputs[0], "int8"))
                 return None
-        return self._emit(node, self._tensors.inside, "int8")
+        return self._emit(node, self._tensors.int8_operand, "int8")
 
     def _add_exact(self, node: Node) -> None:
         """Emit the node on integers, to integers of the same scale."""
@@ -348,14 +338,14 @@ class _Form:
         for name, steps in zip(node.outputs, outputs, strict=True):
             if name in floats:
                 fractional = node.op in _AVERAGING and self._mode[node.name] == "int8"
-                found = self._tensors.rounded(steps, np.float32(1), name) if fractional else steps
+                found = self._tensors.add_rounding(steps, np.float32(1), name) if fractional else steps
                 self._tensors.set_steps(name, found)
 
     def _add_weighted(self, node: Node) -> None:
         """Emit products of integers, their sum with the bias, and the value that the sum represents.
 
-        The bias is rounded to multiples of the input's scale times the weight's, as int32 would hold it. Int32
-        overflows where weights are tiny beside their bias; this graph does not.
+        The bias is rounded to steps of the input's scale times the weight's, as in int32. Int32 would overflow for
+        weights that are tiny beside their bias; this graph does not.
         """
         weight = integer_weight(self._graph, node, self._per_channel, self._rounded)
         values = weight.values.astype(np.float32)
@@ -364,13 +354,13 @@ class _Form:
         attributes: Mapping[str, Any] = node.attributes
         if name := "".join(node.inputs[2:3]):
             exact = self._graph.constants[name].astype(np.float64) * bias_factor(node) / steps.astype(np.float64)
-            inputs.append(self.builder.share_constant(away(exact).astype(np.float32), f"{name}_int32"))
+            inputs.append(self.builder.share_constant(round_half_away(exact).astype(np.float32), f"{name}_int32"))
             attributes = with_plain_bias(node)
-        if steps.ndim and about(node.op).kind == "conv":  # a channel's value stands before the spatial dimensions
+        if steps.ndim and about(node.op).kind == "conv":  # channels come before the spatial dimensions
             steps = steps.reshape([-1, *[1] * (values.ndim - 2)])
         total = self.builder.name(f"{node.outputs[0]}_sum")
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=(total,), attributes=attributes))
-        add_values(self.builder, total, steps, self._tensors.place(node.outputs[0], "int8"))
+        add_values(self.builder, total, steps, self._tensors.output_name(node.outputs[0], "int8"))
 
     def _add_fp16(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
         """Emit a node on float16 values, its results rounded to float16 unless the next node is fused with it."""
@@ -381,7 +371,7 @@ class _Form:
         self._append(node, read, outputs)
         for name, exact in zip(node.outputs, outputs, strict=True):
             if name in floats:
-                add_fp16(self.builder, exact, self._tensors.place(name, kind))
+                add_fp16(self.builder, exact, self._tensors.output_name(name, kind))
         return None
 
     def _in_fp16(self, node: Node) -> Node:

@@ -1,14 +1,12 @@
-"""The Q/DQ form of a graph for each target, ONNX Runtime's included, from a scheme and its ranges.
+"""Q/DQ form of a graph for each target, from a scheme and its ranges, and the form for ONNX Runtime.
 
-ONNX Runtime turns DQ → node → Q into one integer kernel. It takes a Relu between the node and the Q into that kernel
-only when the zero point is the smallest stored value. With 128, as signed values need it in uint8, the whole group
-stays in floating point (``IsClipMadeRedundantByQ`` in its qdq_util.cc). So the Relu is done behind the Q here, as a
-Clip of the stored integers: the same numbers, and the kernel is formed.
+ONNX Runtime turns DQ → node → Q into one integer kernel. A Relu between node and Q joins the kernel only when the zero
+point is the smallest stored value. With 128, which uint8 needs for signed values, all of them stay in floating point
+(``IsClipMadeRedundantByQ`` in its qdq_util.cc). So the Relu becomes a Clip of the stored integers behind the Q.
 
-A Max of one input, which does nothing, keeps ONNX Runtime from two things. It moves a Q from behind a MaxPool in front
-of it, where the float kernel is many times faster than the integer one. And it rounds the float weights of a Conv,
-ConvTranspose or Gemm behind a DQ by itself, with one scale for all channels (weight_bias_quantization.cc). A node left
-in floating point must not be rounded so.
+A Max of one input, which does nothing, stops two optimizations of ONNX Runtime. One moves a Q before a MaxPool, whose
+integer kernel is many times slower than the float one. The other rounds float weights of a Conv, ConvTranspose or Gemm
+behind a DQ, with one scale for all channels (weight_bias_quantization.cc).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,11 +30,11 @@ Activation = Literal["symmetric", "unsigned", "affine"]
 Span = Callable[[tuple[str, ...]], tuple[float, float]]
 
 _STEPS = 255
-"""Steps of 8 bits whose zero point is the smallest of them."""
+"""Number of steps of 8 bits with the smallest one as zero point."""
 _DEAD = 2.0**-60
-"""Values in less than this come from layers that are dead; steps of theirs times those of weights are 0 in float32."""
+"""Smallest range of a live layer; the product of smaller scales with those of weights is 0 in float32."""
 _OPSET = 13
-"""The first in which DequantizeLinear takes one scale per channel."""
+"""First opset in which DequantizeLinear takes one scale per channel."""
 
 
 def lower(
@@ -51,27 +49,27 @@ def lower(
     rounded: Mapping[str, Array] = {},
     span: Span | None = None,
 ) -> Graph:
-    """Return the graph with integer weights, and activations rounded where the scheme puts a point.
+    """Return the graph with integer weights, and with activations rounded at the points of the scheme.
 
-    Graph inputs and outputs keep their names, as does the output of every weighted node, in front of its rounding. A
-    rounded tensor ``x`` is stored as ``x_quantized`` and read as ``x_dequantized``. Where nothing computes ``x`` itself
-    in floating point any more, the tensor read is called ``x``.
+    Graph inputs and outputs keep their names, and so does the output of every weighted node, before its rounding. A
+    rounded tensor ``x`` is stored as ``x_quantized`` and read as ``x_dequantized``, or as ``x`` where nothing computes
+    ``x`` in floating point any more.
 
     Args:
-        graph: the one the scheme was made for, or one with the same names and other values.
-        scheme: what becomes INT8, and for which target.
-        amax: threshold of the tensors that share a scale: values beyond it are clipped.
-        storage: how ONNX Runtime's form stores activations. ``uint8`` has zero point 128 and represents the same
-            numbers as ``int8``; x86 multiplies uint8 by int8. TensorRT's forms are int8.
-        activation: ``unsigned`` gives uint8 tensors that are never negative all 255 steps, zero point 0, where TensorRT
-            has 127. ``affine`` gives every tensor all of them, between its own ends, as ONNX Runtime's quantizer does;
-            it needs ``span``. ONNX Runtime's form only.
-        per_channel: one scale per output channel of a weight, else one per weight.
-        aligned: adds channels of zeros where that lets ONNX Runtime use its fast kernels (see :func:`align`): the same
-            numbers, but inner tensors are wider than in ``graph``.
-        rounded: weight name → int8 values of its shape decided elsewhere, for the scales of
-            :func:`~edgert.quantization.lowering.weights.weight_scales`.
-        span: smallest and largest value of the tensors that share a scale.
+        graph: graph of the scheme, or one with the same names and other values.
+        scheme: scheme that states what becomes INT8, and for which target.
+        amax: function that returns the threshold of tensors that share a scale, beyond which values are clipped.
+        storage: stored type of activations for ONNX Runtime. ``uint8`` has zero point 128 and holds the same values as
+            ``int8``; x86 multiplies uint8 by int8. TensorRT's forms are int8.
+        activation: range of activations for ONNX Runtime. ``unsigned`` gives tensors that are never negative all 255
+            steps, where TensorRT has 127. ``affine`` gives them to every tensor, from its smallest to its largest
+            value, as ONNX Runtime's quantizer does; it needs ``span``.
+        per_channel: whether each output channel of a weight has its own scale.
+        aligned: whether to add channels of zeros for fast kernels of ONNX Runtime (:func:`align_channels`); inner
+            tensors are then wider than in ``graph``.
+        rounded: int8 values by weight name, for the scales of
+            :func:`~edgert.quantization.lowering.weights.weight_scales`; other weights are rounded to nearest.
+        span: function that returns the smallest and largest value of tensors that share a scale.
 
     Raises:
         ValueError: ``affine`` without ``span``.
@@ -81,15 +79,15 @@ def lower(
         raise ModelError(
             f"opset {graph.opset} cannot hold one weight scale per channel",
             why=f"DequantizeLinear takes them from opset {_OPSET} on",
-            fix="convert the model first (prepare does)",
+            fix="convert the model first (edgert.quantization.calibrated.prepare)",
         )
     if scheme.target == "ort":
         if activation == "affine" and span is None:
             raise ValueError("affine storage needs the smallest and largest values: span")
         if aligned:
-            graph, rounded = align(graph, rounded)
+            graph, rounded = align_channels(graph, rounded)
         stored = roundings(graph, scheme, amax, storage, activation, span)
-        return lower_ort(graph, absorb(graph, scheme, stored), stored, per_channel, rounded)
+        return lower_ort(graph, absorb_clips(graph, scheme, stored), stored, per_channel, rounded)
     return lower_trt(graph, scheme, amax, per_channel, rounded)
 
 
@@ -102,26 +100,26 @@ def with_biases(
     per_channel: bool,
     rounded: Mapping[str, Array],
 ) -> Graph:
-    """Return a lowered graph with other biases: only their nodes are written again.
+    """Return a lowered graph with other biases; only their nodes are replaced.
 
     Args:
-        lowered: what :func:`lower` made of ``before``.
-        before: the float graph that was lowered.
-        after: the same nodes as ``before``, some with another stored bias.
-        scheme: as ``lowered`` was made with.
-        stored: how each rounded tensor is stored where biases are integers (:func:`roundings`); empty for TensorRT's
-            forms, whose biases are float.
-        per_channel: as ``lowered`` was made with.
-        rounded: likewise.
+        lowered: result of :func:`lower` for ``before``.
+        before: float graph that was lowered.
+        after: float graph with the same nodes, some with another stored bias.
+        scheme: scheme of ``lowered``.
+        stored: rounding of each tensor where biases are integers (:func:`roundings`); empty for TensorRT's forms, whose
+            biases are float.
+        per_channel: as for ``lowered``.
+        rounded: as for ``lowered``.
     """
-    form = _Form(after, scheme, stored, per_channel, rounded, lowered)
+    form = _OrtEmitter(after, scheme, stored, per_channel, rounded, lowered)
     changed = {new.name: (old, new) for old, new in zip(before.nodes, after.nodes, strict=True) if new is not old}
     for node in lowered.nodes:
         if node.name in changed:
             old, new = changed[node.name]
             slots = zip_longest(node.inputs, old.inputs, new.inputs, fillvalue="")
             inputs = [given if name == former else name for given, former, name in slots]
-            if stored and new.name in scheme.weighted:  # the weights, too: their scales may have grown with the bias
+            if stored and new.name in scheme.weighted:  # scales of weights may have grown with the bias
                 inputs[1:] = form.parameters(new)
             node = replace(node, inputs=tuple(inputs), attributes=new.attributes)
         form.builder.nodes.append(node)
@@ -130,21 +128,18 @@ def with_biases(
     return replace(made, nodes=needed(made.nodes, made.output_names))
 
 
-# How ONNX Runtime's form stores each tensor: type, zero point, scale.
-
-
 def roundings(
     graph: Graph, scheme: Scheme, amax: Amax, storage: Storage, activation: Activation, span: Span | None = None
 ) -> Mapping[str, weights.Rounding]:
-    """Return tensor of a point → how it is stored.
+    """Return the rounding of each point's tensor by name, in the form for ONNX Runtime.
 
     Args:
-        graph: the float graph.
-        scheme: its points and groups.
-        amax: threshold of the tensors that share a scale.
-        storage: as :func:`lower` takes it.
-        activation: likewise.
-        span: the smallest and largest value of the tensors that share a scale; ``affine`` needs it.
+        graph: float graph.
+        scheme: scheme with points and groups.
+        amax: function that returns the threshold of tensors that share a scale.
+        storage: stored type of activations, see :func:`lower`.
+        activation: range of activations, see there.
+        span: function that returns the smallest and largest value of tensors that share a scale, for ``affine``.
     """
     positive = non_negative(graph) if activation == "unsigned" else frozenset()
     found = {}
@@ -152,9 +147,9 @@ def roundings(
         group = scheme.groups[name]
         threshold = np.float32(point.amax or amax(group))
         if activation == "affine" and not point.amax:
-            assert span is not None  # lower() asks for it
+            assert span is not None  # lower() checks it
             scale, zero = _affine(threshold, span(group))
-        elif point.amax or set(group) <= positive:  # what is known is a sigmoid's, which TensorRT does not round
+        elif point.amax or set(group) <= positive:  # point.amax is that of a sigmoid
             scale, zero = threshold / np.float32(_STEPS), 0
         else:
             scale, zero = threshold / np.float32(weights.LIMIT), 128
@@ -163,19 +158,19 @@ def roundings(
 
 
 def _affine(threshold: np.float32, span: tuple[float, float]) -> tuple[np.float32, int]:
-    """Return scale and zero point that use all 255 steps; zero is stored exactly, wherever it lies in the range."""
+    """Return scale and zero point that use all 255 steps; zero is stored exactly."""
     low = max(-float(threshold), min(0.0, span[0]))
     high = min(float(threshold), max(0.0, span[1]))
-    if high - low < _DEAD:  # a tensor of zeros, or as good as that
+    if high - low < _DEAD:  # a tensor of zeros or nearly so
         low, high = -float(threshold), float(threshold)
     scale = np.float32((high - low) / _STEPS)
     return scale, int(np.clip(np.rint(-low / scale), 0, _STEPS))
 
 
-def absorb(graph: Graph, scheme: Scheme, stored: Mapping[str, weights.Rounding]) -> Scheme:
-    """Return the scheme without roundings in front of a Relu or Clip that the Q behind it makes redundant.
+def absorb_clips(graph: Graph, scheme: Scheme, stored: Mapping[str, weights.Rounding]) -> Scheme:
+    """Return the scheme without points before a Relu or Clip that the Q behind makes redundant.
 
-    The Q saturates at the same bounds, as its zero point is the smallest stored value. ONNX Runtime then fuses node,
+    The Q clips to the same bounds, since its zero point is the smallest stored value. ONNX Runtime then fuses node,
     Relu and Q.
     """
     points, direct = dict(scheme.points), set(scheme.direct)
@@ -201,22 +196,19 @@ def lower_ort(
     per_channel: bool,
     rounded: Mapping[str, Array],
 ) -> Graph:
-    """Lower for ONNX Runtime; ``stored`` has the rounding of each point.
-
-    See :func:`edgert.quantization.lowering.lower.lower`.
-    """
-    form = _Form(graph, scheme, stored, per_channel, rounded)
+    """Return the form of :func:`lower` for ONNX Runtime; ``stored`` has the rounding of each point."""
+    form = _OrtEmitter(graph, scheme, stored, per_channel, rounded)
     for spec in graph.inputs:
         form.computed(spec.name, spec.name)
     for node in graph.nodes:
         form.add(node)
     for spec in graph.outputs:
-        form.give_out(spec.name)
+        form.restore_output(spec.name)
     return form.builder.finish()
 
 
-class _Form:
-    """Emitter of nodes in order, with the forms in which each tensor exists: as computed, stored, read back."""
+class _OrtEmitter:
+    """Emitter of the nodes in order, with the forms of each tensor: computed, stored and dequantized."""
 
     def __init__(
         self,
@@ -237,37 +229,37 @@ class _Form:
         self._computed: set[str] = set()
 
     def add(self, node: Node) -> None:
-        """Emit a node in the form that the scheme has for it."""
+        """Emit a node in its form."""
         if node.name in self._scheme.direct:
             self._add_direct(node)
             return
-        inputs = [self._value(name) for name in node.inputs]
+        inputs = [self._float_name(name) for name in node.inputs]
         if node.name in self._scheme.weighted:
             inputs[1:] = self.parameters(node)
         if node.op in WEIGHTED and node.inputs[0] in self._stored and self._stays_float(node):
-            inputs[0] = self._held(inputs[0], node.inputs[0])
-        outputs = weights.outputs_of(self.builder, self._scheme, node)
+            inputs[0] = self._behind_max(inputs[0], node.inputs[0])
+        outputs = weights.raw_output_names(self.builder, self._scheme, node)
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
         for raw, name in zip(outputs, node.outputs, strict=True):
             self.computed(raw, name)
 
     def computed(self, raw: str, name: str) -> None:
-        """Record a tensor that exists in floating point as ``raw``, and add its Q where it has a point."""
+        """Record that a tensor exists in floating point as ``raw``, and add its Q where it has a point."""
         if name in self._scheme.points:
             stored = self.builder.name(f"{name}_quantized")
             maker = self._graph.producers.get(name)
-            source = self._held(raw, name) if maker is not None and maker.op == "MaxPool" else raw
+            source = self._behind_max(raw, name) if maker is not None and maker.op == "MaxPool" else raw
             self._stored[name] = self._roundings[name].quantize(self.builder, source, stored, self._labels[name])
             if raw == name:
                 self._computed.add(name)
 
-    def give_out(self, name: str) -> None:
-        """Read back a graph output that exists only as integers so far."""
+    def restore_output(self, name: str) -> None:
+        """Dequantize a graph output that exists as integers only."""
         if name not in self._computed:
-            self._value(name)
+            self._float_name(name)
 
-    def _held(self, raw: str, name: str) -> str:
-        """Return the tensor behind a Max of its own."""
+    def _behind_max(self, raw: str, name: str) -> str:
+        """Return the tensor behind a Max, which is added once."""
         if raw not in self._holds:
             self._holds[raw] = self.builder.add("Max", [raw], self.builder.name(f"{name}_held"))
         return self._holds[raw]
@@ -288,8 +280,8 @@ class _Form:
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
         self._stored.update(zip(node.outputs, outputs, strict=True))
 
-    def _value(self, name: str) -> str:
-        """Return the name of the tensor to read in floating point; its own name where that is free."""
+    def _float_name(self, name: str) -> str:
+        """Return the name of a tensor in floating point, which is dequantized if needed."""
         if name not in self._stored:
             return name
         if name not in self._read:
@@ -315,14 +307,14 @@ class _Form:
     def _stays_float(self, node: Node) -> bool:
         """Return whether a weighted node runs in floating point: by the scheme, or as a Conv with an unrounded output.
 
-        For such a Conv ONNX Runtime would restore the integers anew on every run: their values are stored instead.
+        ONNX Runtime would dequantize the weights of such a Conv in every run, so their values are stored.
         """
         if node.name not in self._scheme.weighted:
             return True
         return node.op == "Conv" and node.outputs[0] not in self._roundings
 
     def _weight(self, node: Node, step: float | None) -> weights.Weight:
-        """Return the weight as integers; its scales are grown for an integer bias where the input's step is given."""
+        """Return the weight as integers, with scales that fit an integer bias where the step of the input is given."""
         own = weights.integer_weight(self._graph, node, self._per_channel, self._rounded)
         if step is None or len(node.inputs) < 3:
             return own
@@ -333,24 +325,24 @@ class _Form:
         return replace(grown, values=np.where(same, own.values, grown.values))
 
 
-# Channels of zeros that nothing outside sees, added where that is faster.
+# Channels of zeros inside the network, added where that is faster.
 #
 # ONNX Runtime's fast integer convolutions take input channels in fours and depthwise channels in sixteens (MLAS,
-# convsym.cpp). Between convolutions the number of channels is free: a network with 58 of them computes the same
-# with 64, six of them with weights of zero, and does so faster.
+# convsym.cpp). A network with 58 channels between convolutions computes the same with 64, six of them with weights of
+# zero, and is faster.
 
 _DEPTHWISE = 16
 _DENSE = 4
 _MOST = 0.5
-"""Channels added per channel there is, at most: beyond that the added work costs more than it saves."""
+"""Largest number of channels added per existing channel; more would cost more work than they save."""
 
 _CHANNEL_BY_CHANNEL = ACTIVATIONS | COMBINING | of_kind("pool")
-"""What makes a finite number of a channel of zeros, without a look at others."""
+"""Operators that make finite values of a channel of zeros, without reading other channels."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """Tensors that must have the same channels, and the nodes around and between them."""
+class _ChannelGroup:
+    """Tensors that must have the same number of channels, and the nodes that make and read them."""
 
     channels: int
     tensors: tuple[str, ...]
@@ -358,17 +350,16 @@ class _Span:
     readers: tuple[Node, ...]
 
 
-def align(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[str, Array]]:
-    """Return the graph with channels of zeros added, and the rounded weights (name → values) widened to match.
+def align_channels(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[str, Array]]:
+    """Return the graph with channels of zeros added, and the rounded weights by name, widened to match.
 
-    Both are returned unchanged where there is nothing to add. Graph inputs and outputs stay; inner tensors and stored
-    weights keep their names and get wider. A tensor is widened where only convolutions and operators that treat each
-    channel alike make and read it.
+    Both are returned unchanged where there is nothing to add. Graph inputs and outputs stay. Inner tensors and stored
+    weights keep their names and get wider, where only convolutions and operators on single channels make and read them.
     """
     widened: dict[str, Array] = {}
     nodes = {node.name: node for node in graph.nodes}
     specs = dict(graph.specs)
-    for span in _spans(graph):
+    for span in _channel_groups(graph):
         depthwise = any(_is_depthwise(graph, node) for node in (*span.makers, *span.readers))
         added = -span.channels % (_DEPTHWISE if depthwise else _DENSE)
         if not 0 < added <= _MOST * span.channels or not _is_enclosed(graph, span):
@@ -392,7 +383,7 @@ def align(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[st
     return replace(graph, nodes=tuple(nodes[n.name] for n in graph.nodes), constants=constants, specs=specs), fitted
 
 
-def _spans(graph: Graph) -> Iterator[_Span]:
+def _channel_groups(graph: Graph) -> Iterator[_ChannelGroup]:
     sharing = Sharing()
     for node in graph.nodes:
         if _keeps_channels(graph, node):
@@ -405,14 +396,13 @@ def _spans(graph: Graph) -> Iterator[_Span]:
         if not channels and isinstance(found, int):
             makers = {graph.producers[name].name: graph.producers[name] for name in tensors}
             readers = {node.name: node for name in tensors for node in graph.consumers.get(name, ())}
-            yield _Span(found, tensors, tuple(makers.values()), tuple(readers.values()))
+            yield _ChannelGroup(found, tensors, tuple(makers.values()), tuple(readers.values()))
 
 
-def _is_enclosed(graph: Graph, span: _Span) -> bool:
-    """Return whether the tensors can be widened.
+def _is_enclosed(graph: Graph, span: _ChannelGroup) -> bool:
+    """Return whether only convolutions and operators on single channels make and read the tensors.
 
-    Only convolutions and operators that keep channels apart may make and read them. No other node may read the weights
-    and biases that get wider.
+    No other node may read weights and biases that get wider, either.
     """
     around = (*span.makers, *span.readers)
     between = [node for node in around if _keeps_channels(graph, node)]
@@ -424,8 +414,8 @@ def _is_enclosed(graph: Graph, span: _Span) -> bool:
     )
 
 
-def _stored(graph: Graph, span: _Span) -> Iterator[tuple[str, int]]:
-    """Yield the stored tensors that get wider, and along which dimension."""
+def _stored(graph: Graph, span: _ChannelGroup) -> Iterator[tuple[str, int]]:
+    """Yield (name, dimension) of the stored tensors that get wider."""
     for node in span.makers:
         if about(node.op).work == "conv":
             yield from ((name, 0) for name in node.inputs[1:] if name)
@@ -433,7 +423,7 @@ def _stored(graph: Graph, span: _Span) -> Iterator[tuple[str, int]]:
 
 
 def _keeps_channels(graph: Graph, node: Node) -> bool:
-    """Return whether a node's output channels are functions of the same channels of its inputs."""
+    """Return whether each output channel of a node depends on the same channel of its inputs only."""
     if _is_depthwise(graph, node):
         return True
     stored = (graph.constants[name] for name in node.inputs if name in graph.constants)
@@ -446,7 +436,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
 
 
 def _groups(graph: Graph, node: Node) -> int:
-    """Return the groups of a convolution whose weight and bias are stored; 0 for others."""
+    """Return the groups of a convolution with stored weight and bias; 0 for other nodes."""
     stored = is_weighted(graph, node) and all(name in graph.constants for name in node.inputs[1:] if name)
     return int(node.attributes.get("group", 1)) if stored and about(node.op).work == "conv" else 0
 

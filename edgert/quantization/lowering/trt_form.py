@@ -1,7 +1,7 @@
-"""TensorRT's input: the Q/DQ form, or the float model with a calibration cache and the nodes that stay FP16.
+"""Input of TensorRT: the Q/DQ form, or a calibration cache and the nodes that stay FP16, for the float model.
 
-A DLA takes no Q/DQ with TensorRT <= 10. A cache's first line names the TensorRT and the algorithm. Each further line
-has a tensor and its scale, amax / 127, as the eight hexadecimal digits of a float32, most significant first.
+With TensorRT <= 10 a DLA takes no Q/DQ. The first line of a cache names the TensorRT and the algorithm. Each further
+line has a tensor and its scale, amax / 127, as the eight hexadecimal digits of a float32, most significant first.
 
 The number in the first line follows ``NV_TENSORRT_VERSION`` in NvInferRuntimeBase.h and NvInferVersion.h of the
 releases. The name ends at the last colon, as trtexec reads the file (samples/common/sampleEngines.cpp in
@@ -22,21 +22,21 @@ from edgert.graph import Graph, Model, read
 from edgert.graph.draft import Builder
 from edgert.graph.model import Array
 from edgert.quantization.calibration.ranges import RangeTable
-from edgert.quantization.lowering.weights import LIMIT, Rounding, integer_weight, outputs_of, store_dequantized
+from edgert.quantization.lowering.weights import LIMIT, Rounding, integer_weight, raw_output_names, store_dequantized
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, keeps_scale, layer_precisions
-from edgert.quantization.scheme.units import Scheme, calibrated, clip_behind, sharing
+from edgert.quantization.scheme.units import Scheme, clip_behind, scale_groups, tensors_to_calibrate
 
 Amax = Callable[[tuple[str, ...]], float]
 
 
 def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]) -> Graph:
-    """Lower for TensorRT: int8 with zero point 0 everywhere, weights as int8 behind a DQ, biases in float.
+    """Return the form for TensorRT: int8 with zero point 0, weights as int8 behind a DQ, biases in float.
 
-    See :func:`edgert.quantization.lowering.lower.lower`.
+    For arguments see :func:`edgert.quantization.lowering.lower.lower`.
     """
     builder = Builder(graph)
-    read: dict[tuple[str, str], str] = {}  # node and tensor → what the node reads of it
+    read: dict[tuple[str, str], str] = {}  # (node, tensor) → name under which the node reads the tensor
     weights: dict[tuple[str, int | None], str] = {}
 
     def round_tensor(raw: str, name: str) -> None:
@@ -60,27 +60,23 @@ def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, round
             if key not in weights:
                 weights[key] = store_dequantized(builder, found.values, found.scales, found.axis, node.inputs[1])
             inputs[1] = weights[key]
-        outputs = outputs_of(builder, scheme, node)
+        outputs = raw_output_names(builder, scheme, node)
         builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
         for raw, name in zip(outputs, node.outputs, strict=True):
             round_tensor(raw, name)
     return builder.finish()
 
 
-# The scale of every tensor on a DLA: one set of numbers for the calibration cache, the Q/DQ form and the emulation.
-
-
 class DlaScales:
-    """Tensor → scale, amax / 127 in float32; computed on first use.
+    """Scales of all tensors on a DLA by name, amax / 127 in float32, for the cache, the Q/DQ form and the emulation.
 
     A tensor that the Q/DQ form rounds has the scale it has there. That form leaves the others in FP16, but a
-    calibration cache names them too. They have the scale of the tensors they must share one with, or a range of their
-    own.
+    calibration cache names them too. They get the scale of tensors with which they must share it, or one of their own.
 
     Args:
-        graph: of a prepared model.
-        scheme: for target ``dla``.
-        amax: threshold of the tensors that share a scale.
+        graph: graph of a prepared model.
+        scheme: scheme for target ``dla``.
+        amax: function that returns the threshold of tensors that share a scale.
     """
 
     def __init__(self, graph: Graph, scheme: Scheme, amax: Amax) -> None:
@@ -98,7 +94,7 @@ class DlaScales:
         return self._known[tensor]
 
     def _rounded(self, tensor: str) -> float:
-        """Return the threshold that the Q/DQ form has for a tensor, 0 where it does not round it."""
+        """Return the threshold of a tensor in the Q/DQ form; 0 where it is not rounded."""
         point, group = self._scheme.points.get(tensor), self._scheme.groups.get(tensor)
         if point is None or not (point.amax or group):
             return 0.0
@@ -106,21 +102,21 @@ class DlaScales:
 
 
 def dla_scales(graph: Graph, scheme: Scheme, amax: Amax) -> Mapping[str, float]:
-    """Return the scales of all float32 tensors that depend on the inputs, in the order they are computed.
+    """Return the scales of all float32 tensors that depend on the inputs, by name, in order of execution.
 
     See :class:`DlaScales`.
     """
     scales = DlaScales(graph, scheme, amax)
-    return {name: float(scales[name]) for name in calibrated(graph)}
+    return {name: float(scales[name]) for name in tensors_to_calibrate(graph)}
 
 
 def dla_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """Return tensor → the tensors that must have its scale on a DLA, including itself."""
-    return sharing(graph, lambda node: not node.domain and keeps_scale(graph, node), calibrated(graph))
+    """Return the tensors that must have the scale of each tensor on a DLA, itself included."""
+    return scale_groups(graph, lambda node: not node.domain and keeps_scale(graph, node), tensors_to_calibrate(graph))
 
 
 _ALGORITHM = "EntropyCalibration2"
-"""The calibrator, as a cache names it, that a DLA is documented with."""
+"""Calibrator, as a cache names it, that the documentation of a DLA uses."""
 
 _HEADER = re.compile(r"TRT-([0-9]{1,9})-(\w+)")
 _DIGITS = re.compile(r"[0-9a-fA-F]{8}")
@@ -129,12 +125,12 @@ _UNWRITABLE = ("\n", "\r", "\0")
 
 @dataclass(frozen=True, slots=True)
 class CalibrationCache:
-    """The content of a cache.
+    """Content of a calibration cache.
 
     Attributes:
-        version: of the TensorRT it was made for, ``"10.3.0"``.
-        algorithm: the calibrator that the file names.
-        scales: tensor → scale, each exactly a float32.
+        version: version of TensorRT, ``"10.3.0"``.
+        algorithm: calibrator that the cache names.
+        scales: scales by tensor, each exactly a float32.
     """
 
     version: str
@@ -143,22 +139,22 @@ class CalibrationCache:
 
 
 def write_cache(scales: Mapping[str, float], version: str) -> str:
-    """Return the cache's text, one line per tensor in the order given; scales are rounded to float32.
+    """Return the text of a cache, one line per tensor in the order given; scales are rounded to float32.
 
     Args:
-        scales: tensor → scale.
-        version: of the TensorRT that will read it, ``"8.6.2"``: a cache is not promised to work with another.
+        scales: scales by tensor.
+        version: version of the TensorRT that will read it, ``"8.6.2"``; others may refuse the cache.
 
     Raises:
-        CalibrationError: that TensorRT reads no caches, or its version is not known; there are no scales. Or a scale is
-            not positive and finite in float32, or a name is empty or has a line break.
+        CalibrationError: this TensorRT reads no caches, or is unknown. There are no scales, a scale is not positive and
+            finite in float32, or a name is empty or has a line break.
     """
     if not scales:
         raise CalibrationError("the calibration cache has no scales", why="no tensor has one", fix="calibrate first")
     lines = [f"TRT-{version_number(version)}-{_ALGORITHM}"]
     for name, scale in scales.items():
         if not name or any(mark in name for mark in _UNWRITABLE):
-            why = "a cache has one line per tensor, and the name begins it"
+            why = "a cache has one line per tensor, which begins with the name"
             raise CalibrationError(f"tensor {name!r} cannot be named in a cache", why=why, fix="rename it in the model")
         with np.errstate(over="ignore", under="ignore"):
             rounded = float(np.float32(scale))
@@ -170,22 +166,22 @@ def write_cache(scales: Mapping[str, float], version: str) -> str:
 
 
 def parse_cache(text: str) -> CalibrationCache:
-    """Read a cache's text; blank lines and line ends of another system are ignored.
+    """Return the content of a cache; blank lines and line ends of another system are ignored.
 
     Raises:
-        CalibrationError: the first line is no header, or of a TensorRT that has no caches; a line is damaged, or names
-            a tensor for the second time. The line's number is in the message.
+        CalibrationError: the first line is not a header, or names a TensorRT without caches. A line is damaged, or
+            names a tensor a second time.
     """
-    lines = [line.removesuffix("\r") for line in text.split("\n")]  # a name may hold what else splits lines
+    lines = [line.removesuffix("\r") for line in text.split("\n")]  # a name may hold other line separators
     match = _HEADER.fullmatch(lines[0].strip())
     if match is None:
-        why = f"the first line is {_shown(lines[0])} and not like TRT-100300-EntropyCalibration2"
-        raise CalibrationError("this is no TensorRT calibration cache", why=why, where="line 1")
+        why = f"the first line is {_shorten(lines[0])} and not like TRT-100300-EntropyCalibration2"
+        raise CalibrationError("this is not a TensorRT calibration cache", why=why, where="line 1")
     scales: dict[str, float] = {}
     places: dict[str, int] = {}
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
-            name, scale = _entry(line, number)
+            name, scale = _parse_entry(line, number)
             if name in scales:
                 why = f"line {places[name]} has one too"
                 raise CalibrationError(f"a second scale for tensor {name!r}", why=why, where=f"line {number}")
@@ -193,20 +189,20 @@ def parse_cache(text: str) -> CalibrationCache:
     return CalibrationCache(_version(int(match[1])), match[2], scales)
 
 
-def cache_of(graph: Graph, scheme: Scheme, amax: Amax, version: str) -> str:
-    """Return the cache of a float model: a scale for every float32 tensor that is fed or depends on an input.
+def cache_text(graph: Graph, scheme: Scheme, amax: Amax, version: str) -> str:
+    """Return the text of the cache of a float model, with a scale for every float32 tensor that depends on an input.
 
-    A DLA gives up INT8 for a region where one tensor has no scale, so tensors between nodes kept in FP16 have theirs
-    too. The network that is built must be this graph: TensorRT finds the scales by name.
+    A DLA runs a region in INT8 only if all its tensors have scales, so tensors between nodes kept in FP16 have theirs,
+    too. TensorRT finds the scales by name, so the network that is built must be this graph.
 
     Args:
-        graph: of a prepared model.
-        scheme: for target ``dla``; tensors that must share a scale do so here as they do in the Q/DQ form.
-        amax: threshold of the tensors that share a scale.
-        version: see :func:`write_cache`.
+        graph: graph of a prepared model.
+        scheme: scheme for target ``dla``.
+        amax: function that returns the threshold of tensors that share a scale.
+        version: version of the TensorRT that will read it, see :func:`write_cache`.
 
     Raises:
-        CalibrationError: see :func:`write_cache`; or a range is missing.
+        CalibrationError: a range is missing, or :func:`write_cache` raised it.
     """
     return write_cache(dla_scales(graph, scheme, amax), version)
 
@@ -215,11 +211,11 @@ def version_number(version: str) -> int:
     """Return the number in the header: 8600 for ``"8.6.0"``, 100300 for ``"10.3.0"``; a fourth part is ignored.
 
     Raises:
-        CalibrationError: no such version, or one without calibration caches.
+        CalibrationError: there is no such version, or it has no calibration caches.
     """
     match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?:\.[0-9]{1,9})?", version)
     if match is None:
-        raise CalibrationError(f"{version!r} is no TensorRT version", fix='give all of it, like "10.3.0"')
+        raise CalibrationError(f"{version!r} is not a TensorRT version", fix='give the full version, like "10.3.0"')
     major, minor, patch = (int(part or 0) for part in match.groups())
     if major >= 11:
         raise CalibrationError(
@@ -239,7 +235,7 @@ def version_number(version: str) -> int:
 
 
 def _version(number: int) -> str:
-    """Return the version of a header's number. Raises CalibrationError: no TensorRT has that number."""
+    """Return the version of a header's number; raise CalibrationError where no TensorRT has it."""
     unit = 1_000 if number < 9_000 else 10_000
     version = f"{number // unit}.{number % unit // 100}.{number % 100}"
     try:
@@ -251,15 +247,15 @@ def _version(number: int) -> str:
     return version
 
 
-def _entry(line: str, number: int) -> tuple[str, float]:
-    """Return tensor and scale of a line.
+def _parse_entry(line: str, number: int) -> tuple[str, float]:
+    """Return the tensor and scale of a line.
 
     Raises:
         CalibrationError: the line is damaged, or its scale is not positive and finite.
     """
     name, colon, digits = line.rpartition(": ")
     if not colon or not name or _DIGITS.fullmatch(digits.rstrip()) is None:
-        why = f"{_shown(line)} is not a name, a colon, a space and eight hexadecimal digits"
+        why = f"{_shorten(line)} is not a name, a colon, a space and eight hexadecimal digits"
         raise CalibrationError("a line of the calibration cache is damaged", why=why, where=f"line {number}")
     (scale,) = struct.unpack(">f", bytes.fromhex(digits.rstrip()))
     if not 0 < scale < math.inf:
@@ -268,18 +264,18 @@ def _entry(line: str, number: int) -> tuple[str, float]:
     return name, scale
 
 
-def _shown(line: str) -> str:
+def _shorten(line: str) -> str:
     return repr(line if len(line) <= 60 else f"{line[:60]}…")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheForm:
-    """The files that TensorRT <= 10 needs besides the float model.
+    """Files that TensorRT <= 10 needs beside the float model.
 
     Attributes:
         cache: text of the calibration cache.
-        fp16: nodes that stay FP16, in the order they run.
-        layer_precisions: the same for trtexec's option of that name; empty where a name cannot be written there.
+        fp16: names of the nodes that stay FP16, in order of execution.
+        layer_precisions: value of trtexec's option for these nodes; empty where it cannot hold a name.
     """
 
     cache: str
@@ -288,37 +284,37 @@ class CacheForm:
 
 
 def lower_to_cache(model: Model, table: RangeTable, keep: Collection[str], dla: Dla) -> CacheForm:
-    """Return the calibration cache of a float model, with its FP16 exceptions.
+    """Return the calibration cache of a float model, with the nodes that stay FP16.
 
     Args:
-        model: prepared, the one the ranges were measured on.
-        table: the ranges.
+        model: prepared model on which the ranges were measured.
+        table: ranges of its tensors.
         keep: units that stay in higher precision.
-        dla: whose rules hold; its release will read the cache.
+        dla: DLA whose rules apply, and whose release will read the cache.
 
     Raises:
-        CalibrationError: a range is missing; or see :func:`~edgert.quantization.lowering.trt_form.write_cache`.
+        CalibrationError: a range is missing, or :func:`write_cache` raised it.
     """
     graph = read(model)
     plan = scheme(graph, "dla", frozenset(keep), dla)
     fp16 = fp16_exceptions(graph, plan)
     try:
         text = layer_precisions(fp16)
-    except CalibrationError:  # a comma or the like in a name: only the command line cannot take it
+    except CalibrationError:  # a name with a comma or the like, which only the command line cannot hold
         text = ""
-    return CacheForm(cache_of(graph, plan, table.amax, dla.tensorrt), fp16, text)
+    return CacheForm(cache_text(graph, plan, table.amax, dla.tensorrt), fp16, text)
 
 
-def scales_of(graph: Graph, table: RangeTable, keep: Collection[str], dla: Dla) -> Mapping[str, float]:
-    """Return tensor → its INT8 scale on a DLA."""
+def dla_int8_scales(graph: Graph, table: RangeTable, keep: Collection[str], dla: Dla) -> Mapping[str, float]:
+    """Return the INT8 scales of all tensors on a DLA, by name."""
     return dla_scales(graph, scheme(graph, "dla", frozenset(keep), dla), table.amax)
 
 
 def check_cache(cache: str, fp16: Collection[str], graph: Graph) -> str:
-    """Check that a cache has a scale for every tensor that the graph computes, and return a line about it.
+    """Return a line about a cache after checking that it names tensors and nodes of the graph only.
 
     Raises:
-        CalibrationError: the text does not read back, or names a tensor or node that the graph does not have.
+        CalibrationError: the text is damaged, or names a tensor or node that the graph does not have.
     """
     found = parse_cache(cache)
     known = graph.names

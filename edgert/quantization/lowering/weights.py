@@ -1,4 +1,4 @@
-"""Weights of the layers that multiply, in one layout whatever the operator: (groups, outputs, inputs, taps)."""
+"""Weights of all weighted operators in one layout, (groups, outputs, inputs, taps), and as integers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The weight of one node.
+    """Weight of one node.
 
     Attributes:
-        values: (groups, outputs per group, inputs per group, taps), float64; output channel o is row o % outputs of
-            group o // outputs, and input channels are counted likewise. A Gemm or MatMul is one group of one tap.
-        node: whose it is.
+        values: (groups, outputs per group, inputs per group, taps), float64. Output channel o is row o % outputs of
+            group o // outputs; input channels count in the same way. A Gemm or MatMul is one group of one tap.
+        node: node that reads the weight.
         stored: shape of the stored tensor.
     """
 
@@ -34,17 +34,17 @@ class Kernel:
 
     @property
     def outputs(self) -> int:
-        """Output channels of all groups."""
+        """Number of output channels of all groups."""
         return int(self.values.shape[0] * self.values.shape[1])
 
     @property
     def inputs(self) -> int:
-        """Input channels of all groups."""
+        """Number of input channels of all groups."""
         return int(self.values.shape[0] * self.values.shape[2])
 
 
 def kernel_of(graph: Graph, node: Node) -> Kernel | None:
-    """Return the weight of a node; None when the node has none, or it is not a stored float tensor."""
+    """Return the weight of a node; None unless it is a stored float tensor."""
     if node.op not in WEIGHTED or node.domain or len(node.inputs) < 2:
         return None
     stored, work = graph.constants.get(node.inputs[1]), about(node.op).work
@@ -52,11 +52,11 @@ def kernel_of(graph: Graph, node: Node) -> Kernel | None:
         return None
     if work == "gemm" and node.attributes.get("transA", 0):
         return None
-    return Kernel(canonical(stored.astype(np.float64), node), node, stored.shape)
+    return Kernel(to_kernel_layout(stored.astype(np.float64), node), node, stored.shape)
 
 
-def canonical(stored: Array, node: Node) -> Array:
-    """Return a tensor in the layout of the node's weight as (groups, outputs, inputs, taps)."""
+def to_kernel_layout(stored: Array, node: Node) -> Array:
+    """Return a tensor of the shape of a node's weight as (groups, outputs, inputs, taps)."""
     groups = int(node.attributes.get("group", 1))
     if about(node.op).work == "conv":
         return stored.reshape(groups, stored.shape[0] // groups, stored.shape[1], -1)
@@ -67,8 +67,8 @@ def canonical(stored: Array, node: Node) -> Array:
     return rows[None, :, :, None]
 
 
-def arranged(values: Array, node: Node, shape: tuple[int, ...]) -> Array:
-    """Return the inverse of :func:`canonical`; ``shape`` is that of the stored tensor."""
+def from_kernel_layout(values: Array, node: Node, shape: tuple[int, ...]) -> Array:
+    """Return the tensor of the stored weight's shape from which :func:`to_kernel_layout` makes ``values``."""
     if about(node.op).work == "conv":
         return values.reshape(shape)
     if about(node.op).work == "transposed":
@@ -83,7 +83,7 @@ def bias_factor(node: Node) -> float:
 
 
 def with_plain_bias(node: Node) -> Mapping[str, Any]:
-    """Return the node's attributes for a bias that has the factor in it."""
+    """Return the node's attributes for a bias that is multiplied by its factor already."""
     return {**node.attributes, "beta": 1.0} if about(node.op).work == "gemm" else node.attributes
 
 
@@ -92,8 +92,8 @@ def is_per_channel(bias: Array | None, channels: int) -> bool:
     return bias is not None and bias.size in (1, channels) and (bias.ndim == 0 or bias.shape[-1] == bias.size)
 
 
-def weighted(graph: Graph) -> tuple[Node, ...]:
-    """Return nodes with a stored weight, in order."""
+def weighted_nodes(graph: Graph) -> tuple[Node, ...]:
+    """Return the nodes with a stored weight, in order."""
     return tuple(node for node in graph.nodes if kernel_of(graph, node) is not None)
 
 
@@ -108,18 +108,19 @@ def channel_means(array: Array, axis: int) -> F64:
     return means
 
 
-# What a weighted node multiplies its weights with: the patches of its input, and their second moments.
-
 F32 = npt.NDArray[np.float32]
 SUPPORTED = frozenset(name for name in WEIGHTED if about(name).work != "transposed")
-"""Operators whose patches :func:`patches` can cut. Each output of a ConvTranspose sees other taps of its weight."""
+"""Operators whose input :func:`patches` can divide; each output of a ConvTranspose uses other taps of its weight."""
 
 
 @dataclass
 class Moments:
-    """Sums over patches, per group: their number, Σ x of shape (groups, n) and Σ x·xᵀ of shape (groups, n, n).
+    """Sums over patches of a weighted node's input, where n is inputs per group times taps as in :class:`Kernel`.
 
-    n is inputs per group times taps, in the order of :class:`Kernel`.
+    Attributes:
+        count: number of patches.
+        first: Σ x, (groups, n).
+        second: Σ x·xᵀ, (groups, n, n).
     """
 
     count: int
@@ -140,7 +141,7 @@ class Moments:
         self.second += rows.transpose(0, 2, 1) @ rows
 
     def gram(self, *, centered: bool) -> F64:
-        """Return E[x·xᵀ] per group; ``centered``: the covariance, where a bias corrects the mean."""
+        """Return E[x·xᵀ] per group, or with ``centered`` the covariance, for layers whose bias corrects the mean."""
         mean = self.first / self.count
         gram: F64 = self.second / self.count
         return gram - mean[:, :, None] * mean[:, None, :] if centered else gram
@@ -151,17 +152,17 @@ def patches(kernel: Kernel, values: Array, limit: int, random: np.random.Generat
     node = kernel.node
     if about(node.op).work != "conv":
         rows = values.reshape(-1, values.shape[-1])
-        return np.asarray(rows[_chosen(len(rows), limit, random)][None], np.float32)
+        return np.asarray(rows[_sample(len(rows), limit, random)][None], np.float32)
     groups, _, inputs, taps = kernel.values.shape
     windows = _windows(values[0], kernel)
     grid = windows.shape[1 : values.ndim - 1]
-    places = np.unravel_index(_chosen(math.prod(grid), limit, random), grid)
+    places = np.unravel_index(_sample(math.prod(grid), limit, random), grid)
     index: Any = (slice(None), *places)
     picked = windows[index].reshape(groups, inputs, len(places[0]), taps)
     return np.ascontiguousarray(picked.swapaxes(1, 2), np.float32).reshape(groups, -1, inputs * taps)
 
 
-def _chosen(count: int, limit: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
+def _sample(count: int, limit: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
     if count <= limit:
         return np.arange(count)
     return np.sort(random.choice(count, limit, replace=False))
@@ -193,16 +194,14 @@ def _pads(kernel: Kernel, sizes: Sequence[int], reach: Sequence[int], strides: S
     return [(int(pads[i]), int(pads[i + rank])) for i in range(rank)]
 
 
-# Weights and biases as integers: symmetric, one scale per output channel or one for all.
-
 Scales = npt.NDArray[np.float32]
 T = TypeVar("T", bound=np.generic)
 
 LIMIT = 127
-"""Integers reach from -127 to 127, as in TensorRT: -128 has no counterpart."""
+"""Largest magnitude of integers, as in TensorRT: -128 has no positive counterpart."""
 
 _BIAS_LIMIT = 2**30
-"""Half of what int32 holds: the other half is left to the sum of products that the bias is added to."""
+"""Largest integer bias, half of int32; the other half is for the sum of products to which it is added."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,9 +209,9 @@ class Weight:
     """A stored weight as integers.
 
     Attributes:
-        values: int8, of the weight's shape.
-        scales: float32, (channels,), or () for one scale.
-        axis: which dimension of the weight the scales belong to; None for one scale.
+        values: int8 values in the weight's shape.
+        scales: float32 scales, (channels,), or () for one scale.
+        axis: dimension of the weight to which the scales belong; None for one scale.
     """
 
     values: npt.NDArray[np.int8]
@@ -226,9 +225,9 @@ class Weight:
 
 
 def scale_axis(node: Node, weight: Array) -> int | None:
-    """Return the dimension of a node's weight that counts output channels; None where there is none.
+    """Return the dimension of output channels in a node's weight; None where there is none.
 
-    For a grouped ConvTranspose it counts the channels of one group; the groups then share their scales.
+    In a grouped ConvTranspose it has the channels of one group, so that groups share their scales.
     """
     match about(node.op).work:
         case "conv":
@@ -243,12 +242,11 @@ def scale_axis(node: Node, weight: Array) -> int | None:
 
 
 def weight_scales(weight: Array, axis: int | None) -> Scales:
-    """Return symmetric scales max|w| / 127, one per index of ``axis``; None: one for all, of shape ().
+    """Return symmetric scales max|w| / 127, one per index of ``axis``, or one of shape () for None.
 
-    No smaller scale is searched for. Down to one half, in steps of 3 %, a smaller scale lowered the squared error in
-    only 2 of the 28,217 output channels of five convolutional networks.
-
-    A channel of zeros gets 1/127: any scale does, and this one leaves its bias exact to a 16,129th of the input's amax.
+    No smaller scale is searched for. Down to one half, in steps of 3 %, it lowered the squared error in only 2 of the
+    28,217 output channels of five networks. A channel of zeros gets 1/127, which leaves its bias exact to a 16,129th of
+    the input's amax.
     """
     others = None if axis is None else tuple(dim for dim in range(weight.ndim) if dim != axis)
     amax = np.abs(weight).max(axis=others, initial=0.0).astype(np.float32)
@@ -256,23 +254,23 @@ def weight_scales(weight: Array, axis: int | None) -> Scales:
 
 
 _TINY = np.float32(LIMIT * 2.0**-100)
-"""Below this a product of scales leaves what float32 holds with full precision."""
+"""Smallest magnitude whose scale keeps products of scales within float32's full precision."""
 
 
 def quantize_weight(weight: Array, scales: Scales, axis: int | None) -> Weight:
-    """Return the nearest integers, halves to even, in [-127, 127]; values beyond the scale's range are clipped."""
+    """Return the nearest integers, halves to even, clipped to [-127, 127]."""
     steps = np.rint(weight / along_axis(scales, axis, weight.ndim))
     return Weight(np.clip(steps, -LIMIT, LIMIT).astype(np.int8), scales, axis)
 
 
 def integer_weight(graph: Graph, node: Node, per_channel: bool, rounded: Mapping[str, Array]) -> Weight:
-    """Return a node's weight with scales of its own.
+    """Return a node's weight as integers, with scales of :func:`weight_scales`.
 
     Args:
-        graph: the float graph.
-        node: a node with a stored weight.
-        per_channel: one scale per output channel, else one for all.
-        rounded: weight name → int8 values decided elsewhere, for these scales; others are the nearest.
+        graph: float graph.
+        node: node with a stored weight.
+        per_channel: whether each output channel has its own scale.
+        rounded: int8 values by weight name, for these scales; other weights are rounded to nearest.
     """
     weight = graph.constants[node.inputs[1]]
     axis = scale_axis(node, weight) if per_channel else None
@@ -282,17 +280,17 @@ def integer_weight(graph: Graph, node: Node, per_channel: bool, rounded: Mapping
 
 
 def along_axis(scales: npt.NDArray[T], axis: int | None, rank: int) -> npt.NDArray[T]:
-    """Return values per channel, shaped to broadcast to a weight of that rank."""
+    """Return values per channel, shaped to broadcast over a weight of this rank."""
     if axis is None:
         return scales
     return scales.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
 
 def fit_bias(scales: Scales, bias: Array, input_scale: float) -> Scales:
-    """Return scales grown where the bias, in steps of ``input_scale · scale``, would not fit into int32.
+    """Return scales, increased where the bias in steps of ``input_scale · scale`` would not fit into int32.
 
-    Weights that are tiny beside their bias give such a step. A grown scale costs those weights precision that the sum
-    does not show: the bias is 2**23 times what they can add.
+    That happens to weights that are tiny beside their bias. They lose precision, but the bias is 2**23 times what they
+    can add.
     """
     least = np.abs(bias.astype(np.float64)) / (float(input_scale) * _BIAS_LIMIT)
     needed = least if scales.ndim else least.max(initial=0.0)
@@ -306,15 +304,12 @@ def quantize_bias(bias: Array, scales: Scales, input_scale: float) -> tuple[npt.
     return values.astype(np.int32), steps
 
 
-# What quantized graphs are built of: Q and DQ nodes, and weights stored behind a DQ.
-
-
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """Q and DQ nodes of one scale each.
+    """Scale and zero point of Q and DQ nodes.
 
     Attributes:
-        scale: float32 scalar.
+        scale: value of one step, a scalar.
         zero: zero point, a scalar of the stored type.
     """
 
@@ -322,15 +317,15 @@ class Rounding:
     zero: np.int8 | np.uint8
 
     def quantize(self, builder: Builder, tensor: str, output: str, label: str) -> str:
-        """Add the Q from a tensor to ``output``."""
+        """Add a Q from a tensor to ``output``; return ``output``."""
         return builder.add("QuantizeLinear", [tensor, *self._parameters(builder, label)], output)
 
     def dequantize(self, builder: Builder, stored: str, output: str, label: str) -> str:
-        """Add the DQ from a stored tensor to ``output``."""
+        """Add a DQ from a stored tensor to ``output``; return ``output``."""
         return builder.add("DequantizeLinear", [stored, *self._parameters(builder, label)], output)
 
     def integer(self, value: float) -> Array:
-        """Return the stored form of a value, clipped to what can be stored."""
+        """Return the stored integer of a value, clipped to the range of its type."""
         bounds = np.iinfo(self.zero.dtype)
         step = np.rint(np.float64(value) / np.float64(self.scale)) + int(self.zero)
         return np.asarray(np.clip(step, bounds.min, bounds.max)).astype(self.zero.dtype)
@@ -340,17 +335,14 @@ class Rounding:
         return [scale, builder.share_constant(np.asarray(self.zero), f"{label}_zero_point")]
 
 
-def outputs_of(builder: Builder, scheme: Scheme, node: Node) -> tuple[str, ...]:
-    """Return the names of a node's outputs; a graph output that is rounded gives its name to the rounded form."""
+def raw_output_names(builder: Builder, scheme: Scheme, node: Node) -> tuple[str, ...]:
+    """Return the names of a node's outputs; a rounded graph output gives its own name to the rounded form."""
     rounded = {name for name in node.outputs if name in scheme.points and scheme.points[name].is_output}
     return tuple(builder.name(f"{name}_raw") if name in rounded else name for name in node.outputs)
 
 
 def store_dequantized(builder: Builder, values: Array, scales: Scales, axis: int | None, label: str) -> str:
-    """Store integers behind a DQ with zero point 0, and return the DQ's output.
-
-    There is one scale, or one per index of ``axis``.
-    """
+    """Store integers behind a DQ with zero point 0, with one scale per index of ``axis``; return the DQ's output."""
     stored = builder.share_constant(values, f"{label}_quantized")
     steps = builder.share_constant(scales, f"{label}_scale")
     zeros = builder.share_constant(np.zeros(scales.shape, values.dtype), f"{label}_zero_point")

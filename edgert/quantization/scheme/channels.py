@@ -1,10 +1,10 @@
 """Channels of a graph that can be scaled together without changing its results.
 
-Between two weighted nodes a channel may be divided by any s > 0 and multiplied back by the reader's weights. Everything
-in between must be positively homogeneous, f(x / s) = f(x) / s. Every output channel of a weighted node gets a number.
-Numbers follow the data through pooling, concatenation, splits and residual additions. Channels that must keep equal
-scales become one class, and a class that anything else reads is fixed. Gates, x·g(x), let channels pass where g gets x
-at its old scale.
+Between two weighted nodes a channel may be divided by any s > 0 and multiplied back by the reader's weights. All nodes
+in between must be positively homogeneous, f(x / s) = f(x) / s. Each output channel of a weighted node gets a label,
+which follows the data through pooling, concatenation, splits and residual additions. Channels that must have equal
+scales become one class. A class that anything else reads is fixed. Gates, x·g(x), let channels pass where g gets x at
+its old scale.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,18 +20,15 @@ from edgert.graph.fusion import activation
 from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, clip_bounds, of_kind
 from edgert.quantization.lowering.weights import Kernel, is_per_channel, kernel_of
 
-# Gates: activations x·g(x) with g value by value, as SiLU's x·sigmoid(x) and hard swish are.
-#
-# They are not homogeneous, and yet channels can be scaled through them: where g is given x at its old scale, its
-# product with the scaled x is the scaled result.
-
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One x·g(x).
+    """An activation x·g(x) with elementwise g, as SiLU and hard swish.
+
+    It is not homogeneous. If g gets x at its old scale, though, the product with the scaled x is the scaled result.
 
     Attributes:
-        tensor: x.
+        tensor: name of x.
         readers: names of the nodes of g that read x.
     """
 
@@ -40,7 +37,7 @@ class Gate:
 
 
 def gates(graph: Graph) -> tuple[Gate, ...]:
-    """Return all gates of a graph whose x nothing else reads, in order; for HardSwish nodes see :func:`opened`."""
+    """Return all gates of a graph whose x nothing else reads, in order; see :func:`expand_hard_swish`, too."""
     found = []
     for tensor in (node.outputs[0] for node in graph.nodes if node.outputs):
         chain = activation(graph, tensor)
@@ -52,10 +49,10 @@ def gates(graph: Graph) -> tuple[Gate, ...]:
     return tuple(found)
 
 
-def opened(graph: Graph) -> Graph:
-    """Return the graph with every HardSwish written as the gate x·HardSigmoid(x).
+def expand_hard_swish(graph: Graph) -> Graph:
+    """Return the graph with every HardSwish written as the gate x·HardSigmoid(x) of slope 1/6 and offset 1/2.
 
-    Its slope is 1/6 and its offset 1/2 (https://onnx.ai/onnx/operators/onnx__HardSwish.html).
+    See https://onnx.ai/onnx/operators/onnx__HardSwish.html.
     """
     builder, specs = Builder(graph), dict(graph.specs)
     for node in graph.nodes:
@@ -71,12 +68,18 @@ def opened(graph: Graph) -> Graph:
 
 Labels = npt.NDArray[np.int64]
 FIXED = 0
-"""The class of channels that keep their scale."""
+"""Class of the channels that keep their scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A weighted node and the classes of what it reads and makes: (input channels,) and (output channels,)."""
+    """A weighted node and the classes of its channels.
+
+    Attributes:
+        kernel: weight of the node.
+        reads: (input channels,) classes of its input.
+        makes: (output channels,) classes of its output.
+    """
 
     kernel: Kernel
     reads: Labels
@@ -85,7 +88,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """A Clip at ``upper`` that the classes of a tensor go through."""
+    """A Clip at ``upper`` behind a tensor, and the classes of the tensor's channels."""
 
     tensor: str
     upper: float
@@ -94,13 +97,13 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The classes of a graph, numbered from 0; class 0 is fixed.
+    """Classes of a graph's channels, numbered from 0; class 0 is fixed.
 
     Attributes:
         layers: weighted nodes whose weights may be rescaled.
-        ceilings: bounds that stay where they are when a class is scaled.
+        ceilings: bounds that do not change when a class is scaled.
         count: number of classes.
-        labels: tensor → the classes of its channels along axis 1, of tensors that hold any.
+        labels: classes of the channels along axis 1, by tensor, for tensors that have any.
     """
 
     layers: tuple[Layer, ...]
@@ -113,8 +116,8 @@ def channels(graph: Graph, gates: Iterable[Gate] = ()) -> Channels:
     """Return the classes of all channels of a graph.
 
     Args:
-        graph: a clean float graph with known shapes.
-        gates: those whose g gets x at its old scale, however the channels of x are scaled.
+        graph: clean float graph with known shapes.
+        gates: gates whose g gets x at its old scale, however x is scaled.
     """
     trace = _Trace(graph, frozenset(name for gate in gates for name in gate.readers))
     for node in graph.nodes:
@@ -129,7 +132,7 @@ def channels(graph: Graph, gates: Iterable[Gate] = ()) -> Channels:
 
 @dataclass
 class _Trace:
-    """Numbers of the channels of each tensor along axis 1, and which of them belong together (a union-find)."""
+    """Labels of the channels of each tensor along axis 1, and their classes (a union-find)."""
 
     graph: Graph
     gated: frozenset[str]
@@ -139,15 +142,15 @@ class _Trace:
     ceilings: list[tuple[str, float, Labels]] = field(default_factory=list)
 
     def root(self, label: int) -> int:
-        """Return the smallest number of a class, so that what joins the fixed class is fixed."""
+        """Return the smallest label of a class; that of the fixed class is ``FIXED``."""
         while self.parents[label] != label:
             self.parents[label] = label = self.parents[self.parents[label]]
         return label
 
     def join(self, first: Labels, second: Labels) -> None:
         """Join channels into one class, pair by pair."""
-        for one, other in zip(first.tolist(), second.tolist(), strict=True):
-            low, high = sorted((self.root(one), self.root(other)))
+        for pair in zip(first.tolist(), second.tolist(), strict=True):
+            low, high = sorted(map(self.root, pair))
             self.parents[high] = low
 
     def fix(self, name: str) -> None:
@@ -157,7 +160,7 @@ class _Trace:
             self.join(labels, np.zeros_like(labels))
 
     def is_fixed(self, name: str) -> bool:
-        """Return whether nothing in the tensor is ever scaled; others may still become fixed later."""
+        """Return whether all channels of the tensor are fixed so far."""
         labels = self.labels.get(name)
         return labels is None or all(self.root(label) == FIXED for label in labels.tolist())
 
@@ -165,18 +168,18 @@ class _Trace:
         """Return the tensor's shape, () when it is not known."""
         return self.graph.specs[name].shape if name in self.graph.specs else ()
 
-    def fresh(self, count: int) -> Labels:
-        """Return numbers for new channels."""
+    def new_labels(self, count: int) -> Labels:
+        """Return labels for new channels."""
         start = len(self.parents)
         self.parents.extend(range(start, start + count))
         return np.arange(start, start + count)
 
     def follow(self, node: Node) -> None:
-        """Set the numbers of the node's outputs, and fix what it does not let pass."""
+        """Set the labels of the node's outputs, and fix the channels that it does not let pass."""
         if node.name in self.gated:
             return
         kernel = kernel_of(self.graph, node)
-        if kernel is not None and self._weigh(node, kernel):
+        if kernel is not None and self._add_layer(node, kernel):
             return
         passed = _RULES[node.op](self, node) if node.op in _RULES and not node.domain else None
         if passed is None:
@@ -185,7 +188,7 @@ class _Trace:
         else:
             self.labels.update(passed)
 
-    def _weigh(self, node: Node, kernel: Kernel) -> bool:
+    def _add_layer(self, node: Node, kernel: Kernel) -> bool:
         bias = "".join(node.inputs[2:3])
         plain = not bias or is_per_channel(self.graph.constants.get(bias), kernel.outputs)
         if about(node.op).work == "matmul" or not plain:
@@ -195,36 +198,36 @@ class _Trace:
             reads = np.zeros(kernel.inputs, np.int64)
         if len(reads) != kernel.inputs:
             return False
-        makes = self.fresh(kernel.outputs)
+        makes = self.new_labels(kernel.outputs)
         self.labels[node.outputs[0]] = makes
         self.layers.append((kernel, reads, makes))
         return True
 
 
-Passed = Mapping[str, Labels] | None
+PassedLabels = Mapping[str, Labels] | None
 
 
-def _same(trace: _Trace, node: Node) -> Passed:
-    """Pass each channel on its own: the operator is homogeneous."""
+def _pass_first(trace: _Trace, node: Node) -> PassedLabels:
+    """Pass the labels of the first input, for a homogeneous operator."""
     labels = trace.labels.get(node.inputs[0])
     return None if labels is None or any(node.outputs[1:]) else {node.outputs[0]: labels}
 
 
-def _with_constants(trace: _Trace, node: Node) -> Passed:
-    """Pass channels as :func:`_same` does, when the other operands are stored."""
+def _with_constants(trace: _Trace, node: Node) -> PassedLabels:
+    """Pass the labels of the first input where all others are stored."""
     stored = all(name in trace.graph.constants for name in node.inputs[1:] if name)
-    return _same(trace, node) if stored else None
+    return _pass_first(trace, node) if stored else None
 
 
-def _resize(trace: _Trace, node: Node) -> Passed:
-    """Pass interpolation within a channel; extrapolation would bring a constant in."""
+def _resize(trace: _Trace, node: Node) -> PassedLabels:
+    """Pass labels through interpolation within channels; extrapolation would add a constant."""
     cropped = node.attributes.get("coordinate_transformation_mode", b"") == b"tf_crop_and_resize"
     before, after = trace.shape(node.inputs[0])[:2], trace.shape(node.outputs[0])[:2]
     return _with_constants(trace, node) if before and before == after and not cropped else None
 
 
-def _pad(trace: _Trace, node: Node) -> Passed:
-    """Pass zeros or reflections around a channel, none between channels."""
+def _pad(trace: _Trace, node: Node) -> PassedLabels:
+    """Pass labels where zeros or reflections are added around channels, not between them."""
     filled = node.attributes.get("mode", b"constant") == b"constant"
     value = trace.graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     zero = not node.attributes.get("value", 0.0) if value is None else not np.any(value)
@@ -232,17 +235,17 @@ def _pad(trace: _Trace, node: Node) -> Passed:
     return _with_constants(trace, node) if same and (zero or not filled) else None
 
 
-def _clip(trace: _Trace, node: Node) -> Passed:
-    """Pass bounds at 0 or without a limit, which are homogeneous; record another upper bound as a ceiling."""
+def _clip(trace: _Trace, node: Node) -> PassedLabels:
+    """Pass labels where bounds are 0 or infinite, which is homogeneous; record another upper bound as a ceiling."""
     low, high = clip_bounds(trace.graph, node) or (np.nan, np.nan)
-    passed = _same(trace, node) if low in (0.0, -np.inf) and high > 0 else None
+    passed = _pass_first(trace, node) if low in (0.0, -np.inf) and high > 0 else None
     if passed is not None and np.isfinite(high):
         trace.ceilings.append((node.inputs[0], high, passed[node.outputs[0]]))
     return passed
 
 
-def _tied(trace: _Trace, node: Node) -> Passed:
-    """Tie operands of one shape, which must have one scale; a stored one fixes it."""
+def _join_operands(trace: _Trace, node: Node) -> PassedLabels:
+    """Join the labels of operands of one shape, which must have one scale; a stored operand lets none pass."""
     found = [trace.labels.get(name) for name in node.inputs]
     shapes = {trace.shape(name) for name in (*node.inputs, node.outputs[0])}
     first = found[0]
@@ -255,8 +258,8 @@ def _tied(trace: _Trace, node: Node) -> Passed:
     return {node.outputs[0]: first}
 
 
-def _product(trace: _Trace, node: Node) -> Passed:
-    """Pass one operand whose scale may change, times one that never changes and does not widen it."""
+def _product(trace: _Trace, node: Node) -> PassedLabels:
+    """Pass the labels of one operand where the other is fixed and does not enlarge it."""
     free = [name for name in node.inputs if not trace.is_fixed(name)]
     if len(free) != 1 or (node.op == "Div" and free[0] != node.inputs[0]):
         return None
@@ -264,7 +267,7 @@ def _product(trace: _Trace, node: Node) -> Passed:
     return {node.outputs[0]: trace.labels[free[0]]} if same else None
 
 
-def _concat(trace: _Trace, node: Node) -> Passed:
+def _concat(trace: _Trace, node: Node) -> PassedLabels:
     rank = len(trace.shape(node.outputs[0]))
     axis = int(node.attributes.get("axis", 1)) % max(1, rank)
     sizes = [trace.shape(name)[1:2] for name in node.inputs]
@@ -274,7 +277,7 @@ def _concat(trace: _Trace, node: Node) -> Passed:
     return {node.outputs[0]: np.concatenate(parts)}
 
 
-def _split(trace: _Trace, node: Node) -> Passed:
+def _split(trace: _Trace, node: Node) -> PassedLabels:
     labels, rank = trace.labels.get(node.inputs[0]), len(trace.shape(node.inputs[0]))
     sizes = [trace.shape(name)[1:2] for name in node.outputs]
     if labels is None or rank < 2 or not all(size and isinstance(size[0], int) for size in sizes):
@@ -285,8 +288,8 @@ def _split(trace: _Trace, node: Node) -> Passed:
     return dict(zip(node.outputs, np.split(labels, ends[:-1]), strict=True)) if ends[-1] == len(labels) else None
 
 
-def _flatten(trace: _Trace, node: Node) -> Passed:
-    """Pass (N, C, …) to (N, C · …): each channel becomes as many as it had elements."""
+def _flatten(trace: _Trace, node: Node) -> PassedLabels:
+    """Pass labels from (N, C, …) to (N, C · …), each repeated for the elements of its channel."""
     labels = trace.labels.get(node.inputs[0])
     before, after = trace.shape(node.inputs[0]), trace.shape(node.outputs[0])
     if labels is None or not all(isinstance(dim, int) for dim in (*before, *after)) or len(after) < 2:
@@ -296,10 +299,10 @@ def _flatten(trace: _Trace, node: Node) -> Passed:
     return {node.outputs[0]: np.repeat(labels, runs)} if flat and runs else None
 
 
-_RULES: dict[str, Callable[[_Trace, Node], Passed]] = {
+_RULES: dict[str, Callable[[_Trace, Node], PassedLabels]] = {
     **dict.fromkeys((POINTWISE | VIEWS | of_kind("pool")) & HOMOGENEOUS, _with_constants),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
-    **dict.fromkeys(SUMS, _tied),
+    **dict.fromkeys(SUMS, _join_operands),
     **dict.fromkeys(("Mul", "Div"), _product),
     **dict.fromkeys(RESHAPES, _flatten),
     "Pad": _pad,
@@ -307,4 +310,4 @@ _RULES: dict[str, Callable[[_Trace, Node], Passed]] = {
     "Concat": _concat,
     "Split": _split,
 }
-"""Operators that let scaled channels pass. The meanings are those of https://onnx.ai/onnx/operators/."""
+"""Functions that pass labels through an operator (https://onnx.ai/onnx/operators/), or return None to fix them."""

@@ -1,7 +1,6 @@
-"""Tensors of a graph that are rounded to 8 bits for a target, and groups of them that share a scale.
+"""Decision which tensors of a graph are rounded to 8 bits for a target, and which share a scale.
 
-A scheme is a decision without numbers: :func:`~edgert.quantization.lowering.lower.lower` writes it into a graph once
-ranges are known.
+A scheme has no numbers: :func:`~edgert.quantization.lowering.lower.lower` writes it into a graph once ranges are known.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,14 +21,14 @@ def scheme(
     dla: Dla = units.USUAL_DLA,
     whole: units.Scheme | None = None,
 ) -> units.Scheme:
-    """Decide what becomes INT8.
+    """Return the decision what becomes INT8.
 
     Args:
-        graph: cleaned, with types of tensors known; opset 13 or later.
-        target: who will run it.
+        graph: clean graph with known types, of opset 13 or later.
+        target: engine that will run the model.
         keep: names of units that stay in higher precision.
-        dla: whose rules decide what a DLA runs, for target ``dla``.
-        whole: the scheme with nothing kept, from callers that have it.
+        dla: DLA whose rules apply, for target ``dla``.
+        whole: scheme with no units kept, where the caller has it.
 
     Raises:
         ModelError: ``keep`` names a unit that does not exist.
@@ -41,7 +40,7 @@ def scheme(
     for name in sorted(set(keep) - known):
         raise ModelError(
             f"no unit {name!r} to keep in higher precision",
-            why=_why_not(graph, name, whole) + nearest(name, known),
+            why=_missing_unit_reason(graph, name, whole) + nearest(name, known),
             fix="name a unit by its main node, a Conv rather than the Relu behind it",
         )
     return _plan(graph, target, frozenset(keep), dla)
@@ -57,27 +56,24 @@ def _plan(graph: Graph, target: units.Target, keep: frozenset[str], dla: Dla) ->
             return plan_dla(graph, keep, dla)
 
 
-def _why_not(graph: Graph, name: str, whole: units.Scheme) -> str:
-    """Return why a name is not that of a unit."""
+def _missing_unit_reason(graph: Graph, name: str, whole: units.Scheme) -> str:
+    """Return why no unit has a name."""
     owner = next((unit.name for unit in whole.units if name in unit.nodes), "")
     if owner:
         return f"that node belongs to unit {owner!r}"
     if all(node.name != name for node in graph.nodes):
         return "the graph has no node of that name"
     reason = next((f": {item.reason}" for item in whole.skipped if item.node == name), "")
-    return f"that node is in floating point anyway{reason}"
+    return f"that node stays in floating point anyway{reason}"
 
 
-# What ONNX Runtime runs on integers: islands as large as can be, from the first convolution worth it to the last. What
-# comes behind the last weighted node computes scores and boxes, which 8 bits are too few for; what comes before the
-# first integer kernel that pays stays in floating point too.
+# ONNX Runtime runs regions on integers that are as large as possible, from the first weighted node whose integer kernel
+# is faster to the last. Nodes behind compute scores and boxes, for which 8 bits are too few.
 #
-# Which nodes ONNX Runtime can run on integers, on a CPU, and which of those it runs well.
-#
-# Its integer kernels want every input and the output of a node as integers: QLinearConv, QGemm, QLinearMatMul,
-# QLinearAdd, QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearAveragePool, QLinearGlobalAveragePool (its
-# selectors for Q/DQ: onnxruntime/core/optimizer/qdq_transformer/selectors_actions). What only moves, picks or
-# bounds values is given the stored integers themselves: MaxPool, Concat and Clip have kernels for uint8 and int8.
+# Its integer kernels need integers for every input and output: QLinearConv, QGemm, QLinearMatMul, QLinearAdd,
+# QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearAveragePool, QLinearGlobalAveragePool (its selectors for Q/DQ:
+# onnxruntime/core/optimizer/qdq_transformer/selectors_actions). Nodes that move, pick or bound values work on the
+# stored integers: MaxPool, Concat and Clip have kernels for uint8 and int8.
 
 SCALING = frozenset({"Mul"})
 BINARY = SCALING | {"Add"}
@@ -87,30 +83,30 @@ _NO_INTEGER_KERNEL = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 
 def is_direct(graph: Graph, node: Node) -> bool:
-    """Return whether a node does the same on stored integers of one scale as on the values."""
+    """Return whether a node does the same to stored integers of one scale as to their values."""
     return is_copy(graph, node) or node.op in units.CLIPS or node.op in _AS_THEY_ARE
 
 
-def why_float(graph: Graph, node: Node) -> str:
+def float_reason(graph: Graph, node: Node) -> str:
     """Return why ONNX Runtime has no integer form of a node; empty when it has one."""
     if node.domain:
-        return f"nothing is known of operator {node.domain}.{node.op}"
+        return f"operator {node.domain}.{node.op} is unknown"
     if node.captured:
-        return "it has a body of its own"
+        return "it has a body"
     if not units.data_inputs(graph, node) or not units.data_outputs(graph, node):
         return "it has no float32 activations"
     if any(name and not units.is_float(graph, name) for name in node.outputs):
         return "one of its outputs is not float32"
-    return _why_weighted(graph, node) if units.is_weighted(graph, node) else _why_other(graph, node)
+    return _weighted_float_reason(graph, node) if units.is_weighted(graph, node) else _other_float_reason(graph, node)
 
 
-def why_slow(graph: Graph, node: Node) -> str:
-    """Return why the integer form of a weighted node takes longer than the float one; empty when it need not.
+def slow_reason(graph: Graph, node: Node) -> str:
+    """Return why the integer form of a weighted node is slower than the float form; empty where it is not.
 
     ONNX Runtime's fast integer convolutions (MLAS, convsym.cpp) take input channels in fours and depthwise channels in
     sixteens. The others are slower than its blocked float convolutions. So are the depthwise ones of a single block of
     sixteen (measured with AVX512-VNNI). Channels of inner tensors can be padded
-    (:func:`edgert.quantization.lowering.lower.align`), those of a graph's inputs cannot.
+    (:func:`edgert.quantization.lowering.lower.align_channels`), those of a graph's inputs cannot.
     """
     if about(node.op).work != "conv":
         return ""
@@ -126,7 +122,7 @@ def why_slow(graph: Graph, node: Node) -> str:
     return ""
 
 
-def _why_weighted(graph: Graph, node: Node) -> str:
+def _weighted_float_reason(graph: Graph, node: Node) -> str:
     work = about(node.op).work
     if work == "transposed":
         return "ONNX Runtime has no integer ConvTranspose"
@@ -144,7 +140,7 @@ def _why_weighted(graph: Graph, node: Node) -> str:
     return "" if graph.constants[bias].size == channels else "its bias is not one per channel"
 
 
-def _why_other(graph: Graph, node: Node) -> str:
+def _other_float_reason(graph: Graph, node: Node) -> str:
     if node.op in _NO_INTEGER_KERNEL:
         return f"ONNX Runtime has no integer {node.op}"
     if is_copy(graph, node) or node.op in _UNARY:
@@ -153,12 +149,12 @@ def _why_other(graph: Graph, node: Node) -> str:
         bounds = clip_bounds(graph, node)
         if bounds is None:
             return "its bounds are computed at run time"
-        return "" if bounds[0] <= 0 <= bounds[1] else "it keeps 0 out"
+        return "" if bounds[0] <= 0 <= bounds[1] else "its bounds exclude 0"
     if node.op in BINARY or about(node.op).kind == "join":
         stored = not all(units.is_activation(graph, name) for name in node.inputs)
         return "one of its inputs is a stored tensor" if stored else ""
     if node.op == "MaxPool":
-        return "it gives out indices" if len(node.outputs) > 1 and node.outputs[1] else ""
+        return "it returns indices" if len(node.outputs) > 1 and node.outputs[1] else ""
     return f"ONNX Runtime has no integer {node.op}"
 
 
@@ -167,18 +163,18 @@ def plan_ort(graph: Graph, keep: frozenset[str]) -> units.Scheme:
     found = units.fuse(graph, INT8_ONNX_RUNTIME)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
-    reasons = {node.name: why_float(graph, node) for node in graph.nodes}
+    reasons = {node.name: float_reason(graph, node) for node in graph.nodes}
     reasons.update(_slow_stem(graph, reasons))
     chosen, able = set[str](), {name for name, reason in reasons.items() if not reason} - barred
-    while chosen != able:  # dropped, again and again, are those that would be islands of their own
+    while chosen != able:  # drop nodes that would be alone among float ones
         chosen = able
-        able = {node.name for node in graph.nodes if node.name in chosen and _belongs(graph, node, chosen)}
+        able = {node.name for node in graph.nodes if node.name in chosen and _belongs_among(graph, node, chosen)}
     integer = tuple(unit for unit in found if unit.name in chosen)
     direct = frozenset(node.name for node in graph.nodes if node.name in chosen and is_direct(graph, node))
     points = {point.tensor: point for point in _points(graph, chosen)}
-    groups = units.groups_of(graph, points, lambda node: node.name in direct)
+    groups = units.point_groups(graph, points, lambda node: node.name in direct)
     skipped = tuple(
-        units.Skipped(node.name, reasons[node.name] or "it does not stand between integer nodes")
+        units.Skipped(node.name, reasons[node.name] or "it is not between integer nodes")
         for node in graph.nodes
         if node.name not in chosen | barred and any(units.is_activation(graph, name) for name in node.inputs)
     )
@@ -186,13 +182,13 @@ def plan_ort(graph: Graph, keep: frozenset[str]) -> units.Scheme:
 
 
 def _slow_stem(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Return weighted nodes behind no integer node whose integer kernel is the slower one, and why it is."""
+    """Return reasons by name of weighted nodes behind no integer node whose integer kernel is slower."""
     found: dict[str, str] = {}
     integer: set[str] = set()
     for node in graph.nodes:
         behind = not integer.isdisjoint(node.reads)
         weighted = units.is_weighted(graph, node) and not reasons[node.name]
-        reason = why_slow(graph, node) if weighted and not behind else ""
+        reason = slow_reason(graph, node) if weighted and not behind else ""
         if reason:
             found[node.name] = reason
         elif weighted or behind:
@@ -200,12 +196,11 @@ def _slow_stem(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
+def _belongs_among(graph: Graph, node: Node, chosen: set[str]) -> bool:
     """Return whether a node belongs among the integer nodes.
 
-    A weighted node always does, and so does a Relu or Clip that alone reads one, as long as its result is rounded at
-    all. Rounding in front of it would spend steps on values that it removes. Others belong between integer nodes. An
-    average of many values may be taken of rounded ones.
+    A weighted node does. So does the Relu or Clip that alone reads one, if its result is rounded: rounding before it
+    would spend steps on values that it removes. Others belong there between integer nodes, or before an average.
     """
     sources = [graph.producers.get(name) for name in units.data_inputs(graph, node)]
     integer = [source is not None and source.name in chosen for source in sources]
@@ -230,7 +225,7 @@ def _points(graph: Graph, chosen: set[str]) -> Iterator[units.Point]:
             weighted = units.is_weighted(graph, node)
             wanted.update(node.inputs[:1] if weighted else units.data_inputs(graph, node))
             wanted.update(n for n in units.data_outputs(graph, node) if not weighted or is_useful(graph, n, chosen))
-    for name in units.in_order(graph):
+    for name in units.tensors_in_order(graph):
         if name in wanted:
             readers, maker, clip = (
                 graph.consumers.get(name, ()),
@@ -239,14 +234,14 @@ def _points(graph: Graph, chosen: set[str]) -> Iterator[units.Point]:
             )
             made = maker is not None and maker.name in chosen and not is_direct(graph, maker)
             hidden = made and clip is not None and clip.name in chosen
-            # a sigmoid that only scales something lies between 0 and 1, whatever was measured
+            # a sigmoid that scales something gets the range 0 to 1, whatever was measured
             scales = maker is not None and maker.op == "Sigmoid" and graph.is_private(name) and readers[0].op in SCALING
             names = tuple(node.name for node in readers)
             yield units.Point(name, names, name in graph.output_names, hidden, 1.0 if scales else 0.0)
 
 
 def is_useful(graph: Graph, name: str, chosen: set[str]) -> bool:
-    """Return whether to round a weighted node's output: not where only float nodes lead to the graph's outputs."""
+    """Return whether integer nodes or averages follow, so that rounding a weighted node's output pays."""
     seen, waiting = set[str](), [name]
     if any(reader.op in MEANS for reader in graph.consumers.get(name, ())):
         return True

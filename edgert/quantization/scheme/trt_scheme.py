@@ -7,8 +7,7 @@ After NVIDIA's guide "Q/DQ layer-placement recommendations" (TensorRT documentat
 - A layer's own output has none unless another INT8 layer reads it.
 - The residual input of an Add that a convolution fuses with gets Q/DQ.
 
-A Q moves back over layers that it commutes with. So their inputs are rounded with the same scale and their producers
-write INT8 at once.
+A Q moves back over layers that commute with it, so that their inputs get the same scale and their producers write INT8.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,18 +20,15 @@ from edgert.graph.fusion import INT8_TENSORRT
 from edgert.graph.operators import about, is_copy
 from edgert.quantization.scheme import units
 
-# The nodes that stay in FP16 where TensorRT <= 10 builds in INT8, and the option of trtexec for them.
-
 _RESERVED = (",", "'", "*")
-"""trtexec splits its list at commas, takes quotes for its own, and matches a star with anything."""
+"""Characters with a meaning in trtexec's lists: separator, quote, and wildcard."""
 
 
 def fp16_exceptions(graph: Graph, scheme: units.Scheme) -> tuple[str, ...]:
-    """Return the names of the nodes of all units that are kept in higher precision, in the order they run.
+    """Return the names of all nodes in units kept in higher precision, in order of execution.
 
-    TensorRT's ONNX parser names a layer after its node. Where a node becomes several layers, the further ones get a
-    number behind the name, and a duplicate name gets one as well. So names must be unique (preparing a model ensures
-    it), and the built engine's layers show what one node became.
+    TensorRT's ONNX parser names a layer after its node, and appends a number to further layers of a node and to
+    duplicate names. So names must be unique, as those of a prepared model are.
     """
     kept = {name for unit in scheme.kept for name in unit.nodes}
     return tuple(node.name for node in graph.nodes if node.name in kept)
@@ -46,11 +42,11 @@ def can_be_named(name: str) -> bool:
 def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
     """Return the value of trtexec's ``--layerPrecisions``, ``"a:fp16,b:fp16"``.
 
-    Use it with ``--precisionConstraints=obey`` and ``--int8 --fp16``. Names may have colons: trtexec splits at the last
-    one.
+    Use it with ``--precisionConstraints=obey`` and ``--int8 --fp16``. Names may have colons, since trtexec splits at
+    the last one.
 
     Raises:
-        CalibrationError: a name has a comma, a quote or a star in it, which trtexec would interpret.
+        CalibrationError: a name has a comma, a quote or a star, which trtexec would interpret.
     """
     pairs = []
     for name in nodes:
@@ -70,40 +66,42 @@ def plan_gpu(graph: Graph, keep: frozenset[str]) -> units.Scheme:
     kept = tuple(unit for unit in found if unit.name in keep)
     readers, passing = _readers(graph, found, kept)
     integer = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in passing))
-    points = {name: units.Point(name, tuple(readers[name])) for name in units.in_order(graph) if name in readers}
-    groups = units.groups_of(graph, points, lambda node: node.name in passing and commutes(graph, node))
-    skipped = _skipped(graph, found, (*integer, *kept), _why_not_gpu)
+    points = {
+        name: units.Point(name, tuple(readers[name])) for name in units.tensors_in_order(graph) if name in readers
+    }
+    groups = units.point_groups(graph, points, lambda node: node.name in passing and commutes(graph, node))
+    skipped = _skipped(graph, found, (*integer, *kept), _gpu_float_reason)
     return units.Scheme("gpu", integer, points, groups, frozenset(), kept, skipped)
 
 
-def _why_not_gpu(node: Node) -> str:
+def _gpu_float_reason(node: Node) -> str:
     if node.domain:
-        return f"nothing is known of operator {node.domain}.{node.op}"
+        return f"operator {node.domain}.{node.op} is unknown"
     if node.captured:
-        return "it has a body of its own"
-    return "it has no weight, and no INT8 layer that it could be part of reads it"
+        return "it has a body"
+    return "it has no weight, and no INT8 layer that it could join reads it"
 
 
 def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = units.USUAL_DLA) -> units.Scheme:
     """Plan for a DLA: a scale on every float32 tensor that an operator with an INT8 form reads.
 
-    A region where a scale is missing runs in FP16, or not on the DLA. A region writes its outputs in FP16, so these are
-    not rounded.
+    A region in which a scale is missing runs in FP16, or not on the DLA. Outputs of a region are not rounded, since it
+    writes them in FP16.
     """
     found = units.fuse(graph, INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
     nodes = dla_nodes(graph)
     verdicts = {node.name: verdict for node, verdict in zip(nodes, int8_verdicts(nodes, dla), strict=True)}
-    able = _able(graph, verdicts, barred)
+    able = _int8_nodes(graph, verdicts, barred)
     points = {}
-    for name in units.in_order(graph):
+    for name in units.tensors_in_order(graph):
         readers = tuple(node.name for node in graph.consumers.get(name, ()) if node.name in able)
         if units.is_activation(graph, name) and readers:
             clip = units.clip_behind(graph, name)
             points[name] = units.Point(name, readers, is_hidden=clip is not None and clip.name in able)
     integer = tuple(unit for unit in found if unit not in kept and unit.name in able)
-    groups = units.groups_of(graph, points, lambda node: node.name in able and keeps_scale(graph, node))
+    groups = units.point_groups(graph, points, lambda node: node.name in able and keeps_scale(graph, node))
 
     def why(node: Node) -> str:
         match verdicts[node.name].int8_form:
@@ -111,15 +109,15 @@ def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = units.USUAL_DLA) -> 
                 return f"a DLA does not run it: {verdicts[node.name].reason}"
             case "fp16":
                 return f"a DLA has no INT8 {node.op}"
-        return "it moves what is not INT8"
+        return "it moves values that are not INT8"
 
     skipped = _skipped(graph, found, (*integer, *kept), why)
     forms = {name: verdict.int8_form for name, verdict in verdicts.items()}
     return units.Scheme("dla", integer, points, groups, frozenset(), kept, skipped, forms)
 
 
-def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> set[str]:
-    """Return nodes that a DLA may run in INT8, with those that only move values between them."""
+def _int8_nodes(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> set[str]:
+    """Return the nodes that a DLA may run in INT8, and those that move values between them."""
     able = {n for n, verdict in verdicts.items() if n not in barred and verdict.int8_form in ("int8", "lookup")}
     moving = [node for node in graph.nodes if is_copy(graph, node)]
     for node in moving:
@@ -135,10 +133,10 @@ def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> se
 def _readers(
     graph: Graph, found: Collection[units.Unit], kept: Collection[units.Unit]
 ) -> tuple[Mapping[str, Mapping[str, None]], set[str]]:
-    """Return tensor → the nodes that read it rounded, in order, and the nodes without weights that become INT8.
+    """Return the nodes that read each tensor rounded, in order, and the nodes without weights that become INT8.
 
-    Rounded are the input of each weighted unit and the residual one of the Add it takes in. From there Q is carried
-    back over what it commutes with, and to both inputs of an Add between INT8 units.
+    The input of each weighted unit is rounded, and the residual input of its Add. From there Q moves back over nodes
+    that commute with it, and to both inputs of an Add between INT8 units.
     """
     nodes = {node.name: node for node in graph.nodes}
     barred = {name for unit in kept for name in unit.nodes}
@@ -176,7 +174,7 @@ def _readers(
 
 
 def commutes(graph: Graph, node: Node) -> bool:
-    """Return whether rounding commutes with a node, with one scale on both sides (an average: nearly so)."""
+    """Return whether rounding commutes with a node, with one scale on both sides; with averages it nearly does."""
     if about(node.op).kind == "join":
         return all(units.is_activation(graph, name) for name in node.inputs)
     if node.op in ("MaxPool", "AveragePool"):
@@ -185,10 +183,7 @@ def commutes(graph: Graph, node: Node) -> bool:
 
 
 def keeps_scale(graph: Graph, node: Node) -> bool:
-    """Return whether a DLA has one scale on both sides of a node.
-
-    That holds where it moves, pools, concatenates or bounds integers as they are.
-    """
+    """Return whether a DLA has one scale on both sides of a node, which moves, pools, joins or bounds integers."""
     return commutes(graph, node) or node.op in units.CLIPS
 
 

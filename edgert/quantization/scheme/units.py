@@ -1,4 +1,4 @@
-"""The records of a scheme: units that run as one kernel, points where tensors are rounded, and what shares a scale."""
+"""Records of a scheme: units that run as one kernel, points where tensors are rounded, groups that share a scale."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,8 @@ from edgert.graph import Graph, Node
 from edgert.graph.fusion import SHORTCUT, Fusion, kernel
 from edgert.graph.operators import WEIGHTED, about, is_copy
 
-# Facts about a node that the quantizer needs: whether it has a stored weight, and which tensors it works on.
-
 CLIPS = frozenset({"Relu", "Clip"})
-"""Activations that bound a value and change nothing else: on integers of the same scale they do the same."""
+"""Activations that only bound values, and do the same to integers of the same scale."""
 
 
 def is_float(graph: Graph, tensor: str) -> bool:
@@ -25,12 +23,12 @@ def is_float(graph: Graph, tensor: str) -> bool:
 
 
 def is_activation(graph: Graph, tensor: str) -> bool:
-    """Return whether a tensor is float32 and depends on the inputs: such tensors have a range to measure."""
-    return tensor in fed(graph) and is_float(graph, tensor)
+    """Return whether a tensor is float32 and depends on the inputs, so that its range must be measured."""
+    return tensor in fed_tensors(graph) and is_float(graph, tensor)
 
 
-def fed(graph: Graph) -> frozenset[str]:
-    """Return tensors that depend on the graph's inputs: not stored ones, nor values computed from these or shapes."""
+def fed_tensors(graph: Graph) -> frozenset[str]:
+    """Return the tensors that depend on values of the graph's inputs."""
     if graph not in _FED:
         found = {spec.name for spec in graph.inputs}
         for node in graph.nodes:
@@ -44,7 +42,7 @@ _FED: WeakKeyDictionary[Graph, frozenset[str]] = WeakKeyDictionary()
 
 
 def data_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
-    """Return the float32 activations a node works on, once each; for one that moves data only what it moves."""
+    """Return the float32 activations that a node reads as data, once each."""
     names = node.inputs[:1] if is_copy(graph, node) else node.inputs
     return tuple(dict.fromkeys(name for name in names if is_activation(graph, name)))
 
@@ -54,38 +52,31 @@ def data_outputs(graph: Graph, node: Node) -> tuple[str, ...]:
     return tuple(name for name in node.outputs if name and is_float(graph, name))
 
 
-def in_order(graph: Graph) -> Iterator[str]:
-    """Yield all tensors that are fed or computed, in the order they are computed."""
+def tensors_in_order(graph: Graph) -> Iterator[str]:
+    """Yield all tensors that are fed or computed, in order of execution."""
     yield from (spec.name for spec in graph.inputs)
     yield from (name for node in graph.nodes for name in node.outputs if name)
 
 
 def is_weighted(graph: Graph, node: Node) -> bool:
-    """Return whether a node applies a stored float32 weight (its second input) to an activation (its first)."""
+    """Return whether a node applies a stored float32 weight, its second input, to an activation, its first."""
     if node.op not in WEIGHTED or node.domain or len(node.inputs) < 2:
         return False
     weight = graph.constants.get(node.inputs[1])
     return weight is not None and weight.dtype == np.float32 and is_activation(graph, node.inputs[0])
 
 
-def calibrated(graph: Graph) -> tuple[str, ...]:
-    """Return float32 tensors that need a range, in the order they are fed and computed.
-
-    Args:
-        graph: of a prepared model.
-    """
-    return tuple(name for name in in_order(graph) if is_activation(graph, name))
+def tensors_to_calibrate(graph: Graph) -> tuple[str, ...]:
+    """Return the float32 tensors of a prepared model's graph that need a range, in order of execution."""
+    return tuple(name for name in tensors_in_order(graph) if is_activation(graph, name))
 
 
 def clip_behind(graph: Graph, tensor: str) -> Node | None:
-    """Return the Relu or Clip that alone reads a computed tensor: its output's range differs from the tensor's."""
+    """Return the Relu or Clip that alone reads a computed tensor; None where there is none."""
     if tensor not in graph.producers or not graph.is_private(tensor):
         return None
     (reader,) = graph.consumers[tensor]
     return reader if reader.op in CLIPS and not reader.domain else None
-
-
-# Units: a node and what an INT8 kernel computes along with it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +84,13 @@ class Unit:
     """Nodes that run as one kernel, and so in one precision.
 
     Attributes:
-        name: of its main node.
-        op: operator of its main node.
-        nodes: names of its nodes, the main one first, then in the order they run.
-        inputs: activations it reads from outside, once each.
-        output: the tensor that leaves it, first of several.
-        weight: the stored weight, "" for a unit without.
-        bias: the stored bias, "" without.
+        name: name of the main node.
+        op: operator of the main node.
+        nodes: names of the nodes, the main one first, then in order of execution.
+        inputs: activations read from outside, once each.
+        output: first tensor that leaves the unit.
+        weight: name of the stored weight; empty without.
+        bias: name of the stored bias; empty without.
     """
 
     name: str
@@ -112,10 +103,7 @@ class Unit:
 
 
 def fuse(graph: Graph, fusion: Fusion) -> tuple[Unit, ...]:
-    """Return one unit per weighted node and per Add, with what their kernels fuse.
-
-    Every other node that has float32 activations is a unit of its own.
-    """
+    """Return the units of a graph: weighted nodes and Adds with what they fuse, and all other nodes alone."""
     taken: set[str] = set()
     found = []
     for node in graph.nodes:
@@ -145,10 +133,10 @@ def fuse(graph: Graph, fusion: Fusion) -> tuple[Unit, ...]:
 
 
 Target = Literal["ort", "gpu", "dla"]
-"""ONNX Runtime's integer kernels; TensorRT on a GPU, strongly typed; TensorRT on a DLA, strongly typed."""
+"""Integer kernels of ONNX Runtime, strongly typed TensorRT on a GPU, and strongly typed TensorRT on a DLA."""
 
 USUAL_DLA = Dla()
-"""The default DLA: Orin's, with the TensorRT of JetPack 6."""
+"""Default DLA: that of Orin, with the TensorRT of JetPack 6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +144,11 @@ class Point:
     """A tensor that is rounded to 8 bits.
 
     Attributes:
-        tensor: its name.
-        readers: names of the nodes that read it rounded; others read it as it was.
-        is_output: the graph gives it out rounded.
-        is_hidden: a Relu or Clip of the same scale reads it and nothing else, so its own range is not used.
-        amax: its largest magnitude where that is known without measuring; 0 where it is not.
+        tensor: name of the tensor.
+        readers: names of the nodes that read it rounded; others read it unrounded.
+        is_output: whether the graph returns it rounded.
+        is_hidden: whether only a Relu or Clip of the same scale reads it, so that its own range is not used.
+        amax: largest magnitude where it is known without measuring; 0 elsewhere.
     """
 
     tensor: str
@@ -172,7 +160,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A node that stays in floating point though one like it could be INT8, and why."""
+    """A node that stays in floating point, and the reason."""
 
     node: str
     reason: str
@@ -183,14 +171,14 @@ class Scheme:
     """Tensors and nodes that become INT8.
 
     Attributes:
-        target: who runs it.
-        units: what runs in INT8, in order; the names are what ``keep`` takes.
-        points: tensor → its point, in the order the tensors come to be.
-        groups: tensor of a point → the tensors whose values decide its scale. Tensors with one scale have the same.
-        direct: nodes that work on the stored integers themselves: they move, pick or bound values.
-        kept: units left in higher precision because that was asked for.
-        skipped: nodes left in floating point for other reasons.
-        forms: node → how the DLA runs it, for target ``dla``; empty for others.
+        target: engine that runs the model.
+        units: units that run in INT8, in order; ``keep`` takes their names.
+        points: points by tensor, in order of execution.
+        groups: tensors whose values decide the scale of a point, by the point's tensor; equal for tensors of one scale.
+        direct: names of nodes that work on stored integers, to move, pick or bound values.
+        kept: units in higher precision because ``keep`` named them.
+        skipped: nodes in floating point for other reasons.
+        forms: form in which a DLA runs each node, by name; empty for other targets.
     """
 
     target: Target
@@ -209,28 +197,25 @@ class Scheme:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Tensors whose range must be known."""
+        """Tensors whose range must be measured."""
         found = dict.fromkeys(name for group in self.groups.values() for name in group)
         return tuple(name for name in found if not self.points[name].amax)
 
 
-# Which tensors must have one scale: sets that grow together.
-
-
 class Sharing:
-    """Disjoint sets of tensors (union-find); the members of a set keep the order in which they were named."""
+    """Disjoint sets of tensors that must have one scale (union-find)."""
 
     def __init__(self) -> None:
         self._parents: dict[str, str] = {}
 
     def join(self, names: Iterable[str]) -> None:
-        """Join all of them, and whatever they were joined with before, into one set."""
+        """Join the sets of all these tensors into one."""
         first, *others = [self._root(name) for name in names] or [""]
         for other in others:
             self._parents[self._root(other)] = self._root(first)
 
     def groups(self, names: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """Return, for each of the tensors, which of them are in its set."""
+        """Return, for each of these tensors, those of them that are in its set, in the order given."""
         sets: dict[str, list[str]] = {}
         for name in names:
             sets.setdefault(self._root(name), []).append(name)
@@ -243,8 +228,10 @@ class Sharing:
         return parent
 
 
-def sharing(graph: Graph, keeps_scale: Callable[[Node], bool], tensors: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """Return tensor → those with its scale, including itself: inputs and outputs of nodes that keep the scale."""
+def scale_groups(
+    graph: Graph, keeps_scale: Callable[[Node], bool], tensors: Iterable[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """Return the tensors that share the scale of each tensor, itself included, through nodes that keep the scale."""
     sets = Sharing()
     for node in graph.nodes:
         if keeps_scale(node):
@@ -252,9 +239,9 @@ def sharing(graph: Graph, keeps_scale: Callable[[Node], bool], tensors: Iterable
     return sets.groups(tensors)
 
 
-def groups_of(
+def point_groups(
     graph: Graph, points: Mapping[str, Point], keeps_scale: Callable[[Node], bool]
 ) -> dict[str, tuple[str, ...]]:
-    """Return tensor of a point → the tensors whose values decide its scale."""
-    groups = sharing(graph, keeps_scale, points)
+    """Return the tensors whose values decide the scale of each point, by the point's tensor."""
+    groups = scale_groups(graph, keeps_scale, points)
     return {name: tuple(one for one in group if not points[one].is_hidden) or group for name, group in groups.items()}

@@ -144,5 +144,5 @@ def test_a_cache_names_what_the_model_has() -> None:
         check_cache(write_cache({"z": 0.5}, "10.3.0"), [], graph)
     with pytest.raises(CalibrationError, match="names 'Conv_9'"):
         check_cache(cache, ["Conv_9"], graph)
-    with pytest.raises(CalibrationError, match="no TensorRT calibration cache"):
+    with pytest.raises(CalibrationError, match="not a TensorRT calibration cache"):
         check_cache("nonsense", [], graph)

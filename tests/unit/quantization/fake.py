@@ -14,14 +14,14 @@ import numpy as np
 from edgert.graph import Graph, Model, Names, Node
 from edgert.graph.operators import WEIGHTED
 from edgert.quantization.calibration.walk import Feeds, walk
-from edgert.quantization.lowering.weights import weighted
+from edgert.quantization.lowering.weights import weighted_nodes
 
 Array = np.ndarray[Any, Any]
 
 
 def peaks(graph: Graph, feeds: Sequence[Feeds], like: Model) -> dict[str, float]:
     """The largest magnitude of each tensor that a weighted node reads."""
-    names = list(dict.fromkeys(node.inputs[0] for node in weighted(graph)))
+    names = list(dict.fromkeys(node.inputs[0] for node in weighted_nodes(graph)))
     values = walk(graph, names, feeds, like)
     return {name: max(float(np.abs(one).max()) for one in found) for name, found in zip(names, values, strict=True)}
 

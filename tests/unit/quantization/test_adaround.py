@@ -9,7 +9,7 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Model, infer, read
-from edgert.quantization.adaround import Effort, errors, roundings, solve
+from edgert.quantization.adaround import Effort, errors, round_rows, roundings
 from edgert.quantization.calibration.walk import walk
 from edgert.quantization.lowering.weights import Moments, kernel_of, patches
 from tests.helpers.models import with_constants
@@ -22,7 +22,7 @@ RNG = np.random.default_rng(0)
 
 def test_two_weights_are_rounded_against_each_other() -> None:
     """Of two inputs that are always equal only the sum of the weights counts: 0.4 + 0.4 is 1, not 0."""
-    solved = solve(np.array([[[0.4, 0.4]]]), np.ones((1, 2, 2)), EFFORT)
+    solved = round_rows(np.array([[[0.4, 0.4]]]), np.ones((1, 2, 2)), EFFORT)
     assert solved.sum() == 1
 
 
@@ -34,20 +34,20 @@ def test_small_problems_are_solved_nearly_as_well_as_by_trying_everything(steps:
     wanted = RNG.uniform(-20, 20, (1, rows, size))
     choices = np.stack(np.meshgrid(*[[0, 1]] * size, indexing="ij"), -1).reshape(-1, size)
     best = np.array([errors((np.floor(row) + choices - row)[None], gram).min() for row in wanted[0]])
-    solved = solve(wanted, gram, Effort(steps=steps, damping=0))
+    solved = round_rows(wanted, gram, Effort(steps=steps, damping=0))
     found, nearest = (errors(one - wanted, gram)[0] for one in (solved, np.rint(wanted)))
     assert (found <= nearest).all() and (found >= best - 1e-9).all()
     assert found.sum() < best.sum() + rest * (nearest.sum() - best.sum())
 
 
 def test_integers_stay_within_the_limit() -> None:
-    solved = solve(np.array([[[127.4, -127.4, 126.9]]]), np.eye(3)[None] + 1, EFFORT)
+    solved = round_rows(np.array([[[127.4, -127.4, 126.9]]]), np.eye(3)[None] + 1, EFFORT)
     assert np.abs(solved).max() <= 127
 
 
 def test_inputs_that_are_always_zero_leave_the_nearest() -> None:
     wanted = RNG.uniform(-5, 5, (2, 3, 4))
-    np.testing.assert_array_equal(solve(wanted, np.zeros((2, 4, 4)), EFFORT), np.rint(wanted))
+    np.testing.assert_array_equal(round_rows(wanted, np.zeros((2, 4, 4)), EFFORT), np.rint(wanted))
 
 
 CONVS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.graph import Graph, Model
-from edgert.quantization.lowering.lower import align, lower
+from edgert.quantization.lowering.lower import align_channels, lower
 from edgert.quantization.scheme.scheme import scheme
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, run, stored
@@ -37,7 +37,7 @@ def assert_same(model: Model, graph: Graph) -> None:
 
 def test_depthwise_channels_come_in_sixteens() -> None:
     model = bottleneck(58)
-    wide, _ = align(graph_of(model), {})
+    wide, _ = align_channels(graph_of(model), {})
     assert shapes(wide, "a.w", "a.b", "d.w", "d.b", "b.w", "b.b") == [
         (64, 4, 1, 1), (64,), (64, 1, 3, 3), (64,), (4, 64, 1, 1), (4,)]  # fmt: skip
     assert [one.attributes.get("group") for one in wide.nodes if one.name == "d"] == [64]
@@ -48,7 +48,7 @@ def test_depthwise_channels_come_in_sixteens() -> None:
 def test_dense_channels_come_in_fours() -> None:
     nodes = [conv("a", "x", "t"), node("MaxPool", ["t"], ["p"], name="pool", kernel_shape=[2, 2]), conv("b", "p", "y")]
     model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(a=(10, 4, 1, 1), b=(4, 10, 1, 1)))
-    wide, _ = align(graph_of(model), {})
+    wide, _ = align_channels(graph_of(model), {})
     assert shapes(wide, "a.w", "b.w") == [(12, 4, 1, 1), (4, 12, 1, 1)]
     assert_same(model, wide)
 
@@ -63,7 +63,7 @@ def test_a_gate_widens_with_what_it_gates() -> None:
         conv("b", "u", "y"),
     ]
     model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(a=(10, 4, 1, 1), e=(10, 10, 1, 1), b=(4, 10, 1, 1)))
-    wide, _ = align(graph_of(model), {})
+    wide, _ = align_channels(graph_of(model), {})
     assert shapes(wide, "e.w", "e.b") == [(12, 12, 1, 1), (12,)]
     assert_same(model, wide)
 
@@ -79,7 +79,7 @@ def test_a_gate_widens_with_what_it_gates() -> None:
 )
 def test_what_stays(model: Model) -> None:
     graph = graph_of(model)
-    wide, _ = align(graph, {})
+    wide, _ = align_channels(graph, {})
     assert {name: value.shape for name, value in wide.constants.items()} == {
         name: value.shape for name, value in graph.constants.items()
     }
@@ -100,7 +100,7 @@ def test_what_looks_at_channels_keeps_them(between: list[Any], extra: dict[str, 
     nodes = [conv("a", "x", "t"), *reversed(between), conv("b", "u", "y")]
     tensors = stored(**{"a": (10, 4, 1, 1), "b": (4, 10, 1, 1), **extra}) | {"k": np.ones((1, 10, 1, 1), np.float32)}
     model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, tensors)
-    wide, _ = align(graph_of(model), {})
+    wide, _ = align_channels(graph_of(model), {})
     assert wide.constants["a.w"].shape == (10, 4, 1, 1)
     assert_same(model, wide)
 
@@ -108,7 +108,7 @@ def test_what_looks_at_channels_keeps_them(between: list[Any], extra: dict[str, 
 def test_shared_weights_stay() -> None:
     nodes = [node("Conv", ["x", "w"], ["t"], name="a"), node("Conv", ["t", "w"], ["y"], name="b")]
     model = make(nodes, {"x": [1, 10, 5, 5]}, {"y": None}, {"w": stored(c=(10, 10, 1, 1))["c.w"]})
-    wide, _ = align(graph_of(model), {})
+    wide, _ = align_channels(graph_of(model), {})
     assert wide.constants["w"].shape == (10, 10, 1, 1)
 
 

@@ -14,7 +14,7 @@ from edgert.backend.tensorrt.trt_backend import static_request
 from edgert.board.host import saturates_bytes
 from edgert.errors import ModelError
 from edgert.graph import Model, inputs, outputs
-from edgert.quantization.batched import opened, takes_several
+from edgert.quantization.batched import accepts_several, open_batch
 from edgert.quantization.calibrated import prepare
 from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.quantizer import Quantizer, Recipe
@@ -31,7 +31,7 @@ def random_images(count: int = IMAGES) -> list[dict[str, Any]]:
 def int8(target: Target) -> Model:
     model, feeds = prepare(network()), random_images()
     table = calibrate(model, feeds, early_stop=False)
-    return Quantizer(model, table, Recipe(target)).quick().model
+    return Quantizer(model, table, Recipe(target)).round_only().model
 
 
 def tail(nodes: list[Any], shape: tuple[int, ...], stored: dict[str, Any] | None = None) -> Model:
@@ -45,7 +45,7 @@ def tail(nodes: list[Any], shape: tuple[int, ...], stored: dict[str, Any] | None
 @pytest.mark.parametrize("target", ["ort", "gpu"])
 def test_a_batch_is_what_its_images_are_alone(target: Target) -> None:
     model, feeds = int8(target), random_images(5)
-    made = opened(model, feeds)
+    made = open_batch(model, feeds)
     assert [spec.shape[0] for spec in (*inputs(made), *outputs(made))] == ["batch", "batch"]
     run = Function(made)
     together = run({"x": np.concatenate([feed["x"] for feed in feeds])})["y"]
@@ -57,7 +57,7 @@ def test_a_batch_is_what_its_images_are_alone(target: Target) -> None:
 
 
 def test_tensorrt_gets_a_profile_from_one_row_to_a_full_batch() -> None:
-    made = opened(int8("gpu"), random_images(2))
+    made = open_batch(int8("gpu"), random_images(2))
     request = static_request(made, EngineOptions(profiles={"default": {"x": (4, 3, SIZE, SIZE)}}))
     assert request.precision == "int8"
     ((name, span),) = request.profiles[0].items()
@@ -65,8 +65,8 @@ def test_tensorrt_gets_a_profile_from_one_row_to_a_full_batch() -> None:
 
 
 def test_a_model_of_other_rows_is_left_alone() -> None:
-    made = opened(prepare(network()))
-    assert opened(made) is made
+    made = open_batch(prepare(network()))
+    assert open_batch(made) is made
 
 
 CASES = {
@@ -90,14 +90,14 @@ CASES = {
 @pytest.mark.parametrize(("model", "reason"), CASES.values(), ids=CASES)
 def test_what_holds_it_to_one_image_is_named(model: Model, reason: str) -> None:
     with pytest.raises(ModelError, match="takes one image at a time") as caught:
-        opened(model)
+        open_batch(model)
     assert reason in caught.value.why and "leave batch out" in caught.value.fix and "export" in caught.value.fix
 
 
 def test_an_output_of_another_form_is_named_where_no_node_is() -> None:
     turned = tail([helper.make_node("Transpose", ["c"], ["y"], name="turn", perm=[1, 0, 2, 3])], (4, 1, 14, 14))
     with pytest.raises(ModelError) as caught:
-        opened(turned)
+        open_batch(turned)
     assert caught.value.why == "output 'y' of node 'turn' (Transpose) has no dimension for the batch"
 
 
@@ -110,8 +110,8 @@ def test_what_the_file_can_and_int8_cannot_is_not_the_exports_fault() -> None:
     stored = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype("f4"), "zero": np.array([0])}
     ends = {"x": (("n", 3, SIZE, SIZE), TensorProto.FLOAT)}, {"y": (("n", 4, 14, 14), TensorProto.FLOAT)}
     file, feeds = make(nodes, *ends, stored), random_images(2)
-    assert takes_several(file, feeds) and not takes_several(prepare(file), feeds)
+    assert accepts_several(file, feeds) and not accepts_several(prepare(file), feeds)
     with pytest.raises(ModelError) as caught:
-        opened(prepare(file), feeds, file=file)
-    assert "node 'all' (Slice)" in caught.value.why and "the file leaves the batch open" in caught.value.why
+        open_batch(prepare(file), feeds, file=file)
+    assert "node 'all' (Slice)" in caught.value.why and "the file has an open batch" in caught.value.why
     assert caught.value.fix == "leave batch out of its stages, or precision: fp16 or fp32"

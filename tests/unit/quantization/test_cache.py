@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from edgert.errors import CalibrationError
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_form import cache_of, dla_scales, parse_cache, version_number, write_cache
+from edgert.quantization.lowering.trt_form import cache_text, dla_scales, parse_cache, version_number, write_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from tests.unit.graph.graphs import make, node
@@ -107,7 +107,7 @@ class TestParse:
 
     @pytest.mark.parametrize("text", ["", "x: 3f800000\n", "TRT-EntropyCalibration2\n", "TRT-8600\n"])
     def test_a_file_of_another_kind_is_known_by_its_header(self, text: str) -> None:
-        with pytest.raises(CalibrationError, match="no TensorRT calibration cache") as caught:
+        with pytest.raises(CalibrationError, match="not a TensorRT calibration cache") as caught:
             parse_cache(text)
         assert caught.value.where == "line 1"
 
@@ -123,7 +123,7 @@ class TestCacheOf:
         model = branches()
         graph = graph_of(model)
         amax = amax_of(model, feeds_of(model))
-        scales = parse_cache(cache_of(graph, scheme(graph, "dla"), amax, "10.3.0")).scales
+        scales = parse_cache(cache_text(graph, scheme(graph, "dla"), amax, "10.3.0")).scales
         assert list(scales) == ["x", "t0", "r0", "p", "t1", "t2", "j", "k", "l", "m", "y"]
         assert scales["t0"] == scales["r0"] == scales["p"] == np.float32(amax(("r0", "p"))) / np.float32(127)
         assert len({scales[name] for name in ("t1", "t2", "j", "k", "l", "m")}) == 1

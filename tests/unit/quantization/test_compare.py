@@ -7,7 +7,7 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, infer, read
-from edgert.quantization.quantization_error import decibels, outputs_in_order, sqnr
+from edgert.quantization.quantization_error import decibels, outputs_with_fixed_rows, sqnr
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 
@@ -64,7 +64,7 @@ def test_images_on_which_each_graph_finds_rows_of_its_own_are_left_out() -> None
     assert sqnr(first, second, [other_rows], ["a", "y"], like) == {"a": pytest.approx(0.0)}
     same_rows = {"x": np.array([0.1, 2, 3, 4], np.float32)}
     assert sqnr(first, second, [other_rows, same_rows], ["y"], like) == {"y": math.inf}
-    assert outputs_in_order(first) == {"a"}
+    assert outputs_with_fixed_rows(first) == {"a"}
 
 
 def test_equal_graphs_have_no_noise() -> None:

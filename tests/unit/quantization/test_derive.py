@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 from edgert.graph import Graph, read
 from edgert.quantization.calibration.value_histogram import Histogram
-from edgert.quantization.calibration.walk import MOST_PARTS, assemble, parts
+from edgert.quantization.calibration.walk import MOST_PARTS, assemble, histogram_parts
 from tests.helpers.models import make
 
 F32 = TensorProto.FLOAT
@@ -40,7 +40,7 @@ COUNTABLE = ("x", "a", "t", "s", "n", "r", "c", "f", "k", "part")
 
 
 def test_what_is_counted_for_a_tensor() -> None:
-    found = parts(graph(), COUNTABLE, COUNTABLE)
+    found = histogram_parts(graph(), COUNTABLE, COUNTABLE)
     assert found["t"] == found["s"] == ("a",)
     assert found["r"] == ("n",)
     assert found["c"] == found["f"] == ("a", "n", "a")
@@ -50,14 +50,14 @@ def test_what_is_counted_for_a_tensor() -> None:
 
 
 def test_only_what_is_wanted_is_asked_for() -> None:
-    assert parts(graph(), ["f", "x"], COUNTABLE) == {"f": ("a", "n", "a"), "x": ("x",)}
+    assert histogram_parts(graph(), ["f", "x"], COUNTABLE) == {"f": ("a", "n", "a"), "x": ("x",)}
 
 
 def test_a_tensor_of_very_many_parts_is_counted_itself() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y0"])]
     nodes += [helper.make_node("Concat", [f"y{n}", f"y{n}"], [f"y{n + 1}"], axis=0) for n in range(40)]
     names = [f"y{n}" for n in range(41)]
-    found = parts(read(make(nodes, {"x": ((1, 2), F32)}, {"y40": (None, F32)})), names, names)
+    found = histogram_parts(read(make(nodes, {"x": ((1, 2), F32)}, {"y40": (None, F32)})), names, names)
     assert found["y6"] == ("y0",) * MOST_PARTS
     assert found["y7"] == ("y7",)
     assert max(map(len, found.values())) == MOST_PARTS

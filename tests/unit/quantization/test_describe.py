@@ -16,7 +16,7 @@ from edgert.evaluation import EvaluationResult, compare
 from edgert.evaluation.evaluate_model import Accuracy
 from edgert.evaluation.score import mean_of
 from edgert.graph import read, to_bytes
-from edgert.quantization.calibrated import Calibrated, calibrate_section
+from edgert.quantization.calibrated import CalibratedModel, calibrate_section
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.describe import accuracy_rows, describe, summary
 from edgert.quantization.describe_layers import EQUALIZATION
@@ -47,14 +47,14 @@ def section(file: Path, **quantize: object) -> ModelConfig:
 
 
 @cache
-def calibrated(file: Path, equalize: bool) -> Calibrated:
+def calibrated(file: Path, equalize: bool) -> CalibratedModel:
     random = np.random.default_rng(5)
     images = [random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(IMAGES)]
     return calibrate_section(section(file, equalize=equalize), images=open_images(images))
 
 
-def outcome(config: ModelConfig, *, judged: bool = False) -> QuantizationResult:
-    return quantize_section(config, calibrated(config.onnx, config.quantize.equalize), judged=judged)
+def outcome(config: ModelConfig, *, by_task: bool = False) -> QuantizationResult:
+    return quantize_section(config, calibrated(config.onnx, config.quantize.equalize), by_task=by_task)
 
 
 def test_layers_in_graph_order(file: Path) -> None:
@@ -190,14 +190,14 @@ def test_without_a_judge_accuracy_is_absent_with_its_reason(file: Path) -> None:
 
 
 def test_agreement_without_labels(file: Path) -> None:
-    report = describe(outcome(section(file), judged=True), section(file))
+    report = describe(outcome(section(file), by_task=True), section(file))
     (row,) = report.accuracy
     assert (row.metric, row.fp32, row.labeled, row.images) == ("agreement", 1.0, False, IMAGES)
     assert row.max_drop is None and row.interval is not None and row.interval[0] <= row.drop <= row.interval[1]
 
 
 def test_a_loss_of_more_than_half_a_point_ends_the_lines(file: Path) -> None:
-    made = outcome(section(file), judged=True)
+    made = outcome(section(file), by_task=True)
     assert made.evaluation is not None
     (drop,) = made.evaluation.comparisons
     lines = {}
@@ -239,7 +239,7 @@ def test_the_page(file: Path) -> None:
 
 
 def test_the_budget_of_the_section(file: Path, tmp_path: Path) -> None:
-    made = outcome(section(file), judged=True)
+    made = outcome(section(file), by_task=True)
     assert made.evaluation is not None
     (drop,) = made.evaluation.comparisons
     budget = replace(drop, max_drop=0.2)

@@ -10,7 +10,7 @@ import pytest
 from edgert.graph import Graph, Model, Node
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_form import cache_of, parse_cache
+from edgert.quantization.lowering.trt_form import cache_text, parse_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import is_activation
 from tests.unit.graph.graphs import make, node
@@ -97,7 +97,7 @@ class TestForm:
     def test_cache_typed_form_and_emulation_have_the_same_numbers(self, model: Model) -> None:
         graph, low = forms(model)
         plan, amax = scheme(graph, "dla"), amax_of(model, feeds_of(model))
-        cached = parse_cache(cache_of(graph, plan, amax, "10.3.0")).scales
+        cached = parse_cache(cache_text(graph, plan, amax, "10.3.0")).scales
         emulated = emulate_dla(graph, plan, amax)
         assert "x_int8_steps_by" in emulated.constants
         for first, _ in pairs(low):

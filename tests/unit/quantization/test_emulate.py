@@ -14,7 +14,7 @@ from onnx import helper
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, write
 from edgert.graph.draft import Builder
-from edgert.quantization.lowering.emulate import add_steps, away, emulate_dla
+from edgert.quantization.lowering.emulate import add_steps, emulate_dla, round_half_away
 from edgert.quantization.scheme.scheme import scheme
 from tests.unit.graph.graphs import make, node, value
 from tests.unit.quantization.nets import (
@@ -115,7 +115,7 @@ class TestRounding:
     @given(st.lists(st.floats(-140, 140, width=32), min_size=1, max_size=40), st.sampled_from([1.0, 0.25, 0.7, 3.1]))
     def test_is_exact_for_every_value(self, values: list[float], scale: float) -> None:
         np.testing.assert_array_equal(steps_of(values, scale), to_int8(values, scale))
-        np.testing.assert_array_equal(away(np.array(values)), half_away(values))
+        np.testing.assert_array_equal(round_half_away(np.array(values)), half_away(values))
 
     def test_differs_from_onnx_at_exact_halves_only(self) -> None:
         values = np.arange(-64, 64, 0.25, dtype=F32)

@@ -9,7 +9,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, read, write
-from edgert.quantization.fp16.to_fp16 import balanced, cheapest, to_fp16
+from edgert.quantization.fp16.to_fp16 import cheapest_columns, keep_sums, to_fp16
 from tests.helpers.fp16_emulation import rounded
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
@@ -122,7 +122,7 @@ def edges(filters: int, size: int) -> Any:
 
 def test_filters_keep_their_sums() -> None:
     rows = edges(32, 72).astype(np.float64)
-    values = balanced(rows)
+    values = keep_sums(rows)
     nearest = rows.astype(np.float16).astype(np.float64)
     assert np.array_equal(values, values.astype(np.float16))
     off, was = np.abs((values - rows).sum(axis=1)), np.abs((nearest - rows).sum(axis=1))
@@ -135,7 +135,7 @@ def test_filters_keep_their_sums() -> None:
 def test_weights_that_float16_holds_are_left_as_they_are() -> None:
     rows = edges(4, 9).astype(np.float16).astype(np.float64)
     rows[:, ::2] = 0
-    assert np.array_equal(balanced(rows), rows)
+    assert np.array_equal(keep_sums(rows), rows)
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ def reduced(op: str, shape: list[int], **attributes: Any) -> Model:
 @pytest.mark.parametrize(
     ("op", "shape", "attributes", "why"),
     [
-        ("ReduceMean", [1, 3, 512, 512], {"axes": [2, 3]}, "adds up 262144 values"),
-        ("GlobalAveragePool", [1, 3, 64, 64], {}, "adds up 4096 values"),
+        ("ReduceMean", [1, 3, 512, 512], {"axes": [2, 3]}, "it sums 262144 values"),
+        ("GlobalAveragePool", [1, 3, 64, 64], {}, "it sums 4096 values"),
         ("GlobalAveragePool", [1, 3, 40, 40], {}, "the sum of 1600 values up to 64"),
-        ("Softmax", [1, 5000], {"axis": -1}, "adds up 5000 values"),
+        ("Softmax", [1, 5000], {"axis": -1}, "it sums 5000 values"),
         ("ReduceMean", ["n", 3], {"axes": [0]}, "an unknown number of values"),
         ("LpNormalization", [1, 128], {}, "the sum of 128 squares"),
-        ("ReduceL2", [1, 128], {"axes": [1]}, "nothing is known of how large ReduceL2"),
-        ("Exp", [1, 4], {}, "nothing is known of how large Exp"),
-        ("Softplus", [1, 4], {}, "nothing is known of how large Softplus"),
+        ("ReduceL2", [1, 128], {"axes": [1]}, "no bound is known for the values of ReduceL2"),
+        ("Exp", [1, 4], {}, "no bound is known for the values of Exp"),
+        ("Softplus", [1, 4], {}, "no bound is known for the values of Softplus"),
     ],
 )
 def test_sums_and_growth_without_ranges(op: str, shape: list[int], attributes: dict[str, Any], why: str) -> None:
@@ -239,4 +239,4 @@ def test_a_layer_normalization_that_counts_in_float32_may_be_float16(stash: int,
 def test_the_cheapest_steps_of_a_filter_are_those_of_a_whole_sort(columns: int) -> None:
     cost = np.random.default_rng(0).integers(0, 1000, (7, columns)).astype(np.float64)
     cost += np.arange(columns) * 1e-9  # costs of weights are seldom equal
-    assert (cheapest(cost) == np.argsort(cost, axis=1, kind="stable")[:, :512]).all()
+    assert (cheapest_columns(cost) == np.argsort(cost, axis=1, kind="stable")[:, :512]).all()

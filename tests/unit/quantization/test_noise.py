@@ -16,7 +16,7 @@ from edgert.config import TaskConfig
 from edgert.graph import to_bytes
 from edgert.quantization.evaluate import EvaluateOptions, Evaluation, evaluate
 from edgert.quantization.evaluator import is_compared
-from edgert.quantization.quantization_error import drowned, is_clear, noise_share, output_noise
+from edgert.quantization.quantization_error import is_clear, noise_share, noisy_outputs, output_noise
 from tests.helpers.models import constant
 
 
@@ -95,7 +95,7 @@ def test_records_that_cannot_be_compared_leave_it_at_noise(section: dict[str, st
 
 def test_outputs_with_more_noise_than_signal_are_named() -> None:
     noise_db = {"a": -8.66, "b": 3.0, "c": -np.inf, "d": np.inf, "inner": -20.0}
-    assert drowned(noise_db, ["d", "c", "b", "a", "e"]) == (
+    assert noisy_outputs(noise_db, ["d", "c", "b", "a", "e"]) == (
         "the noise of output 'a' is larger than its signal (-8.7 dB)",
     )
     assert not is_clear(noise_db, ["a"]) and not is_clear(noise_db, ["b"]) and is_clear(noise_db, ["c", "d", "e"])

@@ -75,6 +75,6 @@ def test_auto_is_fp16_for_tensorrt_where_int8_is_not_accurate_enough(
     section: ModelConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     auto = section.model_copy(update={"precision": "auto"})
-    monkeypatch.setattr(conversion, "_quantized", lambda *_, **__: SimpleNamespace(is_sound=False))
+    monkeypatch.setattr(conversion, "_quantize", lambda *_, **__: SimpleNamespace(is_sound=False))
     made = in_precision(auto, store=FileStore(tmp_path), target="gpu")
     assert {array.dtype.name for array in read(made).constants.values()} & {"float16", "float32"} == {"float16"}

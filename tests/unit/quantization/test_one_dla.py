@@ -12,7 +12,7 @@ from dla.table import LAYERS, Layer
 from edgert.graph import Model
 from edgert.graph.dla_node import dla_nodes
 from edgert.placement.dla_share import survey
-from edgert.quantization.lowering.emulate import emulate_dla, modes
+from edgert.quantization.lowering.emulate import emulate_dla, execution_modes
 from edgert.quantization.scheme.scheme import scheme
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, run, stored
@@ -36,7 +36,12 @@ def answers(model: Model, name: str) -> tuple[str, bool, bool, str]:
     found, plan = survey(graph, TARGET), scheme(graph, "dla", dla=TARGET)
     place = next(place for place, one in enumerate(found.nodes) if one.name == name)
     rounded = any(name in point.readers for point in plan.points.values())
-    return found.verdicts[place].answer, found.segment_of(place) is not None, rounded, modes(graph, plan)[name]
+    return (
+        found.verdicts[place].answer,
+        found.segment_of(place) is not None,
+        rounded,
+        execution_modes(graph, plan)[name],
+    )
 
 
 @pytest.fixture

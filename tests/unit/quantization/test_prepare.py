@@ -15,7 +15,7 @@ from edgert.errors import ModelError
 from edgert.graph import Model, from_proto, inputs, load, read
 from edgert.graph.opset import opset
 from edgert.quantization.calibrated import prepare
-from edgert.quantization.scheme.units import calibrated
+from edgert.quantization.scheme.units import tensors_to_calibrate
 from tests.helpers import models
 from tests.helpers.models import make
 
@@ -131,8 +131,8 @@ def test_bodies_and_foreign_nodes_stay_in_float_and_are_noted(caplog: pytest.Log
         graph = read(prepare(model))
     assert "inside node 'choice' (If) stays in float" in caplog.text
     assert "node 'foreign' (com.microsoft.Gelu) stays in float" in caplog.text
-    assert "a" in calibrated(graph)
-    assert "b" not in calibrated(graph)
+    assert "a" in tensors_to_calibrate(graph)
+    assert "b" not in tensors_to_calibrate(graph)
 
 
 def test_what_is_worth_a_range() -> None:
@@ -150,4 +150,4 @@ def test_what_is_worth_a_range() -> None:
     fed = {"x": ((1, 3, 8, 8), F32), "ids": ((None, 2), TensorProto.INT64)}
     made = {"y": (None, F32), "n": (None, TensorProto.INT64), "idf": (None, F32)}
     graph = read(make(nodes, fed, made, {"w": WEIGHT, "k": np.float32(2)}))
-    assert calibrated(graph) == ("x", "a", "y", "idf")
+    assert tensors_to_calibrate(graph) == ("x", "a", "y", "idf")

@@ -10,7 +10,7 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.errors import ModelError
 from edgert.graph import Model, Node, clean, infer, read, write
-from edgert.quantization.from_qdq import Unquantized, ranges_of_qdq
+from edgert.quantization.from_qdq import Unquantized, split_qdq
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import dla_scales, parse_cache, write_cache
 from edgert.quantization.scheme.scheme import scheme
@@ -23,7 +23,7 @@ INT8 = np.int8(0)
 
 
 def taken_apart(model: Model) -> Unquantized:
-    return ranges_of_qdq(graph_of(clean(model)[0]))
+    return split_qdq(graph_of(clean(model)[0]))
 
 
 def quantized(model: Model, target: Target) -> Model:
@@ -183,7 +183,7 @@ class TestScales:
         nodes, tensors = pair("x", "xd")
         nodes += [node("Exp", ["xd"], ["y"], name="exp")]
         assert taken_apart(plain(nodes, tensors)).problems == (
-            "tensor 'y' (from Exp 'exp') has no scale: no Q/DQ is on it or on what shares one with it, "
+            "tensor 'y' (from Exp 'exp') has no scale: no Q/DQ is on it or on tensors that share one, "
             "and the DLA will not run it in INT8",
         )
 
@@ -232,7 +232,7 @@ class TestRefusals:
     def test_models_that_compute_on_integers(self, op: str) -> None:
         graph = replace(graph_of(residual()), nodes=(Node(op, ("x",), ("y",), name="odd"),))
         with pytest.raises(ModelError) as caught:
-            ranges_of_qdq(graph)
+            split_qdq(graph)
         error = caught.value
         assert error.what == f"node 'odd' is a {op}: the model computes on integers"
         assert "QuantFormat.QDQ" in error.fix
@@ -264,7 +264,7 @@ class TestRefusals:
         nodes, tensors = pair("x", "y")
         nodes[1].input[1] = "other"
         error = refusal(plain(nodes, tensors | {"other": np.array(0.1, F32)}))
-        assert error.what == "nodes 'y.Q' and 'y.DQ' do not have one scale and zero point"
+        assert error.what == "nodes 'y.Q' and 'y.DQ' have different scales or zero points"
 
     def test_an_activation_with_a_scale_per_channel(self) -> None:
         nodes, tensors = pair("x", "y", np.full(4, 0.1), np.zeros(4, np.int8))  # type: ignore[arg-type]

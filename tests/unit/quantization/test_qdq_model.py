@@ -64,7 +64,7 @@ class TestRoundTrip:
 
     def test_the_typed_form_comes_back(self, model: Model) -> None:
         before = in_qdq(model)
-        after = qdq_model(before).typed()
+        after = qdq_model(before).dla_form()
         assert scales_in(after) == pytest.approx(scales_in(before), rel=1e-6)
         feeds = feeds_of(model)
         wanted, made = (Function(one, fused=False)(feeds)["y"] for one in (before, after))
@@ -77,7 +77,7 @@ def test_a_gpu_model_gets_a_scale_wherever_one_follows() -> None:
     assert {name: found.scales[name] for name in ("x", "r0", "j")} == pytest.approx(
         {name: wanted[name] for name in ("x", "r0", "j")}, rel=1e-6
     )
-    typed = read(found.typed())
+    typed = read(found.dla_form())
     assert {one.op for one in typed.nodes} >= {"Conv", "QuantizeLinear", "DequantizeLinear"}
 
 
@@ -89,7 +89,7 @@ def test_what_reads_a_tensor_without_a_scale_stays_in_floating_point() -> None:
     found = qdq_model(half)
     assert found.float_nodes == ("b",)
     assert any("'r'" in text for text in found.problems)
-    typed = read(found.typed())
+    typed = read(found.dla_form())
     reader = next(one for one in typed.nodes if one.name == "b")
     assert typed.producers[reader.inputs[0]].op == "LeakyRelu"
 

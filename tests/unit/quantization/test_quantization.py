@@ -10,10 +10,10 @@ from edgert.config import EmbedTask, ModelConfig
 from edgert.evaluation import evaluate_model
 from edgert.graph import read
 from edgert.quantization import evaluator, int8_model
-from edgert.quantization.calibrated import Calibrated, calibrate_section
+from edgert.quantization.calibrated import CalibratedModel, calibrate_section
 from edgert.quantization.describe import describe, summary
 from edgert.quantization.evaluator import NoiseEvaluator, TaskEvaluator, evaluator_of
-from edgert.quantization.int8_model import QuantizationResult, quantize_section, rounded
+from edgert.quantization.int8_model import QuantizationResult, quantize_section, round_only_model
 from edgert.quantization.quantizer import Recipe
 from edgert.quantization.run import Run
 from edgert.stages.kinds import ByteTrackStage
@@ -21,7 +21,7 @@ from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 
 @pytest.fixture
-def calibrated(config: ModelConfig) -> Calibrated:
+def calibrated(config: ModelConfig) -> CalibratedModel:
     return calibrate_section(config, target="ort", images=random_images(IMAGES, 5))
 
 
@@ -30,14 +30,14 @@ def demand(monkeypatch: pytest.MonkeyPatch, floor: float, goal: float) -> None:
     monkeypatch.setattr(evaluator, "REPAIRED", {"agreement": goal})
 
 
-def test_a_sound_model_is_let_alone(config: ModelConfig, calibrated: Calibrated) -> None:
+def test_a_sound_model_is_let_alone(config: ModelConfig, calibrated: CalibratedModel) -> None:
     made = quantize_section(config, calibrated)
     assert made.is_sound and made.search is None and made.warnings == ()
     assert made.evaluation is not None and made.evaluation.metric == "agreement" and not made.labeled
 
 
 def test_a_spoilt_model_keeps_layers_and_reports_it(
-    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+    config: ModelConfig, calibrated: CalibratedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand(monkeypatch, 1.01, 0.0)
     logged: list[str] = []
@@ -53,7 +53,7 @@ def test_a_spoilt_model_keeps_layers_and_reports_it(
 
 
 def test_noise_above_the_signal_is_said_though_every_class_agrees(
-    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+    config: ModelConfig, calibrated: CalibratedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FP32 names one class on all of these images."""
     monkeypatch.setattr(int8_model, "sqnr", lambda *_: {"y": -8.7})
@@ -70,16 +70,16 @@ def test_noise_above_the_signal_is_said_though_every_class_agrees(
 
 
 def test_a_model_between_sound_and_good_says_that_labels_are_wanted(
-    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+    config: ModelConfig, calibrated: CalibratedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand(monkeypatch, 0.0, 1.01)
     made = quantize_section(config, calibrated)
     (warning,) = made.warnings
-    assert made.is_sound and "not always do what FP32 does (agreement" in warning and "labels tell how much" in warning
+    assert made.is_sound and "from FP32 now and then (agreement" in warning and "measure it on labels" in warning
 
 
 def test_kept_layers_are_named_with_what_they_cost(
-    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+    config: ModelConfig, calibrated: CalibratedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand(monkeypatch, 1.01, 1.01)
     made = quantize_section(config, calibrated)
@@ -89,25 +89,27 @@ def test_kept_layers_are_named_with_what_they_cost(
     assert bool(kept) == any(line.startswith("kept for accuracy: ") for line in summary(made))
 
 
-def test_ranges_for_one_engine_are_completed_when_units_are_kept(config: ModelConfig, calibrated: Calibrated) -> None:
-    more = calibrated.more()
+def test_ranges_for_one_engine_are_completed_when_units_are_kept(
+    config: ModelConfig, calibrated: CalibratedModel
+) -> None:
+    more = calibrated.measure_missing()
     assert more.keys().isdisjoint(calibrated.table.histograms)
     made = {node.outputs[0] for node in read(calibrated.model).nodes}
     assert made <= more.keys() | calibrated.table.histograms.keys()
 
 
-def test_outputs_nobody_explains_are_judged_by_their_noise(config: ModelConfig, calibrated: Calibrated) -> None:
+def test_outputs_nobody_explains_are_judged_by_their_noise(config: ModelConfig, calibrated: CalibratedModel) -> None:
     vectors = config.model_copy(update={"task": EmbedTask(embed="none")})
-    assert isinstance(evaluator_of(vectors, calibrated, judged=False), NoiseEvaluator)
+    assert isinstance(evaluator_of(vectors, calibrated, by_task=False), NoiseEvaluator)
     assert isinstance(evaluator_of(config, calibrated), TaskEvaluator)
-    made = quantize_section(vectors, calibrated, judged=False)
+    made = quantize_section(vectors, calibrated, by_task=False)
     assert made.evaluation is None and made.is_sound
     by_vectors = evaluator_of(vectors, calibrated)
     assert by_vectors is not None and by_vectors.metric == "cosine" and by_vectors.floor == evaluator.SOUND["cosine"]
 
 
-def test_without_images_nobody_judges(config: ModelConfig, calibrated: Calibrated) -> None:
-    blind = Calibrated(calibrated.model, calibrated.table, None)
+def test_without_images_nobody_judges(config: ModelConfig, calibrated: CalibratedModel) -> None:
+    blind = CalibratedModel(calibrated.model, calibrated.table, None)
     assert evaluator_of(config, blind) is None
     made = quantize_section(config, blind)
     assert made.is_sound and made.evaluation is None and made.sqnr_db == {}
@@ -127,7 +129,7 @@ def test_the_evaluation_takes_images_that_nothing_was_corrected_over(config: Mod
 
 
 def test_tracks_are_judged_as_the_pipeline_makes_them(
-    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+    config: ModelConfig, calibrated: CalibratedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, object] = {}
     opened = evaluate_model.open_evaluation
@@ -137,24 +139,26 @@ def test_tracks_are_judged_as_the_pipeline_makes_them(
     assert asked["tracking"] is stage
 
 
-def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: Calibrated) -> None:
-    model = rounded(config, calibrated)
+def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: CalibratedModel) -> None:
+    model = round_only_model(config, calibrated)
     feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
     np.testing.assert_allclose(Function(model)(feeds)["y"], Function(calibrated.model)(feeds)["y"], atol=0.1)
 
 
-def test_evened_out_is_the_same_function_with_ranges_of_its_own(config: ModelConfig, calibrated: Calibrated) -> None:
-    even = calibrated.smoothed(Recipe("gpu"))
+def test_evened_out_is_the_same_function_with_ranges_of_its_own(
+    config: ModelConfig, calibrated: CalibratedModel
+) -> None:
+    even = calibrated.smooth(Recipe("gpu"))
     assert even is not None and even.model.digest != calibrated.model.digest
     assert even.table.model == even.model.digest
     feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
     first, second = (Function(one.model, fused=False)(feeds)["y"] for one in (calibrated, even))
     np.testing.assert_array_equal(first, second)
-    assert Calibrated(calibrated.model, calibrated.table, None).smoothed(Recipe("gpu")) is None
+    assert CalibratedModel(calibrated.model, calibrated.table, None).smooth(Recipe("gpu")) is None
 
 
 def test_evening_out_is_only_for_who_allows_it(
-    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+    config: ModelConfig, calibrated: CalibratedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand(monkeypatch, 1.01, 1.01)
     whole = calibrate_section(config, images=random_images(IMAGES, 5))

@@ -21,7 +21,7 @@ class Maker:
     """Stands for a quantizer: its models record how they were made."""
 
     name: str = "plain"
-    corrects: bool = True
+    corrects_biases: bool = True
     made: list[tuple[frozenset[str], bool]] = field(default_factory=list)
     units: tuple[str, ...] = tuple(COSTS)
     feeds: tuple[str, ...] = ("image",)
@@ -85,7 +85,7 @@ def test_biases_are_corrected_where_that_is_better(correction: float, wanted: bo
 
 
 def test_without_images_to_correct_over_there_is_one_version() -> None:
-    maker = Maker(corrects=False)
+    maker = Maker(corrects_biases=False)
     assert not recovered(maker, Scores(floor=0.0)).corrected
     assert maker.made == [(frozenset(), False)]
 

@@ -190,7 +190,7 @@ class TestOrt:
         [
             (node("ConvTranspose", ["t", "first.w"], ["u"], name="n"), "no integer ConvTranspose"),
             (node("Elu", ["t"], ["u"], name="n"), "no integer Elu"),
-            (node("Clip", ["t", "one"], ["u"], name="n"), "keeps 0 out"),
+            (node("Clip", ["t", "one"], ["u"], name="n"), "bounds exclude 0"),
             (node("Foo", ["t"], ["u"], name="n", domain="my.ops"), "operator my.ops.Foo"),
         ],
     )

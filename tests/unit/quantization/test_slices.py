@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from edgert.errors import ModelError
 from edgert.graph import Graph, from_proto, read
-from edgert.quantization.calibration.walk import Slice, cut
+from edgert.quantization.calibration.walk import Slice, slice_graph
 from tests.helpers.models import make
 
 F32 = TensorProto.FLOAT
@@ -35,20 +35,20 @@ def operations(slices: tuple[Slice, ...]) -> list[list[str]]:
 
 def test_each_node_runs_once_and_in_order() -> None:
     for limit in (1, SIZE_BYTES, 2 * SIZE_BYTES, 3 * SIZE_BYTES, 2**30):
-        found = operations(cut(chain(), WANTED, limit))
+        found = operations(slice_graph(chain(), WANTED, limit))
         assert [name for part in found for name in part] == list(WANTED)
         assert all(len(part) <= max(1, limit // SIZE_BYTES) for part in found)
 
 
 def test_what_lives_is_what_is_read_later() -> None:
-    slices = cut(chain(), WANTED, 3 * SIZE_BYTES)
+    slices = slice_graph(chain(), WANTED, 3 * SIZE_BYTES)
     assert [part.made for part in slices] == [("t0", "t1", "t2"), ("t3", "t4", "t5"), ("t6", "y")]
     assert [part.dead for part in slices] == [("t1", "x"), ("t2", "t3", "t4"), ("t0", "t5", "t6", "y")]
     assert [[spec.name for spec in part.graph.inputs] for part in slices] == [["x"], ["t2"], ["t0", "t5"]]
 
 
 def test_nothing_is_computed_for_nobody() -> None:
-    slices = cut(chain(), ("t2",), SIZE_BYTES)
+    slices = slice_graph(chain(), ("t2",), SIZE_BYTES)
     assert operations(slices) == [["t0"], ["t1"], ["t2"]]
     assert slices[-1].made == ("t2",)
 
@@ -65,9 +65,9 @@ def test_a_tensor_of_unknown_type_stays_within_a_slice() -> None:
     proto.opset_import.add(domain="own", version=1)
     graph = read(from_proto(proto))
     assert "u" not in graph.specs or graph.specs["u"].dtype == "unknown"
-    assert operations(cut(graph, ("a", "b", "v", "c"), 1)) == [["a"], ["u", "b", "v"], ["c"]]
+    assert operations(slice_graph(graph, ("a", "b", "v", "c"), 1)) == [["a"], ["u", "b", "v"], ["c"]]
 
 
 def test_an_unknown_tensor_is_said_so() -> None:
     with pytest.raises(ModelError, match="nothing computes tensor 'nobody'"):
-        cut(chain(), ("nobody",), SIZE_BYTES)
+        slice_graph(chain(), ("nobody",), SIZE_BYTES)

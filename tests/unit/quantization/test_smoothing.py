@@ -9,7 +9,7 @@ from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, infer, read, write
 from edgert.quantization.equalization import channel_peaks, smooth_activations
-from edgert.quantization.scheme.channels import gates, opened
+from edgert.quantization.scheme.channels import expand_hard_swish, gates
 from tests.unit.graph.graphs import make, node, weights
 
 UNEVEN = np.array([0.05, 1, 10, 1], np.float32).reshape(-1, 1, 1, 1)
@@ -116,7 +116,7 @@ def test_attention_is_no_gate_and_lets_channels_pass_as_it_is() -> None:
 
 def test_a_hard_swish_of_one_node_is_opened() -> None:
     model = chain(node("HardSwish", ["a"], ["m"], "swish"))
-    assert len(gates(opened(read(model)))) == 1
+    assert len(gates(expand_hard_swish(read(model)))) == 1
     graph = smoothed(model)
     assert_bit_for_bit(model, graph)
     assert {"HardSigmoid", "Mul"} <= {one.op for one in graph.nodes}
@@ -124,7 +124,7 @@ def test_a_hard_swish_of_one_node_is_opened() -> None:
 
 def test_other_domains_and_graphs_without_hard_swish_stay() -> None:
     graph = read(chain(*GATES["silu"]))
-    assert opened(graph).nodes == graph.nodes
+    assert expand_hard_swish(graph).nodes == graph.nodes
 
 
 def test_a_homogeneous_activation_needs_no_node() -> None:

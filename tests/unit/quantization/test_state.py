@@ -28,7 +28,7 @@ def tally(done: int = 8) -> Tally:
 
 def interrupted(path: Path, key: str, kept: Tally) -> None:
     with pytest.raises(KeyboardInterrupt), Journal(path, key) as journal:
-        journal.replace(kept)
+        journal.update(kept)
         raise KeyboardInterrupt
 
 
@@ -53,10 +53,10 @@ def test_a_finished_calibration_leaves_nothing(tmp_path: Path) -> None:
 def test_the_file_is_written_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state"
     journal = Journal(path, "k")
-    journal.replace(tally())
+    journal.update(tally())
     assert not path.exists()
     monkeypatch.setattr(range_calibrator, "_SAVE_S", -1.0)
-    journal.replace(tally())
+    journal.update(tally())
     assert Journal(path, "k").tally == tally()
 
 

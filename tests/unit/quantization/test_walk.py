@@ -8,7 +8,7 @@ import pytest
 from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, infer, read
 from edgert.quantization.calibration import walk as module
-from edgert.quantization.calibration.walk import Slice, pieces, walk
+from edgert.quantization.calibration.walk import Slice, slice_at_targets, walk
 from tests.unit.graph.graphs import make, node, weights
 
 MODEL = infer(
@@ -39,7 +39,7 @@ def fed(piece: Slice) -> list[str]:
 
 def test_each_node_runs_once_and_only_what_is_needed_stays() -> None:
     targets = ["a", "c", "d", "y"]
-    cut = dict(zip(targets, pieces(graph(), targets), strict=True))
+    cut = dict(zip(targets, slice_at_targets(graph(), targets), strict=True))
     assert cut["a"].made == ("a",) and cut["a"].dead == ()  # x is added again at the end, a is read by the Relu
     assert set(cut["c"].made) == {"b", "c"} and cut["c"].dead == ("a",)
     assert cut["d"].made == ("d",) and fed(cut["d"]) == ["b"] and cut["d"].dead == ("b",)
@@ -47,7 +47,7 @@ def test_each_node_runs_once_and_only_what_is_needed_stays() -> None:
 
 
 def test_what_later_pieces_do_not_read_is_not_kept() -> None:
-    (only,) = pieces(graph(), ["c"])
+    (only,) = slice_at_targets(graph(), ["c"])
     assert only.made == ("c",) and set(only.dead) == {"c", "x"}
 
 

@@ -8,15 +8,15 @@ import pytest
 from edgert.graph import Graph, Node, infer, read
 from edgert.quantization.lowering.weights import (
     along_axis,
-    arranged,
     channel_means,
     fit_bias,
+    from_kernel_layout,
     kernel_of,
     quantize_bias,
     quantize_weight,
     scale_axis,
     weight_scales,
-    weighted,
+    weighted_nodes,
 )
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
@@ -120,7 +120,7 @@ def test_one_layout_for_all_and_back(name: str) -> None:
     net, outputs, inputs = CASES[name]
     kernel = kernel_of(net, net.nodes[0])
     assert kernel is not None and (kernel.outputs, kernel.inputs) == (outputs, inputs)
-    np.testing.assert_array_equal(arranged(kernel.values, kernel.node, kernel.stored), net.constants["w"])
+    np.testing.assert_array_equal(from_kernel_layout(kernel.values, kernel.node, kernel.stored), net.constants["w"])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -138,7 +138,7 @@ def test_rows_are_outputs_and_columns_are_inputs(name: str) -> None:
     values = kernel.values.copy()
     values[groups - 1, rows - 1] *= 3
     values[0, :, 0] = 0
-    changed = with_constants(net, {"w": arranged(values, kernel.node, kernel.stored).astype(np.float32)})
+    changed = with_constants(net, {"w": from_kernel_layout(values, kernel.node, kernel.stored).astype(np.float32)})
     cut = x.copy()
     cut[:, 0] = 0
     wanted = Function(write(net, like))({"x": cut})["y"]
@@ -153,7 +153,7 @@ def test_what_has_no_stored_weight_is_no_weighted_node() -> None:
         {"x": [1, 2, 3, 3], "v": [2, 2, 1, 1], "f": [3, 1]}, {"a": None, "b": None, "c": None},
         {"w": weights(3, 4), "k": weights(2, 2, 1, 1)},
     )))  # fmt: skip
-    assert [one.name for one in weighted(net)] == ["stored"]
+    assert [one.name for one in weighted_nodes(net)] == ["stored"]
 
 
 def test_means_are_summed_in_float64() -> None:
