@@ -37,8 +37,7 @@ def ctl(
         list[str] | None, typer.Argument(metavar="[WORD]...", help="Its key and value, source, or stage and address.")
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="Which run, by its name:, or the path of its socket."),
+        str | None, typer.Option("--name", metavar="NAME", help="Which run, by its name:, or the path of its socket.")
     ] = None,
     url: Annotated[
         str | None, typer.Option("--url", metavar="URL", help="Instead: the live page of a run anywhere.")
@@ -81,7 +80,7 @@ def ctl(
         edgert ctl trace 10s -o late.pftrace
     """
     from edgert.control.client import find_socket, send_request, send_to_page
-    from edgert.control.request import Request, text_at
+    from edgert.control.request import Request, read_file
     from edgert.control.trace_window import write_answer
     from edgert.timeline.trace_file import check_trace_path
 
@@ -93,7 +92,7 @@ def ctl(
     if url is None:
         result = send_request(find_socket(name), request)
     else:
-        token = os.environ.get("EDGERT_TOKEN", "") if token_file is None else text_at(token_file).strip()
+        token = os.environ.get("EDGERT_TOKEN", "") if token_file is None else read_file(token_file).strip()
         result = send_to_page(url, request, token)
     if verb == "trace":
         write_answer(result, output)

@@ -33,9 +33,7 @@ ExampleInputs = Annotated[
 Dynamic = Annotated[
     list[str] | None,
     typer.Option(
-        "--dynamic",
-        metavar="INPUT=batch,_,h,w",
-        help="Name the dimensions of a module that stay dynamic. Repeatable.",
+        "--dynamic", metavar="INPUT=batch,_,h,w", help="Name the dimensions of a module that stay dynamic. Repeatable."
     ),
 ]
 Signature = Annotated[str, typer.Option("--signature", metavar="NAME", help="Signature of a SavedModel to import.")]
@@ -50,8 +48,7 @@ Tolerance = Annotated[
     ),
 ]
 Weights = Annotated[
-    str,
-    typer.Option("--weights", metavar="NAME", help="Weights of torchvision:NAME or timm:NAME; random: none."),
+    str, typer.Option("--weights", metavar="NAME", help="Weights of torchvision:NAME or timm:NAME; random: none.")
 ]
 ImageSize = Annotated[
     str | None,

@@ -27,7 +27,8 @@ from edgert.cli.top_view import (
     mapping_at,
     row_style,
 )
-from edgert.control.client import STRANGE, unanswered
+from edgert.control.client import NOT_EDGERT, add_token, unanswered
+from edgert.errors import EdgertError
 from edgert.runtime.health import unready
 from edgert.units import format_ms
 
@@ -89,13 +90,15 @@ def fetch_stats(url: str) -> Row:
     try:
         requested = Request(f"{url.rstrip('/')}/stats.json")  # noqa: S310 - the verb accepts http and https only
         if token:
-            requested.add_unredirected_header("Authorization", f"Bearer {token}")
+            add_token(requested, token)
         with urlopen(requested, timeout=_ANSWER_S) as answer:  # noqa: S310 - as above
             state = json_text.loads(answer.read(limits.STATE_BYTES))
+    except EdgertError as error:
+        return {"at": url, "trouble": error.what}
     except (URLError, HTTPException, OSError, ValueError, RecursionError) as error:
         return {"at": url, "trouble": unanswered(error)}
     stats = state.get("stats") if isinstance(state, dict) else None
-    return {"at": url, "stats": stats} if isinstance(stats, dict) else {"at": url, "trouble": STRANGE}
+    return {"at": url, "stats": stats} if isinstance(stats, dict) else {"at": url, "trouble": NOT_EDGERT}
 
 
 def judge_board(row: Row) -> tuple[int, str]:
@@ -106,7 +109,7 @@ def judge_board(row: Row) -> tuple[int, str]:
     try:
         missing = unready(stats)
     except (AttributeError, TypeError, ValueError):
-        return _SILENT, STRANGE
+        return _SILENT, NOT_EDGERT
     if missing:
         return _FAILING, clean_text("; ".join(missing))
     strained = "; ".join(_exceeded_budgets(stats))

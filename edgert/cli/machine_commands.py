@@ -228,12 +228,12 @@ class Pipelines:
 
 
 def _pipeline_row(at: str, state: Mapping[str, Any] | str) -> Row:
-    from edgert.control.client import STRANGE
+    from edgert.control.client import NOT_EDGERT
 
     if isinstance(state, str):
         return {"at": at, "trouble": state}
     if not isinstance(state.get("stats"), dict):
-        return {"at": at, "trouble": STRANGE}
+        return {"at": at, "trouble": NOT_EDGERT}
     return {"at": at, **{key: state[key] for key in ("name", "file", "label", "stats") if key in state}}
 
 

@@ -111,8 +111,7 @@ Profiles = Annotated[
 Strict = Annotated[
     bool,
     typer.Option(
-        "--strict",
-        help="Fail where an engine would fall back to the next of its chain, or nodes would leave the DLA.",
+        "--strict", help="Fail where an engine would fall back to the next of its chain, or nodes would leave the DLA."
     ),
 ]
 Signers = Annotated[
@@ -146,9 +145,7 @@ Input = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        "--method",
-        metavar="NAME",
-        help="Calibration method: mse, minmax, percentile, entropy or auto. Default: mse.",
+        "--method", metavar="NAME", help="Calibration method: mse, minmax, percentile, entropy or auto. Default: mse."
     ),
 ]
 Ranges = Annotated[
@@ -178,11 +175,7 @@ MaxDrop = Annotated[
 ]
 Shape = Annotated[
     list[str] | None,
-    typer.Option(
-        "--shape",
-        metavar="INPUT=1x3x320x320",
-        help="Fix the shape of a dynamic input. Repeatable.",
-    ),
+    typer.Option("--shape", metavar="INPUT=1x3x320x320", help="Fix the shape of a dynamic input. Repeatable."),
 ]
 
 
@@ -214,8 +207,7 @@ Model = Annotated[str | None, model("Needed where the pipeline has several.")]
 Board = Annotated[str | None, board("Default: the pipeline's.")]
 Trt = Annotated[str | None, trt("Default: that of the board's JetPack.")]
 CalibrationImages = Annotated[
-    str | None,
-    images("For INT8 calibration: also a glob, a .txt of paths or a video; 100 to 500 images are good."),
+    str | None, images("For INT8 calibration: also a glob, a .txt of paths or a video; 100 to 500 images are good.")
 ]
 Photos = images("Settings are tried on them; several images give a surer answer. Repeatable.")
 

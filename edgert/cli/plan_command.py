@@ -61,8 +61,7 @@ def plan(
     trt: option.Trt = None,
     profiles: option.Profiles = None,
     launch: Annotated[
-        str,
-        typer.Option("--launch", metavar="NAME", help="Predict engines run as a CUDA graph, or kernel by kernel."),
+        str, typer.Option("--launch", metavar="NAME", help="Predict engines run as a CUDA graph, or kernel by kernel.")
     ] = "graph",
     chart: Annotated[
         bool, typer.Option("--chart", help="Draw frames a second against watts, with error bars, p99 by color.")

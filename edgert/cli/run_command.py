@@ -47,10 +47,7 @@ Trace = Annotated[
         "--trace", metavar="FILE", help="Record what every thread does: .pftrace for Perfetto, .json, or .html, a page."
     ),
 ]
-Jobs = Annotated[
-    int,
-    typer.Option("--jobs", metavar="N", min=1, help="Videos of a videos: source to play at a time."),
-]
+Jobs = Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Videos of a videos: source to play at a time.")]
 
 
 def run(

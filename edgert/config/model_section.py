@@ -61,10 +61,7 @@ class InputConfig(fields.Section):
         description="divisor, in gray levels; one value or one per channel; for uint8 inputs use mean: 0, std: 1",
     )
     layout: Literal["auto", "nchw", "nhwc"] = Field(default="auto", description="auto reads it from the input's shape")
-    size: fields.Size | None = Field(
-        default=None,
-        description="network size, for a model with open height and width",
-    )
+    size: fields.Size | None = Field(default=None, description="network size, for a model with open height and width")
     shape: ShapeConfig = Field(
         default=ShapeConfig(), description="sizes of dynamic dimensions: {H: [320, 480, 640], N: [1, 1, 4]}"
     )
@@ -292,8 +289,7 @@ class TuningConfig(fields.Section):
     parallel: bool = Field(default=False, description="run branches of the model at the same time")
     channels_last: bool = Field(default=True, description="GPU: NHWC kernels, where cuDNN has them")
     conv_search: Literal["heuristic", "exhaustive"] = Field(
-        default="heuristic",
-        description="GPU: choose convolutions by cuDNN's guess, or by a long search at every start",
+        default="heuristic", description="GPU: choose convolutions by cuDNN's guess, or by a long search at every start"
     )
     tf32: bool = Field(default=True, description="GPU: multiply float32 with 10 bits of its fraction")
 
@@ -315,8 +311,7 @@ class TensorRtConfig(fields.Section):
         default=False, description="later versions of TensorRT can run the engine, which may be slower"
     )
     sparse: bool = Field(
-        default=False,
-        description="sparse kernels, for weights trained with two zeros in every four input channels",
+        default=False, description="sparse kernels, for weights trained with two zeros in every four input channels"
     )
 
 
@@ -331,8 +326,7 @@ class ModelConfig(fields.Section):
         description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}",
     )
     backend: Annotated[str, KindIn(BACKENDS)] = Field(
-        default="auto",
-        description="engine for this model, whatever engines: lists; null runs nothing",
+        default="auto", description="engine for this model, whatever engines: lists; null runs nothing"
     )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the engine; default: its share of the cores"
@@ -344,8 +338,7 @@ class ModelConfig(fields.Section):
         "cameras and crops",
     )
     priority: Literal["normal", "high"] = Field(
-        default="normal",
-        description="high: on a GPU, its kernels start before those of other models",
+        default="normal", description="high: on a GPU, its kernels start before those of other models"
     )
     tuning: TuningConfig = Field(default=TuningConfig(), description="options of ONNX Runtime")
     tensorrt: TensorRtConfig = Field(default=TensorRtConfig(), description="options of TensorRT's builder")

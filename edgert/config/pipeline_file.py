@@ -176,8 +176,7 @@ class BudgetConfig(Section):
     live: ClassVar[tuple[str, ...]] = ("power", "cpu", "memory", "latency", "when_exceeded")
     power: Annotated[Watts, Field(gt=0)] | None = Field(default=None, description="watts drawn by the module")
     cpu: Cores | None = Field(
-        default=None,
-        description="CPU time of this process in cores, such as 1.5; instead of power",
+        default=None, description="CPU time of this process in cores, such as 1.5; instead of power"
     )
     memory: Bytes | None = Field(default=None, description="physical memory of this process")
     latency: Annotated[Seconds, Field(gt=0)] | None = Field(
@@ -299,11 +298,7 @@ def load_pipeline(path: PipelineSource, overrides: Iterable[str] = ()) -> Pipeli
 
 
 def read_pipeline(
-    path: PipelineSource,
-    overrides: Iterable[str] = (),
-    *,
-    env: Mapping[str, str] | None = None,
-    run_ops: bool = True,
+    path: PipelineSource, overrides: Iterable[str] = (), *, env: Mapping[str, str] | None = None, run_ops: bool = True
 ) -> PipelineFile:
     """Read and check a pipeline file as :func:`load_pipeline` does.
 

@@ -170,10 +170,7 @@ class BatchConfig(Section):
     """
 
     max: int = Field(ge=2, le=64, description="frames in a full batch")
-    wait: Seconds = Field(
-        default=0.005,
-        description="longest time that a frame waits for others",
-    )
+    wait: Seconds = Field(default=0.005, description="longest time that a frame waits for others")
 
 
 class ShortFor:
@@ -208,24 +205,16 @@ class TileConfig(Section):
     """Tiles of a frame, each enlarged to the model's input, for small objects."""
 
     grid: Annotated[
-        tuple[int, int],
-        BeforeValidator(_parse_grid),
-        WithJsonSchema({"type": "string", "examples": ["2x2"]}),
+        tuple[int, int], BeforeValidator(_parse_grid), WithJsonSchema({"type": "string", "examples": ["2x2"]})
     ] = Field(description="COLUMNSxROWS")
     overlap: float = Field(
         default=0.2, ge=0, le=0.5, description="part of a tile that the next one also shows; more than an object's size"
     )
     whole: bool = Field(default=True, description="also run on the full frame, for large objects")
     merge: Literal["nmm", "nms"] = Field(
-        default="nmm",
-        description="boxes of one object in several tiles. nmm: joined into one; nms: the best stays",
+        default="nmm", description="boxes of one object in several tiles. nmm: joined into one; nms: the best stays"
     )
-    match: float = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="lowest overlap of two boxes of one object",
-    )
+    match: float = Field(default=0.5, gt=0, le=1, description="lowest overlap of two boxes of one object")
 
     @property
     def count(self) -> int:

@@ -1,1 +1,1 @@
-"""Change a running pipeline: one handler, for Python, a Unix socket beside the run, and its live page."""
+"""Control of a running pipeline: the same operations for Python, a Unix socket beside the run, and its live page."""

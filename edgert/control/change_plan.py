@@ -1,4 +1,4 @@
-"""What differs between a pipeline that runs and another form of it, and what each change takes."""
+"""Differences between a running pipeline and its new form, with the effect of each change on the run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from edgert.config import DrawStage, PipelineConfig, Section, SourceStage
 from edgert.config.flow import inputs_of, reads_of, sources_of
 from edgert.config.stages import CropStage, InferStage, PackageStage, PythonStage, SinkStage, StageConfig, TrackStage
 from edgert.control.controlled import Controlled
-from edgert.control.live_keys import Place, value_of, why_not_live
+from edgert.control.live_keys import Place, plain_value, why_not_live
 
 Effect = Literal["live", "restarts the stage", "opens the source again", "adds", "removes", "needs a restart"]
-_REPLACED = (DrawStage, TrackStage, CropStage, PythonStage, PackageStage)
-"""Stages without an output of their own: another one is opened beside the old one, and takes its place."""
-_WIRED = ("queue", "drop", "on_error", "watchdog")
-"""Keys that a stage's connections and thread are made with."""
+_REPLACEABLE = (DrawStage, TrackStage, CropStage, PythonStage, PackageStage)
+"""Stages without an output: a new one is opened beside the old one, and then replaces it."""
+_WIRING_KEYS = ("queue", "drop", "on_error", "watchdog")
+"""Keys of a stage's connections and thread, which cannot change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Change:
 
     Attributes:
         place: path of its section.
-        field: its name in the record; empty: the entire section comes or goes.
-        effect: what the change takes.
-        why: why it takes a restart; empty for others.
-        was: the value before, as plain data; None of a key that is not live, which may hold a secret.
-        now: the value after it.
+        field: name of its field in the record; empty where the section is added or removed.
+        effect: effect of the change on the run.
+        why: reason for a restart; empty for other effects.
+        was: old value as plain data; None for a key that is not live, because it may hold a secret.
+        now: new value, likewise.
     """
 
     place: Place
@@ -41,7 +41,7 @@ class Change:
 
     @property
     def key(self) -> str:
-        """The key as people write it."""
+        """Key path as in a pipeline file."""
         return ".".join((*self.place, *filter(None, [{"inputs": "from"}.get(self.field, self.field)])))
 
     def to_json(self) -> dict[str, Any]:
@@ -51,44 +51,38 @@ class Change:
 
 
 def changes_between(before: PipelineConfig, after: PipelineConfig, run: Controlled) -> tuple[Change, ...]:
-    """Return what differs between two pipelines.
-
-    Args:
-        before: the pipeline that runs, as it was written: not as it was made to fit this machine.
-        after: what it is to become.
-        run: says which keys are live in it.
-    """
-    return (*_of_file(before, after), *_of_models(before, after, run), *_of_stages(before, after, run))
+    """Return the differences between a running pipeline, as written in its file, and its new form."""
+    return (*_file_changes(before, after), *_model_changes(before, after, run), *_stage_changes(before, after, run))
 
 
-def _of_file(before: PipelineConfig, after: PipelineConfig) -> Iterator[Change]:
-    for field in _different(before, after):
+def _file_changes(before: PipelineConfig, after: PipelineConfig) -> Iterator[Change]:
+    for field in _different_fields(before, after):
         if field not in ("models", "stages", "budgets"):
-            yield Change((), field, "needs a restart", "it holds for the whole run")
+            yield Change((), field, "needs a restart", "it applies from the start of a run")
 
 
-def _of_models(before: PipelineConfig, after: PipelineConfig, run: Controlled) -> Iterator[Change]:
-    yield from _live(("budgets",), before.budgets, after.budgets, run, "")
+def _model_changes(before: PipelineConfig, after: PipelineConfig, run: Controlled) -> Iterator[Change]:
+    yield from _section_changes(("budgets",), before.budgets, after.budgets, run, "")
     for name in before.models.keys() | after.models.keys():
         old, new, place = before.models.get(name), after.models.get(name), ("models", name)
         if old is None or new is None:
             yield Change(place, "", "needs a restart", f"the model would be {'loaded' if old is None else 'freed'}")
             continue
         why = "the model would be loaded again"
-        for field in _different(old, new):
+        for field in _different_fields(old, new):
             if field != "task" or type(old.task) is not type(new.task):
                 yield Change(place, field, "needs a restart", why)
         if type(old.task) is type(new.task):
-            yield from _live((*place, "task"), old.task, new.task, run, why)
+            yield from _section_changes((*place, "task"), old.task, new.task, run, why)
 
 
-def _of_stages(before: PipelineConfig, after: PipelineConfig, run: Controlled) -> Iterator[Change]:
+def _stage_changes(before: PipelineConfig, after: PipelineConfig, run: Controlled) -> Iterator[Change]:
     moved = {
         name
         for name in before.stages.keys() ^ after.stages.keys()
         if isinstance(before.stages.get(name) or after.stages[name], SourceStage)
     }
-    recorded = _recorded(before) | _recorded(after)
+    recorded = _recorded_sources(before) | _recorded_sources(after)
     for name in (*before.stages, *(name for name in after.stages if name not in before.stages)):
         old, new, place = before.stages.get(name), after.stages.get(name), ("stages", name)
         if old is None or new is None:
@@ -97,22 +91,22 @@ def _of_stages(before: PipelineConfig, after: PipelineConfig, run: Controlled) -
             why = why or (recorded.get(name, "") if old is None else "")
             yield Change(place, "", "needs a restart" if why else effect, why)
         elif isinstance(old, SourceStage) and isinstance(new, SourceStage):
-            for one in _of_source(place, old, new, run):
+            for one in _source_key_changes(place, old, new, run):
                 why = recorded.get(name, "") if one.effect == "opens the source again" else ""
                 yield Change(place, one.field, "needs a restart", why) if why else one
         else:
-            yield from _of_stage(place, old, new, run, moved, before, after)
+            yield from _stage_key_changes(place, old, new, run, moved, before, after)
 
 
-def _of_source(place: Place, old: SourceStage, new: SourceStage, run: Controlled) -> Iterator[Change]:
-    for field in _different(old, new):
+def _source_key_changes(place: Place, old: SourceStage, new: SourceStage, run: Controlled) -> Iterator[Change]:
+    for field in _different_fields(old, new):
         if field in old.live and not why_not_live(place, field, run):
-            yield Change(place, field, "live", was=value_of(old, field), now=value_of(new, field))
+            yield Change(place, field, "live", was=plain_value(old, field), now=plain_value(new, field))
         else:
             yield Change(place, field, "opens the source again")
 
 
-def _of_stage(
+def _stage_key_changes(
     place: Place,
     old: StageConfig,
     new: StageConfig,
@@ -121,54 +115,54 @@ def _of_stage(
     before: PipelineConfig,
     after: PipelineConfig,
 ) -> Iterator[Change]:
-    """Yield what differs in a stage that is no source."""
+    """Yield the differences in a stage that is not a source."""
     name = place[1]
     if inputs_of(old) != inputs_of(new):
         only_sources = set(inputs_of(old)) ^ set(inputs_of(new)) <= moved
         has_source = any(isinstance(before.stages.get(one), SourceStage) for one in inputs_of(old))
         why = "" if only_sources and has_source else "it would listen to other stages"
         yield Change(place, "inputs", "needs a restart" if why else "live", why)
-    kind = next((kind for kind in _REPLACED if isinstance(old, kind) and isinstance(new, kind)), None)
+    kind = next((kind for kind in _REPLACEABLE if isinstance(old, kind) and isinstance(new, kind)), None)
     if kind is None and type(old) is not type(new):
         yield Change(place, "", "needs a restart", "it would be another kind of stage")
         return
     devices = run.assembly.devices
     reads_alike = reads_of(before.stages, devices)[name] == reads_of(after.stages, devices)[name]
-    fields = _different(old, new) if type(old) is type(new) else [kind.__name__.removesuffix("Stage").lower()]  # type: ignore[union-attr]
+    fields = _different_fields(old, new) if type(old) is type(new) else [kind.__name__.removesuffix("Stage").lower()]  # type: ignore[union-attr]
     for field in fields:
         if field == "inputs":
             continue
         is_live = field in old.live and not why_not_live(place, field, run)
-        values = (value_of(old, field), value_of(new, field)) if is_live else (None, None)
+        values = (plain_value(old, field), plain_value(new, field)) if is_live else (None, None)
         if is_live and field == "every":
             yield Change(place, field, "live", "", *values)
-        elif kind is not None and field not in _WIRED and reads_alike:
+        elif kind is not None and field not in _WIRING_KEYS and reads_alike:
             yield Change(place, field, "restarts the stage", "", *values)
         else:
-            yield Change(place, field, "needs a restart", _why(new, field))
+            yield Change(place, field, "needs a restart", _restart_reason(new, field))
 
 
-def _why(stage: StageConfig, field: str) -> str:
+def _restart_reason(stage: StageConfig, field: str) -> str:
     if isinstance(stage, InferStage):
         return "the model would be loaded again"
-    if field in _WIRED:
-        return "its queue and its thread are there already"
-    return "its output is open" if isinstance(stage, SinkStage) else "its frames would come from elsewhere"
+    if field in _WIRING_KEYS:
+        return "its queue and its thread exist already"
+    return "its output is open" if isinstance(stage, SinkStage) else "its frames would come from other memory"
 
 
-def _live(place: Place, old: Section, new: Section, run: Controlled, why: str) -> Iterator[Change]:
-    """Yield what differs in a section whose other keys need a restart."""
-    for field in _different(old, new):
+def _section_changes(place: Place, old: Section, new: Section, run: Controlled, why: str) -> Iterator[Change]:
+    """Yield the differences in a section whose keys are live, or need a restart for the reason ``why``."""
+    for field in _different_fields(old, new):
         why_not = why_not_live(place, field, run) if field in old.live else why
         if why_not:
             yield Change(place, field, "needs a restart", why_not)
         else:
-            yield Change(place, field, "live", "", value_of(old, field), value_of(new, field))
+            yield Change(place, field, "live", "", plain_value(old, field), plain_value(new, field))
 
 
-def _recorded(config: PipelineConfig) -> dict[str, str]:
-    """Return, for the sources that a sink records, why they cannot come."""
-    why = "records packets of the cameras that it began with"
+def _recorded_sources(config: PipelineConfig) -> dict[str, str]:
+    """Return each source that a sink records → the reason why it cannot be added."""
+    why = "records packets only of the cameras that it started with"
     return {
         source: f"{name!r} {why}"
         for name, reached in sources_of(config.stages).items()
@@ -177,5 +171,5 @@ def _recorded(config: PipelineConfig) -> dict[str, str]:
     }
 
 
-def _different(old: Section, new: Section) -> list[str]:
+def _different_fields(old: Section, new: Section) -> list[str]:
     return [field for field in type(old).model_fields if getattr(old, field) != getattr(new, field)]

@@ -1,4 +1,4 @@
-"""Make changes of a running pipeline, each between two frames of its stage: all of them, or none."""
+"""Changes of a running pipeline, each made between two frames of its stage; all of them, or none."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, cast
 from edgert.config import PipelineConfig, PipelineFile
 from edgert.config.pipeline_file import changed_pipeline, replacement_pipeline
 from edgert.control.change_plan import Change, changes_between
-from edgert.control.controlled import Controlled, data_of
-from edgert.control.live_keys import check_known, live_values, skipping
+from edgert.control.controlled import Controlled, copy_data
+from edgert.control.live_keys import check_known, live_values, stages_with_every
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.runtime import Source, Stage
 
 _LOG = logging.getLogger(__name__)
 _Step = tuple[Callable[[], object], Callable[[], object]]
-"""Makes a change, and takes it back."""
-_MOVES = ("adds", "removes", "opens the source again")
+"""A function that makes a change, and one that undoes it."""
+_SOURCE_EFFECTS = ("adds", "removes", "opens the source again")
 
 
 def set_key(run: Controlled, text: str) -> dict[str, Any]:
@@ -31,20 +31,20 @@ def set_key(run: Controlled, text: str) -> dict[str, Any]:
         now = f"; it is {before[key]!r} now" if key in before else ""
         raise ConfigError(f"set takes KEY=VALUE, not {text!r}", fix=f"edgert ctl set {key or 'KEY'}=VALUE{now}")
     try:
-        file = changed_pipeline(run.file, data_of(run), [text])
+        file = changed_pipeline(run.file, copy_data(run), [text])
     except ConfigError:
-        check_known(key, run.file.config)  # whose error is clearer
+        check_known(key, run.file.config)  # its error is clearer
         raise
     changes = changes_to(run, file)
     own = next((one for one in before if f"{key}.".startswith(f"{one}.")), "")
     if not own or any(one.key != own for one in changes):
-        raise _not_live(key, changes, before)
+        raise _not_live_error(key, changes, before)
     make_changes(run, file, changes)
     return {"key": own, "was": before[own], "is": live_values(run)[own]}
 
 
 def apply_file(run: Controlled, text: str, *, plan: str = "") -> dict[str, Any]:
-    """Return what it takes to run another file, or do it; see :meth:`Control.apply`."""
+    """Plan the changes to another pipeline file, or make them; see :meth:`Control.apply`."""
     file = replacement_pipeline(run.file, text)
     changes = changes_to(run, file)
     state = json.dumps([run.file.document.data, text], sort_keys=True, default=str)
@@ -60,22 +60,22 @@ def apply_file(run: Controlled, text: str, *, plan: str = "") -> dict[str, Any]:
 
 
 def changes_to(run: Controlled, file: PipelineFile) -> tuple[Change, ...]:
-    """Return what differs between a running pipeline and another form of it, as both are written."""
-    written = run.written or changed_pipeline(run.file, data_of(run)).config
+    """Return the differences between a running pipeline and its new form, both as written in a file."""
+    written = run.written or changed_pipeline(run.file, copy_data(run)).config
     return changes_between(written, file.config, run)
 
 
 def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change]) -> None:
-    """Make a running pipeline what another form of it is.
+    """Change a running pipeline to its new form.
 
     Args:
-        run: the pipeline.
-        file: its other form, as it is written.
-        changes: between the two, from :func:`changes_to`.
+        run: running pipeline.
+        file: its new form, as written in a file.
+        changes: differences between the two, from :func:`changes_to`.
 
     Raises:
-        StageError: one of them needs a restart, or cannot be made; nothing has changed then.
-        BudgetError: there is too little memory for it, or the budgets cannot be kept.
+        StageError: a change needs a restart, or cannot be made. As with every other error, nothing has changed.
+        BudgetError: there is too little memory, or the budgets cannot be kept.
         EdgertError: a source, stage or decoder cannot be made with these values.
     """
     if refused := [one for one in changes if one.effect == "needs a restart"]:
@@ -83,8 +83,8 @@ def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change])
         fix = "change it in the file and restart; edgert ctl show lists the keys that are live"
         raise StageError(what, why="; ".join(f"{one.key}: {one.why}" for one in refused), fix=fix)
     before = run.file
-    after = PipelineFile(_as_it_runs(before.config, file.config, changes), file.document, before.passed_over)
-    is_planned = any(one.effect in _MOVES or one.place == ("budgets",) for one in changes)
+    after = PipelineFile(_merge_changes(before.config, file.config, changes), file.document, before.passed_over)
+    is_planned = any(one.effect in _SOURCE_EFFECTS or one.place == ("budgets",) for one in changes)
     keep_budgets = run.admitted(after) if is_planned else None
     steps, done = _steps(run, before, after, changes), list[_Step]()
     if keep_budgets is not None:
@@ -94,19 +94,19 @@ def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change])
             done.append(step)
             step[0]()
     except BaseException:
-        run.note(after)  # what worked for a moment is replayed so, and then what takes its place again
+        run.note(after)  # a recording has the stages that ran for a moment, and then those that replace them again
         for _, undo in reversed(done[:-1]):
             try:
                 undo()
             except EdgertError as error:
-                _LOG.error("a change could not be taken back: %s", error)
+                _LOG.error("a change could not be undone: %s", error)
         run.note(before)
         raise
     run.changed(after, file.config)
 
 
 def _steps(run: Controlled, before: PipelineFile, after: PipelineFile, changes: Sequence[Change]) -> list[_Step]:
-    """Return what makes the changes: what is likely to fail comes first, and what cannot be taken back last.
+    """Return the steps that make the changes: those likely to fail come first, those that lose something last.
 
     Raises:
         EdgertError: a stage or decoder cannot be made; nothing has changed.
@@ -121,26 +121,27 @@ def _steps(run: Controlled, before: PipelineFile, after: PipelineFile, changes: 
         steps.append((partial(assembly.add_source, after, name, source), partial(assembly.remove_source, before, name)))
     for name in by_effect.get("opens the source again", ()):
         source = assembly.make(after, name)
-        steps.append((partial(_reopen, run, before, after, name, source), partial(_reopen, run, after, before, name)))
+        undo = partial(_reopen_source, run, after, before, name)
+        steps.append((partial(_reopen_source, run, before, after, name, source), undo))
     for name in by_effect.get("restarts the stage", ()):
         new = cast("Stage", assembly.make(after, name))
-        steps.append((partial(_replace, run, after, name, new), partial(_replace, run, before, name, None)))
+        steps.append((partial(_replace_stage, run, after, name, new), partial(_replace_stage, run, before, name, None)))
     for name in {one.place[1]: None for one in changes if one.place[2:] == ("task",)}:
-        steps += zip(_readings(run, after, name), _readings(run, before, name), strict=True)
+        steps += zip(_task_changes(run, after, name), _task_changes(run, before, name), strict=True)
     for one in changes:
         if one.effect == "live" and one.place[0] == "stages" and one.field in ("every", "fps"):
             values = (getattr(file.config.stages[one.place[1]], one.field) for file in (after, before))
-            make, undo = (partial(_assign, run, one.place[1], one.field, value) for value in values)
+            make, undo = (partial(_set_stage_key, run, one.place[1], one.field, value) for value in values)
             steps.append((make, undo))
     for name in by_effect.get("removes", ()):
         steps.append((partial(assembly.remove_source, after, name), partial(assembly.add_source, before, name)))
     return steps
 
 
-def _reopen(
+def _reopen_source(
     run: Controlled, before: PipelineFile, after: PipelineFile, name: str, source: Source | Stage | None = None
 ) -> None:
-    """Put a source in the place of another one of its name."""
+    """Replace a source by a new one of the same name."""
     run.assembly.remove_source(after, name)
     try:
         run.assembly.add_source(after, name, source)
@@ -149,8 +150,8 @@ def _reopen(
         raise
 
 
-def _replace(run: Controlled, file: PipelineFile, name: str, stage: Stage | None) -> None:
-    """Put a stage in the place of another one; None: made from a file."""
+def _replace_stage(run: Controlled, file: PipelineFile, name: str, stage: Stage | None) -> None:
+    """Replace a stage by a new one; None: by one that is made from a file."""
     make, task = run.assembly.make, run.assembly.ends[name]
     assert make is not None
     run.assembly.graph.replace(task, stage or cast("Stage", make(file, name)))
@@ -158,22 +159,22 @@ def _replace(run: Controlled, file: PipelineFile, name: str, stage: Stage | None
         task.policy = replace(task.policy, remake=partial(cast("Callable[..., Stage]", make), file, name))
 
 
-def _readings(run: Controlled, file: PipelineFile, name: str) -> list[Callable[[], object]]:
-    """Return what has a model be read as a file has it, each in the thread that reads it."""
+def _task_changes(run: Controlled, file: PipelineFile, name: str) -> list[Callable[[], object]]:
+    """Return functions that apply a model's task, each in the thread that reads the model's outputs."""
     change, task = run.assembly.graph.at_safe_point, file.config.models[name].task
     return [partial(change, one, another(task)) for one, another in run.assembly.readers(file, name)]
 
 
-def _assign(run: Controlled, name: str, key: str, value: Any) -> None:
+def _set_stage_key(run: Controlled, name: str, key: str, value: Any) -> None:
     if key == "fps":
-        run.assembly.ends[name].stage.thin(value)  # type: ignore[union-attr]  # it is live only where there is one
+        run.assembly.ends[name].stage.thin(value)  # type: ignore[union-attr]  # live only where the source has it
         return
-    for stage in skipping(name, run.assembly):
+    for stage in stages_with_every(name, run.assembly):
         setattr(stage, key, value)
 
 
-def _as_it_runs(runs: PipelineConfig, after: PipelineConfig, changes: Sequence[Change]) -> PipelineConfig:
-    """Return what a pipeline is after changes, with the sections that were made to fit this machine as they are."""
+def _merge_changes(runs: PipelineConfig, after: PipelineConfig, changes: Sequence[Change]) -> PipelineConfig:
+    """Return the running pipeline with the changed fields of its new form; adaptations to this machine stay."""
     fields: dict[tuple[str, ...], list[str]] = {}
     for one in changes:
         fields.setdefault(one.place, []).append(one.field)
@@ -194,9 +195,9 @@ def _as_it_runs(runs: PipelineConfig, after: PipelineConfig, changes: Sequence[C
     return runs.model_copy(update={"stages": stages, "models": models, "budgets": budgets})
 
 
-def _not_live(key: str, changes: Sequence[Change], live: dict[str, Any]) -> StageError:
-    """Return why a key cannot be set."""
-    why, fix = "it holds for the whole run: this needs a restart", "change it in the file and restart"
+def _not_live_error(key: str, changes: Sequence[Change], live: dict[str, Any]) -> StageError:
+    """Return the error for a key that cannot be set, with the effect that its change would have."""
+    why, fix = "it applies from the start of a run: this needs a restart", "change it in the file and restart"
     if changes:
         effect = changes[0].effect
         why = f"{changes[0].why}: this needs a restart"

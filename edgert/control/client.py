@@ -19,16 +19,16 @@ from urllib.request import Request as HttpRequest, urlopen
 
 from edgert import limits
 from edgert.control.control_socket import check_folder, is_answered, peer_of, socket_folders
-from edgert.control.request import VERBS, Request, result_of
+from edgert.control.request import VERBS, Request, get_result
 from edgert.errors import ConfigError, DeviceError, EdgertError, StageError, cause, nearest
 
 _LOG = logging.getLogger(__name__)
-_CONNECTING_S, _LOOK_S = 10.0, 1.0
-_ANSWER_S = 130.0
-"""A stage may take as long to open; see :data:`edgert.runtime.graph.OPENING_S`."""
+_CONNECT_TIMEOUT_S, _STATE_TIMEOUT_S = 10.0, 1.0
+_ANSWER_TIMEOUT_S = 130.0
+"""Longest wait for an answer: a stage may take as long to open, see :data:`edgert.runtime.graph.OPENING_S`."""
 SERVICES = Path("/run/edgert")
-"""Folder with a folder for each service: RuntimeDirectory= of ``configs/systemd/edgert@.service``."""
-STRANGE = "does not answer like a pipeline of edgert"
+"""Folder with a folder for each service, as RuntimeDirectory= in ``configs/systemd/edgert@.service`` creates it."""
+NOT_EDGERT = "does not answer like a pipeline of edgert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class RunningPipeline:
     """A running pipeline.
 
     Attributes:
-        key: identifies it as long as it runs.
-        pid: its process, from the kernel; 0 for one in a container whose processes are not seen from here.
-        state: what ``show`` says of it; or why that is not known.
+        key: path of its socket, which identifies it while it runs.
+        pid: process number from the kernel; 0 for a process in a container that is not visible from here.
+        state: result of ``show``; or the reason why it is not known.
     """
 
     key: str
@@ -47,17 +47,20 @@ class RunningPipeline:
 
 
 def running_pipelines() -> tuple[RunningPipeline, ...]:
-    """Return all running pipelines of this user, by process, and for root those of services.
+    """Return the running pipelines of this user, and for root those of services, sorted by process number.
 
-    Those that end meanwhile are left out. Waits up to a second for each that does not answer.
+    Pipelines that end meanwhile are left out. Waits up to a second for each one that does not answer.
+
+    Raises:
+        DeviceError: a folder of sockets belongs to another user.
     """
     found = []
-    for path in _sockets():
+    for path in _find_sockets():
         try:
-            with _connected(path, _LOOK_S) as own:
+            with _connect(path, _STATE_TIMEOUT_S) as own:
                 pid, user = peer_of(own)
                 if os.geteuid() in (user, 0):
-                    found.append(RunningPipeline(str(path), pid, _shown(own)))
+                    found.append(RunningPipeline(str(path), pid, _read_state(own)))
         except OSError as error:
             _LOG.debug("%s: %s", path, error)
     return tuple(sorted(found, key=lambda one: one.pid))
@@ -67,16 +70,16 @@ def find_socket(name: str | None) -> Path:
     """Return the socket of a run.
 
     Args:
-        name: of the pipeline, or the path of its socket; None: there is only one run.
+        name: name of the pipeline, or path of its socket; None for the only run.
 
     Raises:
-        StageError: no such run, or several.
-        DeviceError: the folder is another user's.
+        StageError: there is no such run, or there are several.
+        DeviceError: a folder of sockets belongs to another user.
     """
     if name is not None and "/" in name:
         return Path(name)
     runs: dict[str, Path] = {}
-    for path in filter(is_answered, _sockets()):
+    for path in filter(is_answered, _find_sockets()):
         runs.setdefault(path.stem, path)
     if name is None and len(runs) == 1:
         return next(iter(runs.values()))
@@ -93,12 +96,12 @@ def find_socket(name: str | None) -> Path:
 
 
 def send_request(path: Path, request: Request) -> Any:
-    """Return the result of a request to the run with that socket.
+    """Send a request to the run with a socket, and return the result.
 
     Raises:
-        ConfigError: the request is none.
-        EdgertError: it was refused.
-        DeviceError: nobody answers, or it is another user's socket.
+        ConfigError: the request is not valid.
+        EdgertError: the run refused it.
+        DeviceError: no run answers, or the socket belongs to another user.
     """
     request.values()
     kinds = VERBS[request.verb].words.split()
@@ -106,53 +109,44 @@ def send_request(path: Path, request: Request) -> Any:
              for word, kind in zip(request.words, kinds, strict=False)]  # fmt: skip
     request = replace(request, words=tuple(words))
     try:
-        with _connected(path, _CONNECTING_S) as own:
+        with _connect(path, _CONNECT_TIMEOUT_S) as own:
             if peer_of(own)[1] not in (os.geteuid(), 0) and os.geteuid() != 0:
                 raise DeviceError(f"{path} is another user's socket", fix="run this as the user of the run")
-            answer = json.loads(_exchanged(own, request, _ANSWER_S, _most_bytes(request)))
+            answer = json.loads(_exchange(own, request, _ANSWER_TIMEOUT_S, _answer_limit(request)))
     except OSError as error:
         why = error.strerror or str(error) or "it took too long"
         raise DeviceError(f"{path} does not answer", why=why, fix="edgert top shows what runs") from error
     except (ValueError, RecursionError) as error:
-        raise DeviceError(f"{path} {STRANGE}") from error
-    return result_of(answer)
+        raise DeviceError(f"{path} {NOT_EDGERT}") from error
+    return get_result(answer)
 
 
 def send_to_page(url: str, request: Request, token: str) -> Any:
-    """Return the result of a request to the run with that live page.
+    """Send a request to the run with a live page, and return the result.
 
     Raises:
-        ConfigError: the request is none, the address is none, or there is no token.
-        EdgertError: it was refused.
-        DeviceError: nobody answers, or the page takes no changes.
+        ConfigError: the request or the address is not valid, or the token is missing.
+        EdgertError: the run refused it.
+        DeviceError: no run answers, or the page accepts no changes.
     """
     request.values()
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{url!r} is no web address", fix="--url https://HOST:PORT")
+        raise ConfigError(f"{url!r} is not a web address", fix="--url https://HOST:PORT")
     if not token:
-        why = "a page takes changes from those who have its token alone"
-        raise ConfigError("there is no token", why=why, fix="export EDGERT_TOKEN=..., or --token-file FILE")
-    headers = {"Content-Type": "application/json"}
-    sent = HttpRequest(f"{url.rstrip('/')}/control", request.line(), headers, method="POST")  # noqa: S310 - above
-    sent.add_unredirected_header("Authorization", f"Bearer {token}")
+        why = "a page accepts changes only with its token"
+        raise ConfigError("the token is missing", why=why, fix="export EDGERT_TOKEN=..., or --token-file FILE")
     try:
-        with urlopen(sent, timeout=_ANSWER_S) as answer:  # noqa: S310 - as above
-            text = answer.read(_most_bytes(request))
-    except HTTPError as error:
-        text = error.read(limits.STATE_BYTES)
-        if error.code != HTTPStatus.BAD_REQUEST:
-            why = text.decode("utf-8", "replace").strip() or str(error)
-            raise DeviceError(f"{url} takes no changes", why=why, fix="its token: in EDGERT_TOKEN") from error
-    except (HTTPException, OSError) as error:
+        text = _post(f"{url.rstrip('/')}/control", request, token)
+    except (HTTPException, OSError, ValueError) as error:
         raise DeviceError(f"{url} does not answer", why=unanswered(error), fix="curl -v shows more") from error
     try:
-        return result_of(json.loads(text))
+        return get_result(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise DeviceError(f"{url} {STRANGE}") from error
+        raise DeviceError(f"{url} {NOT_EDGERT}") from error
 
 
 def unanswered(error: Exception) -> str:
-    """Return why a page gave no answer, and where that is known, what helps."""
+    """Return the reason why a page gave no answer and, where it is known, what helps."""
     reason = error.reason if isinstance(error, URLError) and not isinstance(error, HTTPError) else error
     if isinstance(reason, HTTPError) and reason.code == HTTPStatus.UNAUTHORIZED:
         return "EDGERT_TOKEN is not its token" if os.environ.get("EDGERT_TOKEN") else "EDGERT_TOKEN is not set"
@@ -165,22 +159,46 @@ def unanswered(error: Exception) -> str:
     return (cause(reason) if isinstance(reason, Exception) else str(reason)) or type(error).__name__
 
 
-def _shown(own: socket.socket) -> Mapping[str, Any] | str:
-    """Return what a run shows, or why that is not known."""
+def add_token(sent: HttpRequest, token: str) -> None:
+    """Add a token to a request to a page. Raises ConfigError: HTTP cannot send it."""
+    if not (token.isascii() and token.isprintable()):
+        why = "it has characters that HTTP does not allow"
+        raise ConfigError("the token cannot be sent", why=why, fix="put the page's token into EDGERT_TOKEN")
+    sent.add_unredirected_header("Authorization", f"Bearer {token}")
+
+
+def _post(url: str, request: Request, token: str) -> bytes:
+    """Return the answer of a page, which may be a refusal. Raises DeviceError: the page accepts no changes."""
+    headers = {"Content-Type": "application/json"}
+    sent = HttpRequest(url, request.line(), headers, method="POST")  # noqa: S310 - only http and https come here
+    add_token(sent, token)
     try:
-        state = result_of(json.loads(_exchanged(own, Request("show"), _LOOK_S)))
+        with urlopen(sent, timeout=_ANSWER_TIMEOUT_S) as answer:  # noqa: S310 - as above
+            return bytes(answer.read(_answer_limit(request)))
+    except HTTPError as error:
+        text = error.read(limits.STATE_BYTES)
+        if error.code == HTTPStatus.BAD_REQUEST:
+            return text
+        why = text.decode("utf-8", "replace").strip() or str(error)
+        raise DeviceError(f"{url} accepts no changes", why=why, fix="its token: in EDGERT_TOKEN") from error
+
+
+def _read_state(own: socket.socket) -> Mapping[str, Any] | str:
+    """Return the result of ``show``, or the reason why it is not known."""
+    try:
+        state = get_result(json.loads(_exchange(own, Request("show"), _STATE_TIMEOUT_S)))
     except TimeoutError:
         return "does not answer"
     except (ValueError, RecursionError, EdgertError):
-        return STRANGE
-    return state if isinstance(state, dict) else STRANGE
+        return NOT_EDGERT
+    return state if isinstance(state, dict) else NOT_EDGERT
 
 
-def _sockets() -> Iterator[Path]:
-    """Yield the sockets of this user, and for root those of all services; those of killed runs too.
+def _find_sockets() -> Iterator[Path]:
+    """Yield the sockets of this user, and for root those of all services; also those that killed runs left.
 
     Raises:
-        DeviceError: a folder is another user's.
+        DeviceError: a folder belongs to another user.
     """
     for folder in socket_folders():
         if folder.exists():
@@ -191,9 +209,9 @@ def _sockets() -> Iterator[Path]:
             yield from sorted(folder.glob("*.sock"))
 
 
-def _connected(path: Path, timeout_s: float) -> socket.socket:
+def _connect(path: Path, timeout_s: float) -> socket.socket:
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # With a timeout of Python's own, connecting fails at once where as many wait as may.
+    # With a timeout set by Python, connect() fails at once when the server's backlog is full.
     own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
     try:
         own.connect(str(path))
@@ -203,13 +221,13 @@ def _connected(path: Path, timeout_s: float) -> socket.socket:
     return own
 
 
-def _most_bytes(request: Request) -> int:
-    """Return how long an answer may be; a recording comes as text, a third longer."""
+def _answer_limit(request: Request) -> int:
+    """Return the largest size of an answer in bytes; Base64 makes a recording longer by a third."""
     return limits.STATE_BYTES + (2 * limits.TRACE_BYTES if VERBS[request.verb].is_long else 0)
 
 
-def _exchanged(own: socket.socket, request: Request, timeout_s: float, most_bytes: int = limits.STATE_BYTES) -> bytes:
-    """Return the line that answers a request."""
+def _exchange(own: socket.socket, request: Request, timeout_s: float, most_bytes: int = limits.STATE_BYTES) -> bytes:
+    """Send a request, and return the line that answers it."""
     own.settimeout(timeout_s)
     own.sendall(request.line())
     text = bytearray()

@@ -1,7 +1,7 @@
-"""The Unix socket beside a run: a line of JSON in, a line out, for the same user and root.
+"""The Unix socket beside a run, for the same user and root: a request is a line of JSON, and so is its answer.
 
-One thread reads and writes all clients at once, none longer than :data:`edgert.limits.CONTROL_LINE_S`. Another one
-makes the changes, one after the other. Nothing of it is on the way of a frame.
+One thread serves all clients, none longer than :data:`edgert.limits.CONTROL_LINE_S`. Another thread makes the changes,
+one at a time. No frame waits for either.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from pathlib import Path
 from typing import Any
 
 from edgert import limits
-from edgert.control.request import VERBS, Request, line_of, refusal, request_of
+from edgert.control.request import VERBS, Request, parse_request, refusal, to_line
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.runtime.worker import PassingWorker, Worker
 
 Answer = Callable[[Request, str], dict[str, Any]]
-"""Makes the answer to a request; the second argument says who asks."""
+"""A function of a request and its sender, in words for the log; it returns the answer."""
 _LOG = logging.getLogger(__name__)
-_LOOK_S, _CLOSING_S = 0.5, 5.0
-_MOST_PATH = 107  # sun_path of unix(7), without its NUL
+_SELECT_S, _CLOSING_S = 0.5, 5.0
+_LONGEST_PATH = 107  # sun_path of unix(7), without its NUL
 
 
 def socket_folders() -> tuple[Path, ...]:
-    """Return the folders of this user's sockets: ``$XDG_RUNTIME_DIR/edgert`` and one in /tmp.
+    """Return the folders of this user's sockets: ``$XDG_RUNTIME_DIR/edgert``, and one in /tmp.
 
-    A run uses the first. A service of the same user may have been started without the variable.
+    A run uses the first. A client searches both, because a service may have been started without the variable.
     """
     base, shared = os.environ.get("XDG_RUNTIME_DIR"), Path(f"/tmp/edgert-{os.geteuid()}")  # noqa: S108 - checked
     with suppress(OSError):
-        if base and Path(base).stat().st_uid == os.geteuid():  # as `sudo -E` keeps another user's
+        if base and Path(base).stat().st_uid == os.geteuid():  # `sudo -E` keeps the folder of another user
             return Path(base) / "edgert", shared
     return (shared,)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise DeviceError unless a folder is this user's, and no one else may enter it."""
+    """Check a folder of sockets. Raises DeviceError: it belongs to another user, or others can enter it."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        why = "another user may have made it, or can enter it"
-        raise DeviceError(f"{folder} is no folder for sockets", why=why, fix=f"remove it, or chmod 700 {folder}")
+        why = "it belongs to another user, or other users can enter it"
+        raise DeviceError(f"{folder} cannot hold sockets", why=why, fix=f"remove it, or chmod 700 {folder}")
 
 
 class ControlSocket:
-    """Answers requests on a socket from :meth:`open` to :meth:`close`.
+    """A server of requests on a socket, from :meth:`open` to :meth:`close`.
 
     Args:
-        name: of the pipeline. Where a run of that name has a socket already, this one's has the process number, too.
-        answer: called for one request at a time; but those that only read are answered while a change is under way.
+        name: name of the pipeline and the socket; a second run of that name adds its process number.
+        answer: function that answers requests, one change at a time; requests that only read may come meanwhile.
 
     Attributes:
-        path: of the socket; None while it is closed.
+        path: path of the socket; None while it is closed.
     """
 
     def __init__(self, name: str, answer: Answer) -> None:
@@ -71,34 +71,35 @@ class ControlSocket:
         self.path: Path | None = None
         self._server: socket.socket | None = None
         self._thread: threading.Thread | None = None
-        self._changes: Worker | None = None  # made with the first
+        self._changes: Worker | None = None  # started for the first change
         self._waker, self._woken = socket.socketpair()
         self._over = threading.Event()
 
     def open(self) -> Path:
-        """Begin to answer; return the path of the socket.
+        """Create the socket, start to answer, and return its path.
 
         Raises:
-            DeviceError: the folder is another user's, cannot be written, its path is too long; or no thread can start.
+            DeviceError: the folder belongs to another user or cannot be written, the path is too long, or no thread can
+                start.
         """
         folder = socket_folders()[0]
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_folder(folder)
-            with _locked(folder):
+            with _lock_folder(folder):
                 path = next(path for path in self._paths(folder) if not is_answered(path))
-                if len(os.fsencode(path)) > _MOST_PATH:
-                    why, fix = f"{path} has more than {_MOST_PATH} bytes", "give the pipeline a shorter name:"
-                    raise DeviceError("there can be no control socket", why=why, fix=fix)
-                path.unlink(missing_ok=True)  # of a run that was killed
+                if len(os.fsencode(path)) > _LONGEST_PATH:
+                    why, fix = f"{path} has more than {_LONGEST_PATH} bytes", "give the pipeline a shorter name:"
+                    raise DeviceError("cannot create the control socket", why=why, fix=fix)
+                path.unlink(missing_ok=True)  # a killed run may have left it
                 server.bind(str(path))
                 path.chmod(0o600)
                 server.listen(limits.CONTROL_CLIENTS)
             server.setblocking(False)
         except OSError as error:
             server.close()
-            raise DeviceError(f"no control socket in {folder}", why=error.strerror or str(error)) from error
+            raise DeviceError(f"cannot create a socket in {folder}", why=error.strerror or str(error)) from error
         except BaseException:
             server.close()
             raise
@@ -106,20 +107,20 @@ class ControlSocket:
         thread = threading.Thread(target=self._serve, args=(server,), name="edgert:control", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # a limit of threads, or of memory
+        except RuntimeError as error:  # no further thread can start
             self.close()
-            raise DeviceError("there can be no control socket", why=str(error)) from error
+            raise DeviceError("cannot serve the control socket", why=str(error)) from error
         self._thread = thread
         return path
 
     def close(self) -> None:
-        """Stop answering, end the threads, and remove the socket. Twice is once."""
+        """Stop answering, end the threads, and remove the socket. Further calls do nothing."""
         server, self._server = self._server, None
         if server is None:
             return
         self._over.set()
         if self.path is not None:
-            self.path.unlink(missing_ok=True)  # while it is answered, no other run takes the path
+            self.path.unlink(missing_ok=True)  # while the socket is still answered, so no other run uses the path
         self._wake()
         if self._thread is not None:
             self._thread.join()
@@ -138,23 +139,23 @@ class ControlSocket:
             yield folder / f"{self._name}-{os.getpid()}-{number}.sock"
 
     def _serve(self, server: socket.socket) -> None:
-        """Read and answer clients until it is closed."""
+        """Serve clients until the socket is closed."""
         clients: dict[socket.socket, _Client] = {}
         with selectors.DefaultSelector() as ready:
             ready.register(self._woken, selectors.EVENT_READ)
             while not self._over.is_set():
-                _listen(ready, server, selectors.EVENT_READ if len(clients) < limits.CONTROL_CLIENTS else 0)
-                for key, _ in ready.select(_LOOK_S if clients else None):  # whose time may end
+                _set_events(ready, server, selectors.EVENT_READ if len(clients) < limits.CONTROL_CLIENTS else 0)
+                for key, _ in ready.select(_SELECT_S if clients else None):  # clients may time out
                     if key.fileobj is server:
-                        if (client := self._accepted(server)) is not None:
+                        if (client := self._accept(server)) is not None:
                             clients[client.socket] = client
                     elif key.fileobj is self._woken:
                         self._woken.recv(1 << 12)
                     else:
                         self._advance(clients[key.fileobj])  # type: ignore[index]
                 for client in [*clients.values()]:
-                    client.keep_time()
-                    _listen(ready, client.socket, client.events)
+                    client.check_time()
+                    _set_events(ready, client.socket, client.events)
                     if client.is_done:
                         clients.pop(client.socket).socket.close()
         for client in clients.values():
@@ -162,20 +163,20 @@ class ControlSocket:
         self._woken.close()
 
     def _wake(self) -> None:
-        with suppress(OSError):  # it is closed, or has enough to wake up by
+        with suppress(OSError):  # closed, or its buffer is full and wakes the thread already
             self._waker.send(b"!", socket.MSG_DONTWAIT)
 
-    def _accepted(self, server: socket.socket) -> _Client | None:
+    def _accept(self, server: socket.socket) -> _Client | None:
         try:
             own, _ = server.accept()
         except OSError as error:
-            _LOG.debug("nobody is accepted: %s", error)
-            self._over.wait(0.0 if isinstance(error, BlockingIOError) else _LOOK_S / 5)  # no descriptor is free, say
+            _LOG.debug("no client was accepted: %s", error)
+            self._over.wait(0.0 if isinstance(error, BlockingIOError) else _SELECT_S / 5)  # no descriptor may be free
             return None
         return _Client(own)
 
     def _advance(self, client: _Client) -> None:
-        """Read what has come, and have a complete request answered; or send more of an answer."""
+        """Receive from a client, and answer a complete request; or send more of an answer."""
         if client.answer is not None:
             client.write()
             return
@@ -183,25 +184,25 @@ class ControlSocket:
             line = client.line()
             if line is None:
                 return
-            request = request_of(line)
+            request = parse_request(line)
         except EdgertError as error:
             client.send(refusal(error))
             return
         if VERBS[request.verb].is_reading:
-            client.send(self._answered(request, client.who))
+            client.send(self._make_answer(request, client.who))
             return
         try:
-            client.waits_for = self._worker(request).submit(partial(self._answered, request, client.who))
+            client.pending = self._worker(request).submit(partial(self._make_answer, request, client.who))
         except RuntimeError as error:
             client.send(refusal(StageError("the request failed", why=str(error), fix="try again")))
             return
-        client.waits_for.add_done_callback(lambda _: self._wake())
+        client.pending.add_done_callback(lambda _: self._wake())
 
     def _worker(self, request: Request) -> Worker:
-        """Return a thread for a request that takes a while: one for all changes, and one each for what changes nothing.
+        """Return the worker for a request: one for all changes, and a new one for each long request without changes.
 
         Raises:
-            RuntimeError: there can be no more threads.
+            RuntimeError: no further thread can start.
         """
         if VERBS[request.verb].is_long:
             return PassingWorker(f"edgert:{request.verb}")
@@ -211,7 +212,7 @@ class ControlSocket:
             self._changes = worker
         return self._changes
 
-    def _answered(self, request: Request, who: str) -> dict[str, Any]:
+    def _make_answer(self, request: Request, who: str) -> dict[str, Any]:
         try:
             return self._answer(request, who)
         except Exception:  # noqa: BLE001 - an error in one answer must not end the thread
@@ -220,17 +221,19 @@ class ControlSocket:
 
 
 class _Client:
-    """A connection: one line of request, one line of answer. Nothing of it waits.
+    """A connection of a client, with one request and one answer; its methods never block.
 
     Attributes:
-        who: process and user, for the log.
-        waits_for: its answer, while a change is made.
-        answer: bytes of the answer that are not sent yet; None before there is one.
+        socket: socket of the connection.
+        who: user and process of the client, for the log.
+        pending: future answer, while a change is made.
+        answer: bytes of the answer that are not sent yet; None before there is an answer.
+        is_done: whether the connection can be closed.
     """
 
     def __init__(self, own: socket.socket) -> None:
         self.socket, self._text = own, bytearray()
-        self.waits_for: Future[dict[str, Any]] | None = None
+        self.pending: Future[dict[str, Any]] | None = None
         self.answer: memoryview | None = None
         self.is_done = False
         self._deadline_s = time.monotonic() + limits.CONTROL_LINE_S
@@ -240,16 +243,16 @@ class _Client:
 
     @property
     def events(self) -> int:
-        """What it waits for, of its socket; 0 for nothing."""
-        if self.is_done or (self.waits_for is not None and self.answer is None):
+        """Selector events of the socket that are waited for; 0 for none."""
+        if self.is_done or (self.pending is not None and self.answer is None):
             return 0
         return selectors.EVENT_READ if self.answer is None else selectors.EVENT_WRITE
 
     def line(self) -> bytes | None:
-        """Return the line once it is complete.
+        """Receive, and return the request's line once it is complete; else None.
 
         Raises:
-            StageError: it is another user's, or the line is too long.
+            StageError: the client is another user, or the line is too long.
         """
         if self._user not in (os.geteuid(), 0):
             raise StageError("this pipeline is another user's", fix="run edgert ctl as the user of the run, or as root")
@@ -267,12 +270,12 @@ class _Client:
         return bytes(line) if end else None
 
     def send(self, answer: dict[str, Any]) -> None:
-        """Begin to send the answer; a client that does not take it within :data:`limits.CONTROL_LINE_S` gets a part."""
-        self.answer, self._deadline_s = memoryview(line_of(answer)), time.monotonic() + limits.CONTROL_LINE_S
+        """Begin to send an answer; after :data:`limits.CONTROL_LINE_S` the connection is closed."""
+        self.answer, self._deadline_s = memoryview(to_line(answer)), time.monotonic() + limits.CONTROL_LINE_S
         self.write()
 
     def write(self) -> None:
-        """Send as much of the answer as fits."""
+        """Send as much of the answer as the socket accepts."""
         assert self.answer is not None
         try:
             self.answer = self.answer[self.socket.send(self.answer) :]
@@ -282,21 +285,21 @@ class _Client:
             self.is_done = True
         self.is_done = self.is_done or not self.answer
 
-    def keep_time(self) -> None:
-        """Begin to send an answer that was waited for, and end what takes too long."""
-        if self.waits_for is not None and self.answer is None:
-            if self.waits_for.done():
-                self.send(self.waits_for.result())
+    def check_time(self) -> None:
+        """Begin to send a pending answer that is ready, and end a connection that takes too long."""
+        if self.pending is not None and self.answer is None:
+            if self.pending.done():
+                self.send(self.pending.result())
         elif self._deadline_s < time.monotonic():
             if self.answer is not None:
                 self.is_done = True
                 return
-            fix = f"one line within {limits.CONTROL_LINE_S:g} s"
-            self.send(refusal(StageError("the request did not end", fix=fix)))
+            fix = f"send one line within {limits.CONTROL_LINE_S:g} s"
+            self.send(refusal(StageError("the request is not complete", fix=fix)))
 
 
-def _listen(ready: selectors.BaseSelector, own: socket.socket, events: int) -> None:
-    """Set the events of a socket that a selector waits for; 0: none."""
+def _set_events(ready: selectors.BaseSelector, own: socket.socket, events: int) -> None:
+    """Set the events of a socket that a selector waits for; 0 for none."""
     known = ready.get_map().get(own)
     if known is None:
         if events:
@@ -308,14 +311,14 @@ def _listen(ready: selectors.BaseSelector, own: socket.socket, events: int) -> N
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Return process and user at the other end (SO_PEERCRED of unix(7)); of a server, those that began to listen."""
+    """Return process and user at the other end of a connection (SO_PEERCRED of unix(7))."""
     size = struct.calcsize("iII")
     pid, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return pid, user
 
 
 def is_answered(path: Path) -> bool:
-    """Return whether a process listens on a socket; False for one that a killed process left, and for none."""
+    """Return whether a process listens on a socket; False for a missing socket and one that a killed process left."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(1.0)
         try:
@@ -328,8 +331,8 @@ def is_answered(path: Path) -> bool:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the choice of a path against other runs."""
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder, so that only one run at a time chooses a path in it."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX)

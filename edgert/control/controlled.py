@@ -1,4 +1,4 @@
-"""A running pipeline as the operations on it need it."""
+"""The interface of a running pipeline for the operations on it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Controlled(Run, Protocol):
 
     @property
     def written(self) -> PipelineConfig | None:
-        """Its records as they are written, not as they fit this machine; None: only its document is known."""
+        """Its records as written, without adaptations to this machine; None where only the document is known."""
         ...
 
     @property
     def clock(self) -> Clock:
-        """By which it runs."""
+        """Clock of the run."""
         ...
 
     @property
     def label(self) -> str:
-        """What it says of results that are not this machine's; empty for none."""
+        """Note on figures that are not this machine's; empty for none."""
         ...
 
     @property
@@ -41,12 +41,12 @@ class Controlled(Run, Protocol):
 
     @property
     def tracing(self) -> Tracing:
-        """Records what its threads do."""
+        """Recorder of what the threads do."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether the pipeline has ended or is ending."""
         ...
 
     def governor_events(self) -> Sequence[ThreadEvents]:
@@ -54,34 +54,34 @@ class Controlled(Run, Protocol):
         ...
 
     def changeable(self) -> None:
-        """Raise StageError where it cannot be changed now, or not from this thread."""
+        """Check that the pipeline can be changed. Raises StageError: not now, or not from this thread."""
         ...
 
     def admitted(self, file: PipelineFile) -> Callable[[], None]:
-        """Return what has the budgets of a changed pipeline be kept, once it has changed.
+        """Check the budgets of a changed pipeline; return a function that applies them after the change.
 
         Raises:
-            BudgetError: they cannot be kept, or there is too little memory.
+            BudgetError: the budgets cannot be kept, or there is too little memory.
         """
         ...
 
     def note(self, file: PipelineFile) -> None:
-        """Note in a recording that the stages which were replaced since are those of this file."""
+        """Note in recordings that stages which were replaced since the last call are those of this file."""
         ...
 
     def changed(self, file: PipelineFile, written: PipelineConfig | None = None) -> None:
-        """Note that the pipeline runs as this file has it now; ``written`` are its records before they fit here."""
+        """Set the file that describes the pipeline from now on; ``written`` as in :attr:`written`."""
         ...
 
 
-def data_of(run: Controlled) -> dict[str, Any]:
-    """Return the keys of a running pipeline as plain data that may be changed."""
+def copy_data(run: Controlled) -> dict[str, Any]:
+    """Return a copy of a running pipeline's data."""
     data: dict[str, Any] = deepcopy(run.file.document.data)
     return data
 
 
 def check_source(run: Controlled, name: str) -> None:
-    """Raise StageError unless there is a source of that name."""
+    """Check the name of a source. Raises StageError: there is no source of that name."""
     known = [one for one, stage in run.file.config.stages.items() if isinstance(stage, SourceStage)]
     if name not in known:
-        raise StageError(f"no source {name!r}{nearest(name, known)}", fix=f"sources: {', '.join(known)}")
+        raise StageError(f"unknown source {name!r}{nearest(name, known)}", fix=f"sources: {', '.join(known)}")

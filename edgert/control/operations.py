@@ -1,4 +1,4 @@
-"""The operations on a running pipeline. Each is made as a whole, or refused and changes nothing; one at a time."""
+"""The operations on a running pipeline. One is made at a time; it is made completely, or it changes nothing."""
 
 from __future__ import annotations
 
@@ -17,96 +17,96 @@ from edgert.control import changing, model_changes, source_changes, trace_window
 from edgert.control.controlled import Controlled
 from edgert.control.live_keys import live_values
 from edgert.control.model_changes import KEEP_S, MIN_AGREEMENT, SHADOW
-from edgert.control.request import VERBS, Request, line_of, refusal, request_of, text_at
+from edgert.control.request import VERBS, Request, parse_request, read_file, refusal, to_line
 from edgert.control.saving import save
-from edgert.control.source_changes import state_of
+from edgert.control.source_changes import source_state
 from edgert.errors import EdgertError
 from edgert.stages.source.live import redact
 from edgert.timeline.trace_file import check_trace_path, write_trace
 
 _LOG = logging.getLogger(__name__)
-_HERE = "this program"
+_THIS_PROGRAM = "this program"
 _LONGEST = 300  # characters of a request in the log: one may have a mebibyte
 
 
 class Control:
-    """Changes a running pipeline. Every method may be called from any thread but those of the pipeline.
+    """Control of a running pipeline. Its methods may be called from any thread that is not the pipeline's.
 
-    A method that raises has changed nothing.
+    A method that raises an error has changed nothing.
     """
 
     def __init__(self, run: Controlled) -> None:
         self._run = run
 
     def show(self) -> dict[str, Any]:
-        """Return the pipeline as plain data: its sources and stages with their rates, every live key, and ``stats``.
+        """Return the pipeline as plain data: sources and stages with their rates, every live key, and ``stats``.
 
-        ``stats`` is the state of the run, as the summary has it. Nothing of it says where frames come from, which may
-        hold a password.
+        ``stats`` is the state of the run, as in its summary. Addresses of sources are left out, because they may have
+        passwords.
         """
-        return self._done(Request("show"), _HERE)
+        return self._perform(Request("show"), _THIS_PROGRAM)
 
     def set(self, key: str, value: object) -> dict[str, Any]:
-        """Change a live key, such as ``stages.find.every``; return its value before and now.
+        """Change a live key, such as ``stages.find.every``; return its old and new value.
 
         Args:
-            key: as in ``--set``.
+            key: key path, as in ``--set``.
             value: plain data, or text as in ``--set``.
 
         Raises:
-            ConfigError: no such key, or a value that it cannot have.
-            StageError: the key is not live; says what the change needs.
+            ConfigError: there is no such key, or it cannot have this value.
+            StageError: the key is not live; the error says what the change needs.
         """
         text = value if isinstance(value, str) else json.dumps(value)
-        return self._done(Request("set", (f"{key}={text}",)), _HERE)
+        return self._perform(Request("set", (f"{key}={text}",)), _THIS_PROGRAM)
 
     def pause(self, source: str) -> dict[str, Any]:
-        """Pause a source: frames of a camera are dropped, those of a file wait.
+        """Pause a source: frames of a camera are dropped, and a file waits.
 
         Raises:
-            StageError: no such source.
+            StageError: there is no such source.
         """
-        return self._done(Request("pause", (source,)), _HERE)
+        return self._perform(Request("pause", (source,)), _THIS_PROGRAM)
 
     def resume(self, source: str) -> dict[str, Any]:
-        """Undo :meth:`pause`. Raises StageError where there is no such source."""
-        return self._done(Request("resume", (source,)), _HERE)
+        """Undo :meth:`pause`. Raises StageError: there is no such source."""
+        return self._perform(Request("resume", (source,)), _THIS_PROGRAM)
 
     def add(self, name: str, source: str, like: str = "") -> dict[str, Any]:
-        """Add a source; every stage that listens to ``like`` listens to it, too.
+        """Add a source, to which every stage that listens to ``like`` then listens too.
 
         Args:
-            name: of the new stage.
-            source: as in ``source:``.
-            like: source whose other keys it takes over, where they fit its kind; the first one by default.
+            name: name of the new stage.
+            source: path or address, as in ``source:``.
+            like: source whose other keys are copied, where they fit its kind; default: the first one.
 
         Raises:
-            EdgertError: the name is taken, the source cannot be made, or nothing can listen to it.
+            EdgertError: the name exists, the source cannot be made, or no stage can listen to it.
         """
-        return self._done(Request("add", (name, source, *filter(None, [like]))), _HERE)
+        return self._perform(Request("add", (name, source, *filter(None, [like]))), _THIS_PROGRAM)
 
     def remove(self, source: str) -> dict[str, Any]:
-        """Remove a source once what it gave is worked on. Raises StageError: no such source, or the last one."""
-        return self._done(Request("remove", (source,)), _HERE)
+        """Remove a source after its frames are processed. Raises StageError: there is no such source, or no other."""
+        return self._perform(Request("remove", (source,)), _THIS_PROGRAM)
 
     def apply(self, file: str | Path | Mapping[str, Any], plan: str = "") -> dict[str, Any]:
-        """Return the plan of what it takes to run another pipeline file, or carry it out.
+        """Plan the changes to another pipeline file, or make planned changes.
 
-        The plan has each key that differs, with its effect: it is live, restarts its stage, opens a source again, adds
-        or removes one, or needs a restart. Without changes of the last kind it can be carried out, as a whole.
+        The plan has each key that differs, with the effect of its change. It is live, restarts its stage, opens a
+        source again, adds or removes one, or needs a restart. Without changes of the last kind the plan can be made.
 
         Args:
-            file: path of the file, or a mapping with the same keys. Paths in it are relative to the pipeline's file.
-                ``--set`` of the start holds for it, too; an overlay does not.
-            plan: ``plan`` of an answer, to carry that out; empty: nothing changes.
+            file: path of the file, or a mapping with the same keys. Paths in it are relative to the running pipeline's
+                file. Overrides of the start apply to it too; an overlay does not.
+            plan: ``plan`` of an earlier answer, to make its changes; empty: nothing changes.
 
         Raises:
             ConfigError: the file cannot be read, or has a mistake.
-            StageError: the pipeline or the file has changed since the plan was made; or a change needs a restart.
-            EdgertError: a change cannot be made; none was.
+            StageError: the pipeline or the file has changed since the plan was made, or a change needs a restart.
+            EdgertError: a change cannot be made, and so none was made.
         """
-        text = json.dumps(file, default=str) if isinstance(file, Mapping) else text_at(Path(file))
-        return self._done(Request("apply", (text,), {"plan": plan} if plan else {}), _HERE)
+        text = json.dumps(file, default=str) if isinstance(file, Mapping) else read_file(Path(file))
+        return self._perform(Request("apply", (text,), {"plan": plan} if plan else {}), _THIS_PROGRAM)
 
     def swap(
         self,
@@ -117,92 +117,93 @@ class Control:
         min_agreement: float = MIN_AGREEMENT,
         keep: float = KEEP_S,
     ) -> dict[str, Any]:
-        """Begin to swap a model for another file; return the state of that, which :meth:`show` has from then on.
+        """Begin to swap a model for another file; return the state of the swap, which :meth:`show` has from then on.
 
-        The new model is loaded beside the old one, and runs on some of its frames. Where both surely agree, it takes
-        over. Where it then fails, hangs or is too slow, the old one works again.
+        The new model is loaded beside the old one, and runs on some of its frames. When both surely agree, the new one
+        takes over. If it then fails, hangs or is too slow, the old one takes over again.
 
         Args:
-            model: its name in the pipeline file.
-            path: of the new ONNX file: the same inputs, task and classes.
-            shadow: frames that both are compared on; 0: it takes over at once.
-            min_agreement: that ``edgert eval`` would report of the two, 0 to 1.
+            model: name of the model in the pipeline file.
+            path: path of the new ONNX file, which must have the same inputs, task and classes.
+            shadow: number of frames on which both are compared; 0: the new model takes over at once.
+            min_agreement: least agreement of the two models, as ``edgert eval`` would report it, 0 to 1.
             keep: seconds for which the old model stays loaded.
 
         Raises:
-            EdgertError: a swap is under way, or this model cannot be swapped, or not for that one.
+            EdgertError: a swap is under way, or the model cannot be swapped for this file.
         """
         options = {"shadow": str(shadow), "min-agreement": str(min_agreement), "keep": f"{keep}s"}
-        return self._done(Request("swap", (model, str(Path(path).absolute())), options), _HERE)
+        return self._perform(Request("swap", (model, str(Path(path).absolute())), options), _THIS_PROGRAM)
 
     def back(self, model: str) -> dict[str, Any]:
-        """Switch back to the model before the swap, or give up a running swap; return its state.
+        """Switch back to the old model, or give up a swap that has not switched yet; return its state.
 
         Raises:
-            StageError: the model was not swapped, or the one before is not kept any more.
+            StageError: the model was not swapped, or the old one is no longer loaded.
         """
-        return self._done(Request("back", (model,)), _HERE)
+        return self._perform(Request("back", (model,)), _THIS_PROGRAM)
 
     def save(self) -> dict[str, Any]:
-        """Write what differs from the pipeline's file to its overlay ``NAME.live.yaml``; the file stays as it is.
+        """Write the differences from the pipeline's file to its overlay ``NAME.live.yaml``; the file is not changed.
 
-        The next run loads the overlay after the file. Keys that were set back are not in it. Where nothing differs, the
-        overlay is removed, and ``removed`` of the answer is true.
+        The next run loads the overlay after the file. Where nothing differs, an existing overlay is removed, and the
+        answer has ``removed: true``.
 
         Raises:
-            StageError: it has no file.
-            ArtifactError: it cannot be written.
+            StageError: the pipeline has no file.
+            ArtifactError: the overlay cannot be written.
         """
-        return self._done(Request("save"), _HERE)
+        return self._perform(Request("save"), _THIS_PROGRAM)
 
     def trace(self, path: str | Path, seconds: float = 10.0) -> dict[str, Any]:
-        """Record what the pipeline does for so many seconds, or to its end, and write the time line of it.
+        """Record the pipeline's threads for some seconds, or until its end, and write a trace.
 
         Args:
-            path: of the file; ``.pftrace`` for https://ui.perfetto.dev, ``.json`` for Chrome, ``.html`` as a page.
-            seconds: at most 60.
+            path: file to write: ``.pftrace`` for https://ui.perfetto.dev, ``.json`` for Chrome, ``.html`` for a page.
+            seconds: length of the trace, at most 60.
 
         Returns:
-            The file's ``path``, ``seconds``, the number of ``events``, and how many of them found no room: ``lost``.
+            ``path``, ``seconds``, the number of ``events``, and the number of ``lost`` events, for which buffers were
+            too small.
 
         Raises:
-            ConfigError: another ending, or another number of seconds.
-            StageError: another trace is being made.
+            ConfigError: the path has another ending, or ``seconds`` is out of range.
+            StageError: another trace is being recorded.
             ArtifactError: the file cannot be written.
         """
         check_trace_path(Path(path))
-        recorded = trace_window.recorded_for(self._run, trace_window.seconds_of(f"{seconds}s"))
+        recorded = trace_window.record_for(self._run, trace_window.parse_length(f"{seconds}s"))
         write_trace(recorded, Path(path))
-        return {**trace_window.about(recorded), "path": str(path)}
+        return {**trace_window.describe(recorded), "path": str(path)}
 
     def traced(self, path: str | Path) -> AbstractContextManager[None]:
-        """Record what the pipeline does while a ``with`` block runs, and write it as :meth:`trace` does.
+        """Record the pipeline's threads during a ``with`` block, and write a trace as :meth:`trace` does.
 
-        Of each thread the newest 32,768 events are kept. Works with a pipeline that is called, too.
+        The newest 32,768 events of each thread are kept. Works also with a pipeline that is called.
         """
         return trace_window.traced(self._run, Path(path))
 
     def answer(self, request: Request, who: str) -> dict[str, Any]:
-        """Return the answer to a request: its result, or why it was refused.
+        """Perform a request, and return the answer: its result, or the error.
 
         Args:
-            request: from outside of this program.
-            who: asks, for the log.
+            request: request from another program.
+            who: sender of the request, for the log.
         """
         try:
-            return {"ok": True, "result": self._done(request, who)}
+            return {"ok": True, "result": self._perform(request, who)}
         except EdgertError as error:
             return refusal(error)
 
     def answer_line(self, line: bytes, who: str) -> bytes:
-        """Return the answer to a line of JSON, as one; see :meth:`answer`."""
+        """Perform a request given as a line of JSON, and return the answer as one; see :meth:`answer`."""
         try:
-            return line_of(self.answer(request_of(line), who))
+            return to_line(self.answer(parse_request(line), who))
         except EdgertError as error:
-            return line_of(refusal(error))
+            return to_line(refusal(error))
 
-    def _done(self, request: Request, who: str) -> dict[str, Any]:
-        """Make one operation, and log it."""
+    def _perform(self, request: Request, who: str) -> dict[str, Any]:
+        """Perform an operation, and log it."""
         values, verb = request.values(), VERBS[request.verb]
         operation = partial(_OPERATIONS[request.verb], self._run, *request.words, **values)
         if verb.is_reading or verb.is_long:
@@ -213,18 +214,18 @@ class Control:
                 self._run.changeable()
                 result = operation()
             except EdgertError as error:
-                self._noted(request, began_ns, who, f"refused: {error.what}")
+                self._log(request, began_ns, who, f"refused: {error.what}")
                 raise
         changed = f"{result['was']} -> {result['is']}" if "is" in result else "done"
-        self._noted(request, began_ns, who, "planned" if result.get("applied") is False else changed)
+        self._log(request, began_ns, who, "planned" if result.get("applied") is False else changed)
         return result
 
-    def _noted(self, request: Request, began_ns: int, who: str, came: str) -> None:
-        """Note an operation in the log, and in a trace that is under way."""
-        named, came = _log_line(request), _without_secrets(came)
-        _LOG.info("%s, by %s: %s", named, who, came)
+    def _log(self, request: Request, began_ns: int, who: str, outcome: str) -> None:
+        """Write an operation to the log, and to a trace that is being recorded."""
+        named, outcome = _log_line(request), _without_secrets(outcome)
+        _LOG.info("%s, by %s: %s", named, who, outcome)
         if (recorder := self._run.tracing.recorder) is not None:
-            about = {"by": who, "result": came}
+            about = {"by": who, "result": outcome}
             recorder.ring().add(("operation", began_ns, recorder.now_ns(), named, "", -1, about))
 
 
@@ -245,13 +246,13 @@ def _show(run: Controlled) -> dict[str, Any]:
     recent = state.get("recent", {})
     sources, stages = {}, {}
     for name, stage in config.stages.items():
-        if name not in run.assembly.ends:  # it goes in this moment
+        if name not in run.assembly.ends:  # it is being removed
             continue
         of = state.get("stages", {}).get(name, {})
         rates = recent.get("stages", {}).get(name, {})
         row = {"fps": rates.get("fps"), "frames": of.get("results_out"), "dropped": of.get("dropped")}
         if isinstance(stage, SourceStage):
-            sources[name] = {"state": state_of(run, name, of.get("source") or {}), **row}
+            sources[name] = {"state": source_state(run, name, of.get("source") or {}), **row}
         else:
             kind = next(verb for verb in STAGE_VERBS if verb in type(stage).model_fields)
             stages[name] = {"kind": kind, "from": list(inputs_of(stage)), **row}
@@ -274,4 +275,4 @@ _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "back": model_changes.back,
     "trace": trace_window.trace,
 }
-"""Verb → what makes it: of the run, the words of a request, and the values of its options by name."""
+"""Verb → function that performs it, given the run, the words of the request, and its options as keywords."""

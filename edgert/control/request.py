@@ -1,4 +1,4 @@
-"""A request to a running pipeline and its answer, as lines of JSON; and the table of all verbs."""
+"""Requests to a running pipeline and their answers, as lines of JSON; and the table of all verbs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Verb:
     """The form of an operation.
 
     Attributes:
-        words: what follows it, by names for people; optional ones in brackets. ``FILE`` is a text, which ``edgert ctl``
-            reads from a file; ``PATH`` names a file on the machine of the run.
-        options: name without dashes → what makes a value of its text, and raises ValueError for a wrong one.
-        is_reading: whether it changes nothing: it is answered while a change is under way, and is not logged.
-        is_long: whether it changes nothing, and takes long.
+        words: names of the words that follow the verb, optional ones in brackets. ``FILE`` is a text, which
+            ``edgert ctl`` reads from a file; ``PATH`` is a path on the machine of the run.
+        options: name without dashes → function that parses the value, and raises ValueError for a wrong one.
+        is_reading: whether it changes nothing, so that it is answered during a change, and is not logged.
+        is_long: whether it changes nothing and takes long.
     """
 
     words: str = ""
@@ -32,7 +32,7 @@ class Verb:
 
     @property
     def usage(self) -> str:
-        """Its words and options, as on a command line."""
+        """Words and options as on a command line."""
         return " ".join([*self.words.split(), *(f"[--{name} {name.upper()}]" for name in self.options)])
 
 
@@ -53,12 +53,12 @@ VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One operation.
+    """A request for an operation.
 
     Attributes:
-        verb: of :data:`VERBS`.
-        words: what follows it on a command line.
-        options: those given, as text.
+        verb: verb, one of :data:`VERBS`.
+        words: words that follow the verb.
+        options: texts of the given options by name.
     """
 
     verb: str
@@ -67,10 +67,10 @@ class Request:
 
     @classmethod
     def of(cls, verb: str, tokens: Iterable[str]) -> Request:
-        """Return the request of a command line, checked; ``--name VALUE`` and ``--name=VALUE`` are its options.
+        """Parse and check a command line, in which ``--name VALUE`` and ``--name=VALUE`` are options.
 
         Raises:
-            ConfigError: as :meth:`values` does, or an option has no value.
+            ConfigError: an option has no value, or as :meth:`values` does.
         """
         words, options, rest = [], dict[str, str](), iter(tokens)
         for token in rest:
@@ -86,13 +86,13 @@ class Request:
         return request
 
     def values(self) -> dict[str, Any]:
-        """Return the value of each option that is given, under its name in Python.
+        """Return name of the keyword in Python → value, for each given option.
 
         Raises:
-            ConfigError: an unknown verb or option, a wrong value, a wrong number of words, or one that is no text.
+            ConfigError: an unknown verb or option, a wrong value or number of words, or a word that is not text.
         """
         if (verb := VERBS.get(self.verb)) is None:
-            what = f"{self.verb!r} is no verb of edgert ctl{nearest(self.verb, VERBS)}"
+            what = f"edgert ctl has no verb {self.verb!r}{nearest(self.verb, VERBS)}"
             raise ConfigError(what, fix=f"one of {', '.join(VERBS)}")
         fix, wanted = f"edgert ctl {self.verb} {verb.usage}".rstrip(), verb.words.split()
         least = sum(not word.startswith("[") for word in wanted)
@@ -116,31 +116,31 @@ class Request:
         return made
 
     def with_texts(self) -> Request:
-        """Return the request with the text of each ``FILE`` in place of its path. Raises ConfigError."""
-        kinds = VERBS[self.verb].words.split()
-        words = (text_at(Path(word)) if kind == "FILE" else word for word, kind in zip(self.words, kinds, strict=False))
+        """Return the request with the path of each ``FILE`` replaced by its text. Raises ConfigError."""
+        pairs = zip(self.words, VERBS[self.verb].words.split(), strict=False)
+        words = (read_file(Path(word)) if kind == "FILE" else word for word, kind in pairs)
         return replace(self, words=tuple(words))
 
     def line(self) -> bytes:
         """Return the request as a line of JSON."""
-        return line_of({"verb": self.verb, "words": list(self.words), "options": dict(self.options)})
+        return to_line({"verb": self.verb, "words": list(self.words), "options": dict(self.options)})
 
 
-def text_at(path: Path) -> str:
-    """Return the text of a ``FILE``. Raises ConfigError where it cannot be read."""
+def read_file(path: Path) -> str:
+    """Return the text of a file. Raises ConfigError: it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}", why=cause(error), fix="name a YAML file") from error
 
 
-def line_of(data: Mapping[str, Any]) -> bytes:
+def to_line(data: Mapping[str, Any]) -> bytes:
     """Return a mapping as a line of JSON."""
     return json.dumps(plain(data), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def request_of(line: bytes) -> Request:
-    """Return the request in a line of JSON, checked. Raises ConfigError."""
+def parse_request(line: bytes) -> Request:
+    """Parse and check a request in a line of JSON. Raises ConfigError: it is not a valid request."""
     try:
         data = json.loads(line)
         verb, words, options = data["verb"], data.get("words", []), data.get("options", {})
@@ -150,19 +150,19 @@ def request_of(line: bytes) -> Request:
         is_one = False
     if not is_one:
         fix = 'a line like {"verb": "set", "words": ["stages.find.every=2"]}'
-        raise ConfigError("this line is no request", why="it is no JSON object with a verb and words", fix=fix)
+        raise ConfigError("this line is not a request", why="it is not a JSON object with a verb and words", fix=fix)
     made = Request(verb, tuple(words), options)
     made.values()
     return made
 
 
 def refusal(error: EdgertError) -> dict[str, Any]:
-    """Return the answer to a request that was refused."""
+    """Return the answer to a request that failed with this error."""
     return {"ok": False, "error": error.to_json()}
 
 
-def result_of(answer: Any) -> Any:
-    """Return the result in an answer. Raises what was refused, or ConfigError for what is no answer."""
+def get_result(answer: Any) -> Any:
+    """Return the result in an answer. Raises the error in it, or ConfigError: it is not an answer of edgert."""
     try:
         if answer["ok"] is True:
             return answer["result"]

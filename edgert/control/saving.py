@@ -1,4 +1,4 @@
-"""The operation ``save``: what differs from the pipeline's file becomes its overlay."""
+"""The operation ``save``: the differences from the pipeline's file become its overlay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from edgert.config.document import read_document
 from edgert.config.file_overlay import changed_keys, differences, merge_overlay, overlay_path, to_yaml, without_key
 from edgert.config.pipeline_file import changed_pipeline
-from edgert.control.controlled import Controlled, data_of
+from edgert.control.controlled import Controlled, copy_data
 from edgert.errors import ConfigError, StageError, cause
 from edgert.files import replace_text
 from edgert.installation import data_folder
@@ -19,24 +19,24 @@ def save(run: Controlled) -> dict[str, Any]:
     document = run.file.document
     path, base = document.path, document.base
     if run.is_unpacked or base is None or not path.is_file():
-        why = "it runs from a bundle" if run.is_unpacked else "it was given as a mapping, or its file is gone"
+        why = "it runs from a bundle" if run.is_unpacked else "it was given as a mapping, or its file was removed"
         raise StageError("this pipeline cannot be saved", why=why, fix="run it from a file")
     if path.parent == data_folder("pipelines"):
         raise StageError("this pipeline cannot be saved", why="its file comes with edgert", fix=f"run a copy of {path}")
-    changes = differences(_named(base), _named(document.data))
+    changes = differences(_with_null_sinks(base), _with_null_sinks(document.data))
     if (
         changed_pipeline(run.file, merge_overlay(base, changes)).config
-        != changed_pipeline(run.file, data_of(run)).config
+        != changed_pipeline(run.file, copy_data(run)).config
     ):
         raise StageError("this pipeline cannot be saved", why="an argument of code became null", fix="change the file")
     now = read_document(path, has_overlay=False).data  # as it is now
-    overlay, target = _least(run, now, differences(now, merge_overlay(now, changes))), overlay_path(path)
+    overlay, target = _without_defaults(run, now, differences(now, merge_overlay(now, changes))), overlay_path(path)
     is_removed = not overlay and target.exists()
     try:
         if not overlay:
             target.unlink(missing_ok=True)
         elif not target.exists():
-            target.touch(path.stat().st_mode & 0o777)  # it may hold an address with a password, as the file may
+            target.touch(path.stat().st_mode & 0o777)  # as private as the file, which may have passwords
     except OSError as error:
         raise StageError(f"cannot write {target}", why=cause(error)) from error
     if overlay:
@@ -46,7 +46,7 @@ def save(run: Controlled) -> dict[str, Any]:
     return {"path": str(target.absolute()), "keys": keys, "removed": is_removed}
 
 
-def _least(run: Controlled, data: Mapping[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
+def _without_defaults(run: Controlled, data: Mapping[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
     """Return an overlay without the keys that were set back to their default."""
     wanted = changed_pipeline(run.file, merge_overlay(data, overlay)).config
     for loc in changed_keys(overlay, overlay):
@@ -59,8 +59,8 @@ def _least(run: Controlled, data: Mapping[str, Any], overlay: dict[str, Any]) ->
     return overlay
 
 
-def _named(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keys of a file in which ``sink: null`` is a text: a key without a value takes one away in an overlay."""
+def _with_null_sinks(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's data with ``sink: null`` as a text, because a key without a value removes one in an overlay."""
     stages = data.get("stages", {})
     named = {name: {**stage, "sink": "null"} for name, stage in stages.items() if stage.get("sink", "") is None}
     return {**data, "stages": {**stages, **named}}

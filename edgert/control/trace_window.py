@@ -1,4 +1,4 @@
-"""A window of a running pipeline as a trace."""
+"""Traces of a running pipeline over some seconds, or during a block."""
 
 from __future__ import annotations
 
@@ -11,74 +11,82 @@ from typing import Any
 
 from edgert import limits
 from edgert.control.controlled import Controlled
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, DeviceError
 from edgert.timeline.packed import packed, unpacked
 from edgert.timeline.trace_file import check_trace_path, write_trace
 from edgert.tracing import Recorded, Window
 from edgert.units import parse_seconds
 
-USUAL = "10s"
-_LOOK_S = 0.05
+DEFAULT_LENGTH = "10s"
+_POLL_S = 0.05
 
 
-def trace(run: Controlled, seconds: str = USUAL) -> dict[str, Any]:
-    """Record a pipeline for so long, or to its end; return the recording as text, and what is in it."""
-    recorded = recorded_for(run, seconds_of(seconds))
-    return {**about(recorded), "recording": base64.b64encode(packed(recorded)).decode()}
+def trace(run: Controlled, seconds: str = DEFAULT_LENGTH) -> dict[str, Any]:
+    """Record a pipeline for some time, or until its end; return the recording as Base64, and a description."""
+    recorded = record_for(run, parse_length(seconds))
+    return {**describe(recorded), "recording": base64.b64encode(packed(recorded)).decode()}
 
 
-def recorded_for(run: Controlled, seconds: float) -> Recorded:
-    """Return what a pipeline does for so long, or until its end. Raises StageError where another trace is made."""
+def record_for(run: Controlled, seconds: float) -> Recorded:
+    """Record a pipeline for some seconds, or until its end. Raises StageError: another trace is being recorded."""
     with run.tracing.window() as window:
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0 and not run.has_ended:
-            time.sleep(min(left_s, _LOOK_S))
-        return _ended(run, window)
+            time.sleep(min(left_s, _POLL_S))
+        return _end_window(run, window)
 
 
 @contextmanager
 def traced(run: Controlled, path: Path) -> Iterator[None]:
-    """Record a pipeline until the block ends, and write the trace, also where the block raises.
+    """Record a pipeline during the block, and write the trace, even if the block raises.
 
     Raises:
-        ConfigError: the ending of the path is none of a trace.
-        ArtifactError: it cannot be written.
-        StageError: another trace is made.
+        ConfigError: the path does not have the ending of a trace.
+        ArtifactError: the file cannot be written.
+        StageError: another trace is being recorded.
     """
     check_trace_path(path)
     with run.tracing.window() as window:
         try:
             yield
         finally:
-            write_trace(_ended(run, window), path)
+            write_trace(_end_window(run, window), path)
 
 
-def _ended(run: Controlled, window: Window) -> Recorded:
+def _end_window(run: Controlled, window: Window) -> Recorded:
     return window.end(run.file.config.name, run.label, run.governor_events())
 
 
-def seconds_of(text: str) -> float:
-    """Return the length of a window. Raises ConfigError for one that is none, or too long."""
+def parse_length(text: str) -> float:
+    """Return the length of a trace in seconds. Raises ConfigError: it is not a time, or out of range."""
     try:
         seconds = parse_seconds(text)
     except ValueError as error:
-        raise ConfigError(f"{text!r} is no time", why=str(error), fix="edgert ctl trace 10s") from error
+        raise ConfigError(f"{text!r} is not a time", why=str(error), fix="edgert ctl trace 10s") from error
     if not 0 < seconds <= limits.TRACE_S:
-        why = f"it is more than 0 s and at most {limits.TRACE_S:g} s, as it is held in memory"
-        fix = "edgert run --trace FILE records the newest minutes of a whole run"
-        raise ConfigError(f"{text} is no length of a trace", why=why, fix=fix)
+        why = f"a trace is held in memory, so it has more than 0 s and at most {limits.TRACE_S:g} s"
+        fix = "edgert run --trace FILE records the newest minutes of a run"
+        raise ConfigError(f"{text} cannot be the length of a trace", why=why, fix=fix)
     return seconds
 
 
-def about(recorded: Recorded) -> dict[str, Any]:
-    """Return what is in a recording: seconds, events, and those that found no room."""
+def describe(recorded: Recorded) -> dict[str, Any]:
+    """Return the pipeline of a recording, its length in seconds, and its numbers of events and lost events."""
     events = sum(len(thread.events) for thread in recorded.threads)
     seconds = round((recorded.ended_ns - recorded.began_ns) / 1e9, 3)
     return {"pipeline": recorded.pipeline, "seconds": seconds, "events": events, "lost": recorded.lost}
 
 
 def write_answer(result: dict[str, Any], path: Path) -> None:
-    """Write the trace in the answer of a pipeline, and take it out of there. Raises EdgertError."""
+    """Write the recording in a pipeline's answer as a trace, and replace it there by the path.
+
+    Raises:
+        EdgertError: the answer has no valid recording, or the file cannot be written.
+    """
     text = str(result.pop("recording", ""))
-    write_trace(unpacked(base64.b64decode(text.encode("ascii", "replace"))), path)
+    try:
+        content = base64.b64decode(text.encode("ascii", "replace"))
+    except ValueError as error:
+        raise DeviceError("the pipeline sent a damaged recording", why=str(error)) from error
+    write_trace(unpacked(content), path)
     result["path"] = str(path)

@@ -1,1 +1,1 @@
-"""Swap of a model while its pipeline runs: judged on live frames first, and undone where it then fails."""
+"""Swap of a model while its pipeline runs: the new model is judged on live frames, and the swap undone if it fails."""

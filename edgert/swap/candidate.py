@@ -1,4 +1,4 @@
-"""A new model, loaded beside the running one: whether it can take its place, and what it is loaded into."""
+"""The new model of a swap: checks whether it can replace the running one, and its loading beside it."""
 
 import math
 import threading
@@ -25,16 +25,16 @@ from edgert.policy import Reads
 from edgert.runtime import Stage
 from edgert.stages.decode.kinds import labels_of
 from edgert.swap.guard import Guard
-from edgert.swap.model_trial import tried
+from edgert.swap.model_trial import measure_memory
 from edgert.swap.verdict import Terms
 from edgert.units import format_bytes
 
-_SAME_SPACE = 0.9
-"""The least agreement, a mean cosine, of vectors that may be compared with those of another model."""
+_SAME_SPACE_AGREEMENT = 0.9
+"""Least agreement, a mean cosine, with which vectors of two models can be compared with each other."""
 
 
 class Run(Protocol):
-    """A running pipeline, as a swap needs it."""
+    """A running pipeline, as a swap uses it."""
 
     @property
     def file(self) -> PipelineFile:
@@ -43,7 +43,7 @@ class Run(Protocol):
 
     @property
     def assembly(self) -> Assembly:
-        """Its live objects."""
+        """Live objects of the pipeline."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class Run(Protocol):
 
     @property
     def is_unpacked(self) -> bool:
-        """Whether its file is that of a bundle."""
+        """Whether its file comes from a bundle."""
         ...
 
     @property
@@ -66,19 +66,19 @@ class Run(Protocol):
         ...
 
     def changed(self, file: PipelineFile) -> None:
-        """Note that the pipeline runs as this file has it now."""
+        """Set the file that describes the pipeline from now on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a stage of the new model goes.
+    """A task whose stage is replaced by one of the new model.
 
     Attributes:
         task: name of the task.
         stage: name of the stage in the pipeline file.
-        new: its new stage.
-        reads: which pixels that looks at.
+        new: stage of the new model.
+        reads: where the new stage reads pixels.
     """
 
     task: str
@@ -89,19 +89,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A new model that is loaded.
+    """A loaded new model.
 
     Attributes:
-        models: that hold its engine, its inference slots and its decoders.
-        places: of all its stages.
+        models: its engine, inference slots and decoders.
+        places: tasks whose stages it replaces.
     """
 
     models: Models
     places: tuple[Place, ...]
 
 
-def with_file(file: PipelineFile, name: str, onnx: Path) -> PipelineFile:
-    """Return a pipeline whose model of that name is in another file; everything else stays as it runs."""
+def with_model_file(file: PipelineFile, name: str, onnx: Path) -> PipelineFile:
+    """Return a pipeline in which the model ``name`` has another ONNX file."""
     data = deepcopy(file.document.data)
     data["models"][name]["onnx"] = str(onnx)
     document = changed_document(file.document, data)
@@ -110,17 +110,18 @@ def with_file(file: PipelineFile, name: str, onnx: Path) -> PipelineFile:
     return PipelineFile(config, document, file.passed_over)
 
 
-def checked(run: Run, name: str, onnx: Path, terms: Terms) -> PipelineFile:
-    """Return the pipeline with the new model. Takes no longer than reading the model.
+def check_swap(run: Run, name: str, onnx: Path, terms: Terms) -> PipelineFile:
+    """Check whether a model can be swapped, which reads the new model's file; return the pipeline with it.
 
     Raises:
-        EdgertError: the model cannot be swapped, or not for this one; says why.
+        EdgertError: the model cannot be swapped, or not for this file.
     """
     terms.check()
     file, what = run.file, f"model {name!r} cannot be swapped"
     config = file.config
     if name not in config.models:
-        raise ConfigError(f"no model {name!r}{nearest(name, config.models)}", fix=f"models: {', '.join(config.models)}")
+        fix = f"models: {', '.join(config.models)}"
+        raise ConfigError(f"unknown model {name!r}{nearest(name, config.models)}", fix=fix)
     if run.is_unpacked:
         raise StageError(
             what, why="it is part of a bundle", fix="edgert build a bundle with the new model, and run that"
@@ -134,12 +135,12 @@ def checked(run: Run, name: str, onnx: Path, terms: Terms) -> PipelineFile:
     if name not in users:
         raise StageError(what, why="no stage runs it")
     if run.assembly.keeps_engines:
-        raise StageError(what, why="the next video runs it, too", fix="change the file and start again")
+        raise StageError(what, why="the next video uses it too", fix="change the file and start again")
     if config.models[name].placement != "auto":
         raise StageError(what, why="it is placed on cores", fix="placement: auto, or change the file and restart")
     _check_task(config.models[name].task, terms)
     onnx = onnx.absolute()
-    new = with_file(file, name, onnx)
+    new = with_model_file(file, name, onnx)
     _check_inputs(run.assembly.engines[name], load(onnx))
     labels = [labels_of(one.config.models[name], f"models.{name}.task") for one in (file, new)]
     if labels[0] != labels[1]:
@@ -149,20 +150,20 @@ def checked(run: Run, name: str, onnx: Path, terms: Terms) -> PipelineFile:
 
 
 def _check_task(task: Any, terms: Terms) -> None:
-    if not isinstance(task, EmbedTask) or (terms.shadow and terms.min_agreement >= _SAME_SPACE):
+    if not isinstance(task, EmbedTask) or (terms.shadow and terms.min_agreement >= _SAME_SPACE_AGREEMENT):
         return
     why = "galleries and trackers compare its vectors with those of the old model, so both must be of one space"
-    fix = f"--shadow 500 --min-agreement {_SAME_SPACE:g}; a model of another space needs a new gallery and a restart"
+    fix = f"--shadow 500 --min-agreement {_SAME_SPACE_AGREEMENT:g}; for another space, a new gallery and a restart"
     raise StageError("a model that writes vectors must be judged before it takes over", why=why, fix=fix)
 
 
 def _check_inputs(engine: Any, new: Model) -> None:
-    """Raise ModelError where a new model's inputs cannot be those of the engine that runs."""
+    """Check the inputs of a new model. Raises ModelError: they differ from those of the running engine."""
     ours, theirs = [one.shape for one in engine.inputs], [one.shape for one in inputs(new)]
     is_alike = [len(shape) for shape in ours] == [len(shape) for shape in theirs] and all(
         size == bound or not isinstance(size, int)
         for shape, runs in zip(theirs, ours, strict=True)
-        for size, bound in zip(shape[1:], runs[1:], strict=True)  # the batch may be opened yet
+        for size, bound in zip(shape[1:], runs[1:], strict=True)  # loading may make the batch dynamic
     )
     if not is_alike:
         takes, wanted = (", ".join(str([*shape]) for shape in shapes) for shapes in (theirs, ours))
@@ -170,11 +171,11 @@ def _check_inputs(engine: Any, new: Model) -> None:
         raise ModelError("the new model has other inputs", why=why, where=str(new.path), fix=fix)
 
 
-def loaded(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> Candidate | None:
-    """Try the new model in a process of its own, then load and warm it beside the old one; None where canceled.
+def load_candidate(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> Candidate | None:
+    """Try the new model in a child process, then load and warm it beside the old one; return None where canceled.
 
     Raises:
-        EdgertError: it cannot be run, there is no room for it, or it does not fit in the old one's place.
+        EdgertError: the model cannot be run, there is too little memory, or it cannot replace the old one.
     """
     assembly = run.assembly
     engine = assembly.engines[name]
@@ -188,7 +189,7 @@ def loaded(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> 
         _check_same("inputs", engine, new)
         if isinstance(file.config.models[name].task, EmbedTask):
             _check_same("outputs", engine, new)
-        places = [place for stage, made in branches.items() for place in _places(assembly, stage, made)]
+        places = [place for stage, made in branches.items() for place in _find_places(assembly, stage, made)]
         for place in places:
             place.new.open()
     except BaseException:
@@ -198,7 +199,7 @@ def loaded(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> 
 
 
 def _check_room(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> None:
-    """Raise BudgetError where there is no memory for the new model beside the old one."""
+    """Check the memory for a new model beside the old one. Raises BudgetError: there is too little."""
     config, engine = file.config, run.assembly.engines[name]
     is_on_host = not is_on_gpu(engine) and is_ort(config, name)
     model, budget = config.models[name], config.budgets.memory
@@ -209,7 +210,8 @@ def _check_room(run: Run, name: str, file: PipelineFile, cancel: threading.Event
     if is_on_host and room_bytes:
         profiles = model.profiles or default_profile(load(model.onnx), model, batch_of(config, name))
         limit_bytes = 0 if room_bytes == math.inf else round(room_bytes)
-        needs_bytes = tried(model.onnx, next(iter(profiles.values()), {}), config.ops, limit_bytes, cancel) or 0
+        shapes = next(iter(profiles.values()), {})
+        needs_bytes = measure_memory(model.onnx, shapes, config.ops, limit_bytes, cancel) or 0
     elif room_bytes:
         needs_bytes = sum(part.size_bytes for part in engine_parts(name, sizes_of(config, name), 1))
     if needs_bytes > room_bytes:
@@ -220,7 +222,7 @@ def _check_room(run: Run, name: str, file: PipelineFile, cancel: threading.Event
 
 
 def _check_same(what: str, old: Any, new: Any) -> None:
-    """Raise ModelError where two engines have other inputs or outputs."""
+    """Check that two engines have the same inputs, or outputs. Raises ModelError: they differ."""
     ours, theirs = ([(one.shape, one.dtype) for one in getattr(engine, what)] for engine in (old, new))
     if ours != theirs:
         shown = [", ".join(f"{list(shape)} {dtype}" for shape, dtype in some) for some in (theirs, ours)]
@@ -228,8 +230,8 @@ def _check_same(what: str, old: Any, new: Any) -> None:
         raise ModelError(f"the new model has other {what}", why=why, fix="change the file and restart")
 
 
-def _places(assembly: Assembly, name: str, branches: Any) -> list[Place]:
-    """Return where the new model's stages go. Raises StageError where the old one's run together with others."""
+def _find_places(assembly: Assembly, name: str, branches: Any) -> list[Place]:
+    """Return the tasks for the new model's stages. Raises StageError: an old stage runs together with another one."""
     names = [name] if len(branches) == 1 else [f"{name}:{number}" for number in range(len(branches))]
     found, why = [], ""
     for task, branch in zip(names, branches, strict=True):

@@ -1,7 +1,7 @@
-"""The stage of a model that was swapped: it runs the new model, and the old one on every frame that the new one fails.
+"""The stage of a swapped model: it runs the new model, and the old one on every frame on which the new one fails.
 
-Its task calls one stage. Which model works is one reference, changed between two batches. While the old model is kept,
-frames that the new one holds stay held here too, so that the old one can work on them.
+A task has one stage. The active model is one reference, which changes between two batches. While the old model is kept,
+the guard also retains the frames that the new one has, so that the old one can process them.
 """
 
 import math
@@ -17,24 +17,26 @@ from edgert.errors import StageError
 from edgert.runtime import AsyncStage, Result, Stage
 from edgert.runtime.recovery import described
 
-_TIMED = 30
-"""Runs whose median is compared with the time that a run may take."""
+_JUDGED_RUNS = 30
+"""Number of runs whose median is compared with the allowed time."""
 
 
 class Guard:
-    """A model's stage while the model can go back, and afterwards.
+    """The stage of a swapped model, while the swap can be undone and afterwards.
 
     Args:
-        name: of the stage, under which its records are kept.
-        new: the stage of the new model.
-        old: that of the old one, warm.
-        digests: of the new and the old model.
-        odd: returns how many records of the new model were impossible so far.
+        name: name of the stage, under which results have its record.
+        new: stage of the new model.
+        old: stage of the old model, which stays warm.
+        digests: digests of the new and the old model.
+        count_impossible: function that returns the number of the new model's impossible records so far.
         allowed_s: longest time of a run of the new model.
 
     Attributes:
-        reason: why the old model works again; empty while the new one does.
-        since_s: when the new model's present call began, by the monotonic clock; 0 outside of one.
+        active: stage of the model that runs.
+        reason: why the old model runs again; empty while the new one does.
+        since_s: start of the current call of the new model, by the monotonic clock; 0 outside of a call.
+        on_fault: function that is called when the guard goes back to the old model.
     """
 
     def __init__(
@@ -43,20 +45,20 @@ class Guard:
         new: Stage,
         old: Stage,
         digests: tuple[str, str],
-        odd: Callable[[], int] = lambda: 0,
+        count_impossible: Callable[[], int] = lambda: 0,
         allowed_s: float = math.inf,
     ) -> None:
         self.name, self.new, self.reason, self.since_s = name, new, "", 0.0
         self.old: Stage | None = old
         self.active = new
         self._digests = {id(new): digests[0], id(old): digests[1]}
-        self._odd, self._allowed_s = odd, allowed_s
+        self._count_impossible, self._allowed_s = count_impossible, allowed_s
         self._times_s: list[float] = []
         self.on_fault: Callable[[], object] = bool
 
     @property
     def every(self) -> int:
-        """Frames between two that the model looks at; of both models."""
+        """Every n-th frame is run, by either model."""
         every: int = cast("Any", self.active).every
         return every
 
@@ -66,17 +68,17 @@ class Guard:
             cast("Any", stage).every = every
 
     def open(self) -> None:
-        """Run the model that works once, in the thread that will run it."""
+        """Open the active stage, in the thread that will call it."""
         self.active.open()
 
     def close(self) -> None:
-        """Close both stages; their engines are the pipeline's."""
+        """Close both stages; the pipeline closes their engines."""
         self.new.close()
         if self.old is not None:
             self.old.close()
 
     def interrupt(self) -> None:
-        """End a run under way, from any thread, where its engine can."""
+        """End the current run where its engine can; callable from any thread."""
         getattr(self.active, "interrupt", bool)()
 
     def go_back(self, reason: str) -> None:
@@ -85,22 +87,22 @@ class Guard:
             self.reason, self.active = reason, self.old
 
     def settle(self) -> None:
-        """Drop the unused model, in the thread that calls the stage."""
+        """Drop the inactive stage; call this in the thread that calls the stage."""
         self.new, self.old = self.active, None
 
     def process(self, result: Result) -> Any:
-        """Work on one result, with the old model where the new one fails."""
+        """Process one result, by the old model if the new one fails."""
         stage = self.active
         if stage is self.new and self.old is not None:
-            out = self._watched(lambda: stage.process(result))
+            out = self._try_new(lambda: stage.process(result))
             if out is not None:
-                return self._named(out, stage)
+                return self._add_digests(out, stage)
             stage = self.active
-        return self._named(stage.process(result), stage)
+        return self._add_digests(stage.process(result), stage)
 
-    def _watched(self, call: Callable[[], Any]) -> Any:
-        """Return what the new model's stage returns; None where that failed, and the old one works again."""
-        odd, began_s = self._odd(), time.monotonic()
+    def _try_new(self, call: Callable[[], Any]) -> Any:
+        """Return the result of a call of the new model's stage; None if it failed, after going back."""
+        impossible, began_s = self._count_impossible(), time.monotonic()
         self.since_s = began_s
         try:
             out = call()
@@ -109,52 +111,52 @@ class Guard:
             return None
         finally:
             self.since_s = 0.0
-        if self._odd() > odd:
-            self._fault("it reported NaN, or boxes that cannot be")
+        if self._count_impossible() > impossible:
+            self._fault("it reported NaN or impossible boxes")
             return None
-        self._timed(time.monotonic() - began_s)
+        self._add_time(time.monotonic() - began_s)
         return out
 
-    def _timed(self, took_s: float) -> None:
-        """Note the time of a run; the old model works again where half of the runs take too long."""
+    def _add_time(self, took_s: float) -> None:
+        """Note the time of a run; go back to the old model where the median is too long."""
         self._times_s.append(took_s)
-        if len(self._times_s) == _TIMED:
+        if len(self._times_s) == _JUDGED_RUNS:
             self._judge_time(statistics.median(self._times_s))
             self._times_s.clear()
 
     def _judge_time(self, took_s: float) -> None:
         if took_s > self._allowed_s:
-            self._fault(f"a frame takes {took_s * 1e3:.3g} ms, and {self._allowed_s * 1e3:.3g} ms are there for it")
+            self._fault(f"a frame takes {took_s * 1e3:.3g} ms, but may take {self._allowed_s * 1e3:.3g} ms")
 
     def _fault(self, reason: str) -> None:
         self.go_back(reason)
         self.on_fault()
 
-    def _named(self, out: Any, stage: Stage) -> Any:
-        """Return results with the digest of the model that ran."""
+    def _add_digests(self, out: Any, stage: Stage) -> Any:
+        """Return the results of a stage with the digest of its model."""
         if isinstance(out, Result):
             return self._with_digest(out, stage)
         return out if out is None else [self._with_digest(one, stage) for one in out]
 
     def _with_digest(self, result: Result, stage: Stage) -> Result:
-        if self.name not in result.outputs:  # the model looks at every n-th frame
+        if self.name not in result.outputs:  # the model runs on every n-th frame
             return result
         return replace(result, models={**result.models, self.name: self._digests[id(stage)]})
 
 
 class AsyncGuard(Guard):
-    """The same of stages that give results out later: in batches, or from a GPU."""
+    """A guard of stages that return results later: in batches, or from a GPU."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._stage = cast("AsyncStage", self.new)  # that has what is under way
+        self._stage = cast("AsyncStage", self.new)  # the stage that has submitted results
         self._ready: list[Result] = []
-        self._taken = deque[tuple[Result, Result]]()  # what the new model has and has not given out
-        self._busy_s, self._out = 0.0, 0
+        self._taken = deque[tuple[Result, Result]]()  # results that the new model has not returned yet
+        self._busy_s, self._returned = 0.0, 0
 
     @property
     def limit(self) -> int:
-        """See :class:`~edgert.runtime.AsyncStage`, here and below."""
+        """As in :class:`~edgert.runtime.AsyncStage`; so are the methods below."""
         return self._stage.limit
 
     @property
@@ -171,47 +173,47 @@ class AsyncGuard(Guard):
             getattr(stage, "hold_until_full", bool)()
 
     def room(self) -> int:
-        self._change()
+        self._switch_when_empty()
         return self._stage.room()
 
     def due_ns(self) -> int | None:
         return 0 if self._ready else self._stage.due_ns()
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
-        self._change()
+        self._switch_when_empty()
         if not self._is_guarding:
             self._stage.submit(results, onward)
             return
         for one in results:
             one.frame.lease.retain()
         self._taken.extend(zip(results, onward, strict=True))
-        with self._tried():
+        with self._guarded():
             self._stage.submit(results, onward)
 
     def collect(self, wait: bool) -> list[Result]:
         out, self._ready = self._ready, []
         if self._is_guarding:
-            out += self._collected(wait and not out)
+            out += self._collect_new(wait and not out)
             out, self._ready = out + self._ready, []
         else:
-            out += self._named(self._stage.collect(wait and not out), self._stage)
+            out += self._add_digests(self._stage.collect(wait and not out), self._stage)
         return out
 
     def settle(self) -> None:
-        """Drop the unused model, and the frames that were kept for it."""
-        self._change()
+        """Drop the inactive stage, and the frames that were kept for it."""
+        self._switch_when_empty()
         super().settle()
-        self._released(len(self._taken))
+        self._release_taken(len(self._taken))
 
     def process(self, result: Result) -> list[Result]:
-        """Run what is held together with one more result, and return all that is done."""
+        """Submit one more result, and return all that are done."""
         self.submit((result,), (result,))
         return self.collect(wait=True)
 
     def give_up(self) -> Sequence[Result]:
         held = [*self._ready, *self._stage.give_up()]
         self._ready = []
-        self._released(len(self._taken))
+        self._release_taken(len(self._taken))
         return held
 
     def close(self) -> None:
@@ -223,38 +225,38 @@ class AsyncGuard(Guard):
     def _is_guarding(self) -> bool:
         return self._stage is self.new and self.old is not None
 
-    def _change(self) -> None:
-        """Switch to the wanted model, once the other has passed on its results."""
+    def _switch_when_empty(self) -> None:
+        """Switch to the active model after the other one has returned its results."""
         if self._stage is self.active:
             return
         while self._stage is not self.active and self._stage.due_ns() is not None:
-            self._ready += self._collected(wait=True)
+            self._ready += self._collect_new(wait=True)
         self._stage = cast("AsyncStage", self.active)
 
-    def _collected(self, wait: bool) -> list[Result]:
-        """Return what the new model has done, named; what it failed on is done by the old one then."""
+    def _collect_new(self, wait: bool) -> list[Result]:
+        """Return results of the new model, with its digest; where it fails, the old one processes them again."""
         out: list[Result] = []
-        with self._tried() as odd:
+        with self._guarded() as impossible:
             out = self._stage.collect(wait)
-            if self._odd() > odd:
+            if self._count_impossible() > impossible:
                 for one in out:
                     one.frame.lease.release()
                 out = []
-                raise StageError("it reported NaN, or boxes that cannot be")
+                raise StageError("it reported NaN or impossible boxes")
         if out:
-            self._released(len(out))
-            self._out += len(out)
-            if self._out >= _TIMED:
-                self._judge_time(self._busy_s / self._out)
-                self._busy_s, self._out = 0.0, 0
+            self._release_taken(len(out))
+            self._returned += len(out)
+            if self._returned >= _JUDGED_RUNS:
+                self._judge_time(self._busy_s / self._returned)
+                self._busy_s, self._returned = 0.0, 0
         return [self._with_digest(one, self.new) for one in out]
 
     @contextmanager
-    def _tried(self) -> Iterator[int]:
-        """Time a call of the new model's stage; where it fails, have the old one work on all that it has."""
+    def _guarded(self) -> Iterator[int]:
+        """Time a call of the new model's stage; if it fails, process its results again by the old model."""
         began_s = self.since_s = time.monotonic()
         try:
-            yield self._odd()
+            yield self._count_impossible()
         except Exception as error:  # noqa: BLE001 - whatever a model's run raises is a reason to go back
             self._fault(f"it failed: {described(error)}")
             self._redo()
@@ -263,25 +265,25 @@ class AsyncGuard(Guard):
             self._busy_s += time.monotonic() - began_s
 
     def _redo(self) -> None:
-        """Process results again by the old model that the new one has not passed on."""
+        """Submit to the old model the results that the new one has not returned."""
         for one in self._stage.give_up():
             one.frame.lease.release()
         stage = self._stage = cast("AsyncStage", self.active)
         while self._taken:
             if (room := stage.room()) < 1 or stage.in_flight >= stage.limit:
-                self._ready += self._named(stage.collect(wait=True), stage)
+                self._ready += self._add_digests(stage.collect(wait=True), stage)
                 continue
             some = [self._taken[number] for number in range(min(room, len(self._taken)))]
             stage.submit([result for result, _ in some], [kept for _, kept in some])
-            self._released(len(some))
+            self._release_taken(len(some))
 
-    def _released(self, count: int) -> None:
-        """End the holds on the oldest frames that the new model had."""
+    def _release_taken(self, count: int) -> None:
+        """Release the guard's leases on the oldest frames that the new model had."""
         for _ in range(count):
             result, _ = self._taken.popleft()
             result.frame.lease.release()
 
 
 def guard_for(name: str, new: Stage, old: Stage, digests: tuple[str, str], **settings: Any) -> Guard:
-    """Return the guard of a stage's two models; arguments are those of :class:`Guard`."""
+    """Return a guard of the kind that the stages need; arguments are those of :class:`Guard`."""
     return (AsyncGuard if isinstance(new, AsyncStage) else Guard)(name, new, old, digests, **settings)

@@ -1,11 +1,11 @@
-"""One swap of a model, from its request to its end: loading, shadow, switch, and the way back.
+"""One swap of a model, from its request to its end.
 
     loading -> shadow -> switched -> kept until … -> done
        │          │          └────────> back, because …
        └──────────┴─────> refused, because …
 
-Two threads do it, neither of which a frame waits for. One loads the model and runs its shadow. The other watches it, so
-that a run that hangs is seen, switches, and waits until the old model is given up.
+Two threads do it, and no frame waits for either. One loads the model and runs its shadow. The other one detects a run
+of the new model that hangs, switches, and waits until the old model can be freed.
 """
 
 from __future__ import annotations
@@ -26,38 +26,39 @@ from edgert.errors import EdgertError, StageError
 from edgert.graph import load
 from edgert.runtime import Task
 from edgert.runtime.recovery import described
-from edgert.swap.candidate import Candidate, Run, checked, loaded, with_file
+from edgert.swap.candidate import Candidate, Run, check_swap, load_candidate, with_model_file
 from edgert.swap.guard import Guard, guard_for
 from edgert.swap.shadow import Disagreement, Pace, Shadow
-from edgert.swap.verdict import NOTHING, Bound, Terms, bound_of, why_refused
+from edgert.swap.verdict import NO_AGREEMENT, Bound, Terms, agreement_bound, why_refused
 
 _LOG = logging.getLogger(__name__)
 Phase = Literal["loading", "shadow", "switched", "done", "back", "refused"]
 _UNDER_WAY = ("loading", "shadow", "switched")
 _POLL_S, _GRACE_S, _CLOSING_S = 0.05, 2.0, 5.0
 _HANG_TIMES, _HANG_S, _LONGEST_HANG_S = 20, 2.0, 60.0
-"""A run of a new model hangs when it takes so many times what it may take, within these bounds."""
-_DIGEST, _TURN_S = 12, 5e-4
+"""A run of a new model hangs when it takes 20 times the allowed time, but at least 2 s and at most 60 s."""
+_DIGEST, _SWITCH_S = 12, 5e-4
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """State of a swap, for people and programs.
+    """State of a swap.
 
     Attributes:
-        model: its name.
-        path: of the new model.
-        digests: of the new and the old model, their first characters.
-        terms: of the swap.
-        phase: see the head of this module.
-        frames: compared so far.
-        agreement: on them, and at least.
-        every: the shadow looked at every n-th frame, on average.
-        empty: frames on which neither model found anything.
-        waits: why no frame is looked at now.
-        run_ms: of the new model, and the most that it may be.
-        until_s: when the old model is given up, in seconds of the epoch.
-        reason: why it was refused or went back.
+        model: name of the model.
+        path: path of the new model.
+        digests: first characters of the digests of the new and the old model.
+        terms: conditions of the swap.
+        phase: phase, see the diagram above.
+        frames: number of compared frames.
+        agreement: agreement on them.
+        every: the shadow ran on every n-th frame, on average.
+        empty: number of frames on which neither model found anything.
+        waits: why the shadow runs on no frame now.
+        run_ms: mean time of a run of the new model.
+        allowed_ms: longest allowed time of a run.
+        until_s: time until which the old model is kept, in seconds since the epoch.
+        reason: why the swap was refused or undone.
     """
 
     model: str
@@ -66,7 +67,7 @@ class State:
     terms: Terms
     phase: Phase = "loading"
     frames: int = 0
-    agreement: Bound = NOTHING
+    agreement: Bound = NO_AGREEMENT
     every: int = 1
     empty: int = 0
     waits: str = ""
@@ -84,14 +85,14 @@ class State:
         """Return the state in one line."""
         about = f"agreement {self.agreement.mean:.3f}, surely {self.agreement.low:.3f}" if self.frames else ""
         if self.phase == "shadow":
-            parts = (f"shadow {self.frames}/{self.terms.shadow}", about, self.waits and f"waits: {self.waits}")
+            parts = (f"shadow {self.frames}/{self.terms.shadow}", about, self.waits and f"waiting: {self.waits}")
             return ", ".join(filter(None, parts))
         if self.phase == "switched":
             at = time.strftime("%H:%M:%S", time.localtime(self.until_s))
             return ", ".join(filter(None, ("switched", about, f"the old model is kept until {at}")))
         if self.phase in ("back", "refused"):
-            said = "went back" if self.phase == "back" else "refused"
-            return f"{said}, because {self.reason}"
+            outcome = "went back" if self.phase == "back" else "refused"
+            return f"{outcome}, because {self.reason}"
         return ", ".join(filter(None, (self.phase, about)))
 
     def to_json(self) -> dict[str, Any]:
@@ -100,37 +101,39 @@ class State:
 
 
 class ModelSwap:
-    """A swap under way, or one that has ended.
+    """A swap of one model.
 
     Args:
-        run: the pipeline; its ``changing`` is held by the caller of the constructor and of :meth:`back`.
-        name: of the model.
-        path: of the new ONNX file.
-        terms: when it takes over.
+        run: running pipeline; the caller of the constructor and of :meth:`back` holds its lock ``changing``.
+        name: name of the model.
+        path: path of the new ONNX file.
+        terms: conditions under which the new model takes over.
 
     Raises:
-        EdgertError: it cannot be; nothing has changed then.
+        EdgertError: the model cannot be swapped; nothing has changed.
     """
 
     def __init__(self, run: Run, name: str, path: Path, terms: Terms) -> None:
-        self._new_file = checked(run, name, path, terms)
+        self._new_file = check_swap(run, name, path, terms)
         self._run, self._name, self._terms = run, name, terms
         self._paths = self._new_file.config.models[name].onnx, run.file.config.models[name].onnx
-        is_there = self._paths[1] != self._paths[0] and self._paths[1].exists()  # else it was overwritten
-        before = run.swaps[name].working if name in run.swaps else _digest_of(self._paths[1]) if is_there else "unknown"
-        self._state = State(name, str(self._paths[0]), (_digest_of(self._paths[0]), before), terms)
+        is_there = self._paths[1] != self._paths[0] and self._paths[1].exists()  # else the file was overwritten
+        before = _short_digest(self._paths[1]) if is_there else "unknown"
+        if name in run.swaps:
+            before = run.swaps[name].working
+        self._state = State(name, str(self._paths[0]), (_short_digest(self._paths[0]), before), terms)
         self._cancel, self._fault = threading.Event(), threading.Event()
         self._candidate: Candidate | None = None
         self._shadow: Shadow | None = None
         self._guards: list[tuple[Task, Guard]] = []
-        self._old: dict[str, Any] = {}  # what the pipeline had of the old model
+        self._old: dict[str, Any] = {}  # objects of the old model that the pipeline had
         self._error: EdgertError | None = None
         self._pace: Pace | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._go, name=f"edgert:swap {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_swap, name=f"edgert:swap {name}", daemon=True)
 
     def start(self) -> None:
-        """Begin, in threads of its own. Raises StageError where the system has none."""
+        """Start the swap's threads. Raises StageError: no thread can start."""
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -138,7 +141,7 @@ class ModelSwap:
 
     @property
     def state(self) -> State:
-        """Its state as it is now."""
+        """Current state."""
         state, shadow = self._state, self._shadow
         if shadow is None or not (state.phase == "shadow" or shadow.looks.values):
             return state
@@ -147,7 +150,7 @@ class ModelSwap:
         return replace(
             state,
             frames=len(values),
-            agreement=bound_of(values),
+            agreement=agreement_bound(values),
             run_ms=_ms(sum(times_s) / len(times_s)) if times_s else None,
             allowed_ms=_ms(self._allowed_s),
             every=round(looks.seen / max(len(times_s), 1)),
@@ -157,27 +160,27 @@ class ModelSwap:
 
     @property
     def working(self) -> str:
-        """First characters of the digest of the model that works."""
+        """First characters of the active model's digest."""
         return self._state.digests[self._state.phase not in ("switched", "done")]
 
     @property
     def disagreements(self) -> tuple[Disagreement, ...]:
-        """Frames with the least agreement."""
+        """Frames with the least agreement, the worst first."""
         return self._shadow.disagreements if self._shadow is not None else ()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Return whether it has ended within ``timeout_s`` seconds, so that one model is loaded."""
+        """Wait until the swap has ended, so that only one model is loaded; return False after ``timeout_s`` seconds."""
         return self._ended.wait(timeout_s)
 
     def back(self, reason: str) -> None:
-        """Switch back to the old model from the next batch on, or give up a swap that has not switched.
+        """Switch back to the old model from the next batch on, or give up a swap that has not switched yet.
 
         Raises:
-            StageError: the old model is not kept any more.
+            StageError: the old model is no longer loaded.
         """
         if not self._state.is_under_way:
             fix = f"edgert ctl swap {self._name} {self._paths[1]}"
-            raise StageError("there is no model to go back to", why=f"the swap is {self._state.phase}", fix=fix)
+            raise StageError("the old model is no longer loaded", why=f"the swap is {self._state.phase}", fix=fix)
         if self._state.phase == "switched":
             self._go_back(reason)
         else:
@@ -185,14 +188,14 @@ class ModelSwap:
             self._cancel.set()
 
     def close(self) -> None:
-        """End, once the stages of the pipeline have ended; free the model that does not work."""
+        """End the swap after the pipeline's stages have ended, and free the inactive model."""
         self._cancel.set()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSING_S)  # longer where an engine is being compiled, which needs nothing of the run
+            self._thread.join(_CLOSING_S)  # compiling an engine may go on, without the run
 
-    # The thread that watches.
+    # The thread that watches the other one.
 
-    def _go(self) -> None:
+    def _run_swap(self) -> None:
         try:
             if self._is_accepted():
                 with self._run.changing:
@@ -210,8 +213,8 @@ class ModelSwap:
             self._ended.set()
 
     def _is_accepted(self) -> bool:
-        """Load the model and run its shadow in a thread, and watch that; return whether it takes over."""
-        worker = threading.Thread(target=self._judge, name=f"edgert:shadow {self._name}", daemon=True)
+        """Load the model and run its shadow in a thread, and detect a run that hangs; return whether it takes over."""
+        worker = threading.Thread(target=self._load_and_compare, name=f"edgert:shadow {self._name}", daemon=True)
         worker.start()
         asked_s = 0.0
         while worker.is_alive():
@@ -224,7 +227,7 @@ class ModelSwap:
                 asked_s = now_s
                 for place in self._candidate.places if self._candidate else ():
                     getattr(place.new, "interrupt", bool)()
-            elif now_s - asked_s > _GRACE_S:  # its memory stays in use: nobody frees it under a call that goes on
+            elif now_s - asked_s > _GRACE_S:  # memory that a call still uses must not be freed
                 self._candidate = None
                 self._refuse(f"a run of the new model has not ended for {now_s - since_s:.0f} s")
                 return False
@@ -240,17 +243,17 @@ class ModelSwap:
     def _hang_s(self) -> float:
         return max(_HANG_S, min(_HANG_TIMES * self._allowed_s, _LONGEST_HANG_S))
 
-    def _judge(self) -> None:
-        """Load the new model and run its shadow, in a thread of its own."""
+    def _load_and_compare(self) -> None:
+        """Load the new model and run its shadow; errors are left to the thread that watches."""
         try:
-            with _short_turns():
-                made = self._candidate = loaded(self._run, self._name, self._new_file, self._cancel)
+            with _frequent_switches():
+                made = self._candidate = load_candidate(self._run, self._name, self._new_file, self._cancel)
             if made is None:
                 return
             with self._run.changing:
-                self._follow(made)
+                self._apply_live_keys(made)
                 self._state = replace(self._state, phase="shadow") if not self._cancel.is_set() else self._state
-            shadow = self._shadow = self._made_shadow(made)
+            shadow = self._shadow = self._make_shadow(made)
             if self._terms.shadow:
                 shadow.run()
                 why = "" if self._cancel.is_set() else why_refused(shadow.looks.values, self._terms)
@@ -259,8 +262,8 @@ class ModelSwap:
         except Exception as error:  # noqa: BLE001 - reported by the thread that watches
             self._error = error if isinstance(error, EdgertError) else StageError(described(error)).caused_by(error)
 
-    def _follow(self, made: Candidate) -> None:
-        """Apply live keys of the task and the stages to the new model, including changes made meanwhile."""
+    def _apply_live_keys(self, made: Candidate) -> None:
+        """Apply live keys of task and stages to the new model, which may have changed while it was loaded."""
         assembly, name = self._run.assembly, self._name
         ours = made.models.decoders.get(name, [])
         task = self._run.file.config.models[name].task
@@ -273,7 +276,7 @@ class ModelSwap:
         for place in made.places:
             place.new.every = getattr(assembly.task(place.task).stage, "every", 1)  # type: ignore[attr-defined]
 
-    def _made_shadow(self, made: Candidate) -> Shadow:
+    def _make_shadow(self, made: Candidate) -> Shadow:
         file, assembly = self._run.file, self._run.assembly
         stages = {place.stage: (place.new, place.reads) for place in reversed(made.places)}
         tasks = [assembly.task(place.task) for place in made.places]
@@ -283,20 +286,20 @@ class ModelSwap:
         sections = file.config.stages
         hiding = {one for one, stage in sections.items() if getattr(stage, "hides", False)}
         is_private = any(not hiding <= upstream(sections, stage) for stage in stages)
-        return Shadow(assembly, stages, self._terms, self._odd(made), pace, is_private, self._cancel)
+        return Shadow(assembly, stages, self._terms, self._impossible_counter(made), pace, is_private, self._cancel)
 
-    def _odd(self, made: Candidate) -> Callable[[], int]:
-        """Return what counts the impossible records of the new model; of no interest where the old one makes some."""
+    def _impossible_counter(self, made: Candidate) -> Callable[[], int]:
+        """Return a function that counts the new model's impossible records; always 0 where the old model has some."""
         new, old = (checks.get(self._name) for checks in (made.models.checks, self._run.assembly.checks))
         if new is None or (old is not None and old.left_out):
             return int
         new.is_strict = True
         return lambda: new.left_out
 
-    # The switch and the way back, while `changing` is held.
+    # The switch and the way back, which need the lock `changing`.
 
     def _switch(self) -> None:
-        """Put the new model in the place of the old one, at all its stages or at none."""
+        """Replace the old model by the new one, at all its stages or at none."""
         made, run, name = self._candidate, self._run, self._name
         assert made is not None
         assembly = run.assembly
@@ -305,7 +308,7 @@ class ModelSwap:
                 task = assembly.task(place.task)
                 old = task.stage.active if isinstance(task.stage, Guard) else task.stage
                 place.new.every = getattr(old, "every", 1)  # type: ignore[attr-defined]
-                settings = {"odd": self._odd(made), "allowed_s": self._allowed_s}
+                settings = {"count_impossible": self._impossible_counter(made), "allowed_s": self._allowed_s}
                 guard = guard_for(place.stage, place.new, old, self._state.digests, **settings)  # type: ignore[arg-type]
                 guard.on_fault = self._fault.set
                 assembly.graph.replace(task, guard)
@@ -318,13 +321,13 @@ class ModelSwap:
         assembly.engines = {**assembly.engines, **made.models.engines}
         assembly.inferences = (*assembly.inferences, *made.models.inferences)
         assembly.checks = {**assembly.checks, **made.models.checks}
-        run.changed(with_file(run.file, name, self._paths[0]))
+        run.changed(with_model_file(run.file, name, self._paths[0]))
         until_s = time.time() + self._terms.keep_s
         self._state = replace(self.state, phase="switched", until_s=until_s)
         _LOG.info("model %s: %s", name, self._state)
 
     def _keep(self) -> None:
-        """Wait until the old model need not be kept, and go back before where the new one fails or hangs."""
+        """Wait until the old model can be freed; go back to it where the new one fails or hangs."""
         until_s, asked = time.monotonic() + self._terms.keep_s, False
         while not self._cancel.is_set() and self._state.phase == "switched":
             left_s = until_s - time.monotonic()
@@ -352,7 +355,7 @@ class ModelSwap:
         for _, guard in self._guards:
             guard.go_back(reason)
         run, name = self._run, self._name
-        run.changed(with_file(run.file, name, self._paths[1]))
+        run.changed(with_model_file(run.file, name, self._paths[1]))
         self._state = replace(self._state, phase="back", reason=reason)
 
     # The end.
@@ -362,7 +365,7 @@ class ModelSwap:
             self._state = replace(self.state, phase="refused", reason=reason)
 
     def _finish(self) -> None:
-        """Drop the unused model, and free it once no stage calls it."""
+        """Drop the inactive model, and free it when no stage calls it any more."""
         made, assembly, name = self._candidate, self._run.assembly, self._name
         is_new = self._state.phase in ("done", "switched")
         with self._run.changing:
@@ -383,7 +386,7 @@ class ModelSwap:
             try:
                 for task, guard in self._guards:
                     assembly.graph.at_safe_point(task, guard.settle)
-            except EdgertError as error:  # it is in a call that does not end: nobody frees memory under that
+            except EdgertError as error:  # a stage is in a call that does not end, so its memory cannot be freed
                 _LOG.warning("model %s: %s; the memory of one model is not freed", name, error.what)
                 return
         for check in own.checks.values():
@@ -395,17 +398,17 @@ class ModelSwap:
 
 
 @contextmanager
-def _short_turns() -> Iterator[None]:
-    """Shorten the switch interval of threads while this one reads a model for long in Python."""
+def _frequent_switches() -> Iterator[None]:
+    """Shorten Python's thread switch interval in the block, so that reading a model delays no frame."""
     before_s = sys.getswitchinterval()
-    sys.setswitchinterval(min(_TURN_S, before_s))
+    sys.setswitchinterval(min(_SWITCH_S, before_s))
     try:
         yield
     finally:
         sys.setswitchinterval(before_s)
 
 
-def _digest_of(path: Path) -> str:
+def _short_digest(path: Path) -> str:
     return load(path).digest[:_DIGEST]
 
 

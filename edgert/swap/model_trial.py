@@ -1,6 +1,6 @@
-"""A new model's first runs, in a process of its own: what crashes, hangs or takes all memory there ends only that.
+"""The first runs of a new model in a child process, so that a crash, hang or lack of memory ends only that.
 
-python -m edgert.swap.model_trial < request.json       prints what it found as the last line
+python -m edgert.swap.model_trial < request.json       prints the result as JSON
 """
 
 import json
@@ -24,31 +24,31 @@ _RUNS, _POLL_S, _NICE = 3, 0.1, 10
 _KIB = 1024
 
 
-def tried(
+def measure_memory(
     path: Path,
     shapes: Mapping[str, Sequence[int]],
     ops: Sequence[Path],
     room_bytes: int,
     cancel: threading.Event,
 ) -> int | None:
-    """Run a model a few times on ONNX Runtime in a child process.
+    """Run a model a few times on ONNX Runtime in a child process, and measure its memory.
 
     Args:
-        path: of the ONNX file.
-        shapes: of inputs whose size is open.
+        path: path of the ONNX file.
+        shapes: shapes of dynamic inputs.
         ops: files that register operators.
-        room_bytes: of memory that the model may take; 0: no limit.
-        cancel: ends it early.
+        room_bytes: memory that the model may use; 0: no limit.
+        cancel: event that ends the trial.
 
     Returns:
-        The memory that the process grew by, in bytes; None where it was canceled.
+        The growth of the process in bytes; None where it was canceled.
 
     Raises:
-        EdgertError: the model cannot be run; says why.
+        EdgertError: the model cannot be run.
     """
     request = {"path": str(path), "shapes": {name: list(shape) for name, shape in shapes.items()},
                "ops": [str(one) for one in ops], "room_bytes": room_bytes}  # fmt: skip
-    what = f"{path.name} failed in a process of its own"
+    what = f"{path.name} failed in a process of its own"  # with its prints, as operators may have, dropped
     try:
         process = subprocess.Popen(  # our own module, run by our own interpreter
             [sys.executable, "-m", "edgert.swap.model_trial"],
@@ -58,7 +58,7 @@ def tried(
             env={**os.environ, "PYTHONPATH": installation.python_path()},
         )
     except OSError as error:
-        raise BuildError("no process can be started to try the model in", why=str(error)) from error
+        raise BuildError("cannot start a process to try the model", why=str(error)) from error
     with process:
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -85,7 +85,7 @@ def tried(
 
 
 def _main(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a model; return what it took, or why that failed."""
+    """Run a model; return the memory that it used, or why it failed."""
     os.nice(_NICE)
     import numpy as np
 
@@ -98,7 +98,7 @@ def _main(request: Mapping[str, Any]) -> dict[str, Any]:
         ort()
         load_operators([Path(one) for one in request["ops"]])
         before_bytes = rss_bytes()
-        _limit(request["room_bytes"])
+        _limit_memory(request["room_bytes"])
         engine = load_engine(request["path"], shapes=request["shapes"], threads=1, backend="ort", cache=False)
         session = engine.session()
         for _ in range(_RUNS):
@@ -108,15 +108,15 @@ def _main(request: Mapping[str, Any]) -> dict[str, Any]:
     except EdgertError as error:
         return {"why": ": ".join(filter(None, (error.what, error.why)))}
     except MemoryError:
-        return {"why": "it takes more memory than there is for it"}
-    except Exception as error:  # noqa: BLE001 - of an operator of the user's own
+        return {"why": "it needs more memory than it may use"}
+    except Exception as error:  # noqa: BLE001 - operators of the user may raise anything
         return {"why": f"{type(error).__name__}: {error}"}
     most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
     return {"memory_bytes": max(most_bytes - before_bytes, 0)}
 
 
-def _limit(room_bytes: int) -> None:
-    """Limit the memory that this process may still allocate."""
+def _limit_memory(room_bytes: int) -> None:
+    """Limit the memory that this process may allocate from now on."""
     if room_bytes:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most_bytes = pages * resource.getpagesize() + room_bytes
@@ -124,4 +124,7 @@ def _limit(room_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_main(json.load(sys.stdin))))
+    answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what operators print must not fill the pipe of the answer
+    answer.write(json.dumps(_main(json.load(sys.stdin))))
+    answer.close()

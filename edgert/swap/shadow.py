@@ -1,4 +1,4 @@
-"""The shadow of a model: a new one that runs on some of the frames that the old one ran on, and is compared with it."""
+"""The shadow of a running model: a new model that runs on some of its frames, and is compared with it."""
 
 import math
 import queue
@@ -24,24 +24,20 @@ from edgert.runtime.records import Record
 from edgert.runtime.recovery import described
 from edgert.stages.draw import ImagePainter, Overlay
 from edgert.stages.sink.web.live_images import ELEMENTS, encode_jpeg
-from edgert.swap.verdict import EARLY, Terms, allowed_s, cannot_agree, has_turn
+from edgert.swap.verdict import JUDGED_RUNS, Terms, allowed_s, cannot_agree, has_turn
 
-MOST_SHOWN = 8
-"""Frames with the least agreement whose images the report has."""
-_EMPTY_TIMES = 10
-"""So many times the frames of the shadow may be looked at: those on which neither model finds anything do not count."""
+SHOWN_DISAGREEMENTS = 8
+"""Number of frames with the least agreement that the report shows."""
+_MOST_EMPTY = 10
+"""Largest number of frames, in multiples of ``shadow``: frames on which neither model finds anything do not count."""
 _POLL_S, _FIRST, _QUALITY, _IMAGE_PX = 0.2, 10, 60, 480
-_LOOKS, _LOOK_S = 4, 0.5
+_PRESSURE_WINDOWS, _PRESSURE_EVERY_S = 4, 0.5
 _AGREEMENT = Agreement()
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A frame on which two models disagree.
-
-    Attributes:
-        images: what the old model found and what the new one found, as JPEG; empty where images are private.
-    """
+    """A frame on which two models disagree, with both results drawn on it as JPEG, unless images are private."""
 
     agreement: float
     stream: str
@@ -51,16 +47,16 @@ class Disagreement:
 
 
 @dataclass(slots=True)
-class Looks:
-    """What a shadow found so far; written by its thread, and read by any.
+class ShadowResults:
+    """Results of a shadow so far; its thread writes them, and any thread may read them.
 
     Attributes:
-        values: agreement on each frame that counts, in order.
-        empty: frames on which neither model found anything.
-        seen: frames that it could have looked at.
-        times_s: of each run of the new model.
-        waits: why it looks at none at the moment; empty while it does.
-        since_s: when its present run began, by the monotonic clock; 0 outside of one.
+        values: agreement on each counted frame, in order.
+        times_s: time of each run of the new model.
+        empty: number of frames on which neither model found anything.
+        seen: number of frames that were available.
+        waits: why the shadow runs on no frame now; empty while it does.
+        since_s: start of the current run, by the monotonic clock; 0 outside of a run.
     """
 
     values: list[float]
@@ -72,10 +68,10 @@ class Looks:
 
 
 def agreement_of(old: Record, new: Record) -> float | None:
-    """Return how far two records of one frame agree, as ``edgert eval`` counts it; None where both are empty.
+    """Return the agreement of two records of one frame, as in ``edgert eval``; None where both are empty.
 
     Raises:
-        ConfigError: a user's own kind of record, which cannot be compared.
+        ConfigError: the record is of a user's own kind, which cannot be compared.
     """
     if isinstance(old, Crops) and isinstance(new, Crops):
         if len(old.records) != len(new.records):
@@ -87,7 +83,7 @@ def agreement_of(old: Record, new: Record) -> float | None:
 
 
 def agreement_of_notes(old: Note, new: Note) -> float | None:
-    """Return the same of what :class:`~edgert.evaluation.score.Agreement` notes of two records."""
+    """Return the agreement of two records, given their notes of :class:`~edgert.evaluation.score.Agreement`."""
     if isinstance(old, Found) and isinstance(new, Found) and not len(old.boxes) + len(new.boxes):
         return None
     if type(old) is not type(new) or np.shape(old) != np.shape(new):
@@ -97,15 +93,15 @@ def agreement_of_notes(old: Note, new: Note) -> float | None:
 
 
 class Pace:
-    """What a running pipeline leaves for another model. For one thread.
+    """The time that a running pipeline leaves for another model. For use in one thread.
 
     Args:
-        file: the pipeline.
-        assembly: its tasks.
-        tasks: those that run the old model.
-        every: frames between two that it looks at.
-        rate_hz: frames a second that came to it lately; 0: unknown.
-        is_on_gpu: whether it runs on a GPU, where a task's time is not the model's.
+        file: running pipeline.
+        assembly: live objects of the pipeline.
+        tasks: tasks that run the old model.
+        every: every n-th frame is run.
+        rate_hz: recent rate of frames for the old model; 0 where unknown.
+        is_on_gpu: whether the model runs on a GPU, where the time of a task is not that of the model.
 
     Attributes:
         allowed_s: longest time of a run of the new model.
@@ -125,23 +121,18 @@ class Pace:
         folder = file.document.path.parent
         self._is_paced = any(is_paced(stage, folder) for stage in file.config.stages.values())
         ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
-        self._recent = RecentLatency(ends, _LOOKS)
+        self._recent = RecentLatency(ends, _PRESSURE_WINDOWS)
         self._latency = self._recent.percentiles()
         self._next_s, self._pressure = 0.0, ""
         self.allowed_s = self._limit_s()
 
     def too_slow(self, run_s: float, rate_hz: float) -> str:
-        """Return why a run of the new model takes too long; empty where it does not.
-
-        Args:
-            run_s: its time.
-            rate_hz: frames a second that come to the old model.
-        """
+        """Return why a run of the new model takes too long; empty where it does not."""
         self._rate_hz = max(self._rate_hz, rate_hz)
         self.allowed_s = self._limit_s()
         if run_s <= self.allowed_s:
             return ""
-        return f"a run of the new model takes {run_s * 1e3:.3g} ms, and {self.allowed_s * 1e3:.3g} ms are there for it"
+        return f"a run of the new model takes {run_s * 1e3:.3g} ms, but may take {self.allowed_s * 1e3:.3g} ms"
 
     def _limit_s(self) -> float:
         """Return the longest time of a run of the new model."""
@@ -157,38 +148,38 @@ class Pace:
         return allowed_s(old_s, interval_s, left_s)
 
     def pressure(self) -> str:
-        """Return which budget leaves no room for a shadow at the moment; empty where all do."""
+        """Return which budget leaves no time for a shadow now; empty where all do."""
         if time.monotonic() >= self._next_s:
-            self._next_s, self._latency = time.monotonic() + _LOOK_S, self._recent.percentiles()
+            self._next_s, self._latency = time.monotonic() + _PRESSURE_EVERY_S, self._recent.percentiles()
             self._pressure = self._over_budget()
         return self._pressure
 
     def _over_budget(self) -> str:
         budgets, p99_ms = self._budgets, self._latency.p99
         if budgets.latency is not None and p99_ms > budgets.latency * 1e3:
-            return f"the latency is {p99_ms:.0f} ms, and its budget {budgets.latency * 1e3:.0f} ms"
+            return f"the latency is {p99_ms:.0f} ms, but its budget is {budgets.latency * 1e3:.0f} ms"
         if budgets.power is None and budgets.cpu is None:
             return ""
         limiters = [one for task in self._assembly.tasks if (one := task.execution.limiter) is not None]
         is_short = self._assembly.choice.level > 0 or any(one.share < 1 for one in limiters)
-        return "a budget of power or CPU time leaves frames out" if is_short else ""
+        return "frames are dropped to keep a budget of power or CPU time" if is_short else ""
 
 
 class Shadow:
     """A model on trial beside a running one.
 
     Args:
-        assembly: of the running pipeline.
-        stages: stage name → the new model's stage, and which pixels it reads.
-        terms: of the swap.
-        odd: returns how many records of the new model were impossible so far.
-        pace: says whether there is time for the new model's runs.
+        assembly: live objects of the running pipeline.
+        stages: name of the stage → stage of the new model, and where it reads pixels.
+        terms: conditions of the swap.
+        count_impossible: function that returns the number of the new model's impossible records so far.
+        pace: time that the pipeline leaves for the new model.
         is_private: whether the report has no images.
-        cancel: ends it.
+        cancel: event that ends the shadow.
 
     Attributes:
-        looks: what it found so far.
-        disagreements: the frames with the least agreement, those first.
+        looks: results so far.
+        disagreements: frames with the least agreement, the worst first.
     """
 
     def __init__(
@@ -196,27 +187,28 @@ class Shadow:
         assembly: Assembly,
         stages: Mapping[str, tuple[Stage, Any]],
         terms: Terms,
-        odd: Callable[[], int],
+        count_impossible: Callable[[], int],
         pace: Pace,
         is_private: bool,
         cancel: threading.Event,
     ) -> None:
-        self._assembly, self._stages, self._terms, self._odd = assembly, stages, terms, odd
+        self._assembly, self._stages, self._terms = assembly, stages, terms
+        self._count_impossible = count_impossible
         self._pace, self._is_private, self._cancel = pace, is_private, cancel
-        self.looks = Looks([], [])
+        self.looks = ShadowResults([], [])
         self.disagreements: tuple[Disagreement, ...] = ()
         self._overlay, self._images = Overlay(ELEMENTS), ImagePainter()
         self._began_s = self._spent_s = 0.0
 
     def run(self) -> None:
-        """Compare both models on as many frames as the terms ask for.
+        """Compare both models on as many frames as the terms demand.
 
         Raises:
-            StageError: the new model fails, is too slow, or cannot reach the agreement; or the pipeline ended.
+            StageError: the new model fails, is too slow or cannot reach the agreement; or the pipeline ended.
         """
         names = list(self._stages)
         listener = Task("shadow of " + " and ".join(names), self._stages[names[0]][0])
-        # Where some model reads pixels on the host, all are brought there.
+        # If any of the stages reads pixels on the host, all frames are copied there.
         reads = {one for _, one in self._stages.values()}
         listener.execution = Execution(reads="host" if "host" in reads else "anywhere")
         try:
@@ -232,7 +224,7 @@ class Shadow:
 
     def _compare_all(self, listener: Task, names: Sequence[str]) -> None:
         inlet, looks, terms = listener.wiring.inlet, self.looks, self._terms
-        began = self._made(names), time.monotonic()
+        began = self._count_results(names), time.monotonic()
         self._began_s = began[1]
         while len(looks.values) < terms.shadow and not self._cancel.is_set():
             try:
@@ -246,22 +238,22 @@ class Shadow:
                 result = listener.execution.download(result)
             try:
                 if has_pixels(result.frame) and names[edge] in result.outputs:
-                    made, now_s = self._made(names) - began[0], time.monotonic()
+                    made, now_s = self._count_results(names) - began[0], time.monotonic()
                     self._look(names[edge], result, made / max(now_s - began[1], 1e-9), made >= _FIRST)
             finally:
                 result.frame.lease.release()
-                del result, item  # a variable left over would keep the frame's memory in use
+                del result, item  # these variables would keep the frame's memory in use
             if cannot_agree(looks.values, terms):
-                raise StageError(f"{len(looks.values)} frames are enough to see that the models do not agree")
-            if looks.empty + len(looks.values) >= _EMPTY_TIMES * terms.shadow:
-                raise StageError(f"on {looks.empty} frames neither model finds anything, so that nothing is compared")
+                raise StageError(f"after {len(looks.values)} frames the agreement can no longer be reached")
+            if looks.empty + len(looks.values) >= _MOST_EMPTY * terms.shadow:
+                raise StageError(f"neither model finds anything on {looks.empty} frames, so nothing can be compared")
 
-    def _made(self, names: Sequence[str]) -> int:
-        """Return how many results the stages have made so far."""
+    def _count_results(self, names: Sequence[str]) -> int:
+        """Return the number of results that the stages have made so far."""
         return sum(self._assembly.ends[name].meter.results_out for name in names)
 
     def _look(self, name: str, result: Result, rate_hz: float, is_known: bool) -> None:
-        """Run the new model on a frame whose turn it is, and compare."""
+        """Run the new model on a frame, and compare, if there is time for it."""
         looks = self.looks
         looks.seen += 1
         began_s = time.monotonic()
@@ -280,13 +272,13 @@ class Shadow:
             if found < 1:
                 self._keep(name, result, record, found)
         self._spent_s += time.monotonic() - began_s
-        if len(looks.times_s) >= EARLY and (why := self._pace.too_slow(_usual(looks.times_s), rate_hz)):
+        if len(looks.times_s) >= JUDGED_RUNS and (why := self._pace.too_slow(_first_quartile(looks.times_s), rate_hz)):
             raise StageError(why)
 
     def _record_of(self, name: str, result: Result) -> Record:
-        """Return what the new model finds on the frame of a result. Raises StageError where it fails."""
+        """Return the new model's record for the frame of a result. Raises StageError: it fails."""
         stage, _ = self._stages[name]
-        odd, before = self._odd(), result.outputs[name]
+        impossible, before = self._count_impossible(), result.outputs[name]
         self.looks.since_s = time.monotonic()
         try:
             made = stage.process(result)
@@ -299,16 +291,16 @@ class Shadow:
             for one in results:
                 one.frame.lease.release()
         record = results[-1].outputs[name] if results else None
-        if self._odd() > odd:
-            raise StageError("the new model reports NaN, or boxes that cannot be")
+        if self._count_impossible() > impossible:
+            raise StageError("the new model reports NaN or impossible boxes")
         if record is None or record is before:
-            raise StageError("the new model finds nothing to work on in a frame of the old one")
+            raise StageError("the new model made no record for a frame of the old one")
         return record
 
     def _keep(self, name: str, result: Result, record: Record, agreement: float) -> None:
-        """Keep a frame for the report where it is among those with the least agreement."""
+        """Keep a frame for the report if it is among those with the least agreement."""
         shown = self.disagreements
-        if len(shown) == MOST_SHOWN and agreement >= shown[-1].agreement:
+        if len(shown) == SHOWN_DISAGREEMENTS and agreement >= shown[-1].agreement:
             return
         frame, images = result.frame, tuple[bytes, ...]()
         if not self._is_private:
@@ -316,7 +308,7 @@ class Shadow:
             with suppress(EdgertError):  # a frame that cannot be drawn is listed without its images
                 images = tuple(self._drawn(replace(result, outputs=outputs, image=None)) for outputs in both)
         more = Disagreement(agreement, frame.stream, frame.index, name, images)
-        self.disagreements = tuple(sorted((*shown, more), key=lambda one: one.agreement)[:MOST_SHOWN])
+        self.disagreements = tuple(sorted((*shown, more), key=lambda one: one.agreement)[:SHOWN_DISAGREEMENTS])
 
     def _drawn(self, result: Result) -> bytes:
         width = min(_IMAGE_PX, result.frame.width)
@@ -324,6 +316,6 @@ class Shadow:
         return encode_jpeg(self._images.host_image(replace(result, image=image)), _QUALITY)
 
 
-def _usual(times_s: Sequence[float]) -> float:
-    """Return the time that a fourth of the runs took at most: others waited for the old model's threads."""
+def _first_quartile(times_s: Sequence[float]) -> float:
+    """Return the first quartile of run times; slower runs waited for the threads of the old model."""
     return statistics.quantiles(times_s, n=4)[0]

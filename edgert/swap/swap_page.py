@@ -1,4 +1,4 @@
-"""The report of a swap as a page of the live view: where the two models disagree."""
+"""The report of a swap as a page of the live view, with frames on which the two models disagree."""
 
 import base64
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from edgert.report.page import Badge, Figure, Head, render
 from edgert.swap.model_swap import State
 from edgert.swap.shadow import Disagreement
 
-_LOOKS = {"refused": "bad", "back": "bad", "switched": "good", "done": "good"}
+_PHASE_LOOKS = {"refused": "bad", "back": "bad", "switched": "good", "done": "good"}
 
 
-def page_of(pipeline: str, state: State, disagreements: Sequence[Disagreement]) -> str:
-    """Return the report as HTML, with its images inside: at most eight frames of 480 pixels."""
+def render_page(pipeline: str, state: State, disagreements: Sequence[Disagreement]) -> str:
+    """Return the report as HTML, with at most eight frames of 480 pixels as images."""
     looked_at = "on every frame" if state.every == 1 else f"on one of {state.every} frames"
     figures = [
         Figure("Agreement", f"{state.agreement.mean:.3f}", f"at least {state.agreement.low:.3f}, with 95 % confidence"),
@@ -23,14 +23,14 @@ def page_of(pipeline: str, state: State, disagreements: Sequence[Disagreement]) 
         "Swap of a model",
         f"{state.model} {state.digests[0]}",
         str(state),
-        badges=[Badge(state.phase, _LOOKS.get(state.phase, "open"))],
+        badges=[Badge(state.phase, _PHASE_LOOKS.get(state.phase, "open"))],
         figures=figures,
         advice=[f"New: {state.path} ({state.digests[0]}). Old: {state.digests[1]}."],
     )
-    return render("swap.html.j2", head, {"frames": [_shown(one) for one in disagreements], "model": state.model})
+    return render("swap.html.j2", head, {"frames": [_frame_row(one) for one in disagreements], "model": state.model})
 
 
-def _shown(one: Disagreement) -> dict[str, object]:
+def _frame_row(one: Disagreement) -> dict[str, object]:
     images = [f"data:image/jpeg;base64,{base64.b64encode(image).decode()}" for image in one.images]
     return {"images": images, "title": f"{one.stream} {one.frame}, stage {one.stage}: agreement {one.agreement:.2f}"}
 

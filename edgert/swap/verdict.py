@@ -1,4 +1,4 @@
-"""The rules by which a new model takes over, or is refused: decisions without threads and without a clock."""
+"""The rules by which a new model takes over or is refused, as pure functions."""
 
 import math
 from collections.abc import Sequence
@@ -9,20 +9,20 @@ import numpy as np
 from edgert.errors import ConfigError
 
 BATCHES, T_95 = 10, 1.833
-"""Consecutive frames resemble each other, so that the agreement on each is no independent sample. The means of ten
-batches nearly are (B. Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30,
-1982: 10 to 30 batches). Their mean has a one-sided 95 % bound by Student's t with nine degrees of freedom, 1.833."""
+"""Consecutive frames are alike, so their agreements are not independent samples. The means of ten batches nearly are
+(B. Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30, 1982: 10 to 30
+batches). Student's t with nine degrees of freedom, 1.833, gives a one-sided 95 % bound of their mean."""
 LEAST_FRAMES = 20
 MOST_FRAMES = 100_000
 LONGEST_KEEP_S = 7 * 86_400.0
-SHARE = 0.25
-"""Most of the time that the shadow works: of a frame's time, on average."""
-EARLY = 10
-"""Runs after which the time of a run is judged."""
-_SLOWER = 1.5
-"""A model may take so many times the old one's time, whatever the time of a frame is: runs differ by chance."""
-_UNPACED = 4.0
-"""Where no camera sets the pace, it may take so many times the old one's time."""
+SHADOW_SHARE = 0.25
+"""Largest fraction of time in which the shadow works."""
+JUDGED_RUNS = 10
+"""Number of runs after which the time of a run is judged."""
+_ALWAYS_ALLOWED = 1.5
+"""Multiple of the old model's time that is always allowed, because times of runs vary."""
+_UNPACED_ALLOWED = 4.0
+"""Multiple of the old model's time that is allowed where neither a camera nor a budget limits it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Terms:
     """Conditions of one swap.
 
     Attributes:
-        shadow: frames on which both models run before the new one takes over; 0: it takes over at once.
-        min_agreement: the agreement that it must surely have, 0 to 1.
-        keep_s: for how long the old model stays loaded afterwards, to go back to.
+        shadow: number of frames on which both models run before the new one takes over; 0: it takes over at once.
+        min_agreement: least agreement, 0 to 1, which the lower bound must reach.
+        keep_s: seconds for which the old model stays loaded afterwards.
     """
 
     shadow: int
@@ -40,7 +40,7 @@ class Terms:
     keep_s: float
 
     def check(self) -> None:
-        """Raise ConfigError for a value out of its range."""
+        """Check the values. Raises ConfigError: one is out of range."""
         what, fix = "", ""
         if self.shadow and not LEAST_FRAMES <= self.shadow <= MOST_FRAMES:
             what, fix = f"--shadow {self.shadow} is out of range", f"{LEAST_FRAMES} to {MOST_FRAMES} frames; 0: none"
@@ -57,22 +57,22 @@ class Bound:
     """Agreement of two models, 0 to 1.
 
     Attributes:
-        mean: over the frames.
-        low: what it is at least, with a confidence of 95 %.
+        mean: mean over the frames.
+        low: lower bound with a confidence of 95 %.
     """
 
     mean: float
     low: float
 
 
-NOTHING = Bound(0.0, 0.0)
+NO_AGREEMENT = Bound(0.0, 0.0)
 """Agreement before the first frame."""
 
 
-def bound_of(values: Sequence[float]) -> Bound:
-    """Return the agreement on frames, given that of each frame in order; with fewer than 20 of them, ``low`` is 0."""
+def agreement_bound(values: Sequence[float]) -> Bound:
+    """Return the agreement over frames, given that of each frame in order; ``low`` is 0 for fewer than 20 frames."""
     if not values:
-        return NOTHING
+        return NO_AGREEMENT
     mean = float(np.mean(values))
     if len(values) < LEAST_FRAMES:
         return Bound(mean, 0.0)
@@ -82,40 +82,35 @@ def bound_of(values: Sequence[float]) -> Bound:
 
 
 def cannot_agree(values: Sequence[float], terms: Terms) -> bool:
-    """Return whether the agreement stays too low even if both models agree on all frames that are left."""
+    """Return whether the agreement stays too low even if both models agree on all remaining frames."""
     return math.fsum(values) + terms.shadow - len(values) < terms.min_agreement * terms.shadow
 
 
 def why_refused(values: Sequence[float], terms: Terms) -> str:
     """Return why a model does not take over after its shadow; empty where it does."""
-    found = bound_of(values)
+    found = agreement_bound(values)
     if found.low >= terms.min_agreement:
         return ""
     if found.mean < terms.min_agreement:
-        return f"the agreement on {len(values)} frames is {found.mean:.3f}, and {terms.min_agreement:g} is asked for"
+        return f"the agreement on {len(values)} frames is {found.mean:.3f}, but {terms.min_agreement:g} is required"
     return (
         f"the agreement on {len(values)} frames is {found.mean:.3f}, but surely only {found.low:.3f}, and "
-        f"{terms.min_agreement:g} is asked for"
+        f"{terms.min_agreement:g} is required"
     )
 
 
 def allowed_s(old_s: float, interval_s: float | None, latency_s: float | None) -> float:
-    """Return how long a run of the new model may take.
+    """Return the longest allowed time of a run of the new model.
 
     Args:
-        old_s: a run of the old one.
-        interval_s: time from one frame to the next, where cameras set the pace.
-        latency_s: what a latency budget leaves for the model.
+        old_s: time of a run of the old model.
+        interval_s: time between frames, where cameras set the pace.
+        latency_s: time that a latency budget leaves for the model.
     """
     limits = [one for one in (interval_s, latency_s) if one is not None]
-    return max(min(limits), _SLOWER * old_s) if limits else _UNPACED * old_s
+    return max(min(limits), _ALWAYS_ALLOWED * old_s) if limits else _UNPACED_ALLOWED * old_s
 
 
 def has_turn(spent_s: float, elapsed_s: float) -> bool:
-    """Return whether a shadow may look at a frame, so that it takes :data:`SHARE` of the time at most.
-
-    Args:
-        spent_s: that it worked so far.
-        elapsed_s: since it began.
-    """
-    return spent_s <= SHARE * elapsed_s
+    """Return whether a shadow that has worked for ``spent_s`` may run: it works :data:`SHADOW_SHARE` of the time."""
+    return spent_s <= SHADOW_SHARE * elapsed_s

@@ -32,7 +32,7 @@ import edgert
 from edgert import Pipeline, Result
 from edgert.benchmark.measure import Figure
 from edgert.swap import candidate
-from edgert.swap.verdict import SHARE
+from edgert.swap.verdict import SHADOW_SHARE
 from tests.helpers.bad_models import GOOD
 from tests.helpers.evaluation_data import FOLDER
 from tests.helpers.swap_verdicts import Detector
@@ -110,7 +110,7 @@ def shadow(frames: int) -> Iterator[Figure]:
         assert swap.wait(60) and looks.run_ms is not None and swap._shadow is not None
     share = swap._shadow._spent_s / took_s
     detail = {"every": float(looks.every), "run, ms": looks.run_ms}
-    yield Figure("shadow's share of a frame's time", share, "", SHARE, "lower", n=looks.frames, detail=detail)
+    yield Figure("shadow's share of a frame's time", share, "", SHADOW_SHARE, "lower", n=looks.frames, detail=detail)
     before, during = ([row[2] for row in some] for some in (came.rows[FPS:alone], came.rows[began:ended]))
     more_ms = (statistics.median(during) - statistics.median(before)) * 1e3
     yield Figure("median latency added by the shadow", more_ms, "ms", n=len(during))

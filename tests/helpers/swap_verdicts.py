@@ -16,7 +16,7 @@ from edgert.evaluation import evaluate, open_evaluation
 from edgert.graph import Model, load
 from edgert.runtime.frame import U8
 from edgert.swap.shadow import agreement_of_notes
-from edgert.swap.verdict import Terms, bound_of, cannot_agree, why_refused
+from edgert.swap.verdict import Terms, agreement_bound, cannot_agree, why_refused
 from tests.helpers.evaluation_data import data, photos
 from tests.helpers.planted_loss import PLANTS, equal, planted
 
@@ -73,7 +73,7 @@ class Detector:
                 values.append(found)
             if cannot_agree(values, TERMS) or len(values) == TERMS.shadow:
                 break
-        bound, refused = bound_of(values), bool(cannot_agree(values, TERMS) or why_refused(values, TERMS))
+        bound, refused = agreement_bound(values), bool(cannot_agree(values, TERMS) or why_refused(values, TERMS))
         return Verdict(name, loss, bound.mean, bound.low, len(values), refused)
 
     def worse(self, count: int) -> Iterator[Verdict]:

@@ -302,7 +302,7 @@ def test_a_live_key_of_a_fallback_model_is_set() -> None:
         ("stages.find.queue", 3, StageError, "the model would be loaded again: this needs a restart"),
         ("stages.track.match", 0.5, StageError, "the stage would be opened again"),
         ("budgets.latency", "-1s", ConfigError, "cannot use"),
-        ("name", "belt", StageError, "it holds for the whole run: this needs a restart"),
+        ("name", "belt", StageError, "it applies from the start of a run: this needs a restart"),
         ("stages.find.every", "[", ConfigError, "YAML"),
         ("stages.find.every", "${HOME}", ConfigError, "HOME"),
     ],
@@ -320,14 +320,14 @@ def test_what_cannot_be_set_is_refused_and_changes_nothing(
 def test_sources_that_cannot_come_or_go_are_refused_and_nothing_has_changed(small: Pipeline, tmp_path: Path) -> None:
     control, before = small.control, state_of(small)
     for refused, words in (
-        (lambda: control.add("find", "api"), "there already"),
-        (lambda: control.add("a", "api"), "there already"),
-        (lambda: control.add("c", "api", "nobody"), "no source 'nobody'"),
+        (lambda: control.add("find", "api"), "exists already"),
+        (lambda: control.add("a", "api"), "exists already"),
+        (lambda: control.add("c", "api", "nobody"), "unknown source 'nobody'"),
         (lambda: control.add("c", str(tmp_path / "none.mp4")), "none.mp4"),
         (lambda: control.add("not a name", "api"), "expected a name"),
-        (lambda: control.remove("c"), "no source 'c'"),
-        (lambda: control.remove("find"), "no source 'find'"),
-        (lambda: control.pause("find"), "no source 'find'"),
+        (lambda: control.remove("c"), "unknown source 'c'"),
+        (lambda: control.remove("find"), "unknown source 'find'"),
+        (lambda: control.pause("find"), "unknown source 'find'"),
         (control.save, "mapping"),
     ):
         with pytest.raises(EdgertError, match=words):
@@ -444,7 +444,7 @@ def test_save_writes_what_differs_and_the_next_run_loads_it_after_the_file(
         assert pipeline.file.config == wanted and "a" not in wanted.stages
         assert pipeline.file.where("stages", "find", "every").startswith(f"{overlay}:")
         assert pipeline.file.where("stages", "hook").startswith(f"{belt}:")
-    with pytest.raises(ConfigError, match=r"belt\.live\.yaml is no pipeline file"):
+    with pytest.raises(ConfigError, match=r"belt\.live\.yaml is not a pipeline file"):
         edgert.Pipeline(overlay)
     notes = validate(belt).notes
     assert notes[0].endswith("is loaded after belt.yaml; delete it to leave it out")

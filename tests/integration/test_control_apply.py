@@ -94,10 +94,10 @@ def test_a_plan_is_stale_once_the_pipeline_or_the_file_changed() -> None:
     ("wanted", "key", "why"),
     [
         (changed("a", "b", find={"queue": 3}), "stages.find.queue", "the model would be loaded again"),
-        (changed("a", "b", draw={"queue": 3}), "stages.draw.queue", "its queue and its thread are there already"),
+        (changed("a", "b", draw={"queue": 3}), "stages.draw.queue", "its queue and its thread exist already"),
         (changed("a", "b", more={"sink": "null", "from": "a"}), "stages.more", "only sources are added live"),
         (changed("a", "b", draw={"from": "track"}), "stages.draw.from", "it would listen to other stages"),
-        (changed("a", "b") | {"watchdog": "5s"}, "watchdog", "it holds for the whole run"),
+        (changed("a", "b") | {"watchdog": "5s"}, "watchdog", "it applies from the start of a run"),
         (
             changed("a", "b") | {"models": {"parts": pipeline_of()["models"]["parts"] | {"replicas": 1}}},
             "models.parts.replicas",
@@ -126,14 +126,14 @@ def test_a_step_that_fails_takes_the_others_back(monkeypatch: pytest.MonkeyPatch
         wanted["stages"]["find"]["from"] = ["a", "b", "c"]
         wanted["stages"]["c"] = {"source": "api"}
         file, live = pipeline.file, pipeline.control.show()["live"]
-        assign = changing._assign
+        assign = changing._set_stage_key
 
         def fail(run: Any, name: str, key: str, value: Any) -> None:
             if key == "every" and value == 3:
                 raise StageError("a step failed")
             assign(run, name, key, value)
 
-        monkeypatch.setattr(changing, "_assign", fail)
+        monkeypatch.setattr(changing, "_set_stage_key", fail)
         with pytest.raises(StageError, match="a step failed"):
             applied(pipeline, wanted)
         monkeypatch.undo()

@@ -64,9 +64,9 @@ def test_the_same_operations_with_the_same_errors(belt: Pipeline, caplog: pytest
     url = address(belt)
     assert send_to_page(url, Request("set", ("stages.draw.draw=[stats]",)), TOKEN)["is"] == ["stats"]
     assert "set stages.draw.draw, by address 127.0.0.1: ['boxes'] -> ['stats']" in caplog.text
-    with pytest.raises(StageError, match="no source 'yard'"):
+    with pytest.raises(StageError, match="unknown source 'yard'"):
         send_to_page(url, Request("remove", ("yard",)), TOKEN)
-    assert "remove yard, by address 127.0.0.1: refused: no source 'yard'" in caplog.text
+    assert "remove yard, by address 127.0.0.1: refused: unknown source 'yard'" in caplog.text
     text = TEXT.replace("TOKEN", TOKEN)
     plan = send_to_page(url, Request("apply", (text,)), TOKEN)
     assert send_to_page(url, Request("apply", (text,), {"plan": plan["plan"]}), TOKEN)["applied"]
@@ -108,8 +108,8 @@ def test_the_log_of_an_operation_is_one_line_without_secrets(
         (b'{"verb": "show"}', {"method": "PUT"}, 501, b"read only"),
         (b'{"verb": "show"}', {"Host": "evil.example"}, 403, b"Host"),
         (b'{"verb": "sho"}', {}, 400, b"did you mean 'show'"),
-        (b"[1]", {}, 400, b"this line is no request"),
-        (b"", {}, 400, b"this line is no request"),
+        (b"[1]", {}, 400, b"this line is not a request"),
+        (b"", {}, 400, b"this line is not a request"),
         (b" " * (limits.CONTROL_LINE_BYTES + 1), {}, 413, b"at most"),
         (b" " * (3 * limits.CONTROL_LINE_BYTES), {}, 413, b"at most"),
     ],
@@ -129,7 +129,7 @@ def test_a_page_without_a_token_takes_no_changes(tmp_path: Path) -> None:
     with edgert.Pipeline(path) as pipeline:
         pipeline.start()
         assert posted(address(pipeline), b'{"verb": "show"}')[0] == 403
-        with pytest.raises(DeviceError, match="takes no changes"):
+        with pytest.raises(DeviceError, match="accepts no changes"):
             send_to_page(address(pipeline), Request("show"), TOKEN)
 
 
@@ -181,7 +181,7 @@ def test_the_command_takes_the_token_from_the_environment_or_a_file(belt: Pipeli
     )
     assert changed.stdout == 'stages.draw.draw: ["boxes"] -> ["stats"]\n', changed.stderr
     refused = in_process("ctl", "show", "--url", url, cwd=tmp_path, env={"EDGERT_TOKEN": "wrong-token-12345"})
-    assert refused.returncode == 1 and "takes no changes" in refused.stderr
+    assert refused.returncode == 1 and "accepts no changes" in refused.stderr
     for wrong, token in ((url, ""), ("board:8080", TOKEN)):
         with pytest.raises(ConfigError):
             send_to_page(wrong, Request("show"), token)

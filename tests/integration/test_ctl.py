@@ -85,7 +85,7 @@ def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
         (words, "is stale"),
         (("apply", "none.yaml"), "cannot read none.yaml"),
         (("apply", "belt.yaml", "--paln", "x"), "did you mean 'plan'"),
-        (("remove", "yard"), "no source 'yard'"),
+        (("remove", "yard"), "unknown source 'yard'"),
         (("remove", "belt"), "'belt' is the last source"),
         (("pause", "blt"), "did you mean 'belt'"),
         (("set", "stages.draw.width=3"), "expected 16 or more"),
@@ -93,7 +93,7 @@ def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
         (("set", "width"), "set takes KEY=VALUE, not 'width'"),
         (("set", "stages.draw.queue=3"), "live in stages.draw: stages.draw.draw, stages.draw.width"),
         (("set", "watchdog=3s"), "edgert ctl show lists the live keys"),
-        (("move", "yard"), "'move' is no verb of edgert ctl"),
+        (("move", "yard"), "edgert ctl has no verb 'move'"),
         (("show", "--name", "blt"), "no pipeline 'blt' is running; did you mean 'belt'"),
     ):
         ended = in_process("ctl", *refused_words, cwd=folder)

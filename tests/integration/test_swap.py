@@ -25,8 +25,8 @@ from edgert.graph import Model, load, to_bytes
 from edgert.graph.batch_size import with_open_batch
 from edgert.installation import demo_images
 from edgert.swap import candidate, model_trial
-from edgert.swap.shadow import MOST_SHOWN
-from edgert.swap.swap_page import page_of
+from edgert.swap.shadow import SHOWN_DISAGREEMENTS
+from edgert.swap.swap_page import render_page
 from tests.helpers.bad_models import BAD, GOOD, LATER, OPERATORS, written
 from tests.helpers.command import ROOT, in_process, start
 from tests.helpers.gpu import gpu_or_skip
@@ -72,7 +72,9 @@ class Seen:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a good model, and operators that misbehave."""
     monkeypatch.chdir(ROOT / "pipelines")  # of the demo's source
-    monkeypatch.setattr(candidate, "tried", lambda *_: 0)  # a process of its own, which takes seconds: see own_process
+    monkeypatch.setattr(
+        candidate, "measure_memory", lambda *_: 0
+    )  # a process of its own, which takes seconds: see own_process
     shutil.copy(GOOD, tmp_path / "same.onnx")
     # A file that an earlier test imported would not be imported again.
     (tmp_path / f"{tmp_path.name}_ops.py").write_text(f"# {tmp_path}\n{OPERATORS}")
@@ -83,7 +85,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def own_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are tried in a process of their own first, as always outside of tests."""
-    monkeypatch.setattr(candidate, "tried", model_trial.tried)
+    monkeypatch.setattr(candidate, "measure_memory", model_trial.measure_memory)
     monkeypatch.setattr(model_trial, "LONGEST_S", 30.0)
 
 
@@ -143,7 +145,7 @@ def test_an_equal_model_takes_over_and_results_name_it(running: Pipeline, seen: 
     wait_until(lambda: seen.model == found["digests"][0], 10)
     at = next(number for number, row in enumerate(seen.rows) if row[1])
     assert len(seen.rows[at - 1][2] & seen.rows[at][2]) >= len(seen.rows[at][2]) - 1 > 0  # tracks went on
-    with pytest.raises(StageError, match="no model to go back to"):
+    with pytest.raises(StageError, match="the old model is no longer loaded"):
         running.control.back("parts")
 
 
@@ -156,7 +158,7 @@ def test_the_old_model_comes_back_when_it_is_asked_for(running: Pipeline, seen: 
     running.control.set("models.parts.task.score", 0.5)
     assert running.control.back("parts")["phase"] == "back"
     wait_until(lambda: seen.model == old, 10)
-    assert ended(running)["reason"] == "edgert ctl back asked for it"
+    assert ended(running)["reason"] == "edgert ctl back requested it"
     config = running.file.config.models["parts"]
     assert (config.onnx, config.task.score) == (GOOD, 0.5)
     running.control.set("models.parts.task.score", 0.4)  # and its decoder still follows
@@ -222,7 +224,7 @@ def test_bad_requests_change_nothing(running: Pipeline, folder: Path) -> None:
             "other inputs",
         ),
         (lambda: control.back("parts"), StageError, "was not swapped"),
-        (lambda: control.back("none"), StageError, "no model 'none'"),
+        (lambda: control.back("none"), StageError, "unknown model 'none'"),
     ]
     for request, kind, what in cases:
         with pytest.raises(kind, match=what):
@@ -235,7 +237,7 @@ def test_a_swap_is_given_up_while_it_is_judged(running: Pipeline, seen: Seen, fo
     wait_until(lambda: state(running)["frames"] > 3, 60)
     assert "shadow " in state(running)["text"]
     assert running.control.back("parts")["phase"] == "refused"
-    assert ended(running)["reason"] == "edgert ctl back asked for it" and seen.models == {""}
+    assert ended(running)["reason"] == "edgert ctl back requested it" and seen.models == {""}
     threads = {thread.name for thread in threading.enumerate()}
     assert not any("swap" in name or "shadow" in name for name in threads)
 
@@ -299,7 +301,7 @@ def test_the_live_page_shows_where_they_disagree_to_who_has_the_token(folder: Pa
         status, text = page(url, "secret-of-the-page")
         assert status == 200 and page(url, "wrong")[0] == 401
     assert found["reason"] in text and found["digests"][0] in text
-    assert 2 <= text.count("data:image/jpeg;base64,") <= 2 * MOST_SHOWN and len(text) < 1_000_000
+    assert 2 <= text.count("data:image/jpeg;base64,") <= 2 * SHOWN_DISAGREEMENTS and len(text) < 1_000_000
 
 
 def page(url: str, token: str) -> tuple[int, str]:
@@ -321,7 +323,7 @@ def test_images_stay_private_where_a_later_stage_hides_parts(folder: Path, seen:
         pipeline.control.swap("parts", written(folder / "wrong.onnx", BAD["wrong classes"]), shadow=40)
         ended(pipeline)
         found = pipeline._running.swaps["parts"].disagreements
-        text = page_of("belt", pipeline._running.swaps["parts"].state, found)
+        text = render_page("belt", pipeline._running.swaps["parts"].state, found)
     assert found and all(one.images == () for one in found)
     assert "jpeg" not in text and "hides parts of them" in text
 
@@ -439,9 +441,9 @@ def test_the_command_swaps_and_goes_back(folder: Path, monkeypatch: pytest.Monke
     try:
         wait_until(lambda: (folder / "edgert" / "belt.sock").exists(), 60)
         swap = "swap", "parts", "same.onnx", "--shadow", "20", "--min-agreement=0.9", "--keep", "10m"
-        assert ctl(*swap) == "parts: loading\n"
+        assert ctl(*swap).startswith("model parts: loading\n")
         wait_until(lambda: "parts: switched, agreement 1.000" in ctl("show"), 120)
-        assert ctl("back", "parts") == "parts: went back, because edgert ctl back asked for it\n"
+        assert ctl("back", "parts") == "model parts: went back, because edgert ctl back requested it\n"
         refused = in_process("ctl", "--name", "belt", "swap", "parts", "none.onnx", cwd=folder)
         assert refused.returncode == 1 and str(folder / "none.onnx") in refused.stderr
     finally:

@@ -204,7 +204,7 @@ def test_a_window_of_a_run_that_changes(tmp_path: Path) -> None:
     assert not (tmp_path / "other.json").exists()
 
 
-@pytest.mark.parametrize(("seconds", "what"), [(0, "no length"), (61, "no length"), (-1, "no"), ("x", "no time")])
+@pytest.mark.parametrize(("seconds", "what"), [(0, "the length"), (61, "the length"), (-1, "not"), ("x", "not a time")])
 def test_a_window_has_a_length(tmp_path: Path, seconds: object, what: str) -> None:
     pipeline = Pipeline({"stages": {"cam": {"source": "api"}, "out": {"sink": "null", "from": "cam"}}})
     with pipeline, pytest.raises(ConfigError, match=what):
@@ -227,7 +227,7 @@ def test_ctl_writes_a_window_of_a_run_beside_it(tmp_path: Path, live: Pipeline) 
     found = read((tmp_path / "late.pftrace").read_bytes())
     assert found.of("source") and found.tracks[1] == "edgert live"
     for words, what in (
-        (("trace", "2h"), "2h is no length of a trace"),
+        (("trace", "2h"), "2h cannot be the length of a trace"),
         (("trace", "300ms", "-o", "late.txt"), "has no ending of a trace"),
         (("trace", "1s", "2s"), "trace takes no words, not 2"),
         (("show", "-o", "late.json"), "it goes with trace"),

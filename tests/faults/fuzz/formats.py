@@ -307,7 +307,7 @@ def _tried_state(content: bytes) -> bool:
         ours.settimeout(5)
         theirs.sendall(content[: 1 << 16])
         theirs.shutdown(socket.SHUT_WR)
-        found = client.RunningPipeline("k", 1, client._shown(ours))
+        found = client.RunningPipeline("k", 1, client._read_state(ours))
     looks, real = machine_commands.Pipelines(), client.running_pipelines
     try:
         client.running_pipelines = lambda: (found,)  # type: ignore[assignment]

@@ -100,7 +100,7 @@ def test_forty_boards_are_forty_lines_and_the_worst_come_first(pages: str, monke
     assert [badness for badness, _ in shown_of.values()] == sorted(badness for badness, _ in shown_of.values())
     assert {name: why for name, (_, why) in shown_of.items() if name[1:2] != "b"} == {
         "/silent": shown_of["/silent"][1],
-        "/refuses": "Unauthorized",
+        "/refuses": "EDGERT_TOKEN is not set",
         "/noise": shown_of["/noise"][1],
         "/list": "does not answer like a pipeline of edgert",
         "/odd": "does not answer like a pipeline of edgert",

@@ -21,7 +21,7 @@ from edgert import limits
 from edgert.control import client, control_socket
 from edgert.control.client import find_socket, send_request
 from edgert.control.control_socket import ControlSocket
-from edgert.control.request import VERBS, Request, Verb, refusal, request_of
+from edgert.control.request import VERBS, Request, Verb, parse_request, refusal
 from edgert.errors import ConfigError, DeviceError, EdgertError, StageError
 from tests.helpers.growth import Holds
 from tests.helpers.waiting import wait_until
@@ -132,12 +132,12 @@ def test_runs_of_one_name_have_sockets_of_their_own_and_a_killed_one_is_replaced
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"\n", "this line is no request"),
-        (b"[1]\n", "this line is no request"),
-        (b'{"verb": 1}\n', "this line is no request"),
-        (b'{"verb": "set", "words": "x"}\n', "this line is no request"),
-        (b"[" * 60_000 + b"\n", "this line is no request"),
-        (b"\xff\xfe\n", "this line is no request"),
+        (b"\n", "this line is not a request"),
+        (b"[1]\n", "this line is not a request"),
+        (b'{"verb": 1}\n', "this line is not a request"),
+        (b'{"verb": "set", "words": "x"}\n', "this line is not a request"),
+        (b"[" * 60_000 + b"\n", "this line is not a request"),
+        (b"\xff\xfe\n", "this line is not a request"),
         (rb'{"verb": "set", "words": ["a=\ud800"]}' + b"\n", "set takes text"),
         (rb'{"verb": "add", "words": ["gate", "\ud800.mp4"]}' + b"\n", "add takes text"),
         (rb'{"verb": "apply", "words": ["a: \udcff"]}' + b"\n", "apply takes text"),
@@ -160,7 +160,7 @@ def test_half_a_line_that_never_ends_is_refused_in_time_and_holds_up_no_one(path
         assert send_request(path, SHOW)["verb"] == "show"
         assert time.monotonic() - began < limits.CONTROL_LINE_S
         for answer in answers:
-            assert answer.result()["error"]["what"] == "the request did not end"
+            assert answer.result()["error"]["what"] == "the request is not complete"
     assert time.monotonic() - began < limits.CONTROL_LINE_S + 5
 
 
@@ -231,7 +231,7 @@ def test_where_there_can_be_no_socket_that_is_an_error(
     with pytest.raises(DeviceError):
         ControlSocket("belt", echo).open()
     if wrong != "long":
-        with pytest.raises(DeviceError, match="no folder for sockets"):
+        with pytest.raises(DeviceError, match="cannot hold sockets"):
             find_socket(None)
 
 
@@ -310,7 +310,7 @@ def test_the_options_of_a_verb_are_parsed_in_one_place(monkeypatch: pytest.Monke
     monkeypatch.setitem(VERBS, "swap", Verb("MODEL PATH", {"shadow": int, "min-agreement": float}))
     request = Request.of("swap", ["parts", "--shadow", "500", "new.onnx", "--min-agreement=0.97"])
     assert request == Request("swap", ("parts", "new.onnx"), {"shadow": "500", "min-agreement": "0.97"})
-    assert request.values() == {"shadow": 500, "min_agreement": 0.97} and request_of(request.line()) == request
+    assert request.values() == {"shadow": 500, "min_agreement": 0.97} and parse_request(request.line()) == request
     for tokens, words in (
         (["parts", "new.onnx", "--shdow", "5"], "did you mean 'shadow'"),
         (["parts", "new.onnx", "--shadow", "many"], "cannot use 'many'"),
@@ -322,6 +322,6 @@ def test_the_options_of_a_verb_are_parsed_in_one_place(monkeypatch: pytest.Monke
 
 
 def test_requests_and_refusals_keep_their_words() -> None:
-    assert request_of(b'{"verb": "add", "words": ["a", "rtsp://x"]}') == Request("add", ("a", "rtsp://x"))
+    assert parse_request(b'{"verb": "add", "words": ["a", "rtsp://x"]}') == Request("add", ("a", "rtsp://x"))
     error = refusal(ConfigError("what", why="why", fix="fix"))["error"]
     assert (error["class"], error["what"], error["why"], error["fix"]) == ("ConfigError", "what", "why", "fix")

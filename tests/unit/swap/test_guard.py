@@ -144,14 +144,14 @@ def test_after_it_is_settled_one_model_is_left(kind: type[Plain], goes_back: boo
 @pytest.mark.parametrize("kind", [Plain, Batching])
 def test_impossible_boxes_are_a_fault(kind: type[Plain]) -> None:
     counts = iter([0] * 7 + list(range(1, 100)))
-    assert "o" in worked(run(pair(kind, odd=lambda: next(counts)), 12))
+    assert "o" in worked(run(pair(kind, count_impossible=lambda: next(counts)), 12))
 
 
 @pytest.mark.parametrize("kind", [Plain, Batching])
 def test_runs_that_take_too_long_are_a_fault(kind: type[Plain]) -> None:
     guard = pair(kind, allowed_s=0.0)
     out = worked(run(guard, 40))
-    assert out.startswith("n" * 29) and out.endswith("o") and "0 ms are there" in guard.reason
+    assert out.startswith("n" * 29) and out.endswith("o") and "may take 0 ms" in guard.reason
 
 
 def test_an_old_model_that_fails_too_raises_and_holds_nothing() -> None:

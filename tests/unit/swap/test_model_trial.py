@@ -9,12 +9,12 @@ import pytest
 
 from edgert.errors import BuildError
 from edgert.swap import model_trial
-from edgert.swap.model_trial import tried
+from edgert.swap.model_trial import measure_memory
 from tests.helpers.bad_models import BAD, GOOD, OPERATORS, written
 
 
 def trial(path: Path, ops: tuple[Path, ...] = (), room_bytes: int = 0) -> int | None:
-    return tried(path, {}, ops, room_bytes, threading.Event())
+    return measure_memory(path, {}, ops, room_bytes, threading.Event())
 
 
 @pytest.fixture
@@ -59,4 +59,10 @@ def test_what_hangs_is_ended(tmp_path: Path, ops: tuple[Path, ...], monkeypatch:
 def test_a_trial_can_be_canceled() -> None:
     cancel = threading.Event()
     cancel.set()
-    assert tried(GOOD, {}, (), 0, cancel) is None
+    assert measure_memory(GOOD, {}, (), 0, cancel) is None
+
+
+@pytest.mark.slow
+def test_operators_may_print_more_than_a_pipe_holds(tmp_path: Path) -> None:
+    (tmp_path / "loud_ops.py").write_text("print('x' * 200_000)\n")
+    assert trial(GOOD, (tmp_path / "loud_ops.py",)) is not None

@@ -8,7 +8,7 @@ import pytest
 from edgert.errors import ConfigError
 from edgert.runtime import Classification, Crops, Detections, Embedding, Segmentation
 from edgert.swap.shadow import agreement_of
-from edgert.swap.verdict import SHARE, Terms, allowed_s, bound_of, cannot_agree, has_turn, why_refused
+from edgert.swap.verdict import SHADOW_SHARE, Terms, agreement_bound, allowed_s, cannot_agree, has_turn, why_refused
 
 TERMS = Terms(500, 0.97, 600.0)
 
@@ -23,7 +23,7 @@ def similar(count: int, mean: float, seed: int, memory: float = 0.9) -> list[flo
 
 
 def test_the_bound_lies_below_the_truth_as_often_as_it_says() -> None:
-    held = [bound_of(similar(500, 0.9, seed)).low <= 0.9 for seed in range(200)]
+    held = [agreement_bound(similar(500, 0.9, seed)).low <= 0.9 for seed in range(200)]
     assert 0.91 <= np.mean(held) <= 0.97
     # One that takes frames for independent says so far less often.
     naive = [(values := similar(500, 0.9, seed)) and np.mean(values) - 1.65 * np.std(values) / 500**0.5 <= 0.9
@@ -32,13 +32,13 @@ def test_the_bound_lies_below_the_truth_as_often_as_it_says() -> None:
 
 
 def test_few_frames_are_sure_of_nothing() -> None:
-    assert bound_of([]).mean == bound_of([]).low == bound_of([1.0] * 19).low == 0.0
-    assert bound_of([1.0] * 20).low == 1.0
+    assert agreement_bound([]).mean == agreement_bound([]).low == agreement_bound([1.0] * 19).low == 0.0
+    assert agreement_bound([1.0] * 20).low == 1.0
 
 
 def test_a_model_takes_over_only_where_it_surely_agrees() -> None:
     assert why_refused([0.99, 1.0] * 250, TERMS) == ""
-    assert "0.950, and 0.97 is asked for" in why_refused([0.95] * 500, TERMS)
+    assert "0.950, but 0.97 is required" in why_refused([0.95] * 500, TERMS)
     doubtful = [1.0] * 460 + [0.7] * 40
     assert "but surely only" in why_refused(doubtful, TERMS)
 
@@ -68,7 +68,7 @@ def test_the_shadow_takes_its_share_at_most(run_s: float) -> None:
     for frame in range(3000):
         if has_turn(spent_s, frame / 30):
             spent_s, looks = spent_s + run_s, looks + 1
-    assert spent_s <= SHARE * 100 + run_s and looks >= min(SHARE * 100 / run_s, 3000) - 1
+    assert spent_s <= SHADOW_SHARE * 100 + run_s and looks >= min(SHADOW_SHARE * 100 / run_s, 3000) - 1
 
 
 def boxes(*corners: tuple[float, ...]) -> Detections:
