@@ -11,7 +11,7 @@ from edgert.engine import build_engine, one_image
 from edgert.errors import CONTROL, ConfigError, nearest
 from edgert.evaluation.evaluate_model import runner
 from edgert.graph import load
-from edgert.stages.decode.decoder import of_one_image
+from edgert.stages.decode.decoder import image_outputs
 from edgert.stages.decode.kinds import fitting_decoder
 from edgert.stages.gallery import Gallery
 
@@ -71,7 +71,7 @@ def enroll(
         for feed, index in [(one, index) for one in feeds for index in range(len(one))]:
             tensor, geometry = feed.image(index)
             outputs = list(run({feed.input_name: tensor}).values())
-            vector = decoder(of_one_image(outputs, engine.batched, 0), geometry).vector
+            vector = decoder(image_outputs(outputs, engine.batched, 0), geometry).vector
             added.append((vector, Enrolled(feed.name(index), *found.match(vector))))
     for vector, _ in added:
         found.add(name, vector)

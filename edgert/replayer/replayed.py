@@ -242,12 +242,8 @@ def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[
         if "source" in stage:
             kept = {key: stage[key] for key in _SOURCE_KEYS if key in stage}
             live = bool(head["sources"].get(name, True))
-            own = {
-                "source": f"recording:{recording.filled.absolute()}",
-                "options": {"stream": name},
-                "realtime": live,
-            }
-            made["stages"][name] = {**kept, **own}
+            source = f"recording:{recording.filled.absolute()}"
+            made["stages"][name] = {**kept, "source": source, "options": {"stream": name}, "realtime": live}
         elif name == head["sink"]:
             made["stages"][name] = {"sink": "null", "from": _listed(stage)}
         elif "sink" not in stage:

@@ -15,7 +15,7 @@ from edgert.policy import Batcher
 from edgert.runtime import Crops, Detections, Frame, Record, Result, Stage
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry, crop_boxes, upright
-from edgert.stages.decode.decoder import Decoder, of_one_image
+from edgert.stages.decode.decoder import Decoder, image_outputs
 from edgert.stages.preprocess import Preprocessor
 from edgert.tracing import HERE
 
@@ -97,7 +97,7 @@ class HostInference:
         if ring is not None:
             began_ns = ring.part("engine", began_ns)
         records = [
-            self._decoder(of_one_image(outputs, self._batched, row), geometry)
+            self._decoder(image_outputs(outputs, self._batched, row), geometry)
             for row, geometry in enumerate(geometries)
         ]
         if ring is not None:
@@ -409,7 +409,7 @@ class LastSegment(InferSegment):
         if not isinstance(handover, Handover):
             return result
         self._chain.run(self._number, handover.slot)
-        outputs = of_one_image(self._chain.outputs(handover.slot), self._batched, 0)
+        outputs = image_outputs(self._chain.outputs(handover.slot), self._batched, 0)
         return result.with_output(self.name, self._decoder(outputs, handover.geometry))
 
 

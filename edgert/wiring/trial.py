@@ -18,7 +18,7 @@ from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import Array, CheckedDecoder, Size
 from edgert.stages.decode.guess import Guess, guess, network_size, own_decoder
 from edgert.stages.decode.instances import YoloV8Seg
-from edgert.stages.decode.kinds import Beside, checked_decoder, decoder_for
+from edgert.stages.decode.kinds import SubsetDecoder, checked_decoder, decoder_for
 from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8
 from edgert.stages.preprocess import Placement, Preprocessor, Resampler, place
@@ -185,8 +185,8 @@ def _box_reader(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Se
         decoder = make_checked_decoder(plain, (), engine, network)
     except EdgertError:  # it reads other outputs
         return None
-    places = decoder.places if isinstance(decoder, Beside) else tuple(range(len(engine.outputs)))
-    reads = decoder.decoder if isinstance(decoder, Beside) else decoder
+    places = decoder.places if isinstance(decoder, SubsetDecoder) else tuple(range(len(engine.outputs)))
+    reads = decoder.decoder if isinstance(decoder, SubsetDecoder) else decoder
     head = YoloV8() if isinstance(reads, YoloPose) else getattr(reads, "head", None)
     if not isinstance(head, YoloV8 | YoloV5 | YoloV8Obb | YoloV8Seg | Decoded):
         return None

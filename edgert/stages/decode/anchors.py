@@ -1,4 +1,4 @@
-"""Detectors whose boxes are still relative to the cells of their maps: raw heads of YOLOv5 and v7, DetectNet_v2."""
+"""Detectors whose boxes are relative to the cells of their maps: raw heads of YOLOv5 and v7, DetectNet_v2."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,10 +38,11 @@ class YoloRaw(RowHead):
     s(objectness) * s(class).
 
     Attributes:
-        anchors: whose width and height of each anchor, in network pixels.
-        sizes: custom anchors instead: for each map, the largest first, width and height of each anchor.
-        activation: ``none`` where the graph has the sigmoid; ``auto``, where the graph does not show it, tests whether
-            every objectness lies in 0-1.
+        anchors: model family whose anchors are used.
+        sizes: custom anchors instead: for each map, the largest first, width and height of each anchor in network
+            pixels.
+        activation: ``none`` if the graph has the sigmoid; ``auto``, if the graph does not show it, tests whether every
+            objectness lies in 0-1.
         formula: ``exp`` for YOLOv3 and v4 of Darknet: center = (s(xy) + cell) * stride, size = exp(wh) * anchor.
     """
 
@@ -54,7 +55,7 @@ class YoloRaw(RowHead):
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for maps of several strides with three anchors each."""
-        levels = _levels(signature.shapes, 3)
+        levels = _find_levels(signature.shapes, 3)
         if signature.network and levels and 8 in [signature.stride(*size) for size in levels.sizes]:
             classes = levels.numbers - 5
             yield Fit(f"{len(levels.sizes)} maps with 3 × (5 + {classes}) numbers for every cell", 3, classes)
@@ -63,7 +64,7 @@ class YoloRaw(RowHead):
         return self._levels(shapes, network).numbers - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.read`; ``auto`` asks all objectness first."""
+        """See :meth:`RowHead.read`; ``auto`` reads all objectness first."""
         if self.activation != "auto":
             return super(YoloRaw, self).read(outputs, network, score)
         levels = self.levels(shapes_of(outputs), network, score)
@@ -72,11 +73,11 @@ class YoloRaw(RowHead):
         return replace(self, activation="none" if 0 <= low <= high <= 1 else "sigmoid").read(outputs, network, score)
 
     def why_all_rows(self, shapes: Shapes, network: Size) -> str:
-        why = "activation: auto asks all objectness; options: {activation: sigmoid} or none does not"
+        why = "activation: auto reads all objectness; options: {activation: sigmoid} or none does not"
         return why if self.activation == "auto" else ""
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`; objectness bounds the score. One for every anchor, the largest map's first."""
+        """See :meth:`RowHead.levels`: one per anchor, the largest map's first. Objectness bounds the score."""
         layout, anchors = self._levels(shapes, network), len(self._table[0]) // 2
         floor = logit(score) if self.activation == "sigmoid" else score
         found = []
@@ -102,7 +103,7 @@ class YoloRaw(RowHead):
         return Candidates(corners(rows[keep, :2], rows[keep, 2:4]), scores, classes)
 
     def _boxes(self, raw: F32, places: F32, pitch: F32, anchor: F32) -> F32:
-        """Return (M, 5 + C) past their sigmoid, with center and size in network pixels."""
+        """Return (M, 5 + C) rows after the sigmoid, with center and size in network pixels."""
         rows = raw if self.activation == "none" else _sigmoid(raw)
         if self.formula == "square":
             centers, sizes = rows[:, :2] * 2 - np.float32(0.5), (rows[:, 2:4] * 2) ** 2
@@ -112,7 +113,7 @@ class YoloRaw(RowHead):
 
     def _levels(self, shapes: Shapes, network: Size) -> "_Levels":
         table = self._table
-        levels = _levels(shapes, len(table[0]) // 2)
+        levels = _find_levels(shapes, len(table[0]) // 2)
         if levels is None or len(levels.sizes) != len(table):
             reads = f"{len(table)} maps [{len(table[0]) // 2}, h, w, 5 + classes], one for every row of anchors"
             raise wrong_shapes("detect: yolo-raw", reads, shapes, network)
@@ -124,9 +125,12 @@ class YoloRaw(RowHead):
 
 
 class _Levels(NamedTuple):
-    """The layout of maps, their heights and widths, and the numbers per anchor.
+    """Layout of the maps.
 
-    ``apart`` is [A, h, w, numbers], ``first`` [A * numbers, h, w], ``last`` [h, w, A * numbers].
+    Attributes:
+        layout: ``apart`` for [A, h, w, numbers], ``first`` for [A * numbers, h, w], ``last`` for [h, w, A * numbers].
+        sizes: (height, width) of each map.
+        numbers: numbers per anchor.
     """
 
     layout: str
@@ -135,11 +139,11 @@ class _Levels(NamedTuple):
 
     @property
     def order(self) -> Sequence[int]:
-        """Of the maps, the largest first."""
+        """Indices of the maps, the largest first."""
         return sorted(range(len(self.sizes)), key=lambda index: -math.prod(self.sizes[index]))
 
     def numbers_of(self, index: int, anchor: int, cells: int, anchors: int) -> Numbers:
-        """Return where the numbers of one anchor in one map are."""
+        """Return the numbers of one anchor in one map."""
         count = self.numbers
         if self.layout == "first":
             return Numbers(index, count, 1, cells, anchor * count * cells)
@@ -148,8 +152,8 @@ class _Levels(NamedTuple):
         return Numbers(index, count, anchors * count, 1, anchor * count)
 
 
-def _levels(shapes: Shapes, anchors: int) -> _Levels | None:
-    """Return the first layout in which all maps have the same depth, and no two the same size."""
+def _find_levels(shapes: Shapes, anchors: int) -> _Levels | None:
+    """Return the first layout in which all maps have the same depth and no two have the same size; None without one."""
     for layout, rank, (down, across, deep) in _LAYOUTS:
         if any(len(shape) != rank or (rank == 4 and shape[0] != anchors) for shape in shapes):
             continue
@@ -177,15 +181,15 @@ def _sigmoid(values: F32) -> F32:
 
 @dataclass(frozen=True, slots=True)
 class DetectNet(RowHead):
-    """Coverage [C, h, w], past its sigmoid, and sides [4 * C, h, w], in either order.
+    """Coverage [C, h, w], after its sigmoid, and sides [4 * C, h, w], in either order.
 
     A cell has for each class x1 = x - norm * left, y1 = y - norm * top, x2 = x + norm * right, y2 = y + norm * bottom.
-    Here x = column * stride + offset, y alike; the score is the coverage. As in DetectNet, a side of a box includes
-    both its end pixels when overlap is measured.
+    Here x = column * stride + offset, and y accordingly; the score is the coverage. As in DetectNet, a side of a box
+    includes both its end pixels when overlap is measured.
 
     Attributes:
-        norm: network pixels of a side of 1.
-        offset: of a cell's place, network pixels.
+        norm: network pixels per unit of a side.
+        offset: offset of a cell's position, network pixels.
     """
 
     norm: float = 35.0
@@ -236,7 +240,7 @@ class DetectNet(RowHead):
 
 
 def _coverage(shapes: Shapes) -> int | None:
-    """Return the index of the coverage among two maps; None where they are no such pair."""
+    """Return the index of the coverage among two maps; None for other outputs."""
     if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes) or shapes[0][1:] != shapes[1][1:]:
         return None
     counts = shapes[0][0], shapes[1][0]

@@ -1,4 +1,4 @@
-"""One row of numbers for the whole image: a class, or a vector to compare with others."""
+"""Outputs of one row of numbers per image: scores of classes, or a vector to compare with others."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,19 +18,20 @@ from edgert.stages.gallery import gallery_at
 
 _USUAL = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 2048)
 _NAMES = ("embed", "feat", "descriptor", "pooler_output", "hidden_state")
-"""Parts of names that exporters give to embeddings."""
+"""Words in the names that exporters give to embeddings."""
 _LEAST_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """The first output as one vector, copied; with ``l2``, scaled to length 1 (a vector of zeros stays so).
+    """The first output as one vector, copied; with ``l2``, scaled to length 1 (a vector of zeros is unchanged).
 
     Of a transformer's hidden state [tokens, length] it is the first token, which describes the image in ViT and DINOv2.
 
     Attributes:
-        match: the file of a gallery whose most similar vector names it.
-        threshold: least similarity to be named.
+        embed: normalization of the vector.
+        match: file of a gallery whose most similar vector gives the name; None without one.
+        threshold: lowest similarity for a name.
     """
 
     embed: Literal["l2", "none"] = "l2"
@@ -45,12 +46,12 @@ class Embed:
         if length is not None and is_named and _LEAST_WIDTH <= length <= 4096:
             yield Fit(f"{length} numbers, named as those of an embedding", 4)
         elif _is_tokens((tokens, width)) and "hidden_state" in signature.names:
-            yield Fit(f"[{tokens}, {width}] is a hidden state, whose first token stands for the image", 5)
+            yield Fit(f"[{tokens}, {width}] is a hidden state, whose first token describes the image", 5)
         elif length is not None:
             yield Fit(f"{length} numbers, a usual length of an embedding", 3 if length in _USUAL else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless the first output is one row of numbers, ConfigError for a gallery of others."""
+        """Raise ModelError unless the first output is one row of numbers, ConfigError for another gallery."""
         if not shapes or not _is_row(shapes[0]):
             raise wrong_shapes(f"embed: {self.embed}", "one output [length] or [tokens, length]", shapes, network)
         if self.match is not None:
@@ -81,7 +82,7 @@ def _is_tokens(shape: tuple[int, ...]) -> bool:
 
 
 _SUM_TOLERANCE = 0.02
-"""Largest distance of a sum of probabilities from 1: a thousand of them rounded to fp16 or INT8."""
+"""Largest distance of a sum of probabilities from 1, after a thousand of them were rounded to fp16 or INT8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,9 @@ class Classify:
     A single number is the probability of the only class: as it is between 0 and 1, else past a sigmoid.
 
     Attributes:
-        classify: whether the network ends in its softmax; ``auto`` looks whether the numbers are a distribution.
-        top: how many classes to report.
+        classify: whether the network includes its softmax; ``auto`` tests whether the numbers are a distribution.
+        top: number of classes to report.
+        labels: names of the classes.
     """
 
     classify: Literal["auto", "softmax", "logits"] = "auto"
@@ -112,7 +114,7 @@ class Classify:
         _check_row(f"classify: {self.classify}", shapes, network, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
-        """Return the ``top`` best classes, or all when there are fewer; none whose probability is NaN."""
+        """Return the ``top`` best classes, or all if there are fewer, without those whose probability is NaN."""
         self.check(shapes_of(outputs), geometry.network)
         values = as_f32(outputs[0]).reshape(-1)
         is_final = self.classify == "softmax"
@@ -132,12 +134,13 @@ class Classify:
 
 @dataclass(frozen=True, slots=True)
 class MultiLabel:
-    """The first output as one probability for each class, which do not exclude each other.
+    """The first output as one probability per class; several classes may apply.
 
     Attributes:
-        top: the most classes to report.
-        score: lowest probability of those.
-        activation: ``sigmoid`` where the network leaves it out; ``auto`` looks whether all numbers lie in 0–1.
+        top: maximum number of classes to report.
+        score: lowest probability of a reported class.
+        activation: ``sigmoid`` if the network does not include it; ``auto`` tests whether all numbers lie in 0–1.
+        labels: names of the classes.
     """
 
     top: int = 5
@@ -156,7 +159,7 @@ class MultiLabel:
         _check_row("classify: multilabel", shapes, network, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
-        """Return the classes that reach the score, best first; perhaps none."""
+        """Return the classes that reach the score, best first."""
         self.check(shapes_of(outputs), geometry.network)
         values = as_f32(outputs[0]).reshape(-1)
         is_final = self.activation == "none"
@@ -170,11 +173,11 @@ class MultiLabel:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Several outputs, each a row of numbers that is classified on its own, or a single number as it is.
+    """Several outputs, each of them a row of class scores, or a single number that is reported unchanged.
 
     Attributes:
-        top: how many classes of a head to report.
-        heads: names of the heads, in the order of the model's outputs, each with its labels; none for a number.
+        top: number of classes to report per head.
+        heads: name → labels of each head, in the order of the model's outputs; no labels for a single number.
     """
 
     top: int = 1
@@ -185,7 +188,7 @@ class Heads:
         """Yield a fit for several rows of numbers, not all of one."""
         counts = [math.prod(shape) for shape in signature.shapes if sum(size != 1 for size in shape) <= 1]
         if 1 < len(counts) == len(signature.shapes) and 0 not in counts and max(counts) > 1:
-            yield Fit(f"{len(counts)} rows of numbers, a head each", 3)
+            yield Fit(f"{len(counts)} rows of numbers, one per head", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless all outputs are rows of numbers, ConfigError where ``heads`` do not match them."""
@@ -198,7 +201,7 @@ class Heads:
             check_labels(math.prod(shape), labels, f"head {name!r}")
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Attributes:
-        """Return the heads by their names, or by their numbers from 0 where these are not given."""
+        """Return the heads by name, or by number from 0 if they have no names."""
         self.check(shapes_of(outputs), geometry.network)
         named = self.heads or {str(number): () for number in range(len(outputs))}
         found: dict[str, Classification | float] = {}

@@ -1,4 +1,4 @@
-"""Networks that need no decoding of cells: boxes, scores and classes come out final, or as one row per query."""
+"""Detectors without cells to decode: boxes, scores and classes are final, or one row per query or prior."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -29,9 +29,9 @@ class Decoded(Head):
     both rows of numbers are floats, classes come first, as in TensorFlow's.
 
     Attributes:
-        boxes: in network pixels, or relative to the network's width and height.
-        order: of the four numbers of a box; TensorFlow writes yxyx, Ultralytics' RT-DETR center x, y, width, height.
-        background: ``first`` when class 0 means nothing and labels start at class 1, as in torchvision.
+        boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
+        order: order of a box's four numbers; TensorFlow writes yxyx, Ultralytics' RT-DETR center x, y, width, height.
+        background: ``first`` if class 0 is the background and labels start at class 1, as in torchvision.
     """
 
     uncertain: ClassVar[tuple[str, ...]] = ("boxes", "order")
@@ -50,13 +50,13 @@ class Decoded(Head):
             yield Fit("[N, 4] and twice [N] are final boxes, scores and classes", 3)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> None:
-        """Return None: shapes do not show it. Raises ModelError for other outputs than the three layouts."""
+        """Return None, because shapes do not show it. Raises ModelError for outputs in none of the three layouts."""
         known = decoder.is_rows_of_six(shapes) or _is_numbered(shapes) or decoder.roles_of(shapes) is not None
         if not known:
             raise wrong_shapes("detect: yolov10", READS, shapes, network)
 
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
-        """Return the boxes. Rows beyond a count are padding and left out."""
+        """Return the boxes. Rows beyond a count are padding."""
         shapes = decoder.shapes_of(outputs)
         self.class_count(shapes, network)
         roles = decoder.roles_of(shapes)
@@ -95,20 +95,20 @@ def _in_pixels(boxes: decoder.F32, network: decoder.Size, unit: str, order: str)
     return boxes * np.array(network * 2, np.float32) if unit == "relative" else boxes
 
 
-# SSD with its priors applied in the graph: scores and boxes side by side (ultraface, exported MobileNet-SSDs).
+# SSD with its priors applied in the graph: separate scores and boxes (ultraface, exported MobileNet-SSDs).
 
 
 @dataclass(frozen=True, slots=True)
 class Ssd(RowHead):
-    """Scores [N, C], past their softmax or sigmoid, and boxes [N, 4], in either order.
+    """Scores [N, C], after their softmax or sigmoid, and boxes [N, 4], in either order.
 
-    A prior is reported once for every class that scores enough, as in Liu et al., "SSD: Single Shot MultiBox
+    A prior is reported once for every class that reaches the score, as in Liu et al., "SSD: Single Shot MultiBox
     Detector", 2016, §2.
 
     Attributes:
-        background: ``first`` when column 0 of the scores means nothing and labels start at column 1.
-        boxes: relative to the network's width and height, or in network pixels.
-        order: of the four numbers of a box; TensorFlow writes yxyx.
+        background: ``first`` if column 0 of the scores is the background and labels start at column 1.
+        boxes: unit of the boxes: fractions of the network's width and height, or network pixels.
+        order: order of a box's four numbers; TensorFlow writes yxyx.
     """
 
     uncertain: ClassVar[tuple[str, ...]] = ("background", "boxes", "order")
@@ -153,12 +153,12 @@ class Ssd(RowHead):
 
 # YOLO-NAS and DAMO-YOLO, exported without NMS. Layout: documentation/source/models/QuickstartYoloNas and
 # ``pp_yolo_e/post_prediction_callback.py`` of github.com/Deci-AI/super-gradients: boxes [8400, 4] and scores [8400, 80]
-# for COCO at 640, past their sigmoid; every class that scores enough counts.
+# for COCO at 640, after their sigmoid; every class that reaches the score counts.
 
 
 @dataclass(frozen=True, slots=True)
 class YoloNas(Ssd):
-    """Scores [S, C], past their sigmoid, and boxes [S, 4] in network pixels, in either order."""
+    """Scores [S, C], after their sigmoid, and boxes [S, 4] in network pixels, in either order."""
 
     uncertain: ClassVar[tuple[str, ...]] = ()
     name: ClassVar[str] = "yolo-nas"
@@ -175,8 +175,8 @@ class YoloNas(Ssd):
 
 
 # PP-YOLOE and other models of PaddleDetection. Layouts: ``ppdet/modeling/heads/ppyoloe_head.py`` (post_process) and
-# ``layers.py`` (MultiClassNMS) of github.com/PaddlePaddle/PaddleDetection. Their second input, ``scale_factor``, is 1
-# where boxes are to be network pixels.
+# ``layers.py`` (MultiClassNMS) of github.com/PaddlePaddle/PaddleDetection. With 1 for their second input,
+# ``scale_factor``, boxes are in network pixels.
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class PpYoloe(RowHead):
         return shapes[0][1] - 4
 
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
-        """Return the boxes, one for every class that scores enough. Rows beyond a count are padding and left out."""
+        """Return the boxes, one for every class that reaches the score. Rows beyond a count are padding."""
         shapes = decoder.shapes_of(outputs)
         if self.class_count(shapes, network) is None:
             table, *counts = sorted(outputs, key=lambda output: -output.ndim)
@@ -252,7 +252,7 @@ def _is_counted(shapes: decoder.Shapes) -> bool:
 
 
 def _boxes_and_columns(shapes: decoder.Shapes) -> tuple[int, int] | None:
-    """Return indices of boxes [N, 4] and scores [C, N], in either order; None when they are no such pair."""
+    """Return the indices of boxes [N, 4] and scores [C, N], in either order; None for other outputs."""
     if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes):
         return None
     for boxes in (0, 1):
@@ -261,7 +261,7 @@ def _boxes_and_columns(shapes: decoder.Shapes) -> tuple[int, int] | None:
     return None
 
 
-# DETR and its kin (RT-DETR, D-FINE, RF-DETR): a fixed number of queries, each at most one object, no suppression.
+# DETR and related models (RT-DETR, D-FINE, RF-DETR): a fixed number of queries, each at most one object, no NMS.
 #
 # Layouts: Carion et al., "End-to-End Object Detection with Transformers", 2020 (softmax over classes and "no object",
 # which is last); Zhao et al., "DETRs Beat YOLOs on Real-time Object Detection", 2023, and github.com/lyuwenyu/RT-DETR,
@@ -269,11 +269,11 @@ def _boxes_and_columns(shapes: decoder.Shapes) -> tuple[int, int] | None:
 # output, scores past their sigmoid).
 
 Activation = Literal["auto", "sigmoid", "softmax", "none"]
-Choice = Callable[[decoder.F32, float], tuple[Index, decoder.F32, I32]]
-
+ClassChoice = Callable[[decoder.F32, float], tuple[Index, decoder.F32, I32]]
+"""Function from scores and the lowest score to rows, scores and classes, such as :func:`best_class`."""
 
 _ROUNDED = 1e-4
-"""More than the error of a float32 softmax: rows at its floor are computed again."""
+"""Bound above the error of a float32 softmax; rows this far below the score are computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +283,10 @@ class Detr(RowHead):
     Boxes are center x, y, width, height relative to the network's; decoded ones x1, y1, x2, y2 in network pixels.
 
     Attributes:
-        activation: what makes scores of the class numbers. ``softmax`` takes the last column for "no object". ``auto``,
-            where the model's graph does not show it: none when all lie in 0-1, otherwise softmax with one column more
-            than labels, otherwise sigmoid.
-        label_count: how many labels the task has; set by the code that makes the decoder.
+        activation: function that turns logits into scores. With ``softmax`` the last column is "no object". ``auto``,
+            if the model's graph does not show it: none if all numbers lie in 0-1, else softmax with one column more
+            than labels, else sigmoid.
+        label_count: number of the task's labels; set by the code that creates the decoder.
     """
 
     uncertain: ClassVar[tuple[str, ...]] = ("activation",)
@@ -298,7 +298,7 @@ class Detr(RowHead):
         """Yield a fit for scores beside as many boxes, one per query; or for both in one table."""
         rows, columns = signature.table or (0, 0)
         count = signature.cells()
-        every = count, 3 * (count or 0)  # those of cells are no queries
+        every = count, 3 * (count or 0)  # as many rows as cells are not queries
         if (
             columns >= 5
             and 10 <= rows <= MOST_QUERIES
@@ -326,9 +326,9 @@ class Detr(RowHead):
         return columns - self._has_no_object(columns)
 
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
-        """Return the boxes. A query counts once for every class that scores enough, as in RT-DETR's own selection.
+        """Return the boxes, one for every class of a query that reaches the score, as in RT-DETR's own selection.
 
-        With softmax, or in one output, it counts only for its best class.
+        With softmax, or in one output, there is one per query, for its best class.
         """
         shapes = decoder.shapes_of(outputs)
         if self.class_count(shapes, network) is None:
@@ -343,7 +343,7 @@ class Detr(RowHead):
         if self.class_count(shapes, network) is None:
             return FINAL
         if self.activation == "auto":
-            return "activation: auto asks every number; options: {activation: sigmoid}, softmax or none does not"
+            return "activation: auto reads every number; options: {activation: sigmoid}, softmax or none does not"
         return ""
 
     def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
@@ -351,7 +351,7 @@ class Detr(RowHead):
         boxes, numbers = decoder.boxes_and_scores(shapes) or (0, 0)
         classes = columns(numbers, shapes[numbers], 4 if boxes == numbers else 0)
         rows, wanted = shapes[boxes][0], (classes, columns(boxes, shapes[boxes], 0, 4))
-        if self.activation == "softmax":  # of any two numbers, so of a class beside "no object", it says at least this
+        if self.activation == "softmax":  # a score's logit is at most the difference between its class and "no object"
             none = classes._replace(width=1, first=classes.first + classes.apart * (classes.width - 1))
             seen = classes._replace(width=classes.width - 1)
             return (Level(rows, ((seen, decoder.logit(score - _ROUNDED)),), wanted, none),)
@@ -360,7 +360,7 @@ class Detr(RowHead):
 
     def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
         numbers, boxes = found[0].parts
-        rows, scores, classes = self._scored(numbers, score, best_class if len(shapes) == 1 else every_class)
+        rows, scores, classes = self._score_queries(numbers, score, best_class if len(shapes) == 1 else every_class)
         query = found[0].rows[rows, None].astype(np.float32)
         placed = boxes[rows] * np.array(network * 2, np.float32)
         return Candidates(corners(placed[:, :2], placed[:, 2:]), scores, classes, query, False)
@@ -368,14 +368,15 @@ class Detr(RowHead):
     def _has_no_object(self, columns: int) -> bool:
         return self.activation == "softmax" or (self.activation == "auto" and columns == self.label_count + 1 > 1)
 
-    def _scored(self, numbers: decoder.F32, floor: float, choice: Choice) -> tuple[Index, decoder.F32, I32]:
-        # Numbers from 0 to 1 are scores already: logits of queries that saw nothing are far below zero.
+    def _score_queries(self, numbers: decoder.F32, floor: float, choice: ClassChoice) -> tuple[Index, decoder.F32, I32]:
+        """Return rows, scores and classes that reach ``floor``."""
+        # Numbers from 0 to 1 are already scores: logits of queries without an object are far below zero.
         in_unit = bool(numbers.size) and float(np.min(numbers)) >= 0 and float(np.max(numbers)) <= 1
         final = self.activation == "none" or (self.activation == "auto" and in_unit)
         if self._has_no_object(numbers.shape[1]):
             return best_class((numbers if final else decoder.softmax(numbers))[:, :-1], floor)
         if final:
             return choice(numbers, floor)
-        # Comparing logits saves the exponential of every number.
+        # Comparing logits avoids an exponential per number.
         rows, logits, classes = choice(numbers, decoder.logit(floor))
         return rows, np.reciprocal(np.exp(-logits) + 1), classes

@@ -1,4 +1,4 @@
-"""Shapes of a network's outputs, as a decoder sees them: without the batch dimension."""
+"""Protocol of decoders, and helpers for shapes of a network's outputs, without the batch dimension."""
 
 from __future__ import annotations
 
@@ -19,41 +19,39 @@ F32 = npt.NDArray[np.float32]
 
 
 class Decoder(Protocol):
-    """Reads what a network wrote."""
+    """Function that turns a network's outputs into a record."""
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
         """Decode one image.
 
         Args:
-            outputs: the network's outputs in its own order, without the batch dimension. They are views of bound
-                memory: a record must not keep them.
-            geometry: maps network pixels to source pixels.
+            outputs: network's outputs in its own order, without the batch dimension. They are views of bound memory: a
+                record must not keep them.
+            geometry: map from network pixels to source pixels.
 
         Raises:
             ModelError: the outputs do not have the shapes this decoder reads.
         """
-        ...
 
 
 class CheckedDecoder(Decoder, Protocol):
-    """A decoder that can check before the first image whether it fits a model."""
+    """Decoder that can check before the first image whether it fits a model."""
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Check the outputs' shapes before the first image.
 
         Args:
-            shapes: of the outputs without the batch dimension.
-            network: its (width, height).
+            shapes: output shapes without the batch dimension.
+            network: (width, height) of the network's input.
 
         Raises:
-            ModelError: the outputs are not what this decoder reads.
+            ModelError: this decoder cannot read the outputs.
             ConfigError: there are fewer labels than classes, or more.
         """
-        ...
 
 
-def of_one_image(outputs: Sequence[Array], batched: Sequence[bool], row: int) -> list[Array]:
-    """Return one image's part of every output; outputs without a batch dimension are returned unchanged."""
+def image_outputs(outputs: Sequence[Array], batched: Sequence[bool], row: int) -> list[Array]:
+    """Return one image's part of every output; outputs without a batch dimension are unchanged."""
     return [array[row] if has_batch else array for array, has_batch in zip(outputs, batched, strict=True)]
 
 
@@ -70,7 +68,7 @@ def logit(score: float) -> float:
 
 
 def as_f32(array: Array) -> F32:
-    """Return the array itself when it is float32, otherwise a float32 copy (fp16 heads)."""
+    """Return the array itself if it is float32, else a float32 copy (fp16 heads)."""
     return array.astype(np.float32, copy=False)
 
 
@@ -81,25 +79,25 @@ Size = tuple[int, int]
 
 def shapes_of(outputs: Sequence[Array]) -> Shapes:
     """Return the shapes of one image's outputs."""
-    # Of a list, as everywhere on a frame's way: tuples made of generators are left in CPython's free lists, 2000 of
-    # each length, since they begin longer than they end (tupleobject.c).
+    # Made from a list, as everywhere on the hot path: a tuple made from a generator shrinks at its end, and CPython
+    # keeps up to 2000 of each length in its free lists (tupleobject.c).
     return tuple([output.shape for output in outputs])
 
 
 def cells(network: Size, stride: int) -> int:
-    """Return the cells of a feature map of that stride; networks round sizes that do not divide up."""
+    """Return the number of cells of a feature map of this stride; networks round sizes up."""
     width, height = network
     return -(-width // stride) * -(-height // stride)
 
 
 def all_cells(network: Size, strides: Sequence[int]) -> int:
-    """Return the cells of all the feature maps of a pyramid."""
+    """Return the number of cells of all feature maps of a pyramid."""
     return sum(cells(network, stride) for stride in strides)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """The cells of a feature pyramid, row after row, level after level; read-only (S,) float32 each.
+    """Cells of a feature pyramid, row by row, level by level; read-only (S,) float32 arrays.
 
     Attributes:
         x, y: column and row of the cell in its level.
@@ -127,7 +125,13 @@ def grid_of(network: Size, strides: tuple[int, ...]) -> Grid:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which output is which when boxes, scores and classes come out final: indices into the outputs."""
+    """Indices of the outputs with final boxes, scores and classes.
+
+    Attributes:
+        boxes: index of the boxes.
+        rows: indices of the scores and classes, in the order of the outputs.
+        count: index of the number of valid rows; None without one.
+    """
 
     boxes: int
     rows: tuple[int, int]
@@ -140,7 +144,7 @@ def is_rows_of_six(shapes: Shapes) -> bool:
 
 
 def roles_of(shapes: Shapes) -> Roles | None:
-    """Return the roles of boxes [N, 4], twice [N] or [N, 1], and perhaps one count, in any order; else None."""
+    """Return the roles of boxes [N, 4], two of [N] or [N, 1], and perhaps a count, in any order; None for others."""
     boxes = [index for index, shape in enumerate(shapes) if len(shape) == 2 and shape[1] == 4]
     if len(shapes) not in (3, 4) or len(boxes) != 1:
         return None
@@ -153,7 +157,10 @@ def roles_of(shapes: Shapes) -> Roles | None:
 
 
 def boxes_and_scores(shapes: Shapes) -> tuple[int, int] | None:
-    """Return indices of boxes [N, 4] and scores [N, C], in either order; the second of two [N, 4] is the boxes."""
+    """Return the indices of boxes [N, 4] and scores [N, C], in either order; None for other outputs.
+
+    Of two outputs [N, 4], the second is the boxes.
+    """
     if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes) or shapes[0][0] != shapes[1][0]:
         return None
     if shapes[1][1] == 4:

@@ -1,4 +1,4 @@
-"""Outputs that are a number for every pixel: depth, another image, or how unusual what is seen is."""
+"""Outputs with a number per pixel: a depth map, another image, or an anomaly map."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from edgert.runtime.records import AnomalyMap, DepthMap, OutputImage
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
-from edgert.stages.decode.maps import map_layout, plane_size, unpadded
+from edgert.stages.decode.maps import crop_padding, map_layout, plane_size
 
 
 def covers(shape: tuple[int, ...], network: Size) -> bool:
@@ -32,15 +32,15 @@ class Depth:
     """One output [1, h, w], [h, w] or [h, w, 1].
 
     Attributes:
-        depth: ``metric`` in meters; ``inverse``, without a unit and greater where it is nearer, as MiDaS and Depth
-            Anything have it; ``relative``, greater where it is farther.
+        depth: ``metric`` in meters; ``inverse``, without a unit and greater for nearer points, as of MiDaS and Depth
+            Anything; ``relative``, greater for farther points.
     """
 
     depth: Literal["metric", "inverse", "relative"] = "inverse"
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for one channel over the image, better where a name says so."""
+        """Yield a fit for one channel over the image, with more weight if its name says so."""
         if signature.is_one_channel:
             is_named = any(word in signature.names for word in ("depth", "disp"))
             yield Fit("one channel over the image can be depth", 4 if is_named else 1)
@@ -53,7 +53,7 @@ class Depth:
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> DepthMap:
         """Return the depth map without padding."""
         self.check(shapes_of(outputs), geometry.network)
-        cut, region = unpadded(_plane(outputs[0]), geometry)
+        cut, region = crop_padding(_plane(outputs[0]), geometry)
         return DepthMap(cut.astype(np.float32), region, self.depth)
 
 
@@ -62,10 +62,10 @@ _SCALES = {"unit": (255.0, 0.0), "byte": (1.0, 0.0), "signed": (127.5, 127.5)}
 
 @dataclass(frozen=True, slots=True)
 class ImageToImage:
-    """One output [3, h, w], [h, w, 3], or of one channel, which is gray; of the input's size or any other.
+    """One output [3, h, w] or [h, w, 3], or of one channel for gray, of any size.
 
     Attributes:
-        image: what the numbers are: ``unit`` 0–1, ``byte`` 0–255, ``signed`` -1–1; what is beyond them is cut.
+        image: range of the numbers: ``unit`` 0–1, ``byte`` 0–255, ``signed`` -1–1. Others are clipped to it.
         color: order of the channels.
     """
 
@@ -92,9 +92,9 @@ class ImageToImage:
         self.check(shapes_of(outputs), geometry.network)
         values, (scale, offset) = as_f32(outputs[0]), _SCALES[self.image]
         layout = map_layout(values.shape, geometry.network)
-        cut, region = unpadded(values.transpose(1, 2, 0) if layout == "chw" else values, geometry)
+        cut, region = crop_padding(values.transpose(1, 2, 0) if layout == "chw" else values, geometry)
         planes = [cut] if cut.ndim == 2 else [cut[..., channel] for channel in range(cut.shape[2])]
-        # Saturating, rounding and converting are one pass.
+        # One pass clips, rounds and converts.
         bytes_ = [
             cv2.addWeighted(np.ascontiguousarray(plane), scale, plane, 0, offset, dtype=cv2.CV_8U) for plane in planes
         ]
@@ -105,13 +105,13 @@ class ImageToImage:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A map [1, h, w] of how unusual what is seen is, and perhaps one number for the whole image, in any order.
+    """Anomaly map [1, h, w], and perhaps one score for the image, in any order.
 
-    As Anomalib exports them (https://anomalib.readthedocs.io, ``pred_score`` and ``anomaly_map``, beside a label and a
-    mask of true and false, which are not read). Without a number, the map's highest is the image's.
+    Anomalib exports ``anomaly_map`` and ``pred_score`` (https://anomalib.readthedocs.io), with a label and a mask of
+    booleans, which are not read. Without a score, the highest value of the map is the image's.
 
     Attributes:
-        threshold: from which on the image is unusual.
+        threshold: score from which the image is anomalous.
     """
 
     threshold: float = 0.5
@@ -122,7 +122,7 @@ class Anomaly:
         is_named = "anomal" in signature.names or "pred_score" in signature.names
         found = None if signature.network is None else _map_and_score(signature.shapes, signature.network)
         if found is not None and (found[1] is not None or is_named):
-            yield Fit("a map over the image and a number for all of it", 3 + is_named)
+            yield Fit("a map over the image, and one number", 3 + is_named)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless one output is a map and the rest are maps or single numbers."""
@@ -132,18 +132,18 @@ class Anomaly:
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> AnomalyMap:
         """Return the anomaly map without padding."""
         self.check(shapes_of(outputs), geometry.network)
-        floats = [output for output in outputs if output.dtype.kind == "f"]  # labels and masks come as true or false
+        floats = [output for output in outputs if output.dtype.kind == "f"]  # labels and masks are booleans
         places = _map_and_score(shapes_of(floats), geometry.network)
         if places is None:
-            raise ModelError("the model's map is not of real numbers", why=f"it gives {outputs[0].dtype}")
-        cut, region = unpadded(_plane(floats[places[0]]), geometry)
+            raise ModelError("the model's anomaly map is not of floats", why=f"its type is {outputs[0].dtype}")
+        cut, region = crop_padding(_plane(floats[places[0]]), geometry)
         scores = cut.astype(np.float32)
         score = scores.max() if places[1] is None else floats[places[1]].reshape(-1)[0]
         return AnomalyMap(scores, region, float(score), self.threshold)
 
 
 def _map_and_score(shapes: Shapes, network: Size) -> tuple[int, int | None] | None:
-    """Return indices of the first map and the first single number; None without a map, or with anything else."""
+    """Return the indices of the first map and the first single number (or None); None for other outputs."""
     maps = [index for index, shape in enumerate(shapes) if covers(shape, network)]
     single = [index for index, shape in enumerate(shapes) if all(size == 1 for size in shape)]
     if not maps or len(maps) + len(single) != len(shapes):

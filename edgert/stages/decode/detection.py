@@ -1,4 +1,4 @@
-"""Boxes: what every detection decoder does around the part that differs from family to family."""
+"""Detection decoders: non-maximum suppression, scores and labels around a head that differs by family."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,30 +12,30 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, shapes_of
 from edgert.stages.decode.guess import Fit, OutputSignature, check_labels
 
-# Non-maximum suppression: of the boxes that overlap, the best one stays.
+# Non-maximum suppression.
 #
-# Not ``cv2.dnn.NMSBoxesBatched``: it keeps classes apart by shifting their boxes by the greatest coordinate, which
-# mixes them up where boxes reach below zero, as they do at the edge of an image. It is quicker for a few dozen
-# boxes, slower for many.
+# ``cv2.dnn.NMSBoxesBatched`` is not used: it separates classes by shifting boxes by the greatest coordinate. That mixes
+# classes where boxes have negative coordinates, as at the edge of an image. It is faster for a few dozen boxes, slower
+# for many.
 
 I32 = npt.NDArray[np.int32]
 Index = npt.NDArray[np.intp]
 Bool = npt.NDArray[np.bool_]
 
 Overlap = Callable[[F32, I32, Index, Index, float], Bool]
-"""A function (F, S) → whether two of one class overlap by more than a fraction."""
+"""Function of boxes, classes, F rows, S rows and a fraction, to (F, S): whether two of one class overlap by more."""
 
 CANDIDATES = 3000
-"""Most boxes per frame, best first; weaker ones matter only beyond any limit of objects."""
+"""Maximum number of boxes per frame, best first; weaker ones would only matter beyond any limit of objects."""
 _BLOCK = 256
 _STRONGER: Bool = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i comes before j
 
 
 def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, overlap: Overlap | None = None) -> Index:
-    """Return the rows that survive greedy suppression within their class, by falling score.
+    """Return the rows that survive greedy suppression within their class, best score first.
 
-    A box is removed when its intersection over union with a surviving better box of its class is above ``iou``. At
-    exactly ``iou`` both stay. Of equal scores the earlier row is better.
+    A box is removed if its intersection over union with a surviving better box of its class is above ``iou``. Of equal
+    scores the earlier row is better.
 
     The greedy answer is found for blocks of boxes at once. Rows overlapped by kept boxes are removed first. Among the
     rest, "not overlapped by a survivor" is repeated until nothing changes: as many rounds as the longest chain of
@@ -43,12 +43,12 @@ def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, over
     2021, shown there equal to greedy NMS. Blocks stop at ``limit``, as better boxes always come first.
 
     Args:
-        boxes: (N, 4) float32 x1, y1, x2, y2, in any one unit.
+        boxes: (N, 4) float32 x1, y1, x2, y2, in any unit.
         scores: (N,) float32.
         classes: (N,) int32.
         iou: highest intersection over union at which both stay.
-        limit: most rows to return.
-        overlap: test for other shapes than upright boxes; ``boxes`` are then (N, numbers) of these.
+        limit: maximum number of rows to return.
+        overlap: overlap test for other shapes than upright boxes; ``boxes`` are then (N, numbers) of these shapes.
 
     Returns:
         (K,) rows, K <= limit; at most the :data:`CANDIDATES` best rows are considered.
@@ -67,7 +67,7 @@ def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, over
 
 
 def suppress_at_once(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, overlap: Overlap) -> Index:
-    """Return the surviving rows like :func:`suppress`, but every better box counts, whether it survives or not.
+    """Return the surviving rows like :func:`suppress`, but let boxes that are removed themselves suppress others, too.
 
     This is Fast NMS of Bolya et al., "YOLACT: Real-time Instance Segmentation", 2019, section 4.
     """
@@ -84,7 +84,7 @@ def suppress_at_once(boxes: F32, scores: F32, classes: I32, iou: float, limit: i
 
 
 def strongest(scores: F32, limit: int) -> Index:
-    """Return the rows of the ``limit`` highest scores, falling; of equal ones the earlier first, NaN last."""
+    """Return the rows of the ``limit`` highest scores, best first; equal ones in row order, NaN last."""
     falling = -scores
     if len(scores) <= limit:
         return np.argsort(falling, kind="stable")
@@ -94,7 +94,7 @@ def strongest(scores: F32, limit: int) -> Index:
 
 
 def _survivors(over: Bool) -> Bool:
-    """Return a block's rows after greedy suppression; ``over[i, j]`` is their overlap, rows are by falling score."""
+    """Return which rows of a block survive; ``over[i, j]`` says whether they overlap, rows are best score first."""
     over = over & _STRONGER[: len(over), : len(over)]
     alive: Bool = ~np.asarray(over.any(axis=0))
     if alive.all():
@@ -129,14 +129,14 @@ def _overlap(boxes: F32, classes: I32, first: Index, second: Index, iou: float) 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """M boxes that scored enough, in no order.
+    """M boxes that reach the score, in any order.
 
     Attributes:
         boxes: (M, 4) float32 x1, y1, x2, y2 in network pixels.
         scores: (M,) float32.
         classes: (M,) int32.
-        extras: (M, E) float32, what else a head knows of each box.
-        overlap: whether one object may still have several boxes, so that suppression is needed.
+        extras: (M, E) float32 further numbers of each box, depending on the head.
+        overlap: whether one object may have several boxes, so that suppression is needed.
     """
 
     boxes: F32
@@ -156,7 +156,7 @@ Unit = Literal["pixels", "relative"]
 
 
 def in_pixels(numbers: F32, network: Size, unit: Unit) -> F32:
-    """Return (N, 2 * K) numbers, by turns along the network's width and height, in its pixels."""
+    """Return (N, 2 * K) numbers, alternately along the network's width and height, in network pixels."""
     if unit == "pixels":
         return numbers
     scaled: F32 = numbers * np.tile(np.array(network, np.float32), numbers.shape[1] // 2)
@@ -164,7 +164,7 @@ def in_pixels(numbers: F32, network: Size, unit: Unit) -> F32:
 
 
 class Head(Protocol):
-    """One family of detectors, which derives from this. Its dataclass fields are the task's ``options``."""
+    """Base of each family of detectors. Its dataclass fields are the task's ``options``."""
 
     has_masks: ClassVar[bool] = False
     """Whether objects have masks."""
@@ -173,49 +173,46 @@ class Head(Protocol):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield why such outputs could be this head's; nothing when they cannot."""
-        ...
+        """Yield the reasons why this head could read such outputs; nothing if it cannot."""
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """Return how many classes the outputs distinguish; None when shapes do not show it.
+        """Return the number of classes; None if shapes do not show it.
 
         Raises:
             ModelError: the outputs do not have the shapes this head reads.
         """
-        ...
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Return the boxes that score at least ``score``. Raises ModelError like :meth:`class_count`."""
-        ...
+        """Return the boxes that reach ``score``. Raises ModelError like :meth:`class_count`."""
 
 
 @runtime_checkable
 class Suppressing(Protocol):
-    """A head whose objects overlap in another way than their boxes do."""
+    """Head with its own suppression, because its objects overlap in another way than their boxes."""
 
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
-        """Return the surviving rows of the candidates, by falling score."""
-        ...
+        """Return the surviving rows of the candidates, best score first."""
 
 
 @runtime_checkable
 class Shaped(Protocol):
-    """A head that knows the shapes of objects."""
+    """Head that reads the shapes of objects."""
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
         """Return the record with its ``corners``, ``masks``, or ``points`` and their ``names``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """A decoder of boxes: the head's candidates, suppressed, limited, in source pixels.
+    """Decoder of boxes: the head's candidates, suppressed, limited, in source pixels.
 
     Attributes:
-        score: lowest score that counts.
-        iou: overlap above which the weaker of two boxes of a class goes; unused where a head leaves no overlaps.
-        limit: most boxes per image.
-        agnostic: whether boxes suppress those of other classes, too, even where a head leaves no overlaps.
+        head: reader of the model's outputs.
+        score: lowest score of a box.
+        iou: overlap above which the weaker of two boxes of a class is removed; unused for heads without overlaps.
+        limit: maximum number of boxes per image.
+        labels: names of the classes.
+        agnostic: whether boxes suppress those of other classes, too, even for heads without overlaps.
     """
 
     head: Head
@@ -226,11 +223,11 @@ class Detector:
     agnostic: bool = False
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Check that outputs of these shapes can be read and every class has a label; needs no image.
+        """Check that this decoder can read outputs of these shapes, and that every class has a label.
 
         Raises:
-            ModelError: the shapes are not this decoder's.
-            ConfigError: fewer labels than classes, or more.
+            ModelError: it cannot read them.
+            ConfigError: there are fewer labels than classes, or more.
         """
         check_labels(self.head.class_count(shapes, network) or 0, self.labels)
 
@@ -254,7 +251,7 @@ class Detector:
         return self.head.shaped(record, kept, outputs, geometry) if isinstance(self.head, Shaped) else record
 
     def _suppressed(self, found: Candidates) -> Index:
-        """Return the surviving rows of the candidates, by falling score."""
+        """Return the surviving rows of the candidates, best score first."""
         if self.agnostic:
             found = replace(found, classes=np.zeros_like(found.classes))
         elif not found.overlap:
@@ -267,14 +264,14 @@ class Detector:
 def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
     """Return the rows whose best class reaches ``floor``, with that score and class.
 
-    One comparison finds the few numbers that matter; a maximum over every short row would cost several times as much.
+    One comparison of all numbers finds the few that matter; a maximum per short row would take several times as long.
 
     Args:
         scores: (N, C) float32.
         floor: lowest score.
 
     Returns:
-        (M,) rows rising, (M,) float32 scores, (M,) int32 classes.
+        (M,) rows in ascending order, (M,) float32 scores, (M,) int32 classes.
     """
     rows = np.flatnonzero(scores >= floor) // scores.shape[1]
     first = np.ones(len(rows), np.bool_)
@@ -282,7 +279,7 @@ def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
     rows = rows[first]
     classes = scores[rows].argmax(axis=1)
     found = scores[rows, classes]
-    if not (keep := found >= floor).all():  # a class that is no number comes before all others
+    if not (keep := found >= floor).all():  # argmax prefers NaN
         rows, found, classes = rows[keep], found[keep], classes[keep]
     return rows, found, classes.astype(np.int32)
 
@@ -295,13 +292,13 @@ def best_column(scores: F32, floor: float) -> tuple[Index, F32, I32]:
 
 
 def every_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
-    """Return rows like :func:`best_class`, but a row once for every class that reaches ``floor``."""
+    """Return rows like :func:`best_class`, but each row once for every class that reaches ``floor``."""
     rows, classes = np.divmod(np.flatnonzero(scores >= floor), scores.shape[1])
     return rows, scores[rows, classes], classes.astype(np.int32)
 
 
 def by_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
-    """Return rows like :func:`every_class`, but all rows of the first class come first."""
+    """Return rows like :func:`every_class`, but in the order of classes."""
     turned = scores.T
     classes, rows = np.divmod(np.flatnonzero(turned >= floor), max(len(scores), 1))
     return rows, scores[rows, classes], classes.astype(np.int32)

@@ -18,35 +18,35 @@ from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
 
 NAMES = ("right eye", "left eye", "nose", "right mouth corner", "left mouth corner")
-"""Names of the five points, the person's own right and left, as in OpenCV's FaceDetectorYN."""
+"""Names of the five points; right and left are the person's own, as in OpenCV's FaceDetectorYN."""
 _POINTS = 2 * len(NAMES)
 
 
 class FaceHead(RowHead, ABC):
-    """A head of one class whose candidates' extras are points, x and y of each in network pixels."""
+    """Base of heads with one class, whose candidates' extras are points, x and y of each in network pixels."""
 
     reads: ClassVar[str]
-    """The outputs, in words."""
+    """Description of the outputs, for messages."""
     name: ClassVar[str]
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
         """Return 1. Raises ModelError for other outputs."""
-        if not self.fitting(shapes, network):
+        if not self.accepts(shapes, network):
             raise wrong_shapes(f"detect: {self.name}", self.reads, shapes, network)
         return 1
 
     @abstractmethod
-    def fitting(self, shapes: Shapes, network: Size) -> bool:
-        """Return whether outputs of these shapes are this head's."""
+    def accepts(self, shapes: Shapes, network: Size) -> bool:
+        """Return whether this head can read outputs of these shapes."""
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for outputs in which every number has its role."""
-        if signature.network is not None and cls().fitting(signature.shapes, signature.network):
+        """Yield a fit for outputs whose numbers all have a role."""
+        if signature.network is not None and cls().accepts(signature.shapes, signature.network):
             yield Fit(f"{len(signature.shapes)} outputs are {cls.reads}", 4, 1)
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """Return the record with points, each with its face's score."""
+        """Return the record with points, each with the score of its face."""
         if kept.extras is None:
             return record
         count = kept.extras.shape[1] // 2
@@ -57,7 +57,7 @@ class FaceHead(RowHead, ABC):
 
 
 def levels_of(shapes: Shapes) -> list[Mapping[int, list[int]]]:
-    """Return the indices of outputs [N, columns] by columns, for every N, the largest first.
+    """Return columns → indices of outputs [N, columns], for every N, the largest first.
 
     Return an empty list unless all outputs are tables.
     """
@@ -73,10 +73,10 @@ def _fit_levels(shapes: Shapes, network: Size, signatures: Sequence[Mapping[int,
     """Return whether the outputs form levels of strides 8, 16 …, each with the same outputs.
 
     Args:
-        shapes: of the outputs.
-        network: its (width, height).
-        signatures: allowed outputs of a level: columns → how many.
-        most: most rows a cell; all levels have the same number.
+        shapes: output shapes.
+        network: (width, height) of the network's input.
+        signatures: allowed levels, each as columns → number of outputs.
+        most: maximum number of rows per cell, which all levels have in common.
     """
     levels = levels_of(shapes)
     counts = [{columns: len(some) for columns, some in level.items()} for level in levels]
@@ -88,8 +88,8 @@ def _fit_levels(shapes: Shapes, network: Size, signatures: Sequence[Mapping[int,
     return 1 <= each <= most and rest == 0
 
 
-def _joined(parts: Sequence[Candidates]) -> Candidates:
-    """Return the candidates of all levels."""
+def _concatenate(parts: Sequence[Candidates]) -> Candidates:
+    """Return the candidates of all levels as one record."""
     extras = [one.extras for one in parts if one.extras is not None]
     return Candidates(
         np.concatenate([one.boxes for one in parts]),
@@ -99,7 +99,7 @@ def _joined(parts: Sequence[Candidates]) -> Candidates:
     )
 
 
-def _faces(boxes: F32, scores: F32, points: F32 | None = None) -> Candidates:
+def _face_candidates(boxes: F32, scores: F32, points: F32 | None = None) -> Candidates:
     return Candidates(boxes, scores, np.zeros(len(scores), np.int32), points)
 
 
@@ -107,15 +107,15 @@ def _faces(boxes: F32, scores: F32, points: F32 | None = None) -> Candidates:
 class Scrfd(FaceHead):
     """For each of three or five levels scores [N, 1], distances to the sides [N, 4], and perhaps points [N, 10].
 
-    Guo et al., "Sample and Computation Redistribution for Efficient Face Detection", 2021. Distances and points count
-    in strides from the corner of the cell, as in ``detection/scrfd/tools/scrfd.py`` of
-    github.com/deepinsight/insightface; two rows a cell where there are three levels, else one.
+    Guo et al., "Sample and Computation Redistribution for Efficient Face Detection", 2021. Distances and points are in
+    strides from the corner of the cell, as in ``detection/scrfd/tools/scrfd.py`` of github.com/deepinsight/insightface.
+    There are two rows per cell with three levels, else one.
     """
 
     name: ClassVar[str] = "scrfd"
     reads: ClassVar[str] = "scores [N, 1], boxes [N, 4] and perhaps points [N, 10] for every level"
 
-    def fitting(self, shapes: Shapes, network: Size) -> bool:
+    def accepts(self, shapes: Shapes, network: Size) -> bool:
         return _fit_levels(shapes, network, ({1: 1, 4: 1}, {1: 1, 4: 1, _POINTS: 1}), 2)
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
@@ -129,18 +129,18 @@ class Scrfd(FaceHead):
             sides = sides * np.float32(8 << number)
             boxes = np.concatenate([center - sides[:, :2], center + sides[:, 2:]], axis=1)
             marks = [some * np.float32(8 << number) + np.tile(center, len(NAMES)) for some in points]
-            parts.append(_faces(boxes, scores[:, 0], *marks))
-        return _joined(parts)
+            parts.append(_face_candidates(boxes, scores[:, 0], *marks))
+        return _concatenate(parts)
 
 
 def _face_level(level: Mapping[int, list[int]], shapes: Shapes, floors: Sequence[float]) -> Level:
-    """Return the level of outputs with 1, 4 and perhaps 10 columns; those with 1 have a floor each."""
+    """Return the level of outputs with 1, 4 and perhaps 10 columns; ``floors`` are for those with 1."""
     tables = [columns(index, shapes[index]) for width in sorted(level) for index in level[width]]
     return Level(shapes[tables[0].output][0], tuple(zip(tables, floors, strict=False)), tuple(tables))
 
 
 def _cell_corners(network: Size, stride: int, rows: Index, count: int) -> F32:
-    """Return (M, 2) x, y in network pixels of the cells that rows of ``count`` belong to."""
+    """Return (M, 2) x, y in network pixels of the cells of these rows, of a level with ``count`` rows."""
     grid = decoder.grid_of(network, (stride,))
     cell = rows // (count // len(grid.x))
     places: F32 = np.stack([grid.x[cell], grid.y[cell]], axis=1) * np.float32(stride)
@@ -151,8 +151,8 @@ def _cell_corners(network: Size, stride: int, rows: Index, count: int) -> F32:
 def priors_of(network: Size, sizes: tuple[tuple[int, ...], ...], is_floored: bool) -> F32:
     """Return (N, 3) center x, y and side in network pixels of square priors, read-only.
 
-    Each cell of strides 8, 16 … has one of every size of its level. Sizes of a network that strides do not divide are
-    rounded down or up.
+    Each cell of strides 8, 16 … has one prior of every size of its level. Numbers of cells are rounded down if
+    ``is_floored``, else up.
     """
     levels = []
     for number, sides in enumerate(sizes):
@@ -168,7 +168,7 @@ def priors_of(network: Size, sizes: tuple[tuple[int, ...], ...], is_floored: boo
 
 
 def _from_priors(priors: F32, boxes: F32, points: F32) -> tuple[F32, F32]:
-    """Return (M, 4) corners and (M, 10) points of an SSD's regression, with its variances 0.1 and 0.2.
+    """Return (M, 4) corners and (M, 10) points from the regression of an SSD, with its variances 0.1 and 0.2.
 
     Source: Liu et al., "SSD: Single Shot MultiBox Detector", 2016.
     """
@@ -183,10 +183,10 @@ Sizes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class RetinaFace(FaceHead):
-    """Boxes [N, 4], classes [N, 2] past their softmax, and points [N, 10], all relative to priors.
+    """Boxes [N, 4], classes [N, 2] after their softmax, and points [N, 10], all relative to priors.
 
     Deng et al., "RetinaFace: Single-stage Dense Face Localisation in the Wild", 2020; layout and priors of
-    github.com/biubug6/Pytorch_Retinaface (MIT), whose kin use other ``sizes``.
+    github.com/biubug6/Pytorch_Retinaface (MIT). Related models use other ``sizes``.
 
     Attributes:
         sizes: sides of the priors in network pixels, for strides 8, 16 ...
@@ -196,7 +196,7 @@ class RetinaFace(FaceHead):
     reads: ClassVar[str] = "boxes [N, 4], classes [N, 2] and points [N, 10] for the priors of every cell"
     sizes: Sizes = ((16, 32), (64, 128), (256, 512))
 
-    def fitting(self, shapes: Shapes, network: Size) -> bool:
+    def accepts(self, shapes: Shapes, network: Size) -> bool:
         rows = len(priors_of(network, self.sizes, False))
         return sorted(shapes) == [(rows, 2), (rows, 4), (rows, _POINTS)]
 
@@ -209,7 +209,7 @@ class RetinaFace(FaceHead):
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
         ((rows, (scores, boxes, points)),) = found
         placed, marks = _from_priors(priors_of(network, self.sizes, False)[rows], boxes, points)
-        return _faces(placed, scores[:, 0], marks)
+        return _face_candidates(placed, scores[:, 0], marks)
 
 
 def _by_width(shapes: Shapes) -> list[Numbers]:
@@ -219,12 +219,12 @@ def _by_width(shapes: Shapes) -> list[Numbers]:
 
 @dataclass(frozen=True, slots=True)
 class YuNet(FaceHead):
-    """The two layouts of YuNet, whose score is the geometric mean of two numbers.
+    """Outputs of YuNet in two layouts. A score is the geometric mean of two numbers.
 
     Source: Wu, Peng and Yu, "YuNet: A Tiny Millisecond-level Face Detector", 2023. Since 2022 there are twelve outputs:
     for each of three levels class and objectness [N, 1], boxes [N, 4] and points [N, 10]. They are decoded as in
-    ``modules/objdetect/src/face_detect.cpp`` of OpenCV. Before, there were boxes and points [N, 14], classes [N, 2] and
-    overlaps [N, 1], relative to priors (github.com/ShiqiYu/libfacedetection.train, ``src/models/tasks``).
+    ``modules/objdetect/src/face_detect.cpp`` of OpenCV. The older layout has boxes and points [N, 14], classes [N, 2]
+    and overlaps [N, 1], relative to priors (github.com/ShiqiYu/libfacedetection.train, ``src/models/tasks``).
 
     Attributes:
         sizes: sides of the older layout's priors in network pixels, for strides 8, 16 ...
@@ -234,7 +234,7 @@ class YuNet(FaceHead):
     reads: ClassVar[str] = "twice [N, 1], [N, 4] and [N, 10] for every level, or [N, 14], [N, 2] and [N, 1]"
     sizes: Sizes = ((10, 16, 24), (32, 48), (64, 96), (128, 192, 256))
 
-    def fitting(self, shapes: Shapes, network: Size) -> bool:
+    def accepts(self, shapes: Shapes, network: Size) -> bool:
         rows = len(priors_of(network, self.sizes, True))
         is_older = sorted(shapes) == [(rows, 1), (rows, 2), (rows, 4 + _POINTS)]
         return is_older or _fit_levels(shapes, network, ({1: 2, 4: 1, _POINTS: 1},), 1)
@@ -242,10 +242,10 @@ class YuNet(FaceHead):
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
         """Return the levels; see :meth:`RowHead.levels`.
 
-        A geometric mean of numbers up to 1 reaches a score only where both reach its square.
+        The geometric mean of two numbers up to 1 reaches a score only if both reach the square of the score.
         """
         self.class_count(shapes, network)
-        least = score * score * (1 - 1e-5) if score > 0 else -math.inf  # less, as the mean is rounded
+        least = score * score * (1 - 1e-5) if score > 0 else -math.inf  # slightly less, because the mean is rounded
         if len(shapes) == 3:
             overlaps, classes, table = _by_width(shapes)
             face = classes._replace(first=1, width=1)
@@ -263,13 +263,13 @@ class YuNet(FaceHead):
                 placed, points = _from_priors(priors, numbers[0][:, :4], numbers[0][:, 4:])
             else:
                 placed, points = self._in_cells(number, rows, numbers, shapes, network)
-            parts.append(_faces(placed, scores[keep], points))
-        return _joined(parts)
+            parts.append(_face_candidates(placed, scores[keep], points))
+        return _concatenate(parts)
 
     def _in_cells(
         self, number: int, rows: Index, numbers: Sequence[F32], shapes: Shapes, network: Size
     ) -> tuple[F32, F32]:
-        """Return boxes and points of a level's rows."""
+        """Return boxes and points of a level's rows, relative to their cells."""
         boxes, points = numbers
         stride, count = np.float32(8 << number), shapes[levels_of(shapes)[number][4][0]][0]
         cell = _cell_corners(network, 8 << number, rows, count)
@@ -282,13 +282,13 @@ class YoloV5Face(FaceHead):
     """One output [N, 16]: center x, y, width, height, objectness, five points x, y, class; all in network pixels.
 
     Qi et al., "YOLO5Face: Why Reinventing a Face Detector", 2021; github.com/deepcam-cn/yolov5-face, whose
-    ``export.py`` decodes boxes in the graph. Three rows a cell of strides 8, 16, 32, or of 64 as well.
+    ``export.py`` decodes boxes in the graph. There are three rows per cell of strides 8, 16, 32 and perhaps 64.
     """
 
     name: ClassVar[str] = "yolov5-face"
     reads: ClassVar[str] = "one output [N, 5 + 10 + 1], three rows a cell"
 
-    def fitting(self, shapes: Shapes, network: Size) -> bool:
+    def accepts(self, shapes: Shapes, network: Size) -> bool:
         counts = [3 * decoder.all_cells(network, strides) for strides in ((8, 16, 32), (8, 16, 32, 64))]
         return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] in counts and shapes[0][1] == 6 + _POINTS
 
@@ -303,4 +303,4 @@ class YoloV5Face(FaceHead):
         scores = table[:, 4] * table[:, -1]
         keep = scores >= score
         table = table[keep]
-        return _faces(corners(table[:, :2], table[:, 2:4]), scores[keep], table[:, 5:-1])
+        return _face_candidates(corners(table[:, :2], table[:, 2:4]), scores[keep], table[:, 5:-1])

@@ -1,4 +1,4 @@
-"""What a model's outputs look like by their shapes and names, and which decoders report that they can read them."""
+"""Guess of the decoders that can read a model's outputs, by their shapes and names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,19 +10,19 @@ from edgert.stages.decode.needed import needed_outputs
 
 STRIDES = (8, 16, 32)
 MOST_QUERIES = 1000
-"""A limit between networks of queries, which have fewer boxes, and of priors, which have more."""
+"""Boundary between networks with queries, which have fewer boxes, and with priors, which have more."""
 BODIES = (16, 17, 18)
-"""Keypoints of a body in MPII, COCO and OpenPose."""
+"""Numbers of keypoints of a body in MPII, COCO and OpenPose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Why a decoder can read a model's outputs.
+    """Reason why a decoder can read a model's outputs.
 
     Attributes:
-        reason: in words.
-        weight: 1 possible, 2 likely, 3 or more fits in every number.
-        classes: how many classes the outputs would then distinguish; None when shapes do not show it.
+        reason: sentence for messages.
+        weight: 1 for possible, 2 for likely, 3 or more if every number fits.
+        classes: number of classes that the outputs would have; None if shapes do not show it.
     """
 
     reason: str
@@ -32,14 +32,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class OutputSignature:
-    """What is known of a model's outputs before it runs.
+    """Properties of a model's outputs that are known before it runs.
 
     Attributes:
-        shapes: without the batch dimension; 0 for a dynamic dimension.
-        names: of the outputs, in lower case, with spaces between.
-        network: the input's (width, height); None when dynamic or not an image.
+        shapes: output shapes without the batch dimension; 0 for a dynamic dimension.
+        names: output names in lower case, separated by spaces.
+        network: (width, height) of the input; None if it is dynamic or not an image.
         is_batched: whether the first output has a batch dimension in the model.
-        dtypes: NumPy's names of the outputs' types; empty where they are not known.
+        dtypes: NumPy's names of the output types; empty if they are unknown.
     """
 
     shapes: Shapes
@@ -55,13 +55,13 @@ class OutputSignature:
 
     @property
     def table(self) -> tuple[int, int] | None:
-        """Rows and columns, where there is one output and it has just these."""
+        """Rows and columns of the only output; None for other outputs."""
         one = self.shapes[0] if len(self.shapes) == 1 else ()
         return (one[0], one[1]) if len(one) == 2 else None
 
     @property
     def maps(self) -> tuple[tuple[int, int, int, str], ...]:
-        """Channels, height, width and order: every way to see maps in the one output."""
+        """Every possible (channels, height, width, order) of the only output as maps."""
         one = self.shapes[0] if len(self.shapes) == 1 else ()
         if len(one) == 2:
             return ((1, one[0], one[1], "no channels"),)
@@ -77,39 +77,39 @@ class OutputSignature:
 
     @property
     def vector(self) -> int | None:
-        """How many numbers, where there is one output of one dimension, others being 1."""
+        """Length of the only output, if all but one of its dimensions are 1; None for other outputs."""
         sizes = [size for size in self.shapes[0] if size != 1] if len(self.shapes) == 1 else [0]
         if len(sizes) > 1 or 0 in sizes:
             return None
         return sizes[0] if sizes else 1
 
     def cells(self, strides: Sequence[int] = STRIDES) -> int | None:
-        """Return the cells of all levels of a pyramid over the input; None when its size is not known."""
+        """Return the number of cells of a pyramid over the input; None if its size is unknown."""
         return None if self.network is None else all_cells(self.network, strides)
 
     def stride(self, height: int, width: int) -> float | None:
-        """Return network pixels per cell of a map of that size; None when it does not have the network's shape."""
+        """Return network pixels per cell of a map of this size; None if it has other proportions than the input."""
         if self.network is None or height < 2 or width < 2:
             return None
         across, down = self.network[0] / width, self.network[1] / height
         return across if abs(across - down) < 0.1 * down else None
 
     def covers(self, height: int, width: int, order: str) -> bool:
-        """Return whether such a map can cover the complete image, at an eighth of its size at least."""
+        """Return whether such a map can cover the complete image, with at least an eighth of its size."""
         stride = self.stride(height, width)
         return (order == "nchw" and not height and not width) or (stride is not None and stride <= 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """One way to read a model's outputs; ``str(guess)`` is what to write under ``task``.
+    """One way to read a model's outputs; ``str(guess)`` is the line to write under ``task``.
 
     Attributes:
-        task: the task's verb, like ``detect``.
-        decoder: its value, like ``yolox``.
-        reason: why, in words.
-        weight: 1 possible, 2 likely, 3 fits in every number; one more or less by labels and names.
-        classes: how many classes the outputs would then distinguish; None when shapes do not show it.
+        task: key of the task, like ``detect``.
+        decoder: value of the task, like ``yolox``.
+        reason: sentence for messages.
+        weight: see :class:`Fit`; one more or less by labels and names.
+        classes: number of classes that the outputs would have; None if shapes do not show it.
         options: options of the decoder that no shape shows.
     """
 
@@ -133,18 +133,18 @@ def guess(
     is_batched: bool = True,
     dtypes: Sequence[str] = (),
 ) -> list[Guess]:
-    """Return the decoders that can read such outputs, the likeliest first; empty when none can.
+    """Return the decoders that can read such outputs, the likeliest first; empty if none can.
 
     Args:
-        output_shapes: of one image, without the batch dimension; a dynamic dimension is None.
-        output_names: as in the model; may be empty.
+        output_shapes: output shapes without the batch dimension; a dynamic dimension is None.
+        output_names: output names in the model; may be empty.
         input_shape: (C, H, W) or (H, W, C), without the batch dimension; dynamic dimensions are None.
-        n_labels: how many labels there are, when known.
+        n_labels: number of labels; None if unknown.
         is_batched: whether the first output has a batch dimension in the model.
-        dtypes: NumPy's names of the outputs' types; empty where they are not known.
+        dtypes: NumPy's names of the output types; empty if they are unknown.
 
     Raises:
-        ConfigError: a decoder of an installed package cannot be used.
+        ConfigError: a decoder of an installed package cannot be loaded.
     """
     shapes = tuple(tuple(size or 0 for size in shape) for shape in output_shapes)
     joined, network = " ".join(output_names).lower(), network_size(input_shape)
@@ -160,12 +160,12 @@ def guess(
         beside = f"{spare} output{'s' if spare > 1 else ''} beside it that {'are' if spare > 1 else 'is'} not needed"
         found += [replace(one, reason=f"{one.reason}; with {beside}") for one in few]
     for task, registry in DECODERS.items():
-        kinds: dict[type, str] = {}  # a class of several names, like ``softmax`` and ``logits``, stands for its first
+        kinds: dict[type, str] = {}  # a class with several names, like ``softmax`` and ``logits``, gets its first
         for name in registry.names():
             kinds.setdefault(registry.get(name), name)
         for kind, name in kinds.items():
             for fit in kind.fits(signature):  # type: ignore[attr-defined]
-                # Labels that match the classes and telling names speak for a guess, too few labels against it.
+                # Labels that match the classes, and words in names, raise the weight; too few labels lower it.
                 weight = fit.weight + any(word in signature.names for word in _WORDS.get(task, ()))
                 if n_labels and fit.classes is not None:
                     weight += (n_labels == fit.classes) - (n_labels < fit.classes)
@@ -174,7 +174,7 @@ def guess(
 
 
 def network_size(input_shape: Sequence[int | None]) -> Size | None:
-    """Return width and height of (C, H, W) or (H, W, C); None when dynamic or not an image."""
+    """Return width and height of (C, H, W) or (H, W, C); None if they are dynamic or it is not an image."""
     if len(input_shape) != 3:
         return None
     channels_first = input_shape[0] in (1, 3, 4) or input_shape[2] not in (1, 3, 4)
@@ -190,19 +190,19 @@ _WORDS = {
 }
 
 
-# Errors for outputs that are not what a decoder reads, or labels not what a model knows.
+# Errors for outputs that a decoder cannot read, and labels that do not match.
 
-_OWN = "no decoder of edgert reads these; edgert new writes one to be filled in, or export the model differently"
+_OWN = "no decoder of edgert reads these; edgert new writes a template of one, or export the model differently"
 
 
 def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> ModelError:
-    """Return the error of a decoder that cannot read these outputs, with the decoder that probably can.
+    """Return the error of a decoder that cannot read these outputs, naming the decoder that probably can.
 
     Args:
-        decoder: as the task names it, ``"detect: yolox"``.
-        reads: the outputs it reads, in words.
-        shapes: of the model's outputs.
-        network: its (width, height).
+        decoder: task line of the decoder, such as ``"detect: yolox"``.
+        reads: description of the outputs that it reads.
+        shapes: output shapes of the model.
+        network: (width, height) of its input.
     """
     width, height = network
     likely = [found for found in guess(shapes, (), (3, height, width), None) if str(found) != decoder]
@@ -215,16 +215,16 @@ def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> Mod
 
 
 def own_decoder(shapes: Shapes, network: Size) -> str:
-    """Return advice on outputs that no decoder reads, with the nearest families."""
+    """Return advice for outputs that no decoder reads, with the nearest decoders."""
     found = ", ".join(f"'{one}' ({what})" for one, what in nearest_heads(shapes, network))
     return f"nearest: {found}; {_OWN}" if found else _OWN
 
 
 def nearest_heads(shapes: Shapes, network: Size) -> tuple[tuple[Guess, str], ...]:
-    """Return decoders that would read the outputs after one change, and the change; the likeliest first."""
+    """Return (decoder, change) for decoders that would read the outputs after one change, the likeliest first."""
     found: dict[str, tuple[Guess, str]] = {}
     shapes = tuple(map(tuple, shapes))
-    for what, others, size in _changed(shapes, network):
+    for what, others, size in _variations(shapes, network):
         if (others, size) == (shapes, network):
             continue
         for one in guess(others, (), (3, size[1], size[0]), None):
@@ -235,11 +235,11 @@ def nearest_heads(shapes: Shapes, network: Size) -> tuple[tuple[Guess, str], ...
 
 _LIKELY, _MOST_NEAR = 2, 3
 _SIZES = (224, 256, 320, 352, 384, 416, 512, 576, 640, 768, 960, 1024, 1280)
-"""Usual sides of square inputs of published detectors."""
+"""Common sides of square inputs of published detectors."""
 
 
-def _changed(shapes: Shapes, network: Size) -> Iterator[tuple[str, Shapes, Size]]:
-    """Yield the outputs after one change, the change in words, and the input size for it."""
+def _variations(shapes: Shapes, network: Size) -> Iterator[tuple[str, Shapes, Size]]:
+    """Yield (description, shapes, input size) after one change."""
     yield "with the last two dimensions swapped", tuple((*one[:-2], *one[:-3:-1]) for one in shapes), network
     yield "without dimensions of 1", tuple(tuple(size for size in one if size != 1) for one in shapes), network
     for place in range(len(shapes) if len(shapes) > 1 else 0):
@@ -249,28 +249,24 @@ def _changed(shapes: Shapes, network: Size) -> Iterator[tuple[str, Shapes, Size]
 
 
 def check_labels(class_count: int, labels: tuple[str, ...], where: str = "", *, is_exact: bool = True) -> None:
-    """Refuse a list of labels whose length is not the number of classes, because it would name objects wrongly.
-
-    No labels are fine. So are any labels where the number of classes is not known, 0.
+    """Check that the number of labels is the number of classes, because others would name objects wrongly.
 
     Args:
-        class_count: number of classes, or 0.
-        labels: the names.
-        where: the place in the pipeline file, for errors.
-        is_exact: whether there are no more classes.
+        class_count: number of classes; 0, for an unknown number, accepts any labels.
+        labels: names of the classes; empty is accepted.
+        where: place in the pipeline file, for errors.
+        is_exact: whether there may not be more classes than ``class_count``.
 
     Raises:
-        ConfigError: fewer labels than classes, or more.
+        ConfigError: there are fewer labels than classes, or more.
     """
     if not labels or not class_count or len(labels) == class_count or (len(labels) > class_count and not is_exact):
         return
     few = "add the missing lines to the labels file, or leave labels out to see class numbers"
-    many = (
-        "remove the lines that are no class of this model, such as a background, or take the list it was trained with"
-    )
+    many = "remove the lines that are not classes of this model, such as a background, or use its training's list"
     raise ConfigError(
         f"{len(labels)} labels for {class_count} classes",
-        why="every class of the model needs a name, one a line, in the order of training",
+        why="the file must have one name per line for every class of the model, in the order of training",
         where=where,
         fix=few if len(labels) < class_count else many,
         code="E105",

@@ -1,4 +1,4 @@
-"""Instance masks: detectors that know which pixels of a box are its object's."""
+"""Instance segmentation: detectors with a mask for each object."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,20 +17,20 @@ from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
 
 # Layout: https://docs.ultralytics.com/tasks/segment and /modes/export, [116, 8400] and [32, 160, 160] for COCO at 640:
-# x, y, w, h in network pixels, class scores past their sigmoid, and for each box how much of every prototype its mask
-# holds (Bolya et al., "YOLACT: Real-time Instance Segmentation", 2019, section 3). End to end (YOLO26, or ``nms=True``)
-# the first is [300, 38]: x1, y1, x2, y2, score, class, and the same 32 numbers.
+# x, y, w, h in network pixels, class scores after their sigmoid, and for each box the coefficients of the prototypes
+# (Bolya et al., "YOLACT: Real-time Instance Segmentation", 2019, section 3). End to end (YOLO26, or ``nms=True``) the
+# first is [300, 38]: x1, y1, x2, y2, score, class, and the same 32 numbers.
 
 
 @dataclass(frozen=True, slots=True)
 class YoloV8Seg(Head):
     """Two outputs, [4 + C + M, S] or final boxes [N, 6 + M], and prototypes [M, h, w], in either order.
 
-    An object's mask is where the sum of its prototypes, interpolated between cells, is above 0, that is 0.5 past the
-    sigmoid. It is cut to the box and has the network's resolution. Objects with an empty mask are removed.
+    An object's mask is 1 where the weighted sum of prototypes, interpolated between cells, is above 0, which is 0.5
+    after the sigmoid. It is cropped to the box, at the network's resolution. Objects with an empty mask are removed.
 
     Attributes:
-        boxes: in network pixels, or relative to the network's width and height.
+        boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
     """
 
     has_masks = True
@@ -38,7 +38,7 @@ class YoloV8Seg(Head):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a column for every box beside maps."""
+        """Yield a fit for a table of boxes beside maps."""
         found = find_tables(signature.shapes)
         if found is None:
             return
@@ -60,7 +60,7 @@ class YoloV8Seg(Head):
         return classes
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Return the boxes; extras are their coefficients of every prototype."""
+        """Return the boxes; extras are their coefficients of the prototypes."""
         shapes = shapes_of(outputs)
         classes = self.class_count(shapes, network)
         table = outputs[table_and_maps(shapes)[0]]
@@ -83,7 +83,7 @@ class YoloV8Seg(Head):
             found: F32 = (shares[row] @ part.reshape(len(part), -1)).reshape(part.shape[1:])
             return found
 
-        cut = cut_of(sums, (maps.shape[2], maps.shape[1]), geometry.network)
+        cut = mask_cutter(sums, (maps.shape[2], maps.shape[1]), geometry.network)
         return with_masks(record, cut, spans_of(kept.boxes, geometry), geometry)
 
 
@@ -95,7 +95,7 @@ def table_and_maps(shapes: Shapes) -> tuple[int, int]:
 
 
 def find_tables(shapes: Shapes) -> tuple[int, int] | None:
-    """Return the indices like :func:`table_and_maps`; None where there is no such pair."""
+    """Return the indices like :func:`table_and_maps`; None for other outputs."""
     ranks = [len(shape) for shape in shapes]
     return (0, 1) if ranks == [2, 3] else (1, 0) if ranks == [3, 2] else None
 
@@ -108,11 +108,11 @@ def find_tables(shapes: Shapes) -> tuple[int, int] | None:
 class DetrSeg(RowHead):
     """Logits [Q, C], boxes [Q, 4] and masks [Q, h, w] of the complete image, in any order.
 
-    A mask is where its logits, interpolated between cells, are above 0; it may reach beyond its box.
+    A mask is 1 where its logits, interpolated between cells, are above 0; it may reach beyond its box.
 
     Attributes:
-        activation: as for ``detr``.
-        label_count: how many labels the task has; set by the code that makes the decoder.
+        activation: see :class:`~edgert.stages.decode.decoded.Detr`.
+        label_count: number of the task's labels; set by the code that creates the decoder.
     """
 
     has_masks = True
@@ -123,33 +123,35 @@ class DetrSeg(RowHead):
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for scores, boxes and a map per query."""
-        rest = _beside_maps(signature.shapes)
+        rest = _find_roles(signature.shapes)
         if rest is not None:
-            for fit in decoded.Detr.fits(OutputSignature(tuple(_two(signature.shapes)), "", signature.network)):
+            for fit in decoded.Detr.fits(
+                OutputSignature(tuple(_table_shapes(signature.shapes)), "", signature.network)
+            ):
                 yield Fit(f"{fit.reason}, and as many masks", 3, fit.classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        rest = _beside_maps(shapes)
+        rest = _find_roles(shapes)
         if rest is None:
             reads = "logits [queries, classes], boxes [queries, 4] and masks [queries, h, w]"
             raise wrong_shapes("detect: detr-seg", reads, shapes, network)
-        return self._detr.class_count(_two(shapes), network)
+        return self._detr.class_count(_table_shapes(shapes), network)
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Return the boxes; extras are the query of each."""
+        """Return the boxes; extras are the number of each box's query."""
         self.class_count(shapes_of(outputs), network)
-        _, first, second = _beside_maps(shapes_of(outputs)) or (0, 0, 0)
+        _, first, second = _find_roles(shapes_of(outputs)) or (0, 0, 0)
         return self._detr.read([outputs[first], outputs[second]], network, score)
 
     def why_all_rows(self, shapes: Shapes, network: Size) -> str:
         self.class_count(shapes, network)
-        return self._detr.why_all_rows(_two(shapes), network)
+        return self._detr.why_all_rows(_table_shapes(shapes), network)
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`; the map of a query is wanted, too."""
+        """See :meth:`RowHead.levels`; also reads the maps of the found queries."""
         self.class_count(shapes, network)
-        which, *rest = _beside_maps(shapes) or (0, 0, 0)
-        (level,) = self._detr.levels(_two(shapes), network, score)
+        which, *rest = _find_roles(shapes) or (0, 0, 0)
+        (level,) = self._detr.levels(_table_shapes(shapes), network, score)
 
         def here(numbers: Numbers) -> Numbers:
             return numbers._replace(output=rest[numbers.output])
@@ -160,16 +162,16 @@ class DetrSeg(RowHead):
         return (Level(level.rows, floors, wanted, level.above and here(level.above)),)
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.placed`; extras are the place of each among the rows that were found."""
+        """See :meth:`RowHead.placed`; extras are the position of each box among the found rows."""
         (rows, (*parts, _)) = found[0]
-        return self._detr.placed([Found(np.arange(len(rows)), tuple(parts))], _two(shapes), network, score)
+        return self._detr.placed([Found(np.arange(len(rows)), tuple(parts))], _table_shapes(shapes), network, score)
 
     def seen(self, found: Sequence[Found], shapes: Shapes) -> Sequence[Array]:
-        which, *_ = _beside_maps(shapes) or (0, 0, 0)
+        which, *_ = _find_roles(shapes) or (0, 0, 0)
         return [found[0].parts[-1].reshape(-1, *shapes[which][1:])]
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """Return the record with masks, each as large as its part above 0."""
+        """Return the record with masks, each cropped to its part above 0."""
         assert kept.extras is not None
         maps = next(one for one in outputs if one.ndim == 3)
         queries = kept.extras[:, 0].astype(np.intp).tolist()
@@ -183,7 +185,7 @@ class DetrSeg(RowHead):
         def sums(row: int, left: int, top: int, right: int, bottom: int) -> F32:
             return as_f32(maps[queries[row], top:bottom, left:right])
 
-        cut = cut_of(sums, size, geometry.network)
+        cut = mask_cutter(sums, size, geometry.network)
         return with_masks(record, cut, spans_of(boxes.astype(np.float32), geometry), geometry, all_stay=True)
 
     @property
@@ -191,13 +193,13 @@ class DetrSeg(RowHead):
         return decoded.Detr(self.activation, self.label_count)
 
 
-def _two(shapes: Shapes) -> Shapes:
+def _table_shapes(shapes: Shapes) -> Shapes:
     """Return the shapes of boxes and scores."""
     return [shape for shape in shapes if len(shape) == 2]
 
 
-def _beside_maps(shapes: Shapes) -> tuple[int, int, int] | None:
-    """Return indices of the maps, and of boxes and scores of as many queries."""
+def _find_roles(shapes: Shapes) -> tuple[int, int, int] | None:
+    """Return the indices of the maps, and of boxes and scores in the model's order; None for other outputs."""
     maps = [index for index, shape in enumerate(shapes) if len(shape) == 3]
     rest = [index for index, shape in enumerate(shapes) if len(shape) == 2]
     if len(shapes) != 3 or len(maps) != 1 or boxes_and_scores([shapes[index] for index in rest]) is None:
@@ -205,20 +207,20 @@ def _beside_maps(shapes: Shapes) -> tuple[int, int, int] | None:
     return (maps[0], rest[0], rest[1]) if shapes[maps[0]][0] == shapes[rest[0]][0] else None
 
 
-# From sums on the coarse grid of a head to masks at the network's resolution.
+# Masks at the network's resolution, from values on a head's coarser grid.
 
 
-def cut_of(sums: Callable[[int, int, int, int, int], F32], size: Size, network: Size) -> Callable[[int, I32], U8]:
-    """Return a function that cuts masks out of maps: 1 where they are above 0, interpolated between cell centers.
+def mask_cutter(sums: Callable[[int, int, int, int, int], F32], size: Size, network: Size) -> Callable[[int, I32], U8]:
+    """Return a function that crops masks from maps: 1 where a map, interpolated between cell centers, is above 0.
 
     Args:
-        sums: gives the part of an object's map, for its row and left, top, right, bottom in cells.
-        size: (width, height) of a map.
+        sums: function of an object's row and left, top, right, bottom in cells, that returns this part of its map.
+        size: (width, height) of a map in cells.
         network: (width, height) of the input, which a map covers.
 
     Returns:
-        A function of an object's row and x1, y1, x2, y2 in network pixels. It gives that part of the mask, (y2 - y1, x2
-        - x1) uint8.
+        Function of an object's row and x1, y1, x2, y2 in network pixels, that returns this part of the mask, (y2 - y1,
+        x2 - x1) uint8.
     """
 
     def cut(row: int, span: I32) -> U8:
@@ -235,9 +237,9 @@ def cut_of(sums: Callable[[int, int, int, int, int], F32], size: Size, network: 
 
 
 def _cells(first: int, last: int, count: int, pixels: int) -> tuple[int, int, int, int]:
-    """Return the first and last cell around these pixels, and the first pixel and number of pixels of those cells.
+    """Return the range of cells around these pixels, and the first pixel and number of pixels of this range.
 
-    There are a few cells more where needed, so that cells end at pixels.
+    The range is widened until its ends lie on pixels.
     """
     step = count // math.gcd(count, pixels)
     low = max(first * count // pixels - 1, 0) // step * step
@@ -260,11 +262,11 @@ def with_masks(
     """Return the record with a mask for every object.
 
     Args:
-        record: of the boxes.
-        cut: gives the part of one object's mask for its row and span.
-        spans: (N, 4) in network pixels.
-        geometry: maps network pixels to source pixels.
-        all_stay: whether objects without a pixel stay.
+        record: record of the boxes.
+        cut: function that returns an object's mask for its row and span; see :func:`mask_cutter`.
+        spans: (N, 4) x1, y1, x2, y2 in network pixels.
+        geometry: map from network pixels to source pixels.
+        all_stay: whether objects with an empty mask stay.
     """
     scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)
     regions = (spans * np.array(scale * 2) + np.array(offset * 2)).tolist()

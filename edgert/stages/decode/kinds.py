@@ -1,8 +1,7 @@
-"""The decoders of each task, and from a task of the pipeline file to the decoder that it asks for.
+"""Registry of each task's decoders, and the decoder of a task in a pipeline file.
 
-A decoder is a frozen dataclass, imported when a model is read with it. Fields that are called like a key of the task's
-section get its value, ``labels`` and ``label_count`` what the labels file holds, and all others are the task's
-``options``.
+A decoder is a frozen dataclass, imported when a model needs it. Fields with the name of a key in the task's section get
+its value. ``labels`` and ``label_count`` come from the labels file. All other fields are the task's ``options``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from edgert.kinds import DECODERS
 from edgert.text_files import read_text
 from edgert.user_code import load_object
 
-if TYPE_CHECKING:  # reading a pipeline file needs the names only, and neither arrays nor images
+if TYPE_CHECKING:  # reading a pipeline file must not import NumPy or OpenCV
     from edgert.runtime.records import Record
     from edgert.stages.crop import Geometry
     from edgert.stages.decode.decoder import Array, CheckedDecoder, Shapes, Size
@@ -78,13 +77,13 @@ ANOMALY = {"map": "edgert.stages.decode.dense:Anomaly"}
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """The user's own, ``python: module:name``: calls ``function(outputs, geometry)``, which returns the record."""
+    """Decoder of the user's own code, ``python: module:name``, called as ``function(outputs, geometry)``."""
 
     function: Callable[..., Record]
     args: Mapping[str, Any]
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Accept any outputs: only the user's code knows what it can read."""
+        """Accept any outputs, because only the user's code knows what it can read."""
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
         """Call the function. ``outputs`` are views of bound memory: it must copy what it keeps."""
@@ -92,12 +91,12 @@ class Custom:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """A decoder of some outputs of a model that has others beside them.
+class SubsetDecoder:
+    """Decoder that reads some of a model's outputs.
 
     Attributes:
-        decoder: reads them.
-        places: of the outputs that it reads, among all.
+        decoder: decoder of these outputs.
+        places: indices of these outputs among all.
     """
 
     decoder: CheckedDecoder
@@ -117,24 +116,24 @@ def checked_decoder(
     """Return a decoder that reads outputs of these shapes: the given one, or one that skips unneeded outputs.
 
     Args:
-        decoder: of the task.
-        shapes: of the outputs without the batch dimension.
-        network: its (width, height).
-        names: of the outputs; may be empty.
+        decoder: decoder of the task.
+        shapes: output shapes without the batch dimension.
+        network: (width, height) of the network's input.
+        names: output names; may be empty.
 
     Raises:
-        ModelError: the outputs are not what the decoder reads.
-        ConfigError: fewer or more labels than classes.
+        ModelError: the decoder cannot read the outputs.
+        ConfigError: there are fewer or more labels than classes.
     """
     from edgert.stages.decode.needed import needed_outputs
 
     kept = None if isinstance(decoder, Custom) else needed_outputs(shapes, names)
     if kept is not None:
-        few = Beside(decoder, kept)
+        few = SubsetDecoder(decoder, kept)
         try:
             few.check(shapes, network)
             return few
-        except ModelError:  # it reads all of them
+        except ModelError:  # it may read all of them
             pass
     decoder.check(shapes, network)
     return decoder
@@ -146,44 +145,42 @@ def decoder_for(
     """Return the decoder that a task names.
 
     Args:
-        task: the task's section.
-        labels: names of the classes, or of the points for ``keypoints``; empty when there are none.
-        where: the task's place in the pipeline file, for errors.
-        search: folder of the pipeline file, where ``python:`` looks first.
+        task: section of the task.
+        labels: names of the classes, or of the points for ``keypoints``; may be empty.
+        where: place of the task in the pipeline file, for errors.
+        search: folder of the pipeline file, where ``python:`` searches first.
 
     Raises:
-        ConfigError: an option the decoder does not know, or a user's function that cannot be loaded.
+        ConfigError: an unknown option, or a user's function that cannot be loaded.
     """
     if isinstance(task, PythonTask):
         loaded, args = load_object(task.python, where, search), task.args
-        if isinstance(loaded, type):  # made once with its arguments; a function gets them with every call
+        if isinstance(loaded, type):  # a class gets the arguments once, a function with every call
             try:
                 loaded, args = loaded(**args), {}
             except TypeError as error:
-                raise ConfigError(
-                    f"{task.python!r} cannot be made from its args", why=str(error), where=where
-                ) from error
+                raise ConfigError(f"{task.python!r} does not accept its args", why=str(error), where=where) from error
             if not callable(loaded):
-                fix = "give the class __call__(outputs, geometry)"
-                raise ConfigError(f"a {task.python!r} cannot be called", where=where, fix=fix)
+                fix = "define __call__(outputs, geometry) in the class"
+                raise ConfigError(f"an object of {task.python!r} cannot be called", where=where, fix=fix)
         return Custom(cast("Callable[..., Record]", loaded), dict(args))
     kind = DECODERS[verb_of(task)].get(value_of(task))
     if not isinstance(task, DetectTask):
-        return cast("CheckedDecoder", _made(kind, task, labels, where))
+        return cast("CheckedDecoder", _build(kind, task, labels, where))
     from edgert.stages.decode.detection import Detector
 
-    # What every detector understands is the detector's, the rest its head's.
-    agnostic = _checked(bool, task.options.get(AGNOSTIC, False), task, where, AGNOSTIC)
+    # ``agnostic`` is an option of every detector; the others belong to its head.
+    agnostic = _validate(bool, task.options.get(AGNOSTIC, False), task, where, AGNOSTIC)
     own = {key: value for key, value in task.options.items() if key != AGNOSTIC}
-    head = _made(kind, task.model_copy(update={"options": own}), labels, where, (AGNOSTIC,))
+    head = _build(kind, task.model_copy(update={"options": own}), labels, where, (AGNOSTIC,))
     return Detector(head, task.score, task.iou, task.limit, labels, agnostic)
 
 
 AGNOSTIC = "agnostic"
-"""An option of every detector, and of ``yolo-pose``: boxes suppress those of other classes, too."""
+"""Option of every detector, and of ``yolo-pose``: whether boxes suppress those of other classes, too."""
 
 
-def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str, others: Sequence[str] = ()) -> Any:
+def _build(kind: Any, task: Any, labels: tuple[str, ...], where: str, others: Sequence[str] = ()) -> Any:
     """Return the decoder with the task's keys, labels and options; ``others`` are further known options."""
     given = {key: getattr(task, key) for key in type(task).model_fields if key not in ("options", "labels")}
     given |= {"labels": labels, "label_count": len(labels)}
@@ -198,11 +195,14 @@ def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str, others: Seq
                 where=where,
             )
     settings = {key: value for key, value in given.items() if key in names} | task.options
-    return _checked(kind, settings, task, where)
+    return _validate(kind, settings, task, where)
 
 
-def _checked(kind: Any, value: Any, task: TaskConfig, where: str, option: str = "") -> Any:
-    """Return a decoder with these settings, or an option of this kind. Raises ConfigError for invalid values."""
+def _validate(kind: Any, value: Any, task: TaskConfig, where: str, option: str = "") -> Any:
+    """Return a decoder of class ``kind`` with settings ``value``, or an option of this type.
+
+    Raises ConfigError for invalid values.
+    """
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -216,7 +216,7 @@ def _checked(kind: Any, value: Any, task: TaskConfig, where: str, option: str = 
 
 
 _CLASSES = ("detect", "classify", "segment")
-"""Tasks whose labels are names of classes, as exporters store them; those of keypoints are the points'."""
+"""Tasks whose labels are names of classes, which exporters store; labels of ``keypoints`` name points."""
 log = logging.getLogger(__name__)
 
 
@@ -224,11 +224,11 @@ def labels_of(config: ModelConfig, where: str = "") -> tuple[str, ...]:
     """Return names of a model's classes: the task's ``labels``, else those in the model file; empty without any.
 
     Raises:
-        ConfigError: like :func:`read_labels`.
+        ConfigError: see :func:`read_labels`.
     """
     if config.task.labels is not None:
         return read_labels(config.task.labels, where)
-    from edgert.graph.metadata import characters, class_names, metadata_of  # whose package wants arrays
+    from edgert.graph.metadata import characters, class_names, metadata_of  # imports NumPy
 
     verb = verb_of(config.task)
     read = characters if verb == "text" else class_names if verb in _CLASSES else None
@@ -246,12 +246,12 @@ def fitting_decoder(
 ) -> CheckedDecoder:
     """Return the decoder of a model's task, checked against its outputs.
 
-    Labels of the model file are ignored, and a line is logged, where they are too few for the outputs. Labels that the
-    task names are then refused. ``names`` are those of the outputs.
+    Labels in the model file are ignored with a warning if their number is not that of the classes. Labels that the task
+    names are then an error. ``names`` are the output names.
 
     Raises:
-        ModelError: the outputs are not what the task's decoder reads.
-        ConfigError: fewer or more labels than classes, or like :func:`decoder_for`.
+        ModelError: the task's decoder cannot read the outputs.
+        ConfigError: there are fewer or more labels than classes, or see :func:`decoder_for`.
     """
     decoder = decoder_for(config.task, labels, where, search)
     try:
@@ -259,23 +259,24 @@ def fitting_decoder(
     except ConfigError as error:
         if config.task.labels is not None or not labels:
             raise
-        log.warning("%s: the names in the model file are left out: %s", where or config.onnx.name, error.what)
+        log.warning("%s: the names in the model file are ignored: %s", where or config.onnx.name, error.what)
         return checked_decoder(decoder_for(config.task, (), where, search), shapes, network, names)
 
 
 def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
     """Return the names of a file, one per line, in the order of the model's classes.
 
-    Blank lines at the end do not count. Between names, a line of one space or one invisible character is that
-    character, as in dictionaries of text models.
+    Blank lines at the end are ignored. Between names, a line of one space or one invisible character is that character,
+    as in dictionaries of text models.
 
     Raises:
-        ConfigError: no such file, not text, no names, or a blank line between names (all later classes would shift).
+        ConfigError: the file is missing, is not text, has no names, or a blank line between names, which would shift
+            all later classes.
     """
     try:
         lines = [line if len(line) == 1 else line.strip() for line in read_text(path).split("\n")]
     except FileNotFoundError as error:
-        fix = f"write one name a line into it, or take a list that comes with edgert: {', '.join(labels_names())}"
+        fix = f"write one name per line into it, or use a list that comes with edgert: {', '.join(labels_names())}"
         hint = nearest(path.name, labels_names())
         raise ConfigError(f"no such file: {path}{hint}", why="labels are read from it", where=where, fix=fix) from error
     except (OSError, ConfigError) as error:
@@ -285,8 +286,8 @@ def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
         lines.pop()
     if not lines or "" in lines:
         why = f"line {lines.index('') + 1} is blank" if lines else "it is empty"
-        raise ConfigError(f"{path} is not a list of labels", why=why, where=where, fix="write one class name a line")
-    if strange := next(filter(CONTROL.search, lines), ""):  # they are printed, and a terminal obeys escape sequences
-        why = f"line {lines.index(strange) + 1} holds control characters"
+        raise ConfigError(f"{path} is not a list of labels", why=why, where=where, fix="write one class name per line")
+    if unsafe := next(filter(CONTROL.search, lines), ""):  # names are printed, and terminals obey escape sequences
+        why = f"line {lines.index(unsafe) + 1} holds control characters"
         raise ConfigError(f"{path} is not a list of labels", why=why, where=where, fix="remove them")
     return tuple(lines)

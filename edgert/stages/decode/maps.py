@@ -1,4 +1,4 @@
-"""Outputs that are maps over the image: a class for every pixel, or a heat map for every keypoint of one body."""
+"""Outputs that are maps over the image: a class per pixel, or a heat map per keypoint of one body."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_label
 Layout = Literal["chw", "hwc", "hw"]
 
 VOID = 255
-"""Class of a pixel whose scores are not numbers; the index PASCAL VOC gives to pixels without a class."""
+"""Class of a pixel whose scores are NaN; PASCAL VOC's index for pixels without a class."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentArgmax:
     """One output of class scores, [C, h, w] or [h, w, C], or of class indices [h, w], [1, h, w] or [h, w, 1].
 
-    At most 255 classes. Which side is the classes follows from the network's shape, and by size where that fits both.
+    There are at most 255 classes. Which dimension they are follows from the network's proportions, or else from sizes.
     """
 
     labels: tuple[str, ...] = ()
@@ -48,16 +48,16 @@ class SegmentArgmax:
         check_labels(classes if classes > 1 else 0, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Segmentation:
-        """Return the best class of each cell. Padding is cut off before anything is compared."""
+        """Return the best class of each cell, without padding."""
         self.check(shapes_of(outputs), geometry.network)
         scores, layout = outputs[0], map_layout(outputs[0].shape, geometry.network)
         if layout == "hwc" and scores.shape[2] > 1:
-            cut, region = unpadded(scores, geometry)
+            cut, region = crop_padding(scores, geometry)
             height, width, classes = cut.shape
             flat = np.ascontiguousarray(as_f32(cut)).reshape(-1, classes)
             planes: F32 = cv2.transpose(flat).reshape(classes, height, width)  # type: ignore[assignment]
             return Segmentation(argmax_channels(planes), region, self.labels)
-        maps, region = unpadded(scores.transpose(1, 2, 0) if layout == "chw" else scores, geometry)
+        maps, region = crop_padding(scores.transpose(1, 2, 0) if layout == "chw" else scores, geometry)
         if layout == "hw" or maps.shape[2] == 1:
             return Segmentation(maps.reshape(maps.shape[:2]).astype(np.uint8), region, self.labels)
         return Segmentation(argmax_channels(as_f32(maps).transpose(2, 0, 1)), region, self.labels)
@@ -65,9 +65,9 @@ class SegmentArgmax:
 
 @dataclass(frozen=True, slots=True)
 class SegmentThreshold:
-    """One output of one channel, past its sigmoid: [1, h, w], [h, w, 1] or [h, w]; class 1 at or above ``threshold``.
+    """One output of one channel, after its sigmoid: [1, h, w], [h, w, 1] or [h, w]; class 1 from ``threshold`` on.
 
-    With two labels the mask's classes are these; with one, the label is that of class 1 and class 0 has none.
+    Two labels name both classes; one label names class 1.
     """
 
     threshold: float = 0.5
@@ -85,24 +85,24 @@ class SegmentThreshold:
             raise wrong_shapes("segment: threshold", "one output [1, h, w]", shapes, network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Segmentation:
-        """Return the cells above the threshold. Padding is cut off before anything is compared."""
+        """Return the class of each cell, without padding."""
         self.check(shapes_of(outputs), geometry.network)
         score = outputs[0]
         if score.ndim == 3:
             score = score.squeeze(axis=0 if score.shape[0] == 1 else 2)
-        cut, region = unpadded(score, geometry)
+        cut, region = crop_padding(score, geometry)
         return Segmentation((cut >= self.threshold).astype(np.uint8), region, self.names)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the mask's classes."""
+        """Names of the mask's classes."""
         return ("", *self.labels) if len(self.labels) == 1 else self.labels
 
 
 def argmax_channels(scores: F32) -> U8:
-    """Return (h, w) uint8 index of the greatest of (C, h, w) float32, the first of equals; :data:`VOID` for NaN.
+    """Return the (h, w) uint8 index of the greatest of (C, h, w) float32, the first of equals; :data:`VOID` for NaN.
 
-    Runs along memory channel by channel: several times faster than ``argmax(axis=0)``, which strides across it.
+    It reads memory channel by channel, several times faster than ``argmax(axis=0)``, which strides across it.
     """
     best = scores.max(axis=0)
     code = np.zeros(best.shape, np.uint8)
@@ -122,7 +122,7 @@ def map_layout(shape: tuple[int, ...], network: Size) -> Layout | None:
         return "hw"
     if len(shape) != 3:
         return None
-    # Whether a map of (h, w) has the network's shape, to within a cell.
+    # Whether the last, or the first, two dimensions have the network's proportions, to within a cell.
     sizes = shape[1:], shape[:2]
     first, last = (abs(width * network[1] - height * network[0]) <= max(network) for height, width in sizes)
     is_first = first if first != last else shape[0] <= shape[2]
@@ -135,8 +135,8 @@ def plane_size(shape: tuple[int, ...]) -> tuple[int, int] | None:
     return (sizes[0], sizes[1]) if len(shape) in (2, 3) and len(sizes) == 2 else None
 
 
-def unpadded(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, float, float, float]]:
-    """Return the part of (h, w, ...) that shows the image, to the nearest cell, and the source pixels it covers."""
+def crop_padding(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, float, float, float]]:
+    """Return the part of (h, w, ...) without padding, to the nearest cell, and the source pixels that it covers."""
     height, width = scores.shape[:2]
     x = _span(width, geometry.network[0], geometry.scale_x, geometry.offset_x, geometry.bounds[0::2])
     y = _span(height, geometry.network[1], geometry.scale_y, geometry.offset_y, geometry.bounds[1::2])
@@ -146,7 +146,7 @@ def unpadded(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, flo
 def _span(
     count: int, network: int, scale: float, offset: float, bounds: tuple[float, ...]
 ) -> tuple[int, int, float, float]:
-    """Return first and last cell along one side, at least one, and the source pixels they cover, within the bounds."""
+    """Return the range of cells along one side, at least one cell, and the source pixels it covers, within bounds."""
     per_cell = scale * network / count
     first, last = (round((bound - offset) / per_cell) for bound in bounds)
     first = min(max(first, 0), count - 1)
@@ -160,12 +160,12 @@ def _span(
 
 @dataclass(frozen=True, slots=True)
 class Heatmap:
-    """One output [K, h, w]: each point lies at the peak of its map, found to a fraction of a cell.
+    """One output [K, h, w]: each point is the peak of its map, to a fraction of a cell. An image has one body.
 
-    A cell's index times its size is its place in the network's input, as in HRNet and SimpleBaseline.
+    A cell's index times its size is its position in the network's input, as in HRNet and SimpleBaseline.
 
     Attributes:
-        score: lowest mean of the points' scores for a body to count; a body is the whole image's one.
+        score: lowest mean of the points' scores of a body.
         labels: names of the K points.
     """
 
@@ -174,7 +174,7 @@ class Heatmap:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a map for every point."""
+        """Yield a fit for a map per point."""
         for channels, height, width, order in signature.maps:
             stride = signature.stride(height, width)
             if order == "nchw" and channels > 1 and stride is not None and 2 <= stride <= 8:
@@ -204,8 +204,8 @@ def one_body(points: F32, floor: float, names: tuple[str, ...], geometry: Geomet
     Args:
         points: (K, 3) float32 x, y in network pixels and score. The box is the hull of those whose score is not 0.
         floor: lowest mean of the points' scores.
-        names: of the points.
-        geometry: maps network pixels to source pixels.
+        names: names of the points.
+        geometry: map from network pixels to source pixels.
     """
     score, places = points[:, 2].mean(), points[points[:, 2] != 0, :2]
     places = places if len(places) else points[:, :2]
@@ -219,23 +219,23 @@ def peaks(maps: F32) -> F32:
     """Return (K, 3) x, y in cells, to a fraction, and the value at the peak, of (K, h, w) maps.
 
     The fraction is a Newton step on the logarithm of the map, exact for a Gaussian peak. That is equation 9 of Zhang et
-    al., "Distribution-Aware Coordinate Representation for Human Pose Estimation", CVPR 2020, without its smoothing of
-    the map. There is no step at the border, nor without a maximum; it is at most one cell. h and w are at least 3.
+    al., "Distribution-Aware Coordinate Representation for Human Pose Estimation", CVPR 2020, without smoothing of the
+    map. The step is at most one cell; there is none at the border or without a maximum. h and w are at least 3.
     """
     count, height, width = maps.shape
     cells = maps.reshape(count, -1).argmax(axis=1)
     y, x = _inner(cells, (height, width))
     around, each = np.arange(-1, 2), np.arange(count)
     patch = maps[each[:, None, None], y[:, None, None] + around[:, None], x[:, None, None] + around]
-    return refined(cells, patch, maps.reshape(count, -1)[each, cells], (height, width))
+    return refine_peaks(cells, patch, maps.reshape(count, -1)[each, cells], (height, width))
 
 
-def refined(cells: npt.NDArray[Any], patch: F32, values: F32, size: tuple[int, int]) -> F32:
-    """Return the answer of :func:`peaks` from the cells of the peaks.
+def refine_peaks(cells: npt.NDArray[Any], patch: F32, values: F32, size: tuple[int, int]) -> F32:
+    """Return the same as :func:`peaks`, from the cells of the peaks.
 
     Args:
         cells: (K,) cells of the peaks.
-        patch: (K, 3, 3) values around them, or around the nearest cell that is not at the border.
+        patch: (K, 3, 3) values around each, or around the nearest cell that is not at the border.
         values: (K,) values at the peaks.
         size: (height, width) of the maps.
     """
@@ -253,7 +253,7 @@ def _inner(cells: npt.NDArray[Any], size: tuple[int, int]) -> tuple[npt.NDArray[
 
 
 def _newton(patch: F32) -> F32:
-    """Return (K, 2) the step in x and y from the middle of (K, 3, 3) to the top of the paraboloid through it."""
+    """Return (K, 2) steps in x and y from the middle of (K, 3, 3) to the maximum of the paraboloid through it."""
     middle = patch[:, 1, 1]
     dx, dy = (patch[:, 1, 2] - patch[:, 1, 0]) / 2, (patch[:, 2, 1] - patch[:, 0, 1]) / 2
     dxx = patch[:, 1, 2] - 2 * middle + patch[:, 1, 0]

@@ -1,4 +1,6 @@
-"""NanoDet (github.com/RangiLyu/nanodet): a distribution over distances to each side, classes without objectness.
+"""NanoDet (github.com/RangiLyu/nanodet) and FastestDet.
+
+NanoDet writes a distribution over the distances to each side, and classes without objectness.
 
 The distribution is that of Li et al., "Generalized Focal Loss", 2020. Formulas: ``nanodet/model/head/gfl_head.py``
 (get_single_level_center_point, Integral, distance2bbox) and, for NanoDet Plus, ``nanodet_plus_head.py``
@@ -25,7 +27,7 @@ _OBJECT_POWER, _CLASS_POWER = 0.6, 0.4
 
 @dataclass(frozen=True, slots=True)
 class FastestDet(RowHead):
-    """One output [5 + C, h, w]: objectness (sigmoid), x, y, w, h raw, classes (softmax).
+    """One output [5 + C, h, w]: objectness after its sigmoid, raw x, y, w, h, and classes after their softmax.
 
     Score = objectness^0.6 * class^0.4. Center = (column + tanh x) / w, (row + tanh y) / h. Size = sigmoid(w, h). All
     are relative to the network's width and height.
@@ -45,11 +47,11 @@ class FastestDet(RowHead):
         return shapes[0][0] - 5
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`; a class score is at most 1, so objectness alone rules most cells out."""
+        """See :meth:`RowHead.levels`; a class score is at most 1, so objectness bounds the score."""
         self.class_count(shapes, network)
         channels, height, width = shapes[0]
         every = Numbers(0, channels, apart=height * width)
-        least = max(score, 0.0) ** (1 / _OBJECT_POWER) * (1 - 1e-5)  # less, as the power is rounded
+        least = max(score, 0.0) ** (1 / _OBJECT_POWER) * (1 - 1e-5)  # slightly less, because the power is rounded
         return (Level(height * width, ((every._replace(width=1), least),), (every,)),)
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
@@ -71,7 +73,14 @@ _USUAL_SIDES = (32, 64, 68)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Indices of the outputs, level by level; one output holds all levels and both parts in NanoDet Plus."""
+    """Layout of the outputs.
+
+    Attributes:
+        scores, sides: indices of the outputs, level by level; empty for the one output of NanoDet Plus.
+        classes: number of classes.
+        bins: number of bins of each side's distribution.
+        strides: strides of the levels.
+    """
 
     scores: tuple[int, ...]
     sides: tuple[int, ...]
@@ -82,15 +91,15 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class NanoDet(RowHead):
-    """Per level scores [S, C], past their sigmoid, and sides [S, 4 * bins]; NanoDet Plus has all in one output.
+    """Scores [S, C], after their sigmoid, and sides [S, 4 * bins] of each level; NanoDet Plus has all in one output.
 
     That output is [S, C + 4 * bins]. A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from
-    the cell's center. A cell counts once for every class that scores enough. Outputs come in any order and are matched
-    by their shapes.
+    the cell's center. A cell counts once for every class that reaches the score. Outputs may have any order, and are
+    matched by their shapes.
 
     Attributes:
-        strides: of the levels; by default 8, 16, 32, and 64 too for NanoDet Plus.
-        reg_max: bins - 1; by default from the channels of the sides, and 7 for NanoDet Plus.
+        strides: strides of the levels; by default 8, 16, 32, and also 64 for NanoDet Plus.
+        reg_max: number of bins - 1; by default from the channels of the sides, and 7 for NanoDet Plus.
     """
 
     strides: tuple[int, ...] = ()
@@ -98,7 +107,7 @@ class NanoDet(RowHead):
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a row for every cell, in one table or one per level and part."""
+        """Yield a fit for a row per cell, in one table, or in one per level and part."""
         rows, columns = signature.table or (0, 0)
         if columns > 36 and rows == signature.cells((*STRIDES, 64)):
             reason = f"[{rows}, {columns - 32} + 4 * 8] has one row for every cell of strides 8, 16, 32, 64"
@@ -145,7 +154,7 @@ class NanoDet(RowHead):
 def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size, center: float) -> F32:
     """Return the boxes of rows.
 
-    ``center`` = 0.5 puts a cell's center at (index + 0.5) * stride - 0.5, the middle of its pixels.
+    With ``center`` = 0.5, a cell's center is at (index + 0.5) * stride - 0.5, the middle of its pixels.
     """
     grid = grid_of(network, layout.strides)
     stride = grid.stride[rows, None]
@@ -154,7 +163,7 @@ def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size, center: floa
     power = np.exp(power - power.max(axis=2, keepdims=True))
     mean = (power @ np.arange(layout.bins, dtype=np.float32)) / power.sum(axis=2) * stride
     boxes: F32 = np.concatenate([middle - mean[:, :2], middle + mean[:, 2:]], axis=1)
-    return np.clip(boxes, 0, np.array(network * 2, np.float32), out=boxes)  # before suppression, as there
+    return np.clip(boxes, 0, np.array(network * 2, np.float32), out=boxes)  # before suppression, as in NanoDet
 
 
 @lru_cache(maxsize=32)
@@ -185,7 +194,7 @@ def _match(
 
 
 def _sides_width(widths: tuple[int, ...], reg_max: int | None) -> int | None:
-    """Return which of two channel counts is that of the sides; the second, as exported, where both may be."""
+    """Return which of two channel counts is that of the sides; the second, as in exports, if both may be."""
     if reg_max is not None:
         return 4 * (reg_max + 1) if 4 * (reg_max + 1) in widths else None
     possible = [width for width in widths if width % 4 == 0 and width >= 8]

@@ -1,4 +1,4 @@
-"""Which of a model's outputs a decoder needs, and in which order, by their names and shapes."""
+"""Choice of the outputs of a model that a decoder needs, and their order, by names and shapes."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,18 @@ from edgert.stages.decode.decoder import Shapes, roles_of
 
 
 def needed_outputs(shapes: Shapes, names: Sequence[str] = ()) -> tuple[int, ...] | None:
-    """Return the places of the outputs that a decoder needs, in its order; None where it may need all as they are.
+    """Return the indices of the outputs that a decoder needs, in its order; None if it may need all in their order.
 
     Exporters write raw feature maps beside the boxes decoded from them, as YOLOv5's did up to release 6.0
     (``models/yolo.py``, Detect.forward). Together, those maps have as many cells as there are boxes. Heads that only
     training needs have ``aux`` in their names, as in torchvision's segmentation models. Transformers return their
-    hidden states. TensorFlow's detection API and torchvision name the final boxes, and have masks or raw boxes beside.
+    hidden states. TensorFlow's detection API and torchvision name the final boxes, and add masks or raw boxes.
 
     Args:
-        shapes: of one image, without the batch dimension.
-        names: of the outputs; may be empty.
+        shapes: output shapes without the batch dimension.
+        names: output names; may be empty.
     """
-    if (final := _final(shapes, names)) is not None:
+    if (final := _final_outputs(shapes, names)) is not None:
         return final
     spare = {place for place, name in enumerate(names) if any(word in name.lower() for word in _SPARE)}
     spare |= _raw_maps(shapes) | _beside_landmarks(shapes, names)
@@ -33,10 +33,10 @@ _ENDS = (("boxes", "bboxes"), ("classes", "labels", "class_ids"), ("scores",))
 _COUNTS = ("num_detections", "num_dets", "valid_detections")
 
 
-def _final(shapes: Shapes, names: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the places of final boxes, classes, scores, and perhaps their count; None where names show no such three.
+def _final_outputs(shapes: Shapes, names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the indices of final boxes, classes, scores, and perhaps their count; None if names do not show them.
 
-    Both classes and scores may be floats, as BatchedNMS of TensorRT writes them, so that names alone tell them apart.
+    Classes and scores may both be floats, as with TensorRT's BatchedNMS, so that only names distinguish them.
     """
     plain = [name.lower().partition(":")[0] for name in names]
     for prefix in _PREFIXES:
@@ -44,7 +44,7 @@ def _final(shapes: Shapes, names: Sequence[str]) -> tuple[int, ...] | None:
         if not all(found):
             continue
         places = [one[0] for one in found]
-        # where the shape of a count is that of any row, it is left out: rows beyond it have no score
+        # A count with the shape of the other rows is left out: rows beyond it have no score.
         for kept in ([*places, *[plain.index(name) for name in _COUNTS if name in plain]], places):
             if roles_of([shapes[place] for place in kept]) is not None:
                 return tuple(kept)
@@ -52,13 +52,13 @@ def _final(shapes: Shapes, names: Sequence[str]) -> tuple[int, ...] | None:
 
 
 def _are_swapped(shapes: Shapes, names: Sequence[str]) -> bool:
-    """Return whether the first of two tables [N, 4] holds the boxes, and the second scores of four classes."""
+    """Return whether the first of two tables [N, 4] is the boxes, and the second the scores of four classes."""
     first, second = (any(word in name.lower() for word in ("box", "dets")) for name in names)
     return shapes[0] == shapes[1] and shapes[0][1:] == (4,) and first and not second
 
 
 def _beside_landmarks(shapes: Shapes, names: Sequence[str]) -> set[int]:
-    """Return the places of feature maps beside one vector of landmarks, as PFLD's."""
+    """Return the indices of feature maps beside one vector of landmarks, as PFLD's."""
     marks = [place for place, name in enumerate(names) if "landmark" in name.lower()]
     if len(marks) != 1 or len(shapes[marks[0]]) > 2:
         return set()
@@ -66,7 +66,7 @@ def _beside_landmarks(shapes: Shapes, names: Sequence[str]) -> set[int]:
 
 
 def _raw_maps(shapes: Shapes) -> set[int]:
-    """Return the places of maps that together have as many cells as a table beside them has boxes."""
+    """Return the indices of maps that together have as many cells as a table beside them has boxes."""
     alike: dict[tuple[int, ...], list[int]] = {}
     for place, shape in enumerate(shapes):
         if len(shape) == 4:  # anchors, height, width, numbers
@@ -82,7 +82,7 @@ def _raw_maps(shapes: Shapes) -> set[int]:
                 continue
             if len(shapes[places[0]]) == 4:
                 is_raw = shapes[places[0]][3] == table[1] and first * cells == table[0]
-            else:  # channels of all anchors, or one box a cell
+            else:  # channels of all anchors, or one box per cell
                 is_raw = cells in table or (first % table[1] == 0 and first // table[1] * cells == table[0])
             found |= set(places) if is_raw else set()
     return found

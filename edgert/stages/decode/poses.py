@@ -1,7 +1,4 @@
-"""Poses and landmarks in other layouts than YOLO's or heat maps.
-
-Coordinates are classified, final, or given as parts and the fields that connect them.
-"""
+"""Poses and landmarks in further layouts: classified or final coordinates, or parts with fields that link them."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -24,14 +21,14 @@ from edgert.stages.decode.maps import one_body
 
 @dataclass(frozen=True, slots=True)
 class SimCC:
-    """Two outputs [K, across] and [K, down]: for each of K points of one body, a score for every fraction of a pixel.
+    """Two outputs [K, across] and [K, down]: for each of K points of one body, a score per fraction of a pixel.
 
     Li et al., "SimCC: a Simple Coordinate Classification Perspective for Human Pose Estimation", 2022. As in RTMPose
     (``mmpose/codecs/utils/post_processing.py`` of github.com/open-mmlab/mmpose), a point is where both are highest, and
-    its score is the lower of the two. A point without a score above 0 is missing.
+    its score is the lower of the two. A point without a score above 0 is missing. An image has one body.
 
     Attributes:
-        score: lowest mean of the points' scores for a body to count; an image has one body.
+        score: lowest mean of the points' scores of a body.
         labels: names of the K points.
     """
 
@@ -41,12 +38,12 @@ class SimCC:
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for two outputs with as many rows, and columns in the network's proportion."""
-        if signature.network is not None and _split(signature.shapes, signature.network):
-            yield Fit(f"{signature.shapes[0][0]} points by their columns and rows", 4)
+        if signature.network is not None and _cells_per_pixel(signature.shapes, signature.network):
+            yield Fit(f"{signature.shapes[0][0]} points, by scores of columns and rows", 4)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless there are two such outputs, ConfigError for another number of names."""
-        if not _split(shapes, network):
+        if not _cells_per_pixel(shapes, network):
             raise wrong_shapes(
                 "keypoints: simcc", "two outputs [points, n * width], [points, n * height]", shapes, network
             )
@@ -55,7 +52,7 @@ class SimCC:
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
         """Return one body, or none; its box is the hull of the detected points."""
         self.check(shapes_of(outputs), geometry.network)
-        split = _split(shapes_of(outputs), geometry.network)
+        split = _cells_per_pixel(shapes_of(outputs), geometry.network)
         across, down = map(as_f32, outputs if outputs[0].shape[1] == split * geometry.network[0] else outputs[::-1])
         x, y = across.argmax(axis=1), down.argmax(axis=1)
         each = np.arange(len(x))
@@ -64,7 +61,7 @@ class SimCC:
         return one_body(points, self.score, self.labels, geometry)
 
 
-def _split(shapes: Shapes, network: Size) -> float:
+def _cells_per_pixel(shapes: Shapes, network: Size) -> float:
     """Return cells per pixel of SimCC outputs in either order; 0 for other outputs."""
     if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes) or shapes[0][0] != shapes[1][0] or 0 in shapes[0]:
         return 0
@@ -83,8 +80,9 @@ class MoveNet:
     and MoveNet.MultiPose.
 
     Attributes:
-        score: lowest of a body, which is the mean of its points' where there is one.
-        limit: most bodies.
+        score: lowest score of a body; that of a single body is the mean of its points' scores.
+        limit: maximum number of bodies.
+        labels: names of the points.
     """
 
     score: float = 0.25
@@ -106,7 +104,7 @@ class MoveNet:
         check_labels(count, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return bodies by falling score."""
+        """Return bodies, best score first."""
         self.check(shapes_of(outputs), geometry.network)
         raw, size = as_f32(outputs[0]), np.array(geometry.network, np.float32)
         if raw.shape[-1] == 3:
@@ -122,7 +120,7 @@ class MoveNet:
 
 
 def _movenet_points(shapes: Shapes) -> int:
-    """Return how many points MoveNet's outputs have; 0 for other outputs."""
+    """Return the number of points in MoveNet's outputs; 0 for other outputs."""
     one = shapes[0] if len(shapes) == 1 else ()
     if len(one) == 3 and one[0] == 1 and one[2] == 3:
         return one[1]
@@ -131,11 +129,11 @@ def _movenet_points(shapes: Shapes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Landmarks:
-    """One output of the points of one thing, one after the other: x, y of each, or x, y, z.
+    """One output with the points of one object: x, y of each, or x, y, z.
 
     Attributes:
-        unit: ``relative`` to the network's width and height, ``centered`` from -1 to 1 over them, or ``pixels`` of it.
-        numbers: of a point; the third is left out.
+        unit: ``relative`` for 0 to 1 over the network's input, ``centered`` for -1 to 1, ``pixels`` for its pixels.
+        numbers: numbers per point; the third is ignored.
         labels: names of the points.
     """
 
@@ -145,7 +143,7 @@ class Landmarks:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for an even vector, where a name says so or its number of points is that of a data set."""
+        """Yield a fit for a vector of even length, if a name says so or its number of points is that of a data set."""
         rows, columns = signature.table or (0, 0)
         length = 2 * rows if columns == 2 else signature.vector or 0
         count, side = length // 2, max(signature.network or (0, 0))
@@ -169,7 +167,7 @@ class Landmarks:
         check_labels(sizes[0] // self.numbers, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return one object, with scores of 1, since the model gives none; its box is the hull of the points."""
+        """Return one object, with scores of 1, because the model has none; its box is the hull of the points."""
         self.check(shapes_of(outputs), geometry.network)
         points = np.ones((outputs[0].size // self.numbers, 3), np.float32)
         points[:, :2] = as_f32(outputs[0]).reshape(-1, self.numbers)[:, :2]
@@ -181,20 +179,20 @@ class Landmarks:
 
 
 _DATA_SETS = (5, 68, 98, 106, 468, 478)
-"""Points of a face in WIDER Face, iBUG 300-W, WFLW, JD-landmark and MediaPipe's two meshes."""
+"""Numbers of points of a face in WIDER Face, iBUG 300-W, WFLW, JD-landmark and MediaPipe's two meshes."""
 _OF_A_FACE, _CROP = _DATA_SETS[1:], 256
-"""Those that are no usual number of classes, and the largest crop of such networks. PFLD takes 112x112, InsightFace's
-2d106det 192x192."""
+"""Numbers of points that are not a common number of classes, and the largest crop of such networks. PFLD takes 112x112,
+InsightFace's 2d106det 192x192."""
 _CARS = (98, 224)
-"""Points and input size that may as well be a classifier of the 196 classes of Stanford Cars."""
+"""Number of points and input size that may also be a classifier of the 196 classes of Stanford Cars."""
 
 
 @dataclass(frozen=True, slots=True)
 class YoloV7Pose:
-    """One output [N, 6 + 3 * K], three rows a cell (github.com/WongKinYiu/yolov7, branch pose; yolov7-face).
+    """One output [N, 6 + 3 * K], three rows per cell (github.com/WongKinYiu/yolov7, branch pose; yolov7-face).
 
     A row is center x, y, width, height, objectness, class, and x, y, score of K points. All are in network pixels and
-    past their sigmoids.
+    after their sigmoids.
     """
 
     score: float = 0.25
@@ -204,7 +202,7 @@ class YoloV7Pose:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for three rows a cell of a box, a class and points."""
+        """Yield a fit for three rows per cell, each a box, a class and points."""
         rows, columns = signature.table or (0, 0)
         count = (columns - 6) // 3
         if (
@@ -224,7 +222,7 @@ class YoloV7Pose:
         check_labels((columns - 6) // 3, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return bodies by falling score, objectness * class."""
+        """Return bodies, best score first; the score is objectness * class."""
         self.check(shapes_of(outputs), geometry.network)
         found = as_f32(outputs[0][outputs[0][:, 4] >= self.score])
         found = found[found[:, 4] * found[:, 5] >= self.score]
@@ -238,7 +236,7 @@ def _three_a_cell(network: Size) -> tuple[int, int]:
     return 3 * decoder.all_cells(network, (8, 16, 32)), 3 * decoder.all_cells(network, (8, 16, 32, 64))
 
 
-# Parts of all bodies, and which belong together: trt_pose.
+# Parts of all bodies, and fields that link them: trt_pose.
 #
 # Peaks, their refinement, line integrals, assignment and components are those of ``trt_pose/parse/*.cpp`` of
 # github.com/NVIDIA-AI-IOT/trt_pose (MIT), after Cao et al., "Realtime Multi-Person 2D Pose Estimation using Part
@@ -254,13 +252,13 @@ _WINDOW, _SAMPLES, _MOST_PARTS = 5, 7, 100
 
 @dataclass(frozen=True, slots=True)
 class TrtPose:
-    """Two outputs, parts [18, h, w] and fields [42, h, w]: y and x of the way from part to part for each of 21 links.
+    """Two outputs: parts [18, h, w], and fields [42, h, w] with y and x of the direction of each of 21 links.
 
-    A body's score is the mean of all parts' values at their peaks, of those that are missing 0.
+    A body's score is the mean of all parts' values at their peaks, 0 for missing parts.
 
     Attributes:
-        score: lowest of a body.
-        limit: most bodies.
+        score: lowest score of a body.
+        limit: maximum number of bodies.
         labels: names of the parts.
         links: pairs of parts, in the order of the fields.
     """
@@ -285,12 +283,12 @@ class TrtPose:
         check_labels(shapes[roles[0]][0], self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return bodies by falling score; their boxes are the hulls of the points."""
+        """Return bodies, best score first; their boxes are the hulls of the points."""
         self.check(shapes_of(outputs), geometry.network)
         parts, fields = (as_f32(outputs[index]) for index in self._roles(shapes_of(outputs)) or ())
-        kinds, places, values = _parts(parts)
-        pairs = _linked(kinds, places, fields, self.links)
-        bodies = _components(kinds, pairs, len(parts), self.limit)
+        kinds, places, values = _find_parts(parts)
+        pairs = _link_parts(kinds, places, fields, self.links)
+        bodies = _group_bodies(kinds, pairs, len(parts), self.limit)
         here = bodies >= 0
         points = np.zeros((*bodies.shape, 3), np.float32)
         points[here] = np.column_stack([places, values])[bodies[here]]
@@ -305,7 +303,7 @@ class TrtPose:
         return Keypoints.of(geometry.boxes(hulls), scores[rows], geometry.points(points), self.labels)
 
     def _roles(self, shapes: Shapes) -> tuple[int, int] | None:
-        """Return indices of parts and fields; None where one is missing."""
+        """Return the indices of parts and fields; None for other outputs."""
         if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes) or shapes[0][1:] != shapes[1][1:]:
             return None
         least = 1 + max(map(max, self.links))
@@ -315,35 +313,35 @@ class TrtPose:
         return None
 
 
-def _parts(maps: F32) -> tuple[Index, F32, F32]:
+def _find_parts(maps: F32) -> tuple[Index, F32, F32]:
     """Return the peaks of (C, h, w) maps, map by map: (N,) map index, (N, 2) x, y in cells, (N,) values."""
     half = _WINDOW // 2
     each = np.ascontiguousarray(maps.transpose(1, 2, 0))
     around = cv2.dilate(each, np.ones((_WINDOW, _WINDOW), np.uint8)).reshape(each.shape)
     kinds, y, x = np.nonzero(((each >= _PEAK) & (each == around)).transpose(2, 0, 1))
-    first = np.searchsorted(kinds, kinds)  # of its map
+    first = np.searchsorted(kinds, kinds)  # index of the map's first peak
     kept = np.arange(len(kinds)) - first < _MOST_PARTS
     kinds, y, x = kinds[kept], y[kept], x[kept]
     steps = np.arange(-half, half + 1)
     rows, columns = y[:, None] + steps, x[:, None] + steps
     height, width = maps.shape[1:]
-    weights = maps[kinds[:, None, None], _reflected(rows, height)[:, :, None], _reflected(columns, width)[:, None]]
+    weights = maps[kinds[:, None, None], _reflect(rows, height)[:, :, None], _reflect(columns, width)[:, None]]
     total = weights.sum(axis=(1, 2))
     across = (weights.sum(axis=1) * columns).sum(axis=1) / total
     down = (weights.sum(axis=2) * rows).sum(axis=1) / total
     return kinds, np.stack([across, down], axis=1).astype(np.float32) + np.float32(0.5), maps[kinds, y, x]
 
 
-def _reflected(at: npt.NDArray[np.int_], size: int) -> npt.NDArray[np.int_]:
+def _reflect(at: npt.NDArray[np.int_], size: int) -> npt.NDArray[np.int_]:
     at = np.abs(at)
     return np.where(at >= size, 2 * size - 2 - at, at)
 
 
-def _linked(kinds: Index, places: F32, fields: F32, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _link_parts(kinds: Index, places: F32, fields: F32, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return pairs of parts, as rows of ``kinds``, in the order of the links.
 
-    For each link it is the assignment with the highest sum of line integrals through its field, without pairs below the
-    threshold.
+    The pairs of each link are the assignment with the highest sum of line integrals through its field, without pairs
+    below the threshold.
     """
     first = np.searchsorted(kinds, np.arange(2 + max(map(max, links))))
     ours, theirs = np.array(links).T
@@ -366,29 +364,29 @@ def _linked(kinds: Index, places: F32, fields: F32, links: Sequence[tuple[int, i
         table = scores[at : at + height * width].reshape(height, width)
         at += height * width
         if height and width:
-            pairs = zip(*_assigned(table), strict=True)
+            pairs = zip(*_assign_all(table), strict=True)
             found += [(a + row, b + column) for row, column in pairs if table[row, column] > _LINK]
     return found
 
 
-def _assigned(table: F32) -> tuple[list[int], list[int]]:
+def _assign_all(table: F32) -> tuple[list[int], list[int]]:
     """Return rows and columns of the assignment with the highest sum, of as many pairs as possible."""
     if len(table) > table.shape[1]:
-        columns, rows = _assigned(table.T)
+        columns, rows = _assign_all(table.T)
         return rows, columns
     wanted: list[int] = table.argmax(axis=1).tolist()
-    if len(set(wanted)) == len(wanted):  # no two rows want one column
+    if len(set(wanted)) == len(wanted):  # every row has another best column
         return list(range(len(wanted))), wanted
-    # Every pair gains more than any score costs, so that none is left out.
+    # The offset makes every further pair worth more than any score, so that none is left out.
     least, most = float(table.min()), float(table.max())
     found = assign(table.astype(np.float64) - least + (most - least + 1) * len(table))
     return found[0].tolist(), found[1].tolist()
 
 
-def _components(kinds: Index, pairs: Sequence[tuple[int, int]], count: int, limit: int) -> npt.NDArray[np.int64]:
-    """Return (bodies, count) the part of every kind, -1 without one, of parts that pairs connect.
+def _group_bodies(kinds: Index, pairs: Sequence[tuple[int, int]], count: int, limit: int) -> npt.NDArray[np.int64]:
+    """Return (bodies, count) parts by kind, -1 for a missing one; the pairs connect the parts of a body.
 
-    Components are walked breadth first; of two parts of a kind the later stays.
+    Components are searched breadth first; of two parts of a kind the later stays.
     """
     near: list[list[int]] = [[] for _ in kinds]
     for one, other in pairs:

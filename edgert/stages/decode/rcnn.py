@@ -1,8 +1,8 @@
-"""Mask R-CNN and Keypoint R-CNN of torchvision: final boxes, with a mask or the points of a body for each.
+"""Mask R-CNN and Keypoint R-CNN of torchvision: final boxes, each with a mask or the points of a body.
 
 Layouts: https://pytorch.org/vision/stable/models/mask_rcnn.html and keypoint_rcnn.html. Pasting of masks:
 ``paste_mask_in_image`` of torchvision/models/detection/roi_heads.py (BSD-3-Clause). Labels start at 1, and the first
-name of ``labels: coco91`` is the background's, so that a label is the index of its name.
+name in ``labels: coco91`` is the background, so that a label is the index of its name.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,50 +17,50 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import F32, Array, Roles, Shapes, Size, as_f32, roles_of, shapes_of
 from edgert.stages.decode.detection import I32, Candidates, Head, Index, strongest
 from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
-from edgert.stages.decode.instances import cut_of, spans_of, with_masks
+from edgert.stages.decode.instances import mask_cutter, spans_of, with_masks
 
 _READS = "boxes [N, 4], labels [N], scores [N] and"
 _SURE = 0.5
 """Lowest probability of a mask's pixel."""
 _BORDER = 1
-"""Cells of zeros around a mask, so that it fades out at the border of its box."""
+"""Cells of zeros around a mask, so that it ends smoothly at the border of its box."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaskRcnn(Head):
     """Boxes [N, 4], labels [N], scores [N] and masks [N, 1, h, w] of probabilities, in any order.
 
-    Masks are of the complete image, as torchvision's exports have them, or [N, 1, M, M] of the box, as its mask head
-    has them. One of those is pasted into its box.
+    Masks cover the complete image, as in torchvision's exports, or are [N, 1, M, M] of the box, as from its mask head.
+    The latter are pasted into their boxes.
     """
 
     has_masks = True
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for final boxes beside a map of each."""
-        if _beside(signature.shapes, 4) is not None:
+        """Yield a fit for final boxes with a map each."""
+        if _find_roles(signature.shapes, 4) is not None:
             yield Fit("[N, 4] and twice [N] are final boxes, labels and scores, [N, 1, h, w] their masks", 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> None:
-        """Return None: shapes do not show it. Raises ModelError for other outputs."""
-        found = _beside(shapes, 4)
+        """Return None, because shapes do not show it. Raises ModelError for other outputs."""
+        found = _find_roles(shapes, 4)
         if found is None or shapes[found[1]][1] not in (0, 1):
             raise wrong_shapes("detect: mask-rcnn", f"{_READS} masks [N, 1, h, w]", shapes, network)
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Return the boxes; extras are the row of each."""
+        """Return the boxes; extras are the row of each in the outputs."""
         self.class_count(shapes_of(outputs), network)
-        roles, _ = _beside(shapes_of(outputs), 4) or (Roles(0, (0, 0), None), 0)
-        boxes, scores, labels, rows = _found(outputs, roles, score)
+        roles, _ = _find_roles(shapes_of(outputs), 4) or (Roles(0, (0, 0), None), 0)
+        boxes, scores, labels, rows = _read_boxes(outputs, roles, score)
         return Candidates(boxes, scores, labels, rows[:, None].astype(np.float32), overlap=False)
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """Return the record with masks; each may reach a little beyond its box, as torchvision's do."""
+        """Return the record with masks; each may reach slightly beyond its box, as in torchvision."""
         assert kept.extras is not None
         masks, rows = next(one for one in outputs if one.ndim == 4), kept.extras[:, 0].astype(np.intp).tolist()
         height, width = masks.shape[2:]
-        places = _places(kept.boxes, min(height, width))
+        places = _paste_boxes(kept.boxes, min(height, width))
         reached = places + np.array([0, 0, 1, 1], np.int32)
         spans = spans_of(reached.astype(np.float32), geometry)
         if height != width or height * width * 4 > geometry.network[0] * geometry.network[1]:
@@ -69,23 +69,25 @@ class MaskRcnn(Head):
                 part: F32 = as_f32(masks[rows[row], 0, top:bottom, left:right]) - np.float32(_SURE)
                 return part
 
-            return with_masks(record, cut_of(sums, (width, height), geometry.network), spans, geometry, all_stay=True)
+            return with_masks(
+                record, mask_cutter(sums, (width, height), geometry.network), spans, geometry, all_stay=True
+            )
 
         def cut(row: int, span: I32) -> U8:
-            return _pasted(as_f32(masks[rows[row], 0]), places[row], span)
+            return _paste_mask(as_f32(masks[rows[row], 0]), places[row], span)
 
         return with_masks(record, cut, spans, geometry, all_stay=True)
 
 
-def _places(boxes: F32, cells: int) -> I32:
-    """Return the pixels x1, y1, x2, y2, the last ones included, that masks with a border of zeros are pasted into."""
+def _paste_boxes(boxes: F32, cells: int) -> I32:
+    """Return the pixels x1, y1, x2, y2 (inclusive) that masks, with their border of zeros, are pasted into."""
     center, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
     half = half * np.float32((cells + 2 * _BORDER) / cells)
     return np.concatenate([center - half, center + half], axis=1).astype(np.int32)
 
 
-def _pasted(mask: F32, place: I32, span: I32) -> U8:
-    """Return the part of a pasted mask that a span asks for, (y2 - y1, x2 - x1) uint8."""
+def _paste_mask(mask: F32, place: I32, span: I32) -> U8:
+    """Return the part (y2 - y1, x2 - x1) uint8 of a pasted mask that lies in a span."""
     x1, y1, x2, y2 = span.tolist()
     left, top, right, bottom = place.tolist()
     width, height = max(right - left + 1, 1), max(bottom - top + 1, 1)
@@ -102,12 +104,11 @@ def _pasted(mask: F32, place: I32, span: I32) -> U8:
 class KeypointRcnn:
     """Boxes [N, 4], labels [N], scores [N], points [N, K, 3] and their scores [N, K], in any order.
 
-    A point's score is the sigmoid of its heat map's value. Its third number, whether it is visible, is always 1 and
-    left out.
+    A point's score is the sigmoid of its heat map's value. Its third number, visibility, is always 1 and ignored.
 
     Attributes:
-        score: lowest of a body.
-        limit: most bodies.
+        score: lowest score of a body.
+        limit: maximum number of bodies.
         labels: names of the points.
     """
 
@@ -117,41 +118,41 @@ class KeypointRcnn:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for final boxes beside points of each and their scores."""
-        found = _beside(signature.shapes, 3)
+        """Yield a fit for final boxes with points and their scores."""
+        found = _find_roles(signature.shapes, 3)
         if found is not None and signature.shapes[found[1]][1] in (0, *BODIES):
             yield Fit("[N, 4] and twice [N] are final boxes of bodies, [N, points, 3] their points", 5)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError for other outputs, ConfigError for another number of names."""
-        found = _beside(shapes, 3)
+        found = _find_roles(shapes, 3)
         if found is None or shapes[found[1]][2] not in (0, 3):
             raise wrong_shapes("keypoints: keypoint-rcnn", f"{_READS} points [N, points, 3]", shapes, network)
         if count := shapes[found[1]][1]:
             check_labels(count, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return bodies by falling score."""
+        """Return bodies, best score first."""
         shapes = shapes_of(outputs)
         self.check(shapes, geometry.network)
-        roles, place = _beside(shapes, 3) or (Roles(0, (0, 0), None), 0)
-        boxes, scores, _, rows = _found(outputs, roles, self.score)
+        roles, place = _find_roles(shapes, 3) or (Roles(0, (0, 0), None), 0)
+        boxes, scores, _, rows = _read_boxes(outputs, roles, self.score)
         best = strongest(scores, self.limit)
         boxes, scores, rows = boxes[best], scores[best], rows[best]
         points = as_f32(outputs[place][rows]).copy()
-        points[..., 2] = 1 / (1 + np.exp(-as_f32(outputs[_of_points(shapes, roles, place)][rows])))
+        points[..., 2] = 1 / (1 + np.exp(-as_f32(outputs[_point_scores_index(shapes, roles, place)][rows])))
         return Keypoints.of(geometry.boxes(boxes), scores, geometry.points(points), self.labels)
 
 
-def _of_points(shapes: Shapes, roles: Roles, place: int) -> int:
-    """Return the index of the points' scores, which is what is left."""
+def _point_scores_index(shapes: Shapes, roles: Roles, place: int) -> int:
+    """Return the index of the points' scores, the only output that has no other role."""
     return next(index for index in range(len(shapes)) if index not in (roles.boxes, *roles.rows, place))
 
 
-def _beside(shapes: Shapes, rank: int) -> tuple[Roles, int] | None:
-    """Return the roles of final boxes, and the index of the one output of a rank beside them; None for other outputs.
+def _find_roles(shapes: Shapes, rank: int) -> tuple[Roles, int] | None:
+    """Return the roles of final boxes, and the index of the only other output of this rank; None for other outputs.
 
-    Beside points of rank 3 are their scores, too.
+    With points, of rank 3, there must also be their scores.
     """
     ranks = [len(shape) for shape in shapes]
     if sorted(ranks) != sorted([2, 1, 1, rank, *([2] if rank == 3 else [])]):
@@ -166,8 +167,8 @@ def _beside(shapes: Shapes, rank: int) -> tuple[Roles, int] | None:
     return Roles(boxes, (places[1], places[2]), None), ranks.index(rank)
 
 
-def _found(outputs: Sequence[Array], roles: Roles, score: float) -> tuple[F32, F32, I32, Index]:
-    """Return boxes in network pixels, scores and labels that score enough and are no background, and their rows."""
+def _read_boxes(outputs: Sequence[Array], roles: Roles, score: float) -> tuple[F32, F32, I32, Index]:
+    """Return boxes in network pixels, scores, labels and rows of the objects that reach the score."""
     first, second = (outputs[index] for index in roles.rows)
     labels, scores = (second, first) if second.dtype.kind in "iu" else (first, second)
     rows = np.flatnonzero((scores >= score) & (labels > 0))

@@ -1,4 +1,4 @@
-"""What models report that cannot be: boxes without a place, and numbers that show that outputs are read wrongly."""
+"""Check of decoded records: impossible boxes, and numbers which show that outputs are decoded wrongly."""
 
 import logging
 import threading
@@ -14,45 +14,45 @@ from edgert.stages.decode.detection import Bool
 log = logging.getLogger("edgert.decode")
 
 _MOST_SCORE = 1.001
-"""Largest score: 1 may be rounded up in fp16, or past a softmax."""
+"""Largest valid score: 1 may be rounded up in fp16, or in a softmax."""
 
 
 class RecordCheck:
-    """Leaves out the boxes of one model that cannot be, counts them, and warns once of each thing that is odd.
+    """Check that removes and counts impossible boxes of one model, and warns once per kind of fault.
 
-    A record that is as it should be costs a few comparisons of whole arrays. May be shared by threads.
+    A valid record costs a few comparisons of arrays. Threads may share the check.
 
     Args:
-        name: of the model.
-        decoder: reads its outputs; says what a warning advises.
+        name: name of the model.
+        decoder: decoder of its outputs, for the advice in a warning.
 
     Attributes:
-        left_out: boxes without a place so far; with ``is_strict``, outputs with NaN as well.
-        is_strict: whether outputs are looked at, too, which takes longer than the records: of a model on trial.
+        left_out: number of boxes that were removed; with ``is_strict``, also of frames with NaN in an output.
+        is_strict: whether outputs are checked for NaN, which takes longer; for a model on trial.
     """
 
     def __init__(self, name: str, decoder: Decoder | None = None) -> None:
         self.left_out, self.is_strict = 0, False
         self._name, self._lock, self._warned = name, threading.Lock(), set[str]()
-        reads = getattr(decoder, "decoder", decoder)  # of the outputs that are needed
+        reads = getattr(decoder, "decoder", decoder)  # of a decoder of some outputs
         has_option = hasattr(getattr(reads, "head", reads), "boxes")
         self._relative = "task: {options: {boxes: relative}}" if has_option else "export boxes in pixels of the input"
 
     def __call__(self, record: Record, geometry: Geometry) -> Record:
-        """Return the record without boxes that are not finite, have no size, or lie outside of the image."""
+        """Return the record without boxes that are not finite, have no size, or lie outside the image."""
         if isinstance(record, Detections):
             if not len(record.scores):
                 return record
             sizes = record.boxes[:, 2:] - record.boxes[:, :2]
-            # Comparisons with what is not a number are false.
+            # Comparisons with NaN are false.
             is_plain = sizes.min() > 0 and record.scores.max() <= _MOST_SCORE
             pixel = max(geometry.scale_x, geometry.scale_y)
-            return record if is_plain and sizes.max() > pixel else self._odd(record, sizes, pixel)
+            return record if is_plain and sizes.max() > pixel else self._remove_impossible(record, sizes, pixel)
         if isinstance(record, Classification) and len(record.scores) and not record.scores[0] <= _MOST_SCORE:
             self._warn_of_scores(float(record.scores[0]))
         return record
 
-    def _odd(self, record: Detections, sizes: Any, pixel: float) -> Detections:
+    def _remove_impossible(self, record: Detections, sizes: Any, pixel: float) -> Detections:
         stays = _has_place(record, sizes)
         if not stays.all():
             count = int(len(stays) - stays.sum())
@@ -61,8 +61,8 @@ class RecordCheck:
             every = f" If all boxes are, they may be parts of the input: {self._relative}." if not stays.any() else ""
             self._warn(
                 "boxes",
-                f"{count} of {len(stays)} boxes are left out: not finite, without a size, or outside of the image. "
-                f"More of them are counted and not logged.{every}",
+                f"{count} of {len(stays)} boxes are left out: not finite, without a size, or outside the image. "
+                f"Further ones are counted, but not logged.{every}",
             )
             record, sizes = record[stays], sizes[stays]
         if not len(record):
@@ -92,7 +92,7 @@ class RecordCheck:
 
 
 def _has_place(record: Detections, sizes: Any) -> Bool:
-    """Return (N,) whether a box is finite and has a size within the image, or is the hull of points on a line."""
+    """Return (N,) whether a box is finite and has a size, or is the hull of points on a line."""
     has_size: Bool = (sizes > 0).all(axis=1)
     finite: Bool = np.isfinite(record.boxes).all(axis=1) & np.isfinite(record.scores)
     if isinstance(record, Keypoints) and record.points is not None and not has_size.all():
@@ -103,10 +103,10 @@ def _has_place(record: Detections, sizes: Any) -> Bool:
 
 
 class CheckedRecords:
-    """A decoder whose records are checked. Arguments are those of :class:`~edgert.stages.decode.decoder.Decoder`.
+    """Decoder whose records are checked.
 
     Attributes:
-        decoder: may be replaced between two frames, from any thread.
+        decoder: decoder of the outputs; may be replaced between two frames, from any thread.
     """
 
     def __init__(self, decoder: Decoder, check: RecordCheck) -> None:

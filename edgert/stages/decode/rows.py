@@ -1,7 +1,7 @@
-"""Heads of which few rows matter: which numbers say so, and what is made of those rows.
+"""Heads of which few rows matter: the numbers that bound a row's score, and the boxes of the rows that can reach it.
 
-One description serves the host, which looks through the outputs with NumPy, and kernels, which bring the rows that
-matter to the host and nothing else.
+One description serves both the host, which searches the outputs with NumPy, and GPU kernels, which copy only the rows
+that matter to the host.
 """
 
 from abc import ABC, abstractmethod
@@ -15,16 +15,16 @@ import numpy as np
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import Bool, Candidates, Head, Index
 
-FINAL = "an end-to-end export leaves nothing to decode"
+FINAL = "an end-to-end export has final boxes"
 
 
 class Numbers(NamedTuple):
     """Numbers of every row of a level: the k-th of row r is element ``first + r * step + k * apart`` of an output.
 
     Attributes:
-        output: its index.
-        width: how many each row has.
-        step, apart, first: in numbers of the output, whose memory is contiguous.
+        output: index of the output.
+        width: numbers per row.
+        step, apart, first: distances of rows and of numbers, and index of the first one, in elements of the output.
     """
 
     output: int
@@ -43,19 +43,19 @@ class Numbers(NamedTuple):
 
 
 def columns(output: int, shape: tuple[int, ...], first: int = 0, end: int | None = None) -> Numbers:
-    """Return some columns of a table [rows, columns]."""
+    """Return the columns from ``first`` to ``end`` (exclusive) of a table [rows, columns]."""
     return Numbers(output, (shape[1] if end is None else end) - first, step=shape[1], first=first)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Rows of one kind.
+    """Rows with one layout, such as those of one feature map.
 
     Attributes:
-        rows: how many there are.
-        floors: a row matters where of each of these numbers one reaches its floor.
-        wanted: what is read of rows that matter.
-        above: one number of each row from which its floors count; None: from 0.
+        rows: number of rows.
+        floors: (numbers, floor) pairs; a row matters if at least one number of each pair reaches its floor.
+        wanted: numbers that are read of rows that matter.
+        above: one number per row that is added to its floors; None adds nothing.
     """
 
     rows: int
@@ -68,8 +68,8 @@ class Found(NamedTuple):
     """Rows of a level that matter.
 
     Attributes:
-        rows: (M,) rising.
-        parts: for each of the level's ``wanted`` (M, width) float32, contiguous.
+        rows: (M,) row indices in ascending order.
+        parts: (M, width) contiguous float32 for each of the level's ``wanted``.
     """
 
     rows: Index
@@ -77,24 +77,24 @@ class Found(NamedTuple):
 
 
 def scan(outputs: Sequence[Array], level: Level) -> Found:
-    """Return the rows of one image that can score enough, found on the host."""
+    """Return the rows of one image that can reach the score, searched on the host."""
     matter = np.ones(level.rows, np.bool_)
     base = None if level.above is None else as_f32(level.above.of(outputs, level.rows))
     for numbers, floor in level.floors:
-        asked = as_f32(numbers.of(outputs, level.rows))
-        matter &= _reached(asked if base is None else asked - base, floor)
+        values = as_f32(numbers.of(outputs, level.rows))
+        matter &= _reached(values if base is None else values - base, floor)
     rows = np.flatnonzero(matter)
     return Found(rows, tuple([as_f32(numbers.of(outputs, level.rows)[rows]) for numbers in level.wanted]))
 
 
 def _reached(numbers: F32, floor: float) -> Bool:
-    """Return (rows,) whether one of a row's numbers reaches ``floor``."""
+    """Return (rows,) whether at least one of a row's numbers reaches ``floor``."""
     over = numbers >= floor
     if numbers.shape[1] == 1:
         return np.asarray(over[:, 0])
     if not over.flags.c_contiguous:
         return np.asarray(over.any(axis=1))  # along memory
-    # The few numbers that matter are found by one look at all; one at each short row would take several times as long.
+    # One search of all numbers finds the few that matter; a search per short row would take several times as long.
     found: Bool = np.zeros(len(over), np.bool_)
     found[np.flatnonzero(over) // numbers.shape[1]] = True
     return found
@@ -102,31 +102,34 @@ def _reached(numbers: F32, floor: float) -> Bool:
 
 @lru_cache(maxsize=32)
 def _levels(head: "RowHead", shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-    """Return a head's levels, cached: they are the same for every frame of a stream."""
+    """Return a head's levels, cached, because they are the same for every frame of a stream."""
     return head.levels(shapes, network, score)
 
 
 class RowHead(Head, ABC):
-    """A head that makes boxes of single rows of its outputs; a frozen dataclass, which can be hashed."""
+    """Base of heads whose boxes each come from one row of the outputs; a frozen dataclass, so that it is hashable."""
 
     @abstractmethod
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """Return which rows could score enough; some may not. Raises ModelError like :meth:`class_count`."""
+        """Return the levels, whose floors must not miss a row that reaches ``score``.
+
+        Raises ModelError like :meth:`class_count`.
+        """
 
     @abstractmethod
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """Return the boxes of the rows found in each level that score at least ``score``."""
+        """Return the boxes of the found rows of each level that reach ``score``."""
 
     def seen(self, found: Sequence[Found], shapes: Shapes) -> Sequence[Array]:
-        """Return the outputs that :meth:`Shaped.shaped` reads, of the found rows only; empty where it reads none."""
+        """Return the outputs that :meth:`Shaped.shaped` reads, reduced to the found rows; empty if it reads none."""
         return ()
 
     def why_all_rows(self, shapes: Shapes, network: Size) -> str:
-        """Return why outputs of these shapes are read completely; empty where rows are enough."""
+        """Return why outputs of these shapes must be read completely; empty if found rows are enough."""
         return ""
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Return the boxes, reading only rows that could score enough. Raises ModelError like :meth:`class_count`."""
+        """Return the boxes, reading only rows that can reach ``score``. Raises ModelError like :meth:`class_count`."""
         shapes = shapes_of(outputs)
         found = [scan(outputs, level) for level in _levels(self, shapes, network, score)]
         return self.placed(found, shapes, network, score)

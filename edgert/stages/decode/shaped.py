@@ -1,4 +1,4 @@
-"""Oriented boxes: detectors whose boxes are turned."""
+"""Oriented boxes: detectors whose boxes are rotated."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Index, b
 from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 
 # Layout: https://docs.ultralytics.com/tasks/obb and /modes/export, [20, 21504] for DOTA at 1024: x, y, w, h in network
-# pixels, class scores past their sigmoid, then the angle in radians, clockwise as y points down. End to end (YOLO26, or
-# ``nms=True``) it is [300, 7]: x, y, w, h, score, class, angle.
+# pixels, class scores after their sigmoid, the angle in radians, clockwise because y points down. End to end (YOLO26,
+# or ``nms=True``) it is [300, 7]: x, y, w, h, score, class, angle.
 
 _LEAST_SIDE = 0.01
-"""Least side in network pixels; a thinner box has no area to overlap."""
+"""Shortest side in network pixels; a thinner box has no area to overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class YoloV8Obb(Head):
     equations 9 to 13. As there, a removed box still suppresses worse ones.
 
     Attributes:
-        boxes: in network pixels, or relative to the network's width and height.
+        boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
     """
 
     boxes: detection.Unit = "pixels"
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit where a name says so, or without names: a yolov8 of one class more has the same shape."""
+        """Yield a fit if a name says so, or without names, because a yolov8 with one more class has the same shape."""
         rows, columns = signature.table or (0, 0)
         is_named = "obb" in signature.names
         if (is_named or not signature.names) and rows > 5 and (not columns or columns > rows):
@@ -117,7 +117,7 @@ def gaussians(turned: F32) -> F32:
 
 
 def bound_of(iou: float) -> float:
-    """Return the Bhattacharyya distance d below which two Gaussians overlap more: 1 - sqrt(1 - exp(-d)) > iou."""
+    """Return the Bhattacharyya distance d below which two Gaussians overlap by more: 1 - sqrt(1 - exp(-d)) > iou."""
     return -math.log1p(-((1 - iou) ** 2)) if iou > 0 else math.inf
 
 

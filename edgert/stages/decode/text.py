@@ -1,7 +1,6 @@
-"""Text: where it is, as boxes that can be turned, and what it reads.
+"""Text detection, with rotated boxes, and text recognition.
 
-The two halves of PaddleOCR, whose post-processing is ``ppocr/postprocess`` of github.com/PaddlePaddle/PaddleOCR
-(Apache 2.0).
+Both follow PaddleOCR, ``ppocr/postprocess`` of github.com/PaddlePaddle/PaddleOCR (Apache 2.0).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,25 +21,25 @@ from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.maps import plane_size
 
 _LEAST_SIDE = 3
-"""Least side in cells of a text box; after growing it must be two more."""
+"""Shortest side of a text box in cells; after growing it must be two more."""
 _MOST_CONTOURS = 1000
 _NEXT, _PREVIOUS = [1, 2, 3, 0], [3, 0, 1, 2]
-"""Next and previous corners around a box; many times as fast as ``numpy.roll``."""
+"""Indices of the next and previous corners of a box; many times faster than ``numpy.roll``."""
 _ARC = 0.25
-"""Error in cells of Clipper's round corners: ``def_arc_tolerance`` of Angus Johnson's Clipper 6."""
+"""Error of Clipper's round corners in cells: ``def_arc_tolerance`` of Angus Johnson's Clipper 6."""
 
 
 @dataclass(frozen=True, slots=True)
 class DB(Head):
-    """One map [1, h, w] of the probability of text: a rotated box around each region above ``threshold``, grown.
+    """Map [1, h, w] of the probability of text. Each region above ``threshold`` gets a rotated box, which then grows.
 
-    Liao et al., "Real-time Scene Text Detection with Differentiable Binarization", 2020: the map shows text shrunk. So
-    a box grows by ``unclip`` times its area over its perimeter on all sides. Its score is the map's mean in it.
+    The map shows text shrunk (Liao et al., "Real-time Scene Text Detection with Differentiable Binarization", 2020). So
+    a box grows by ``unclip`` times its area over its perimeter on all sides. Its score is the mean of the map in it.
 
     Attributes:
-        threshold: of the map.
-        unclip: how much boxes grow.
-        dilate: whether regions grow by a cell before boxes are put around them.
+        threshold: lowest probability of a region.
+        unclip: factor of the boxes' growth.
+        dilate: whether regions grow by a cell before they get boxes.
     """
 
     threshold: float = 0.3
@@ -90,15 +89,16 @@ class DB(Head):
 def offset(boxes: F32, ratio: float) -> F32:
     """Return boxes (N, 4, 2), clockwise from the upper left corner, grown by ``ratio`` times area over perimeter.
 
-    PaddleOCR rounds the corners with Clipper, which computes in integer cells. Boxes are truncated to cells before they
-    grow, and the points of the arcs are rounded, which moves a corner by up to a cell. So it is done here, too, as in
+    PaddleOCR rounds the corners with Clipper, which computes in integer cells. It truncates boxes to cells before they
+    grow, and rounds the points of the arcs, which moves a corner by up to a cell. This function does the same, as in
     ``OffsetPoint`` and ``DoRound`` of Clipper 6.
 
     Returns:
-        (N, P, 2) integers: points of a polygon each, some more than once.
+        (N, P, 2) whole numbers: the points of a polygon per box, some of them repeated.
     """
     exact = boxes.astype(np.float64)
-    down, up = exact[:, 2] - exact[:, 0], exact[:, 3] - exact[:, 1]  # diagonals: float32 corners are no exact rectangle
+    # Diagonals, because float32 corners are not an exact rectangle.
+    down, up = exact[:, 2] - exact[:, 0], exact[:, 3] - exact[:, 1]
     area = (down[:, 0] * up[:, 1] - down[:, 1] * up[:, 0]) / 2
     away = (area * ratio / np.linalg.norm(exact[:, _NEXT] - exact, axis=2).sum(axis=1))[:, None, None]
     corners = np.trunc(exact)
@@ -144,7 +144,7 @@ def _means_in(sure: F32, boxes: F32) -> F32:
     for box, is_level, (left, top), (right, bottom) in zip(
         placed, level.tolist(), low.tolist(), (high + 1).tolist(), strict=True
     ):
-        if is_level:  # as most text is: no mask needed
+        if is_level:  # most text needs no mask
             means.append(cv2.mean(sure[top:bottom, left:right])[0])
             continue
         inside = np.zeros((bottom - top, right - left), np.uint8)
@@ -155,16 +155,16 @@ def _means_in(sure: F32, boxes: F32) -> F32:
 
 @dataclass(frozen=True, slots=True)
 class CTC:
-    """One output [T, C]: at each of T places a score for every character, past its softmax.
+    """One output [T, C]: for each of T places a score per character, after its softmax.
 
-    The best character of each place is taken. A repeated one counts once, and ``blank``, which separates two equal
-    ones, is removed (Graves et al., "Connectionist Temporal Classification", 2006: best path). The text's score is the
-    mean of its characters'.
+    The best character of each place is read. A repeated one counts once, and ``blank``, which separates two equal
+    characters, is removed (Graves et al., "Connectionist Temporal Classification", 2006: best path). The text's score
+    is the mean score of its characters.
 
     Attributes:
-        blank: the class that is no character.
-        labels: the characters, one a line, without the blank. One or two that are missing at the end are spaces, which
-            PaddleOCR appends to its dictionaries and files lose. Without labels, the text is class numbers.
+        blank: position of the class that is not a character.
+        labels: characters without the blank. One or two missing at the end are spaces, which PaddleOCR appends to its
+            dictionaries. Without labels, the text is class numbers.
     """
 
     blank: Literal["first", "last"] = "first"
@@ -172,7 +172,7 @@ class CTC:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a row for every few columns of a low, wide image."""
+        """Yield a fit for one row per few columns of a low, wide image."""
         rows, columns = signature.table or (0, 0)
         if signature.network is not None and columns > 10:
             width, height = signature.network
@@ -184,7 +184,7 @@ class CTC:
             yield Fit(f"[N, {columns}] can be characters from left to right", 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raise ModelError unless there is one table, ConfigError where labels are not its characters."""
+        """Raise ModelError unless there is one table, ConfigError if labels are not its characters."""
         if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][1] < 2:
             raise wrong_shapes("text: ctc", "one output [places, characters]", shapes, network)
         classes = shapes[0][1]
@@ -193,7 +193,7 @@ class CTC:
                 f"{len(self.labels)} characters for {classes} classes",
                 why=f"one class is blank and {classes - 1} are characters, the last one or two of which can be spaces "
                 "that are not in the file",
-                fix="labels: the dictionary that the model was trained with, one character a line",
+                fix="set labels: to the dictionary that the model was trained with, one character per line",
             )
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Text:

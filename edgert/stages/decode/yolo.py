@@ -1,7 +1,7 @@
-"""YOLOv8, YOLO11, YOLO12: boxes decoded in the graph, no objectness, boxes as columns.
+"""YOLO detectors whose boxes are decoded in the graph (v5, v6, v7, v8, 11, 12), YOLOX, and YOLOv8-pose.
 
-Layout: https://docs.ultralytics.com/models/yolov8 and /modes/export, [84, 8400] for COCO at 640: x, y, w, h in network
-pixels, then class scores past their sigmoid.
+Layout of YOLOv8, YOLO11 and YOLO12: https://docs.ultralytics.com/models/yolov8 and /modes/export, [84, 8400] for COCO
+at 640: x, y, w, h in network pixels, then class scores after their sigmoid.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,10 @@ from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as
 from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Unit, best_class, corners, in_pixels
 from edgert.stages.decode.guess import BODIES, MOST_QUERIES, STRIDES, Fit, OutputSignature, check_labels, wrong_shapes
 
-# YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.
+# YOLOv5 and related models (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness and classes.
 #
 # Layout: https://docs.ultralytics.com/yolov5 (ONNX export), [25200, 85] for COCO at 640: x, y, w, h in network
-# pixels, objectness, class scores, all past their sigmoid.
+# pixels, objectness, class scores, all after their sigmoid.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class YoloV5(Head):
     """One output [N, 5 + C]: center x, y, width, height; score = objectness * class.
 
     Attributes:
-        boxes: in network pixels, or relative to the network's width and height.
+        boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
     """
 
     boxes: Unit = "pixels"
@@ -55,7 +55,7 @@ class YoloV5(Head):
         return shapes[0][1] - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Return the boxes. Objectness bounds the score, so only rows that pass it are read further."""
+        """Return the boxes. Objectness bounds the score, so only rows whose objectness reaches it are read further."""
         self.class_count(shapes_of(outputs), network)
         raw = as_f32(outputs[0])
         found = raw[raw[:, 4] >= score]
@@ -72,7 +72,7 @@ def product_scores(rows: F32, floor: float) -> tuple[F32, I32, Bool]:
         floor: lowest score.
 
     Returns:
-        (K,) scores and (K,) classes of the rows that reach ``floor``, and (M,) which rows these are.
+        (K,) scores and (K,) classes of the rows that reach ``floor``, and (M,) whether a row does.
     """
     classes = rows[:, 5:].argmax(axis=1)
     scores = rows[np.arange(len(rows)), classes + 5] * rows[:, 4]
@@ -87,10 +87,10 @@ def product_scores(rows: F32, floor: float) -> tuple[F32, I32, Bool]:
 
 @dataclass(frozen=True, slots=True)
 class YoloX(Head):
-    """One output [S, 5 + C]: x, y, w, h relative to its cell, objectness and class scores already sigmoid.
+    """One output [S, 5 + C]: x, y, w, h relative to the cell, objectness and class scores after their sigmoid.
 
-    Center = (xy + cell) * stride, size = exp(wh) * stride, score = objectness * class; S counts the cells of all
-    levels. An export that decoded its boxes itself reads as ``yolov5``.
+    Center = (xy + cell) * stride, size = exp(wh) * stride, score = objectness * class; S is the number of cells of all
+    levels. ``yolov5`` reads an export with decoded boxes.
     """
 
     strides: tuple[int, ...] = (8, 16, 32)
@@ -109,7 +109,7 @@ class YoloX(Head):
         return shapes[0][1] - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Return the boxes. Objectness bounds the score, so only rows that pass it are read further."""
+        """Return the boxes. Objectness bounds the score, so only rows whose objectness reaches it are read further."""
         self.class_count(shapes_of(outputs), network)
         grid = grid_of(network, self.strides)
         raw = as_f32(outputs[0])
@@ -124,13 +124,13 @@ class YoloX(Head):
 
 @dataclass(frozen=True, slots=True)
 class YoloV8(Head):
-    """One output [4 + C, S] or turned [S, 4 + C]: center x, y, width, height, class scores.
+    """One output [4 + C, S], or transposed [S, 4 + C]: center x, y, width, height, class scores.
 
-    S counts the cells of strides 8, 16, 32; another number is taken for the longer side. An export with NMS in the
-    graph, [N, 6], is read as ``yolov10``.
+    S is the number of cells of strides 8, 16, 32; if it is not, S is the longer side. An export with NMS in the graph,
+    [N, 6], is read as by ``yolov10``.
 
     Attributes:
-        boxes: in network pixels, or relative to the network's width and height.
+        boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
     """
 
     boxes: Unit = "pixels"
@@ -140,7 +140,7 @@ class YoloV8(Head):
         """Yield a fit for a column for every box."""
         rows, columns = signature.table or (0, 0)
         if columns >= 6 and rows == signature.cells():
-            yield Fit(f"[{rows}, 4 + {columns - 4}] is its output turned round", 1, columns - 4)
+            yield Fit(f"[{rows}, 4 + {columns - 4}] is its output transposed", 1, columns - 4)
         if rows >= 5 and (not columns or columns > rows):
             exact = columns == signature.cells()
             found = "one column for every cell" if exact else "a column per box"
@@ -149,13 +149,13 @@ class YoloV8(Head):
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
         cells = all_cells(network, STRIDES)
         if is_rows_of_six(shapes) and shapes[0][0] != cells and shapes[0][0] > 6:
-            return None  # end to end; two classes, turned, would have a row per cell
+            return None  # end to end; two classes, transposed, would have a row per cell
         if len(shapes) != 1 or len(shapes[0]) != 2 or min(shapes[0]) < 5:
             raise wrong_shapes("detect: yolov8", f"one output [4 + classes, {cells}]", shapes, network)
         return shapes[0][0 if is_columns(shapes[0], network) else 1] - 4
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Return the boxes. Those of an end-to-end export do not overlap, and suppression does not change them."""
+        """Return the boxes. Those of an end-to-end export do not overlap, so suppression does not change them."""
         shapes = shapes_of(outputs)
         if self.class_count(shapes, network) is None:
             return Decoded(self.boxes).read(outputs, network, score)
@@ -164,7 +164,7 @@ class YoloV8(Head):
             rows, scores, classes = best_class(raw[:, 4:], score)
             places = in_pixels(raw[rows, :4], network, self.boxes)
             return Candidates(corners(places[:, :2], places[:, 2:]), scores, classes)
-        # The maximum runs along memory; which class it was is asked of the few columns that pass.
+        # The maximum runs along memory; the class is then searched in the few columns that reach the score.
         best = raw[4:].max(axis=0)
         columns = np.flatnonzero(best >= score)
         found = raw[:, columns].T
@@ -179,10 +179,10 @@ def is_columns(shape: tuple[int, ...], network: Size) -> bool:
     return shape[1] == boxes or (shape[0] != boxes and shape[0] < shape[1])
 
 
-# YOLOv8-pose and its kin: a box, a score and points, as columns.
+# YOLOv8-pose and related models: a box, a score and points, as columns.
 #
 # Layout: https://docs.ultralytics.com/tasks/pose and /modes/export, [56, 8400] for COCO's 17 points at 640: x, y,
-# w, h, score, then x, y, visibility of each point, in network pixels and past their sigmoid.
+# w, h, score, then x, y, visibility of each point, in network pixels and after their sigmoid.
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class YoloPose:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for columns of a box, a score and points, or for rows of final ones."""
+        """Yield a fit for columns of a box, a score and points, or for rows of final bodies."""
         rows, columns = signature.table or (0, 0)
         if 0 < rows <= MOST_QUERIES and columns > 6 and columns - 6 in [3 * points for points in BODIES]:
             yield Fit(f"[{rows}, 6 + {columns - 6}] is corners, score, class and points of final bodies", 3)
@@ -222,7 +222,7 @@ class YoloPose:
         check_labels(_point_count(shapes, network, self.classes, self.dims), self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Return bodies by falling score."""
+        """Return bodies, best score first."""
         shapes = shapes_of(outputs)
         self.check(shapes, geometry.network)
         raw = as_f32(outputs[0])

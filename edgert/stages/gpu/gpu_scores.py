@@ -130,7 +130,7 @@ class GpuMask(GpuReader):
         self._code.launch(self._argument, (self._blocks, rows, 1), (_THREADS, 1, 1), stream)
 
     def _record(self, row: int, geometry: Geometry) -> Segmentation:
-        cut, region = maps.unpadded(self._masks[row], geometry)
+        cut, region = maps.crop_padding(self._masks[row], geometry)
         names = getattr(self._decoder, "names", self._decoder.labels)
         return Segmentation(cut.copy(), region, names)
 
@@ -165,7 +165,7 @@ class GpuPeaks(GpuReader):
 
     def _record(self, row: int, geometry: Geometry) -> Keypoints:
         found = self._peaks[row]
-        points = maps.refined(found["cell"], found["around"], found["value"], self._size)
+        points = maps.refine_peaks(found["cell"], found["around"], found["value"], self._size)
         record: Keypoints = self._decoder.body(points, self._size, geometry)
         return record
 

@@ -10,8 +10,8 @@ from edgert.memory.cuda import Stream
 from edgert.runtime import Record
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import classify, detection, instances, maps, shaped, yolo
-from edgert.stages.decode.decoder import Decoder, Size, of_one_image
-from edgert.stages.decode.kinds import Beside
+from edgert.stages.decode.decoder import Decoder, Size, image_outputs
+from edgert.stages.decode.kinds import SubsetDecoder
 from edgert.stages.decode.rows import RowHead
 from edgert.stages.gpu import gpu_detections, gpu_rows, gpu_scores
 from edgert.stages.gpu.gpu_reader import GpuReader
@@ -45,7 +45,7 @@ class HostReader:
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Return a record per image, by the decoder."""
         arrays = [tensor.host for tensor in self._outputs]
-        images = [of_one_image(arrays, self._batched, row) for row in range(len(geometries))]
+        images = [image_outputs(arrays, self._batched, row) for row in range(len(geometries))]
         return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
 
     def fits(self, decoder: Decoder) -> bool:
@@ -119,14 +119,14 @@ def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: 
 
 def decoder_of(decoder: Decoder) -> Decoder:
     """Return the decoder that a reader uses, of just the outputs that it reads."""
-    return decoder.decoder if isinstance(decoder, Beside) else decoder
+    return decoder.decoder if isinstance(decoder, SubsetDecoder) else decoder
 
 
 def needed(
     outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder
 ) -> tuple[Sequence[GpuTensor], Sequence[bool], Decoder]:
     """Return the outputs that a decoder reads, whether each has a batch dimension, and the decoder of only these."""
-    if not isinstance(decoder, Beside):
+    if not isinstance(decoder, SubsetDecoder):
         return outputs, batched, decoder
     return [outputs[place] for place in decoder.places], [batched[place] for place in decoder.places], decoder.decoder
 

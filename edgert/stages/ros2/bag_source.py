@@ -56,7 +56,6 @@ class Bag(Protocol):
         Raises:
             StageError: the file is cut off or damaged; what came before is good.
         """
-        ...
 
 
 def bag_at(path: Path, where: str) -> Bag:

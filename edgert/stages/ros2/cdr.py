@@ -103,15 +103,12 @@ class _Step(Protocol):
     @property
     def least_size(self) -> int:
         """The fewest bytes that it takes."""
-        ...
 
     def write(self, out: _Writer, message: Message) -> None:
         """Add its fields."""
-        ...
 
     def read(self, reader: _Reader, into: dict[str, Any]) -> None:
         """Read its fields."""
-        ...
 
 
 class _Numbers:

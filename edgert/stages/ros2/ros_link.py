@@ -33,11 +33,9 @@ class Subscription(Protocol):
     @property
     def trouble(self) -> str:
         """Why no message can come, in words; empty while one can."""
-        ...
 
     def close(self) -> None:
         """End it."""
-        ...
 
 
 class Publisher(Protocol):
@@ -45,11 +43,9 @@ class Publisher(Protocol):
 
     def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Send a message, given as pieces."""
-        ...
 
     def close(self) -> None:
         """End it."""
-        ...
 
 
 class Link(Protocol):
@@ -57,23 +53,18 @@ class Link(Protocol):
 
     def now_ns(self) -> int:
         """Return the time of ROS: this machine's, or that of ``/clock``; 0 before the first ``/clock``."""
-        ...
 
     def topics(self) -> Mapping[str, Sequence[str]]:
         """Return every topic that somebody publishes → its types."""
-        ...
 
     def subscribe(self, topic: str, kind: str, quality: Quality, take: Take) -> Subscription:
         """Subscribe to a topic. Raises DeviceError."""
-        ...
 
     def publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
         """Publish a topic. Raises DeviceError."""
-        ...
 
     def close(self) -> None:
         """Give up this user's hold; the last one ends the connection."""
-        ...
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h

@@ -16,7 +16,7 @@ from edgert.backend.gpu import GpuTensor
 from edgert.config import DetectTask, load_pipeline
 from edgert.errors import ModelError
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.kinds import Beside, checked_decoder, decoder_for
+from edgert.stages.decode.kinds import SubsetDecoder, checked_decoder, decoder_for
 from edgert.stages.decode.yolo import YoloV5
 from edgert.stages.gpu.readers import why_on_host
 from edgert.validation import validate
@@ -84,7 +84,7 @@ def test_heads_for_training_are_left_out_by_their_name() -> None:
     with pytest.raises(ModelError):
         checked_decoder(decoder, shapes, (64, 64))
     found = checked_decoder(decoder, shapes, (64, 64), ["aux_boxes", "boxes"])
-    assert isinstance(found, Beside) and found.places == (1,)
+    assert isinstance(found, SubsetDecoder) and found.places == (1,)
 
 
 def test_kernels_read_the_output_that_is_needed() -> None:

@@ -134,7 +134,7 @@ def test_other_outputs_are_refused(task: TaskConfig, shapes: list[tuple[int, ...
 
 
 def test_a_map_of_true_and_false_alone_is_refused() -> None:
-    with pytest.raises(ModelError, match="not of real numbers"):
+    with pytest.raises(ModelError, match="not of floats"):
         Anomaly()([np.zeros((1, 64, 64), np.bool_)], identity((64, 64)))
 
 

@@ -103,7 +103,7 @@ def test_check_and_new_find_out(decoder: str, ends: list[Any], folder: Path) -> 
     report = check(path, [folder / "a.png"])
     assert report.verdict == "wrong" and [one.better for one in report.findings] == ["options: {boxes: relative}"]
     made = starter(folder / "m.onnx", directory=folder)
-    assert "boxes are parts of the input" in " ".join(made.notes)
+    assert "boxes are fractions of the input" in " ".join(made.notes)
     made.write(folder / "new.yaml", force=False)
     task = load_pipeline(folder / "new.yaml").config.models["net"].task
     assert isinstance(task, DetectTask) and (task.detect, task.options) == (decoder, {"boxes": "relative"})

@@ -118,8 +118,8 @@ def test_more_rows_than_come_to_the_host_are_an_error_and_the_next_image_is_read
 @pytest.mark.parametrize(
     ("head", "shape", "dtype", "reason"),
     [
-        (PpYoloe(), (2, 100, 6), "float32", "leaves nothing to decode"),
-        (Detr(), (2, 100, 84), "float32", "activation: auto asks every number"),
+        (PpYoloe(), (2, 100, 6), "float32", "has final boxes"),
+        (Detr(), (2, 100, 84), "float32", "activation: auto reads every number"),
         (YoloV5Face(), (2, 3 * CELLS, 16), "int8", "float32 or float16 of all outputs, not int8"),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_the_kernel_does_not_read(head: Any, shape: tuple[int, ...], dtype:
 
 def test_several_outputs_that_the_kernel_does_not_read() -> None:
     maps = [GpuTensor("map", (2, 3, *size, 9), "float32", None) for size in RAW]  # type: ignore[arg-type]
-    assert "auto asks all objectness" in GpuRows.unsupported(Detector(YoloRaw()), maps, NETWORK)
+    assert "auto reads all objectness" in GpuRows.unsupported(Detector(YoloRaw()), maps, NETWORK)
     mixed = [GpuTensor("one", (2, 300, width), dtype, None) for width, dtype in ((4, "float32"), (9, "float16"))]  # type: ignore[arg-type]
     assert "not float16, float32" in GpuRows.unsupported(Detector(Ssd()), mixed, NETWORK)
     sizes = tuple((10.0, 20.0) * 6 for _ in RAW)

@@ -14,7 +14,7 @@ from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.decoded import Detr
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.instances import YoloV8Seg
-from edgert.stages.decode.kinds import Beside
+from edgert.stages.decode.kinds import SubsetDecoder
 from edgert.stages.decode.maps import Heatmap, SegmentThreshold
 from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8, YoloX
@@ -102,7 +102,7 @@ def test_a_live_number_is_changed_between_two_batches_and_nothing_is_recorded_ag
     rig.inference.warm_up()
     count = len(graphs)
     before = rig.inference.submit_batch([rig.inference.fill(nv12())])  # under way while it changes
-    rig.inference.read_as(Beside(cast("Any", doubled), (0,)))
+    rig.inference.read_as(SubsetDecoder(cast("Any", doubled), (0,)))
     after = [rig.inference.submit_batch([rig.inference.fill(nv12())]) for _ in range(SLOTS)]
     assert before.records()[0][0] < 1000 <= min(one.records()[0][0] for one in after)  # type: ignore[index]
     assert len(graphs) == count
