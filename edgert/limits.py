@@ -42,6 +42,7 @@ SENT_CAMERAS = 64
 SENT_PIXELS = 1 << 24
 SENT_CROPS = 64
 ROS_PIXELS = 1 << 25
+BAG_CHUNK_BYTES = 1 << 27
 
 
 def _power(count: int) -> str:
@@ -141,5 +142,6 @@ TABLE = (
     ("image in a message to `source: nats`", f"{_power(SENT_PIXELS)} pixels", "a small JPEG unpacks to anything"),
     ("images in one of these messages", f"{SENT_CROPS}", "each is decoded, and becomes a frame"),
     ("JPEG or PNG in a message of ROS 2", f"{_power(ROS_PIXELS)} pixels", "a few bytes of it unpack to anything"),
+    ("chunk of an MCAP bag, unpacked", f"{BAG_CHUNK_BYTES >> 20} MiB", "as before"),
 )
 """Rows: subject, limit, reason."""

@@ -11,11 +11,12 @@ import struct
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from edgert import installation
+from edgert import installation, limits
 from edgert.config.fields import resolve_input
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, cause, nearest
@@ -30,10 +31,13 @@ from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, 
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _SUFFIXES = (".db3", ".mcap")
+_TOPICS = "SELECT CAST(name AS TEXT), CAST(type AS TEXT) FROM topics WHERE name NOTNULL AND type NOTNULL"
 _MESSAGES = """
 SELECT topics.name, messages.timestamp, messages.data FROM messages JOIN topics ON messages.topic_id = topics.id
-WHERE topics.name IN (?, ?, ?) ORDER BY messages.timestamp, messages.id
+WHERE topics.name IN (?, ?, ?) AND typeof(messages.data) = 'blob' AND typeof(messages.timestamp) = 'integer'
+ORDER BY messages.timestamp, messages.id
 """
+_TABLES = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('topics', 'messages')"
 
 
 class Bag(Protocol):
@@ -99,7 +103,7 @@ class SqliteBag:
         for file in files:
             try:
                 with closing(self._opened(file)) as database:
-                    self.topics = {**self.topics, **dict(database.execute("SELECT name, type FROM topics"))}
+                    self.topics = {**self.topics, **dict(database.execute(_TOPICS))}
             except sqlite3.Error as error:
                 what, fix = f"{file} is no bag of ROS 2", "check it: ros2 bag info"
                 raise StageError(what, why=cause(error), where=where, fix=fix) from error
@@ -123,7 +127,11 @@ class SqliteBag:
 
     @staticmethod
     def _opened(file: Path) -> sqlite3.Connection:
-        return sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)
+        database = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)
+        if database.execute(_TABLES).fetchone() != (2,):  # a view could be a query without an end
+            database.close()
+            raise sqlite3.DatabaseError("it has no tables topics and messages")
+        return database
 
 
 _MOST_RECORD = 1 << 30
@@ -171,8 +179,8 @@ class McapBag:
         why = "it has no end"
         try:
             with file.open("rb") as stream:
-                for record in StreamReader(stream, record_size_limit=_MOST_RECORD).records:
-                    yield record
+                for record in StreamReader(stream, emit_chunks=True, record_size_limit=_MOST_RECORD).records:
+                    yield from _unpacked(record) if type(record).__name__ == "Chunk" else (record,)
                     if type(record).__name__ == "Footer":
                         return
         except (McapError, ZstdError, *_DAMAGE) as error:
@@ -192,6 +200,24 @@ class McapBag:
         except (McapError, *_DAMAGE):
             return []
         return [*summary.schemas.values(), *summary.channels.values()] if summary is not None else []
+
+
+def _unpacked(chunk: Any) -> Sequence[Any]:
+    """Return the records of a chunk of an MCAP file. Raises ValueError where it is more than it says, or too much."""
+    from lz4.frame import LZ4FrameDecompressor
+    from mcap.stream_reader import breakup_chunk
+    from zstandard import ZstdDecompressor
+
+    if chunk.uncompressed_size > limits.BAG_CHUNK_BYTES:
+        raise ValueError(f"a chunk has {chunk.uncompressed_size} bytes, and the limit is {limits.BAG_CHUNK_BYTES}")
+    data = chunk.data
+    if chunk.compression == "zstd":
+        data = ZstdDecompressor().stream_reader(data).read(chunk.uncompressed_size + 1)
+    elif chunk.compression == "lz4":
+        data = LZ4FrameDecompressor().decompress(data, chunk.uncompressed_size + 1)
+    if len(data) != chunk.uncompressed_size:
+        raise ValueError("a chunk is not as long as it says")
+    return breakup_chunk(replace(chunk, compression="", data=data))
 
 
 def bag_source(name: str, config: SourceStage, context: Context) -> BagSource:
