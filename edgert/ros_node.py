@@ -134,14 +134,16 @@ class PipelineNode:
             self._is_declaring = False
 
     def _set(self, parameters: list[Any]) -> Any:
-        """Set live keys; return why one cannot be set."""
-        result = import_module("rcl_interfaces.msg").SetParametersResult
+        """Set live keys; where one cannot be set, set the others back, and return why."""
+        result, before = import_module("rcl_interfaces.msg").SetParametersResult, dict[str, Any]()
         for one in parameters:
             if self._is_declaring or one.name not in self._live or self.pipeline is None:
                 continue
             try:
-                self.pipeline.control.set(one.name, one.value)
+                before[one.name] = self.pipeline.control.set(one.name, one.value)["was"]
             except EdgertError as error:
+                for name, value in reversed(before.items()):
+                    self.pipeline.control.set(name, value)
                 return result(successful=False, reason=str(error))
         return result(successful=True)
 

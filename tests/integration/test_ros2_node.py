@@ -45,6 +45,7 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
     from lifecycle_msgs.srv import ChangeState
     from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
     from rcl_interfaces.srv import ListParameters, SetParameters
+    from rclpy.parameter import Parameter as Changed
     from sensor_msgs.msg import Image
     from vision_msgs.msg import Detection2DArray
 
@@ -85,6 +86,9 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
             assert every(7).successful and made.pipeline.control.show()["live"]["stages.save.every"] == 7
             refused = every(-1)
             assert not refused.successful and "every" in refused.reason
+            both = [Changed("stages.save.every", value=9), Changed("stages.cam.fps", value=-5.0)]
+            assert not made.node.set_parameters_atomically(both).successful  # neither of the two is set
+            assert made.pipeline.control.show()["live"]["stages.save.every"] == 7
             assert changed(Transition.TRANSITION_DEACTIVATE)
             quiet = _settled(lambda: len(heard))
             assert changed(Transition.TRANSITION_ACTIVATE)
