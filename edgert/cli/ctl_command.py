@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from edgert.cli import option, terminal
-from edgert.errors import EXIT_ERROR
+from edgert.errors import EXIT_ERROR, DeviceError
 
 _VERBS = "show (default), set, pause, resume, add, remove, apply, swap, back, save and trace"
 VerbWord = Annotated[str, typer.Argument(metavar="[VERB]", help=f"One of {_VERBS}.")]
@@ -79,7 +79,7 @@ def ctl(
 
         edgert ctl trace 10s -o late.pftrace
     """
-    from edgert.control.client import find_socket, send_request, send_to_page
+    from edgert.control.client import STRANGE, find_socket, send_request, send_to_page
     from edgert.control.request import Request, read_file
     from edgert.control.trace_window import write_answer
     from edgert.timeline.trace_file import check_trace_path
@@ -101,10 +101,15 @@ def ctl(
     screen = terminal.console(json)
     of = [f"--{key}={shlex.quote(value)}" for key, value in (("name", name), ("url", url)) if value is not None]
     repeated = " ".join(["edgert ctl apply", *map(shlex.quote, (words or [""])[:1]), *of])
-    lines = _show_lines(result) if verb == "show" else _plan_lines(result, repeated) if verb == "apply" else None
-    for line in _result_lines(verb, result) if lines is None else lines:
+    about = _show_lines(result) if verb == "show" else _plan_lines(result, repeated) if verb == "apply" else None
+    try:
+        lines = list(_result_lines(verb, result) if about is None else about)
+        is_impossible = verb == "apply" and not result["possible"]
+    except (LookupError, TypeError, AttributeError, ValueError) as error:  # it may be anything behind --url
+        raise DeviceError(f"{url or 'the run'} {STRANGE}", why=f"its answer to {verb} lacks parts") from error
+    for line in lines:
         screen.print(terminal.styled(line, ""), soft_wrap=True)
-    if verb == "apply" and not result["possible"]:
+    if is_impossible:
         raise typer.Exit(EXIT_ERROR)
 
 
@@ -162,13 +167,8 @@ def _result_lines(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
     elif verb == "set":
         yield f"{result['key']}: {_before_and_after(result, 'is')}"
     elif verb == "save":
-        keys = result["keys"]
-        removed = f"removed {result['path']}: " if result["removed"] else ""
-        yield (
-            f"saved {result['path']}: {', '.join(keys)}"
-            if keys
-            else f"{removed}nothing differs from the pipeline's file"
-        )
+        keys, removed = ", ".join(result["keys"]), f"removed {result['path']}: " if result["removed"] else ""
+        yield f"saved {result['path']}: {keys}" if keys else f"{removed}nothing differs from the pipeline's file"
     elif verb == "trace":
         lost = f"; {result['lost']} more were lost: the buffers were full" if result["lost"] else ""
         yield f"{result['seconds']:g} s of {result['pipeline']}, {result['events']} events{lost}"

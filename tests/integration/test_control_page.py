@@ -17,6 +17,7 @@ import pytest
 
 import edgert
 from edgert import Pipeline, limits
+from edgert.control import client
 from edgert.control.client import send_to_page
 from edgert.control.request import Request
 from edgert.errors import ConfigError, DeviceError, StageError
@@ -204,3 +205,23 @@ def test_a_window_of_the_run_comes_through_the_page_and_no_change_waits_for_it(
     done = in_process("ctl", "trace", "200ms", "-o", "run.json", "--url", url, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [
+        (("show",), {}),
+        (("show",), None),
+        (("show",), {"name": "a", "file": "b", "sources": [], "stages": {}, "swaps": {}, "live": {}}),
+        (("set", "a.b=1"), {"key": "a.b"}),
+        (("apply", "belt.yaml"), {"changes": []}),
+        (("pause", "cam"), 5),
+    ],
+)
+def test_an_answer_of_something_else_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], result: object
+) -> None:
+    (tmp_path / "belt.yaml").write_text(TEXT)
+    monkeypatch.setattr(client, "send_to_page", lambda *_: result)
+    done = in_process("ctl", *words, "--url", "http://board:80", cwd=tmp_path, env={"EDGERT_TOKEN": TOKEN})
+    assert done.returncode == 1 and "http://board:80 does not answer like a pipeline of edgert" in done.stderr
