@@ -20,15 +20,6 @@ TokenFile = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help="File with the token of that page. Default: EDGERT_TOKEN."),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="Path of the file or folder to write. Of trace: .pftrace, .json or .html.",
-    ),
-]
 
 
 def ctl(
@@ -43,7 +34,7 @@ def ctl(
         str | None, typer.Option("--url", metavar="URL", help="Instead: the live page of a run anywhere.")
     ] = None,
     token_file: TokenFile = None,
-    output: Output = None,
+    output: Annotated[Path | None, option.output("Of trace: .pftrace, .json or .html.")] = None,
     json: option.Json = None,
 ) -> None:
     """Show and change a pipeline that runs on this machine, without a restart.

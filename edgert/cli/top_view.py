@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import threading
@@ -116,6 +117,7 @@ _KEYS = {
     b"\x1bOB": "down",
     b"j": "down",
 }
+_KEY = re.compile(rb"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 _HELP = "q quit · ↑ ↓ choose · Enter its stages · space pause"
 _STOP_CHECK_S = 0.25
 """Interval in which the wait for a key checks whether it shall end."""
@@ -252,15 +254,14 @@ def keyboard() -> Iterator[Callable[[float], str] | None]:
     import termios
     import tty
 
-    terminal_fd = sys.stdin.fileno()
+    terminal_fd, typed = sys.stdin.fileno(), bytearray()
 
     def read(seconds: float) -> str:
-        if not select.select([terminal_fd], [], [], seconds)[0]:
-            return ""
-        typed = os.read(terminal_fd, 16)
-        if not typed:  # the terminal is gone
-            return "quit"
-        return _KEYS.get(typed, "")
+        if not typed and select.select([terminal_fd], [], [], seconds)[0]:
+            typed.extend(os.read(terminal_fd, 1024) or b"q")  # nothing: the terminal is gone
+        key = b"".join(_KEY.findall(bytes(typed))[:1])  # several come at once over a slow line
+        del typed[: len(key)]
+        return _KEYS.get(key, "")
 
     before = termios.tcgetattr(terminal_fd)
     try:

@@ -217,7 +217,8 @@ def _unpacked(chunk: Any) -> Sequence[Any]:
         data = LZ4FrameDecompressor().decompress(data, chunk.uncompressed_size + 1)
     if len(data) != chunk.uncompressed_size:
         raise ValueError("a chunk is not as long as it says")
-    return breakup_chunk(replace(chunk, compression="", data=data))
+    records: Sequence[Any] = breakup_chunk(replace(chunk, compression="", data=data))
+    return records
 
 
 def bag_source(name: str, config: SourceStage, context: Context) -> BagSource:

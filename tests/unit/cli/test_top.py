@@ -231,6 +231,8 @@ def test_keys_of_a_terminal_have_meanings_and_it_is_as_before_afterwards(monkeyp
         for typed, meaning in ((b"\x1b[A", "up"), (b"\x1bOB", "down"), (b"\r", "open"), (b"\x1b", "close"), (b"x", "")):
             os.write(outer, typed)
             assert read(5.0) == meaning
+        os.write(outer, b"\x1b[B\x1b[Bj\x1b[5~\r")  # over a slow line they come at once
+        assert [read(5.0) for _ in range(5)] == ["down", "down", "down", "", "open"] and read(0.0) == ""
     assert termios.tcgetattr(inner) == before
     monkeypatch.setattr(os, "tcgetpgrp", lambda fd: -1)
     with keyboard() as read:
