@@ -303,12 +303,7 @@ class DevicePool:
 
     A buffer is used again when its lease was released, the events of :meth:`StreamLease.after` have passed, and no view
     of it is left. Where only views prevent that, the buffer stays with them for good, is replaced by a new one, and
-    counted as *escaped*, as in :class:`~edgert.memory.Pool`.
-
-    Args:
-        nbytes: size of each buffer.
-        count: how many may be in use at once; :meth:`acquire` waits when all are.
-        counter: where allocations and escapes are counted.
+    counted as *escaped*, as in :class:`~edgert.memory.Pool`, whose arguments it has.
     """
 
     def __init__(self, device: CudaDevice, nbytes: int, count: int, counter: Counter) -> None:

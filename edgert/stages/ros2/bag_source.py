@@ -5,7 +5,6 @@ A bag is one file or a folder of them, SQLite or MCAP, and is read as far as it 
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import struct
 import threading
@@ -26,6 +25,7 @@ from edgert.runtime.stage import SourceStats
 from edgert.stages.context import Context
 from edgert.stages.ros2.ros_images import KINDS_OF_ROLE, CameraTopics, Incoming, Role
 from edgert.stages.ros2.ros_source import Topics, options_of, topics_of
+from edgert.stages.source.files import matched
 from edgert.stages.source.live import FinalError
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
 
@@ -68,7 +68,7 @@ def bag_at(path: Path, where: str) -> Bag:
     Raises:
         StageError: there is none, or it is of a kind that is not read.
     """
-    files = _files(path)
+    files = [one for one in matched(path) if one.suffix in _SUFFIXES]  # run_2.db3 before run_10.db3
     if not files:
         packed = sorted(path.glob("*.zstd")) if path.is_dir() else []
         if packed or path.suffix == ".zstd":
@@ -83,15 +83,6 @@ def bag_at(path: Path, where: str) -> Bag:
             raise FinalError("a bag of MCAP files needs mcap", where=where, fix=installation.command("ros2"))
         return McapBag(path, files, where)
     return SqliteBag(path, files, where)
-
-
-def _files(path: Path) -> list[Path]:
-    """Return the files of a bag in their order: ``run_2.db3`` before ``run_10.db3``."""
-    found = [path] if path.is_file() else [one for one in path.glob("*") if one.is_file()] if path.is_dir() else []
-    found = [one for one in found if one.suffix in _SUFFIXES]
-    return sorted(
-        found, key=lambda one: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", one.name)]
-    )
 
 
 class SqliteBag:
