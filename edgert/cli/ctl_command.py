@@ -70,7 +70,7 @@ def ctl(
 
         edgert ctl trace 10s -o late.pftrace
     """
-    from edgert.control.client import STRANGE, find_socket, send_request, send_to_page
+    from edgert.control.client import find_socket, send_request, send_to_page
     from edgert.control.request import Request, read_file
     from edgert.control.trace_window import write_answer
     from edgert.timeline.trace_file import check_trace_path
@@ -92,16 +92,21 @@ def ctl(
     screen = terminal.console(json)
     of = [f"--{key}={shlex.quote(value)}" for key, value in (("name", name), ("url", url)) if value is not None]
     repeated = " ".join(["edgert ctl apply", *map(shlex.quote, (words or [""])[:1]), *of])
+    for line in _lines_of_answer(verb, result, repeated, url or "the run"):
+        screen.print(terminal.styled(line, ""), soft_wrap=True)
+    if verb == "apply" and not result.get("possible"):
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _lines_of_answer(verb: str, result: Any, repeated: str, where: str) -> list[str]:
+    """Return what an answer says. Raises DeviceError for one without its parts: anything may be behind ``--url``."""
+    from edgert.control.client import STRANGE
+
     about = _show_lines(result) if verb == "show" else _plan_lines(result, repeated) if verb == "apply" else None
     try:
-        lines = list(_result_lines(verb, result) if about is None else about)
-        is_impossible = verb == "apply" and not result["possible"]
-    except (LookupError, TypeError, AttributeError, ValueError) as error:  # it may be anything behind --url
-        raise DeviceError(f"{url or 'the run'} {STRANGE}", why=f"its answer to {verb} lacks parts") from error
-    for line in lines:
-        screen.print(terminal.styled(line, ""), soft_wrap=True)
-    if is_impossible:
-        raise typer.Exit(EXIT_ERROR)
+        return list(_result_lines(verb, result) if about is None else about)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise DeviceError(f"{where} {STRANGE}", why=f"its answer to {verb} lacks parts") from error
 
 
 def _show_lines(result: Mapping[str, Any]) -> Iterator[str]:

@@ -214,7 +214,7 @@ def test_a_window_of_the_run_comes_through_the_page_and_no_change_waits_for_it(
         (("show",), None),
         (("show",), {"name": "a", "file": "b", "sources": [], "stages": {}, "swaps": {}, "live": {}}),
         (("set", "a.b=1"), {"key": "a.b"}),
-        (("apply", "belt.yaml"), {"changes": []}),
+        (("apply", "belt.yaml"), {"possible": True}),
         (("pause", "cam"), 5),
     ],
 )

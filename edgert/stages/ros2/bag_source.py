@@ -52,10 +52,7 @@ class Bag(Protocol):
     topics: Mapping[str, str]
 
     def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes | memoryview], None, None]:
-        """Yield topic, time of recording in nanoseconds of the epoch, and CDR of each message, in order.
-
-        Args:
-            topics: one to three.
+        """Yield topic, time in nanoseconds of the epoch, and CDR of each message of one to three topics, in order.
 
         Raises:
             StageError: the file is cut off or damaged; what came before is good.
@@ -74,9 +71,8 @@ def bag_at(path: Path, where: str) -> Bag:
         if packed or path.suffix == ".zstd":
             what, why = f"{path} is compressed as a whole", "it would have to be unpacked to another file first"
             raise StageError(what, why=why, where=where, fix=f"zstd -d {packed[0] if packed else path}")
-        why = (
-            "there is no such file or folder" if not exists(path) else f"no file there ends in {' or '.join(_SUFFIXES)}"
-        )
+        other = f"no file there ends in {' or '.join(_SUFFIXES)}"
+        why = other if exists(path) else "there is no such file or folder"
         raise StageError(f"no bag at {path}", why=why, where=where, fix="give the folder that ros2 bag record made")
     if files[0].suffix == ".mcap":
         if find_spec("mcap") is None:
@@ -111,10 +107,8 @@ class SqliteBag:
                             raise StageError(f"the messages of {file} are compressed", where=self._where, fix=fix)
                         yield topic, time_ns, data
             except sqlite3.Error as error:
-                fix = "copy it again, or save what is there: sqlite3 FILE .recover"
-                raise StageError(
-                    f"{file} is damaged or cut off", why=cause(error), where=self._where, fix=fix
-                ) from error
+                what, fix = f"{file} is damaged or cut off", "copy it again, or save the rest: sqlite3 FILE .recover"
+                raise StageError(what, why=cause(error), where=self._where, fix=fix) from error
 
     @staticmethod
     def _opened(file: Path) -> sqlite3.Connection:
@@ -310,8 +304,7 @@ class BagSource:
         if kind in known or (kind is None and role == "info"):
             return
         fitting = sorted(name for name, one in self._bag.topics.items() if one in known)
-        what = (
-            f"topic {topic} of {self._bag.path} is of type {kind}" if kind else f"no topic {topic} in {self._bag.path}"
-        )
+        known_as = f"topic {topic} of {self._bag.path} is of type {kind}"
+        what = known_as if kind else f"no topic {topic} in {self._bag.path}"
         fix = f"of that type there: {', '.join(fitting) or 'none'}"
         raise StageError(what, why=f"this needs {' or '.join(known)}", where=self._where, fix=fix)

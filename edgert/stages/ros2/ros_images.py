@@ -206,10 +206,8 @@ class CameraTopics:
 
     def _jumped(self, by_ns: int) -> None:
         self._depths.clear()
-        what, why = (
-            f"the clock of {self._title} jumped back by {by_ns / 1e9:.1f} s",
-            "a bag or a simulation began again",
-        )
+        what = f"the clock of {self._title} jumped back by {by_ns / 1e9:.1f} s"
+        why = "a bag or a simulation began again"
         if not self._goes_back:
             fix = "leave reconnect: false out, and positions in the stream go on from there"
             raise DeviceError(what, why=why, where=self._where, fix=fix)
