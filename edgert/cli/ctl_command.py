@@ -100,13 +100,13 @@ def ctl(
 
 def _lines_of_answer(verb: str, result: Any, repeated: str, where: str) -> list[str]:
     """Return what an answer says. Raises DeviceError for one without its parts: anything may be behind ``--url``."""
-    from edgert.control.client import STRANGE
+    from edgert.control.client import NOT_EDGERT
 
     about = _show_lines(result) if verb == "show" else _plan_lines(result, repeated) if verb == "apply" else None
     try:
         return list(_result_lines(verb, result) if about is None else about)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise DeviceError(f"{where} {STRANGE}", why=f"its answer to {verb} lacks parts") from error
+        raise DeviceError(f"{where} {NOT_EDGERT}", why=f"its answer to {verb} lacks parts") from error
 
 
 def _show_lines(result: Mapping[str, Any]) -> Iterator[str]:
