@@ -1,4 +1,4 @@
-"""Diagnosis of this machine as plain data: all that ``edgert doctor`` prints."""
+"""Diagnosis of this machine: the findings that ``edgert doctor`` prints, as plain data."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ _PACKAGES = ("onnxruntime", "cv2", "av", "gi", "cuda", "tensorrt", "pycuda", "nv
 
 
 def extensions(evidence: Evidence) -> Finding:
-    """Report every kind that an installed package adds, imported to test it."""
+    """Report every kind that an installed package adds; each is imported to test it."""
     found = []
     for registry, claim in foreign():
         trouble = ""
@@ -64,12 +64,9 @@ PROBES: dict[str, Probe] = {
 
 
 def doctor() -> tuple[Finding, ...]:
-    """Return what is on this machine, what is missing, and how to get it.
+    """Return a finding for each part of this machine that edgert can use; edgert cannot run if the state of one is no.
 
     It uses no network and opens no camera. The display is opened for a moment, and shows nothing.
-
-    Returns:
-        A finding for each part that edgert can use. edgert cannot run where the state of one is ``no``.
     """
     return diagnose()
 
@@ -78,13 +75,12 @@ def diagnose(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ..
     """Return the findings about the machine under a folder and the packages of this Python; see :func:`doctor`.
 
     Args:
-        root: where the files of a running Linux are.
-        ask: returns the answers of vendor packages by name; the default asks each in a separate process.
-
+        root: root of the Linux file tree.
+        ask: function that returns the answers of vendor packages by name; the default asks each in its own process.
     """
     root = Path(root)
     here = detect(root)
-    # TensorRT is asked for DLA cores only where there are any: it needs a GPU context for that
+    # TensorRT is asked for DLA cores only if there are any, because this needs a GPU context.
     packages = (*_PACKAGES, "dla") if here.board and here.board.dla.cores else _PACKAGES
     evidence = Evidence(root, here, ask(packages))
     found = []
@@ -92,6 +88,6 @@ def diagnose(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ..
         try:
             found.append(probe(evidence))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, EdgertError) as error:
-            fix = "please report this: a look at this machine failed in edgert itself"  # which does not hide the others
+            fix = "please report this: edgert's own check of this machine failed"  # other findings are still shown
             found.append(Finding(name, "no", f"{type(error).__name__}: {error}".splitlines()[0], fix))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Probes of what runs models: ONNX Runtime, GPU, TensorRT, DLA."""
+"""Probes of the parts that run models: ONNX Runtime, GPU, TensorRT, DLA."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ _NO_GPU = "not needed: no NVIDIA GPU here"
 
 
 def onnx_runtime(evidence: Evidence) -> Finding:
-    """Report the engine that runs everywhere."""
+    """Report ONNX Runtime, the engine that runs everywhere."""
     answer = evidence.answers["onnxruntime"]
     if not answer.works:
         return Finding("ONNX Runtime", "no", answer.error or "not installed", "pip install onnxruntime")
@@ -24,7 +24,7 @@ def onnx_runtime(evidence: Evidence) -> Finding:
 
 
 def gpu(evidence: Evidence) -> Finding:
-    """Report GPUs of the CUDA driver."""
+    """Report the GPUs of the CUDA driver."""
     answer = evidence.answers["cuda"]
     gpus, driver = answer.facts.get("gpus", ()), answer.facts.get("driver")
     if gpus:
@@ -42,17 +42,17 @@ def gpu(evidence: Evidence) -> Finding:
     trouble = answer.error or answer.facts.get("trouble", "")
     if trouble:
         return Finding("NVIDIA GPU", "optional", f"the CUDA driver does not work: {trouble}", _driver_fix(evidence))
-    if driver is None and (evidence.machine.is_jetson or _has_card(evidence.root)):
+    if driver is None and (evidence.machine.is_jetson or _has_nvidia_card(evidence.root)):
         detail = "here, but without its CUDA driver (libcuda.so.1)"
         return Finding("NVIDIA GPU", "optional", detail, _driver_fix(evidence))
     return Finding("NVIDIA GPU", "optional", "none")
 
 
 def tensorrt(evidence: Evidence) -> Finding:
-    """Report TensorRT's Python binding; on a Jetson, why this Python does not see the one of JetPack."""
+    """Report TensorRT's Python binding; on a Jetson, also why this Python does not see that of JetPack."""
     answer = evidence.answers["tensorrt"]
     if answer.works:
-        version, beware = str(answer.facts["version"]), not_supported(evidence)
+        version, beware = str(answer.facts["version"]), capability_note(evidence)
         if not evidence.has_gpu and not evidence.machine.is_jetson:
             does = "builds engines here and runs none" if version.startswith("RTX") else "neither builds nor runs any"
             return Finding("TensorRT", "optional", f"{version}, which {does}: no NVIDIA GPU here")
@@ -72,7 +72,7 @@ def tensorrt(evidence: Evidence) -> Finding:
     return Finding("TensorRT", "optional", "not installed", "pip install tensorrt")
 
 
-def not_supported(evidence: Evidence) -> str:
+def capability_note(evidence: Evidence) -> str:
     """Return a note where TensorRT-RTX does not list the GPU's compute capability; empty where it does."""
     listed = evidence.answers["tensorrt"].facts.get("capabilities", ())
     compute = next((gpu["compute"] for gpu in evidence.answers["cuda"].facts.get("gpus", ())), "")
@@ -82,7 +82,7 @@ def not_supported(evidence: Evidence) -> str:
 
 
 def dla(evidence: Evidence) -> Finding:
-    """Report DLA cores of the board, and whether the TensorRT here can use them."""
+    """Report the board's DLA cores, and whether this TensorRT can use them."""
     here, answer = evidence.machine, evidence.answers["tensorrt"]
     if here.board is None or not here.board.dla.cores:
         owner = here.board.title if here.board else "this machine"
@@ -101,7 +101,7 @@ def dla(evidence: Evidence) -> Finding:
 
 
 def pycuda(evidence: Evidence) -> Finding:
-    """Report CUDA memory from Python."""
+    """Report PyCUDA, which gives Python CUDA memory."""
     answer = evidence.answers["pycuda"]
     if answer.works:
         return Finding("pycuda", "yes", str(answer.facts["version"]))
@@ -115,14 +115,14 @@ def pycuda(evidence: Evidence) -> Finding:
 
 
 def engines(evidence: Evidence) -> Finding:
-    """Report what runs the models of a pipeline without ``engines:``, and why nothing better does.
+    """Report the engine that runs models of a pipeline without ``engines:``, and why not a better one.
 
-    It is the choice of :func:`~edgert.assemble.default_engines.with_default_engines` at a start.
+    It is the choice of :func:`~edgert.assemble.default_engines.with_default_engines`.
     """
     left_out, here = "where engines: is left out", evidence.machine
     if not evidence.has_gpu and not here.is_jetson:
         return Finding("engines", "yes", f"ONNX Runtime on the CPU, {left_out}: no NVIDIA GPU here")
-    from edgert.backend.tensorrt.library import kind_of  # it takes half a second, and most machines have no GPU
+    from edgert.backend.tensorrt.library import kind_of  # this import takes half a second
 
     trt, providers = evidence.answers["tensorrt"], evidence.answers["onnxruntime"].facts.get("providers", ())
     version = str(trt.facts.get("version", ""))
@@ -135,7 +135,7 @@ def engines(evidence: Evidence) -> Finding:
             kind_of(version)
     except BuildError as error:
         wanted, fix = [f"a release it can use ({error.what}: {error.why})"], error.fix
-    if not wanted and not_supported(evidence):
+    if not wanted and capability_note(evidence):
         wanted, fix = ["a supported compute capability"], "engines: [tensorrt] tries it anyway"
     if not wanted:
         dla = f"; placement: dla: {here.why_no_dla or 'the DLA'}" if here.board and here.board.dla.cores else ""
@@ -149,7 +149,7 @@ def engines(evidence: Evidence) -> Finding:
 def _dla_compiler_fix(l4t: str) -> str:
     """Return how to install libnvdla_compiler.so on a release of Jetson Linux.
 
-    Its package ends with JetPack 6; an older TensorRT, such as a container's, still needs it.
+    JetPack 7 has no package of it, but an older TensorRT, such as that of a container, still needs it.
     """
     if int(l4t.partition(".")[0] or 0) >= _FIRST_WITHOUT_DLA_COMPILER:
         return (
@@ -165,18 +165,20 @@ def _driver_fix(evidence: Evidence) -> str:
     return "in a container: docker run --gpus all ...; else: sudo ubuntu-drivers install, then reboot"
 
 
-def _has_card(root: Path) -> bool:
+def _has_nvidia_card(root: Path) -> bool:
     """Return whether an NVIDIA display controller is on the PCI bus (vendor 0x10de, class 0x03….)."""
     devices = (root / "sys/bus/pci/devices").glob("*")
-    return any(_starts(device / "vendor", "0x10de") and _starts(device / "class", "0x03") for device in devices)
+    return any(
+        _starts_with(device / "vendor", "0x10de") and _starts_with(device / "class", "0x03") for device in devices
+    )
 
 
-def _starts(path: Path, text: str) -> bool:
+def _starts_with(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text(errors="replace").startswith(text)
 
 
 def _jetson_tensorrt(root: Path) -> Finding:
-    """Report the binding of the system's Python, which a virtual environment must be made of and see."""
+    """Report TensorRT on a Jetson whose binding this Python does not see, and how to make it visible."""
     bound = next(iter(sorted(root.glob("usr/lib/python3*/dist-packages/tensorrt"))), None)
     if bound is not None:
         interpreter = bound.parents[1].name

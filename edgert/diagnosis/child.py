@@ -1,8 +1,7 @@
-"""Asks one vendor package about itself and prints the answer as JSON.
+"""A program that asks one vendor package about itself and prints the answer as JSON: ``python child.py onnxruntime``.
 
-It runs as a program, ``python child.py onnxruntime``. So a native package that crashes, hangs or prints on import
-affects this process only, and only its query pays for the import. Packages are imported by name because their doors are
-elsewhere: nothing here uses them.
+A native package that crashes, hangs or prints on import affects only this process. Packages are imported by name,
+because the modules that use them are elsewhere.
 """
 
 import json
@@ -26,15 +25,15 @@ ELEMENTS = (
 
 
 def onnxruntime() -> Facts:
-    """Return version and execution providers."""
+    """Return the version and the execution providers."""
     package = import_module("onnxruntime")
     return {"version": package.__version__, "providers": package.get_available_providers()}
 
 
 def tensorrt() -> Facts:
-    """Return the version of the Python binding: of TensorRT, else of TensorRT-RTX.
+    """Return the version of TensorRT's Python binding.
 
-    That begins with ``RTX`` and comes with the compute capabilities that it lists.
+    Without it, return that of TensorRT-RTX with the prefix ``RTX``, and the compute capabilities that it lists.
     """
     name = next(name for name in _PACKAGES["tensorrt"] if find_spec(name) is not None)
     package = import_module(name)
@@ -46,7 +45,7 @@ def tensorrt() -> Facts:
 
 
 def dla() -> Facts:
-    """Return DLA cores that TensorRT's builder can use."""
+    """Return the number of DLA cores that TensorRT's builder can use."""
     package = import_module("tensorrt")
     builder = package.Builder(package.Logger(package.Logger.ERROR))
     return {"cores": builder.num_DLA_cores}
@@ -63,20 +62,20 @@ def cuda() -> Facts:
 
 
 def av() -> Facts:
-    """Return versions of PyAV and its FFmpeg, and its codecs and inputs."""
+    """Return the versions of PyAV and its FFmpeg, and their codecs and inputs."""
     package = import_module("av")
     return {
         "version": package.__version__,
         "ffmpeg": str(getattr(package, "ffmpeg_version_info", "")),
         "libavcodec": ".".join(map(str, package.library_versions["libavcodec"])),
-        "decoders": [name for name in DECODERS if _has(package.codec.Codec, name, "r")],
-        "encoders": [name for name in ENCODERS if _has(package.codec.Codec, name, "w")],
-        "v4l2": _has(package.format.ContainerFormat, "v4l2", "r"),
+        "decoders": [name for name in DECODERS if _exists(package.codec.Codec, name, "r")],
+        "encoders": [name for name in ENCODERS if _exists(package.codec.Codec, name, "w")],
+        "v4l2": _exists(package.format.ContainerFormat, "v4l2", "r"),
     }
 
 
 def cv2() -> Facts:
-    """Return version, place, and whether it was built with GStreamer."""
+    """Return the version, the path, and whether it was built with GStreamer."""
     package = import_module("cv2")
     lines = [line.split(":", 1) for line in package.getBuildInformation().splitlines() if ":" in line]
     built = {name.strip(): value.strip() for name, value in lines}
@@ -100,27 +99,24 @@ def gi() -> Facts:
 
 
 def pycuda() -> Facts:
-    """Return version, and whether its driver module loads."""
+    """Return the version, after loading the driver module."""
     import_module("pycuda.driver")
     return {"version": import_module("pycuda").VERSION_TEXT}
 
 
 def nvdec() -> Facts:
-    """Return version of the package for video on a GPU, and why this GPU does not encode.
-
-    Its import loads the driver's libraries.
-    """
+    """Return the version of PyNvVideoCodec, and why this GPU does not encode."""
     package, no_nvenc = import_module("PyNvVideoCodec"), ""
     try:
         no_nvenc = "" if package.GetEncoderCaps().get("num_encoder_engines", 1) else "this GPU has no NVENC"
-    except Exception as error:  # noqa: BLE001 - the package's own, which name no common kind
+    except Exception as error:  # noqa: BLE001 - the package's errors have no common class
         reason = str(error).rpartition("Error Type : ")[2].strip() or type(error).__name__
         no_nvenc = f"no NVENC: {reason.splitlines()[0]}"
     return {"version": version("PyNvVideoCodec"), "no_nvenc": no_nvenc}
 
 
 def display() -> Facts:
-    """Return the viewer for ``sink: display``, and why nothing better works, or nothing at all."""
+    """Return the viewer for ``sink: display``, and why better ones, or all, do not work."""
     from edgert.errors import DeviceError
     from edgert.stages.sink import viewers
 
@@ -144,21 +140,21 @@ QUESTIONS: dict[str, Callable[[], Facts]] = {
     "nvdec": nvdec,
     "display": display,
 }
-_OURS = ("cuda", "dla", "display")  # questions that are not about a package
-_PACKAGES = {  # of questions that are not named after theirs
+_NOT_PACKAGES = ("cuda", "dla", "display")  # questions that are not about a package
+_PACKAGES = {  # question → its packages, where they have other names
     "nvdec": ("PyNvVideoCodec",),
     "tensorrt": ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings"),  # in the order in which they are tried
 }
 
 
 def answer(name: str) -> Facts:
-    """Return the package's report; ``{"absent": True}`` without the package. Raises its import's errors."""
-    if name not in _OURS and all(find_spec(one) is None for one in _PACKAGES.get(name, (name,))):
+    """Return a package's report; ``{"absent": True}`` without the package. Raises the errors of its import."""
+    if name not in _NOT_PACKAGES and all(find_spec(one) is None for one in _PACKAGES.get(name, (name,))):
         return {"absent": True}
     return QUESTIONS[name]()
 
 
-def _has(kind: Any, name: str, mode: str) -> bool:
+def _exists(kind: Any, name: str, mode: str) -> bool:
     try:
         kind(name, mode)
     except ValueError:  # PyAV's "unknown codec" and "no container format" are ValueErrors
@@ -167,8 +163,8 @@ def _has(kind: Any, name: str, mode: str) -> bool:
 
 
 def main() -> None:
-    """Answer the question in the first argument; standard output has the answer only."""
-    # A script's own folder comes first on the path, where our modules could hide others; edgert comes last instead.
+    """Answer the question in the first argument; standard output has only the answer."""
+    # The folder of a script comes first on the path, where our modules could hide others; edgert comes last instead.
     file = Path(__file__).resolve()
     sys.path[:] = [*(folder for folder in sys.path if folder != str(file.parent)), str(file.parents[2])]
     out = os.fdopen(os.dup(1), "w")

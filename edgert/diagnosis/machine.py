@@ -1,4 +1,4 @@
-"""Probes of what brings images in and out: PyAV, OpenCV, GStreamer, cameras."""
+"""Probes of the machine itself, and of the parts that read and write video: PyAV, OpenCV, GStreamer, cameras."""
 
 import os
 import platform
@@ -42,7 +42,7 @@ def python(evidence: Evidence) -> Finding:
 
 
 def edgert(evidence: Evidence) -> Finding:
-    """Report this edgert and its location."""
+    """Report the version and the location of edgert."""
     from edgert._version import __version__
 
     root = checkout()
@@ -86,7 +86,7 @@ def board(evidence: Evidence) -> Finding:
 
 
 def cpu(evidence: Evidence) -> Finding:
-    """Report cores, and how many of them this process may use."""
+    """Report the cores, and how many of them this process may use."""
     here, quota, usable = evidence.machine, core_quota(evidence.root), core_count(evidence.root)
     limit = f" (container limit {quota:g})" if quota else ""
     off = here.cores_present - here.cores
@@ -120,7 +120,7 @@ def memory(evidence: Evidence) -> Finding:
 
 
 def over_current(evidence: Evidence) -> Finding:
-    """Report how often a Jetson lowered its clocks since boot because of its current."""
+    """Report how often a Jetson lowered its clocks since boot because it drew too much current."""
     name = "over-current"
     if not evidence.machine.is_jetson:
         return Finding(name, "optional", "not needed: not a Jetson")
@@ -137,7 +137,7 @@ def over_current(evidence: Evidence) -> Finding:
 
 
 def cache(evidence: Evidence) -> Finding:
-    """Report the folder of compiled engines: whether it is writable, its content, free space."""
+    """Report the cache of compiled engines: whether it is writable, its size, and the free space."""
     folder = cache_folder()
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -154,7 +154,7 @@ OPENCV_WHEELS = (
     "opencv-contrib-python",
     "opencv-contrib-python-headless",
 )
-"""Wheels that all own the one folder ``cv2``: https://github.com/opencv/opencv-python#frequently-asked-questions."""
+"""Wheels that all install the folder ``cv2``: https://github.com/opencv/opencv-python#frequently-asked-questions."""
 
 _H264_ENCODERS = ("libx264", "libopenh264")
 _GSTREAMER_APT = (
@@ -174,7 +174,7 @@ def pyav(evidence: Evidence) -> Finding:
 
 
 def codecs(evidence: Evidence) -> Finding:
-    """Report the codecs of PyAV's FFmpeg, and whether it reads cameras itself."""
+    """Report the codecs of PyAV's FFmpeg, and whether it can read cameras."""
     answer = evidence.answers["av"]
     if not answer.works:
         return Finding("codecs", "optional", "unknown without PyAV", "see PyAV")
@@ -191,7 +191,7 @@ def codecs(evidence: Evidence) -> Finding:
 
 
 def nvdec(evidence: Evidence) -> Finding:
-    """Report sources decoded in hardware: by PyNvVideoCodec, or GStreamer's nvv4l2decoder on a Jetson."""
+    """Report the sources that hardware decodes, by PyNvVideoCodec or a Jetson's nvv4l2decoder."""
     answer, here, videos = evidence.answers["nvdec"], evidence.machine, "files and network streams"
     desktop = ""
     if answer.works and here.has_desktop_nvdec and evidence.has_gpu:
@@ -220,7 +220,7 @@ def nvdec(evidence: Evidence) -> Finding:
 
 
 def nvenc(evidence: Evidence) -> Finding:
-    """Report the encoder of ``sink: video``: PyNvVideoCodec, a Jetson's nvv4l2h264enc, or the processor."""
+    """Report the encoder of ``sink: video``: PyNvVideoCodec, a Jetson's nvv4l2h264enc, or the CPU."""
     answer, here, cpu = evidence.answers["nvdec"], evidence.machine, "video is encoded by the CPU"
     if here.board is not None and here.board.encoder is not None and not here.board.encoder.engines:
         return Finding("NVENC", "optional", f"{cpu}: a {here.board.title} has no encoder")
@@ -230,7 +230,7 @@ def nvenc(evidence: Evidence) -> Finding:
         gi = evidence.answers["gi"]
         elements = gi.facts["elements"] if gi.works else ()
         absent = [name for name in ("nvv4l2h264enc", "nvvidconv") if name not in elements]
-        if not absent and why_no_mjpeg(here.soc):  # whose GPU driver, and so its elements, are a desktop's
+        if not absent and why_no_mjpeg(here.soc):  # Thor, which has the driver and elements of a desktop GPU
             detail = f"{cpu}: a Jetson Thor's nvv4l2h264enc has other properties; PyNvVideoCodec encodes there"
             return Finding("NVENC", "optional", detail, installation.command("nvdec"))
         if not absent:
@@ -245,7 +245,7 @@ def nvenc(evidence: Evidence) -> Finding:
 
 
 def opencv(evidence: Evidence) -> Finding:
-    """Report the imported cv2. It needs no GStreamer: edgert has its own."""
+    """Report the cv2 that this Python imports; it needs no GStreamer inside."""
     answer = evidence.answers["cv2"]
     if not answer.works:
         return Finding("OpenCV", "no", answer.error or "not installed", "pip install opencv-python-headless")
@@ -257,17 +257,17 @@ def opencv(evidence: Evidence) -> Finding:
 
 
 def opencv_wheels(evidence: Evidence) -> Finding:
-    """Report several wheels in one folder, where the last one installed wins file by file."""
-    names = sorted(_installed().intersection(OPENCV_WHEELS))
+    """Report several OpenCV wheels, which overwrite each other's files."""
+    names = sorted(_installed_packages().intersection(OPENCV_WHEELS))
     if len(names) > 1:
-        detail = f"{' and '.join(names)} own the same folder cv2; whichever came last is in use"
+        detail = f"{' and '.join(names)} install the same folder cv2; the last one installed is in use"
         fix = f"pip uninstall -y {' '.join(names)} && pip install opencv-python-headless"
         return Finding("OpenCV wheels", "optional", detail, fix)
     return Finding("OpenCV wheels", "yes", names[0] if names else "none: cv2 comes from the system")
 
 
 def gstreamer(evidence: Evidence) -> Finding:
-    """Report GStreamer through PyGObject: on a Jetson for CSI cameras and the hardware decoder."""
+    """Report GStreamer through PyGObject, which a Jetson needs for CSI cameras and its hardware decoder."""
     answer, on_jetson = evidence.answers["gi"], evidence.machine.is_jetson
     if not answer.works:
         bound = any(evidence.root.glob("usr/lib/python3*/dist-packages/gi"))
@@ -289,14 +289,14 @@ def gstreamer(evidence: Evidence) -> Finding:
 
 
 def camera_devices(evidence: Evidence) -> Finding:
-    """Report CSI sensors and other V4L2 devices, and whether the former can be reached."""
+    """Report CSI sensors and other V4L2 devices, and whether csi:// can reach the sensors."""
     found, sensors, here = cameras(evidence.root), csi_sensors(evidence.root), evidence.machine
     no_csi = why_no_csi(here.soc, here.l4t)
     if no_csi and all(camera.is_readable for camera in found):
-        detail = f"{_listing(found, sensors) if found else 'none seen'}; csi://: {no_csi}"
+        detail = f"{_camera_list(found, sensors) if found else 'none seen'}; csi://: {no_csi}"
         return Finding("cameras", "yes" if found else "optional", detail, f"instead of csi://: {CSI_INSTEAD}")
     if here.is_jetson and not no_csi and not (evidence.root / ARGUS_SOCKET).exists():
-        seen = _listing(found, sensors) if found else "none seen"
+        seen = _camera_list(found, sensors) if found else "none seen"
         return Finding(
             "cameras", "optional", f"{seen}; no /{ARGUS_SOCKET}: csi:// has no way to its cameras", CSI_DAEMON
         )
@@ -308,9 +308,9 @@ def camera_devices(evidence: Evidence) -> Finding:
         return Finding("cameras", "optional", "none: there is no /dev/video*", fix)
     locked = [camera.path for camera in found if not camera.is_readable]
     if locked:
-        detail = f"{_listing(found, sensors)}; this user may not open {', '.join(locked)}"
+        detail = f"{_camera_list(found, sensors)}; this user may not open {', '.join(locked)}"
         return Finding("cameras", "optional", detail, "sudo usermod -aG video $USER, then log in again")
-    return Finding("cameras", "yes", _listing(found, sensors))
+    return Finding("cameras", "yes", _camera_list(found, sensors))
 
 
 def display(evidence: Evidence) -> Finding:
@@ -324,7 +324,7 @@ def display(evidence: Evidence) -> Finding:
     return Finding("display", "yes", f"windows on {facts['place']} by {facts['viewer']}{why_not}")
 
 
-def _listing(found: Iterable[CameraDevice], sensors: Sequence[CameraDevice]) -> str:
+def _camera_list(found: Iterable[CameraDevice], sensors: Sequence[CameraDevice]) -> str:
     return "; ".join(
         (f"csi://{sensors.index(camera)} at " if camera in sensors else "")
         + f"{camera.path} {camera.title}".rstrip()
@@ -333,6 +333,6 @@ def _listing(found: Iterable[CameraDevice], sensors: Sequence[CameraDevice]) -> 
     )
 
 
-def _installed() -> set[str]:
+def _installed_packages() -> set[str]:
     names = (package.metadata["Name"] for package in distributions())
     return {name.lower().replace("_", "-") for name in names if name}

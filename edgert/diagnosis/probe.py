@@ -1,4 +1,4 @@
-"""Findings of a probe, and the system that it reads."""
+"""Findings, and the evidence that probes read: files of the machine, and answers of vendor packages."""
 
 import json
 import shutil
@@ -21,14 +21,14 @@ State = Literal["yes", "no", "optional"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked for.
+    """Result of checking one part of the machine.
 
     Attributes:
-        name: the thing.
-        state: ``yes`` it is here and works; ``no`` edgert needs it and it does not; ``optional`` it is not here, or
-            not right, and edgert runs without it.
+        name: name of the part.
+        state: ``yes``: it works; ``no``: edgert needs it and it does not work; ``optional``: it is missing or does not
+            work, and edgert runs without it.
         detail: what was found, or what is wrong.
-        fix: one line on how to get it; empty when nothing is to be done.
+        fix: how to get or repair it, in one line; empty where nothing has to be done.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Answer:
     """Report of one vendor package, from a separate process.
 
     Attributes:
-        facts: name → value, empty unless it works.
-        is_absent: it is not installed.
-        error: why it is installed and does not work; empty otherwise.
+        facts: properties of the package by name; empty unless it works.
+        is_absent: whether it is not installed.
+        error: reason why an installed package does not work; empty otherwise.
     """
 
     facts: Mapping[str, Any]
@@ -53,13 +53,13 @@ class Answer:
 
     @property
     def works(self) -> bool:
-        """Whether the package could be imported and asked."""
+        """Whether the package was imported and has answered."""
         return not self.is_absent and not self.error
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that probes look at: files under ``root``, the machine they describe, and the packages' answers by name."""
+    """Evidence for probes: files under ``root``, the machine that they describe, and packages' answers by name."""
 
     root: Path
     machine: Machine
@@ -71,17 +71,13 @@ class Evidence:
         return bool(self.answers["cuda"].facts.get("gpus"))
 
 
-# What another machine has to know of this one before it sends it work, as plain data.
-
-
 def facts(root: str | Path = "/") -> dict[str, Any]:
-    """Return versions, board and cache of this machine, as plain data.
+    """Return the facts that another machine needs before it sends work: versions, board, and cache with its free space.
 
-    The name of the board, its power mode and releases are empty where there are none; the bytes are free space of the
-    cache's disk for this user.
+    Board, power mode and releases are empty texts where there are none.
 
     Raises:
-        ArtifactError: there is no home folder, and no ``EDGERT_CACHE``.
+        ArtifactError: there is neither a home folder nor ``EDGERT_CACHE``.
     """
     here, folder = detect(Path(root)), cache_folder().absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
@@ -96,22 +92,22 @@ def facts(root: str | Path = "/") -> dict[str, Any]:
     }
 
 
-# Asks vendor packages what they are, each in a separate process; see :mod:`edgert.diagnosis.child`.
+# Questions to vendor packages, each in a separate process; see :mod:`edgert.diagnosis.child`.
 
 _CHILD = Path(__file__).with_name("child.py")
 TIMEOUT_S = 30.0
-"""GStreamer scans all its plugins when first used, which takes many seconds on a small board."""
+"""Timeout of a question: GStreamer's first use scans all plugins, which takes many seconds on a small board."""
 
 
 def ask_all(names: Iterable[str]) -> dict[str, Answer]:
-    """Return every package's answer by name, in parallel on all cores. Blocks until the last has answered."""
+    """Return name → answer of each package; they are asked in parallel. Blocks until all have answered."""
     names = tuple(names)
     with ThreadPoolExecutor(max_workers=core_count()) as pool:
         return dict(zip(names, pool.map(ask, names), strict=True))
 
 
 def ask(name: str, timeout_s: float = TIMEOUT_S, program: Path = _CHILD) -> Answer:
-    """Return one package's answer. Never raises: an error is an answer. Blocks for ``timeout_s`` at most."""
+    """Return a package's answer, which may be an error; raise nothing. Blocks for ``timeout_s`` at most."""
     command = [sys.executable, str(program), name]
     try:
         done = subprocess.run(  # noqa: S603 - our own program, run by our own interpreter
@@ -125,5 +121,8 @@ def ask(name: str, timeout_s: float = TIMEOUT_S, program: Path = _CHILD) -> Answ
         lines = done.stderr.strip().splitlines() or [f"failed with exit code {done.returncode}"]
         crash = signal.Signals(-done.returncode).name if done.returncode < 0 else ""
         return Answer({}, error=f"crashed when imported ({crash})" if crash else lines[-1])  # Python's exception
-    facts = json.loads(done.stdout)
+    try:
+        facts = json.loads(done.stdout)
+    except ValueError:
+        return Answer({}, error="ended without an answer")
     return Answer({}, is_absent=True) if facts.get("absent") else Answer(facts)

@@ -1,4 +1,4 @@
-"""Probe of the clock by which results have their time of day: is it set by the network, by whom, how well."""
+"""Probe of the system clock, which gives results their time of day: whether and how well a program synchronizes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgert.diagnosis.probe import Evidence, Finding
 _DAEMONS = {
     "chronyd": "NTP",
     "ntpd": "NTP",
-    "systemd-timesyn": "NTP",  # as far as the kernel keeps a name
+    "systemd-timesyn": "NTP",  # the kernel cuts names to 15 characters
     "phc2sys": "PTP",
     "ptp4l": "PTP",
     "timemaster": "NTP and PTP",
@@ -27,7 +27,7 @@ class KernelClock:
 
     Attributes:
         is_set: whether a program synchronizes it.
-        error_ms: largest error, by that program's estimate; without a program it grows.
+        error_ms: largest error by the kernel's estimate, which grows without a program.
     """
 
     is_set: bool
@@ -35,25 +35,19 @@ class KernelClock:
 
 
 def kernel_clock() -> KernelClock | None:
-    """Return this machine's clock; None where the kernel does not report it."""
-    timex = (ctypes.c_long * _LONGS)()  # a struct timex: modes, offset, freq, maxerror, …, and more room than it takes
+    """Return the kernel's report on its clock; None where it gives none."""
+    timex = (ctypes.c_long * _LONGS)()  # room for a struct timex: modes, offset, freq, maxerror, …
     state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
     return None if state < 0 else KernelClock(state != _UNSYNCHRONIZED, timex[3] / 1e3)
 
 
 def time_of_day(evidence: Evidence) -> Finding:
-    """Report NTP's and PTP's state: which programs keep the clock, their precision, and hardware clocks for PTP."""
-    return finding(kernel_clock(), _daemons(evidence.root), _hardware(evidence.root))
+    """Report whether NTP or PTP synchronizes the clock, by which programs, how precisely, and PTP hardware clocks."""
+    return clock_finding(kernel_clock(), _running_daemons(evidence.root), _ptp_clocks(evidence.root))
 
 
-def finding(clock: KernelClock | None, daemons: dict[str, str], hardware: list[str]) -> Finding:
-    """Return the finding on a clock.
-
-    Args:
-        clock: the kernel's report.
-        daemons: running programs that keep clocks, and their protocols.
-        hardware: clocks of network adapters, for PTP.
-    """
+def clock_finding(clock: KernelClock | None, daemons: dict[str, str], hardware: list[str]) -> Finding:
+    """Return the finding on a clock, given running programs → their protocols, and the PTP clocks of adapters."""
     by = ", ".join(f"{kind} ({name})" for name, kind in daemons.items())
     more = f"; PTP hardware clocks: {', '.join(hardware)}" if hardware else ""
     if clock is None:
@@ -66,16 +60,16 @@ def finding(clock: KernelClock | None, daemons: dict[str, str], hardware: list[s
     return Finding("clock", "yes", f"synchronized {who}, to {clock.error_ms:.3g} ms at worst{more}")
 
 
-def _daemons(root: Path) -> dict[str, str]:
+def _running_daemons(root: Path) -> dict[str, str]:
     names = set[str]()
     for file in root.glob("proc/[0-9]*/comm"):
         try:
             names.add(file.read_text().strip())
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended
             continue
     return {name: kind for name, kind in _DAEMONS.items() if name in names}
 
 
-def _hardware(root: Path) -> list[str]:
+def _ptp_clocks(root: Path) -> list[str]:
     found = sorted(root.glob("sys/class/ptp/ptp*/clock_name"))
     return [f"{file.parent.name} {file.read_text().strip()}".strip() for file in found]

@@ -2,11 +2,11 @@
 
 - ``receive DIGEST BYTES`` receives a bundle, from where an earlier transfer stopped.
 - ``start RUN [strict]`` starts a job in its own process group, or joins the one that is running.
-- ``follow RUN OFFSET`` passes on the events of the job, from an offset to its end.
-- ``send RUN OFFSET`` sends what the job added to the bundle.
-- ``cancel RUN`` requests the job to end.
+- ``follow RUN OFFSET`` sends the events of the job, from an offset to its end.
+- ``send RUN OFFSET`` sends the members that the job added to the bundle.
+- ``cancel RUN`` asks the job to end.
 
-A connection that breaks ends the action and never the job.
+A broken connection ends the action, never the job.
 """
 
 import errno
@@ -24,46 +24,46 @@ from edgert.remote import board_job as job
 from edgert.remote.link import CHUNK_BYTES, sha256_of, write_line
 
 SILENCE_S = 30.0
-"""How long the sender may send nothing before it is taken for gone."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Time without data after which the sender counts as gone."""
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def receive(content: job.Content, size_bytes: int, source: BinaryIO, out: BinaryIO) -> None:
     """Receive a bundle, from where an earlier transfer stopped.
 
-    The number of bytes that are here is answered first (``at``). Then the rest is received and all of it checked, and
-    ``done`` is answered. Blocks until done.
+    The first answer, ``at``, is the number of bytes that are here. Then the rest is received, everything is checked,
+    and ``done`` is answered. Blocks until done.
 
     Raises:
-        ArtifactError: the disk is full; or the content is not what was announced, and is deleted.
+        ArtifactError: the disk is full, or the content does not have the announced digest and was deleted.
     """
-    with job.held(content.lock, 2 * SILENCE_S):
+    with job.hold_lock(content.lock, 2 * SILENCE_S):
         try:
-            if content.bundle.is_file() and sha256_of(content.bundle) == content.digest:  # it came in before
+            if content.bundle.is_file() and sha256_of(content.bundle) == content.digest:  # received before
                 os.utime(content.bundle)
                 write_line(out, {"at": size_bytes})
             else:
                 at = content.part.stat().st_size if content.part.exists() else 0
-                if at > size_bytes:  # too long: a transfer cannot resume from it
+                if at > size_bytes:  # it is damaged, so the transfer starts again
                     content.part.unlink()
                     at = 0
                 write_line(out, {"at": at})
-                _append(content.part, size_bytes - at, source)
-                _accept(content, size_bytes)
+                _append_received(content.part, size_bytes - at, source)
+                _check_received(content, size_bytes)
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in _DISK_FULL:
                 raise ArtifactError(f"cannot write {str(content.part)!r} on the board", why=str(error)) from error
             raise ArtifactError(
                 "the disk of the board is full",
-                why=f"{error.strerror}, while the bundle came in",
+                why=f"{error.strerror}, while the bundle was received",
                 where=str(content.folder),
                 fix="free some space there, or point EDGERT_CACHE at another disk; the next build resumes the transfer",
             ) from error
         write_line(out, {"done": True})
 
 
-def _append(part: Path, left: int, source: BinaryIO) -> None:
-    """Append at most ``left`` received bytes; end early when the sender is gone."""
+def _append_received(part: Path, left: int, source: BinaryIO) -> None:
+    """Append at most ``left`` received bytes to a file; end early when the sender is gone."""
     with part.open("ab") as file:
         while left > 0:
             ready, _, _ = select.select([source], [], [], SILENCE_S)
@@ -73,11 +73,11 @@ def _append(part: Path, left: int, source: BinaryIO) -> None:
             left -= file.write(chunk)
 
 
-def _accept(content: job.Content, size_bytes: int) -> None:
+def _check_received(content: job.Content, size_bytes: int) -> None:
     """Check the received part and rename it to the bundle.
 
     Raises:
-        ArtifactError: it is cut short, or is not what was announced.
+        ArtifactError: it is incomplete, or does not have the announced digest.
     """
     have = content.part.stat().st_size
     if have < size_bytes:
@@ -100,29 +100,28 @@ def _accept(content: job.Content, size_bytes: int) -> None:
 # The events of a run, from any offset to its end.
 
 BEAT_S = 5.0
-"""Between two heartbeats: writing is how this process learns that the connection is gone."""
+"""Interval of heartbeats: only a write shows this process that the connection is gone."""
 _POLL_S = 0.1
 _TAIL_BYTES, _TAIL_LINES = 8192, 20
 
 
 def follow(run: job.Run, at: int, out: BinaryIO) -> None:
-    """Write every line of the events as ``{"at": offset after it, "text": line}``, and ``end`` at last.
+    """Write every event as ``{"at": offset after it, "text": line}``, and finally ``end``.
 
-    Blocks until the job ends. The end has the content of ``end.json``; ``code`` is None for a job whose process is gone
-    without an end.
+    Blocks until the job ends. ``end`` has the content of ``end.json``; its ``code`` is None if the process was killed.
     """
     beat_s = time.monotonic()
     while True:
-        is_over = run.end.exists() or not job.is_alive(run)  # asked before the last look at the events
+        is_over = run.end.exists() or not job.is_alive(run)  # checked before the events are read for the last time
         with run.events.open("rb") as file:
             file.seek(at)
             content = file.read()
-        lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)  # a line that is not whole waits
+        lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)  # an incomplete line waits
         for line in lines:
             at += len(line)
             write_line(out, {"at": at, "text": line.decode("utf-8", "replace").rstrip("\n")})
         if is_over:
-            write_line(out, {"at": at, "end": _end(run)})
+            write_line(out, {"at": at, "end": _read_end(run)})
             return
         if lines or time.monotonic() - beat_s > BEAT_S:
             beat_s = time.monotonic()
@@ -130,7 +129,7 @@ def follow(run: job.Run, at: int, out: BinaryIO) -> None:
         time.sleep(_POLL_S)
 
 
-def _end(run: job.Run) -> dict[str, Any]:
+def _read_end(run: job.Run) -> dict[str, Any]:
     known = json.loads(run.end.read_text(encoding="utf-8")) if run.end.exists() else {"code": None}
     with run.log.open("rb") as file:
         file.seek(max(0, run.log.stat().st_size - _TAIL_BYTES))
@@ -149,10 +148,10 @@ def perform(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
 
     Raises:
         EdgertError: as the action does.
-        ArtifactError: no such action, or other arguments than it takes.
+        ArtifactError: the action is unknown, or its arguments are wrong.
     """
     if words[0] not in ACTIONS:
-        what = f"there is no action {words[0]!r}{nearest(words[0], ACTIONS)}"
+        what = f"unknown action {words[0]!r}{nearest(words[0], ACTIONS)}"
         raise ArtifactError(what, fix=f"one of {', '.join(ACTIONS)}")
     try:
         _perform(words, source, out)
@@ -164,22 +163,22 @@ def perform(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
 def _perform(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
     match words:
         case ["receive", digest, size_bytes]:
-            receive(job.content_of(digest), int(size_bytes), source, out)
+            receive(job.find_content(digest), int(size_bytes), source, out)
         case ["start", name, *requested]:
-            run, joined = job.start(job.run_of(name), strict=job.STRICT in requested)
+            run, joined = job.start(job.find_run(name), strict=job.STRICT in requested)
             write_line(out, {"run": run.name, "joined": joined, "strict": run.strict.exists()})
         case ["work", name, lock]:
-            job.work(job.known_run(name), int(lock))
+            job.work(job.existing_run(name), int(lock))
         case ["follow", name, at]:
-            follow(job.known_run(name), int(at), out)
+            follow(job.existing_run(name), int(at), out)
         case ["send", name, at]:
-            with job.known_run(name).addition.open("rb") as file:
+            with job.existing_run(name).addition.open("rb") as file:
                 file.seek(int(at))
                 write_line(out, {"at": int(at)})
                 shutil.copyfileobj(file, out)
             out.flush()
         case ["cancel", name]:
-            job.cancel(job.known_run(name))
+            job.cancel(job.existing_run(name))
             write_line(out, {"canceled": True})
         case _:
             raise ArtifactError(

@@ -1,7 +1,7 @@
-"""A build on the board that belongs to no connection: its files, and how it is started, joined and ended.
+"""A build on the board that does not depend on a connection: its files, and how it is started, joined and ended.
 
 There is one job per bundle at a time. Its process holds the bundle's ``work`` lock, and so does the compiler, which
-inherits it. So a free lock means that no job works, however the last one ended.
+inherits it. A free lock means that no job runs, however the last one ended.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from edgert.errors import ArtifactError, BuildError, EdgertError, cause
 from edgert.files import cache_folder, replace_text
 
 BUNDLE_LIFETIME_S = 7 * 86400.0
-"""How long a bundle stays after it was last used."""
+"""Time for which a bundle stays after its last use."""
 RUN_LIFETIME_S = 3600.0
-"""How long a job's files stay: longer than a workstation that lost its connection retries."""
+"""Time for which a job's files stay; a workstation that lost its connection does not retry for so long."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN = re.compile(r"([0-9a-f]{64})\.[0-9a-f]{12}")
 
@@ -38,7 +38,7 @@ class _HasFolder(Protocol):
 
 
 class _File:
-    """A path of a fixed name in the folder of its owner."""
+    """A path with a fixed name in the owner's folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -55,17 +55,17 @@ class Content:
     folder: Path
 
     bundle = _File("bundle.edgert")
-    """The bundle, once it is here whole."""
+    """The bundle, once it is complete."""
     part = _File("bundle.part")
-    """As much of it as has come so far."""
+    """The part of it that was received so far."""
     lock = _File("receive.lock")
     work = _File("work.lock")
-    """Its text names the run."""
+    """Lock of the job; its text is the name of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One job's files. Its name is the content's digest, a dot, and twelve hexadecimal digits from the workstation."""
+    """Files of a job. Its name is the bundle's digest, a dot, and twelve hexadecimal digits from the workstation."""
 
     name: str
     content: Content
@@ -81,66 +81,67 @@ class Run:
     output = _File("out.edgert")
     """The bundle with its engines."""
     addition = _File("addition.zip")
-    """The members that the workstation does not have."""
+    """The new members, which the workstation does not have."""
     canceled = _File("canceled")
-    """Exists once a stop was requested."""
+    """A file that exists if the job was canceled."""
     strict = _File("strict")
-    """Exists where an engine that would be skipped is an error."""
+    """A file that exists if an engine that would be skipped is an error."""
     process = _File("pid")
     """Process id of the job."""
     end = _File("end.json")
-    """Result of the job; exists once it has ended."""
+    """Result of the job, which exists after its end."""
 
 
-def content_of(digest: str) -> Content:
+def find_content(digest: str) -> Content:
     """Return the content of a digest. Raises ArtifactError: it is not a SHA-256 in hex."""
     if not _DIGEST.fullmatch(digest):
-        raise ArtifactError(f"{digest!r} is not the digest of a bundle", why="it is no SHA-256 in hexadecimal digits")
+        raise ArtifactError(f"{digest!r} is not the digest of a bundle", why="expected a SHA-256 in hexadecimal digits")
     return Content(digest, cache_folder() / "remote" / digest)
 
 
-def run_of(name: str) -> Run:
+def find_run(name: str) -> Run:
     """Return the run of a name. Raises ArtifactError: it is not the name of a run."""
     match = _RUN.fullmatch(name)
     if match is None:
         raise ArtifactError(f"unknown job {name!r}", why="expected an id printed by edgert job start")
-    return Run(name, content_of(match[1]))
+    return Run(name, find_content(match[1]))
 
 
-def known_run(name: str) -> Run:
-    """Return a run that was started, and whose files still exist. Raises ArtifactError: there is no such run."""
-    run = run_of(name)
+def existing_run(name: str) -> Run:
+    """Return a run whose files exist. Raises ArtifactError: there is no such run."""
+    run = find_run(name)
     if not run.folder.is_dir():
         raise ArtifactError(
             "the board has no such job",
-            why=f"its files are not in {run.content.folder}: they were removed, or EDGERT_CACHE is another now",
-            fix="build again: what was compiled is in the board's cache",
+            why=f"its files are not in {run.content.folder}: they were removed, or EDGERT_CACHE has changed",
+            fix="build again: compiled engines are in the board's cache",
         )
     return run
 
 
-def sweep(content: Content) -> None:
-    """Remove what is no longer needed: other bundles, and runs of this one; none of them may be alive."""
+def remove_old_files(content: Content) -> None:
+    """Remove old bundles and old runs of this bundle; none of its runs may be alive."""
     old = [(folder, BUNDLE_LIFETIME_S) for folder in content.folder.parent.glob("*") if folder != content.folder]
     old += [(folder, RUN_LIFETIME_S) for folder in content.folder.glob(f"{content.digest}.*")]
     for folder, lifetime_s in old:
-        written_s = max(path.stat().st_mtime for path in (folder, *folder.glob("*")))
-        if time.time() - written_s > lifetime_s:
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another job removes it
+            written_s = max(path.stat().st_mtime for path in (folder, *folder.glob("*")))
+            if time.time() - written_s > lifetime_s:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-# A lock that dies with its last holder: the kernel takes it from a process that is gone, so none is ever stale.
+# Locks are never stale: the kernel releases the lock of a process that has ended.
 
 _POLL_S = 0.1
 
 
-def take(path: Path) -> int | None:
-    """Return an open file that holds the lock, which a child process may inherit; None where another holds it.
+def try_lock(path: Path) -> int | None:
+    """Return an open file that holds the lock, which a child process may inherit; None if another process holds it.
 
-    The caller closes it.
+    The caller closes the file.
 
     Raises:
-        ArtifactError: the file cannot be made.
+        ArtifactError: the file cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,10 +159,10 @@ def take(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a living process holds it."""
+    """Return whether a process holds the lock."""
     if not path.exists():
         return False
-    descriptor = take(path)
+    descriptor = try_lock(path)
     if descriptor is None:
         return True
     os.close(descriptor)
@@ -169,10 +170,10 @@ def is_held(path: Path) -> bool:
 
 
 @contextmanager
-def held(path: Path, timeout_s: float) -> Iterator[None]:
-    """Hold the lock in the block, after waiting for it. Raises ArtifactError: ``timeout_s`` have passed."""
+def hold_lock(path: Path, timeout_s: float) -> Iterator[None]:
+    """Wait for the lock, and hold it in the block. Raises ArtifactError: it is not free after ``timeout_s``."""
     until = time.monotonic() + timeout_s
-    while (descriptor := take(path)) is None:
+    while (descriptor := try_lock(path)) is None:
         if time.monotonic() > until:
             raise ArtifactError(
                 "this bundle is being copied to the board already",
@@ -188,26 +189,26 @@ def held(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 END_TIMEOUT_S = 30.0
-"""Seconds that a compiler may take to end on request: TensorRT checks between kernels, a DLA's compiler never."""
+"""Time that a compiler has to end on request: TensorRT checks between kernels, a DLA's compiler never."""
 STRICT = "strict"
-"""The word for a run in which an engine that would be skipped is an error."""
+"""Argument of ``start`` for a strict run, in which an engine that would be skipped is an error."""
 _STABLE_S = 10.0
-"""How long it may take from a job's lock to its name, and from its end to the end of its process."""
+"""Longest time from a job's lock to its name in it, and from its result to the end of its process."""
 _JOB_POLL_S = 0.05
 
 
 def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
-    """Start a run, or find the one that builds the same bundle: its result is used instead of a second build.
+    """Start a run, or join the running one of the same bundle, whose result is then used.
 
-    A repeated call, after a connection was lost before the answer came, starts only one run. :attr:`Run.strict` shows
-    whether the other run is strict.
+    A call that is repeated after a lost connection starts no second run. :attr:`Run.strict` shows whether the joined
+    run is strict.
 
     Returns:
-        The run, and whether it is another than the requested one.
+        The run, and whether it is a joined one.
 
     Raises:
-        ArtifactError: the bundle is not here, or nothing can be written.
-        BuildError: a run is neither alive nor gone.
+        ArtifactError: the bundle is not here, or a file cannot be written.
+        BuildError: a run has a result, but its process does not end.
     """
     content = run.content
     if run.folder.is_dir():
@@ -215,28 +216,28 @@ def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
     if not content.bundle.is_file():
         raise ArtifactError("the bundle is not on the board", why=str(content.bundle), fix="build again: it is sent")
     until = time.monotonic() + _STABLE_S
-    while (lock := take(content.work)) is None:
-        running = _named(content)
+    while (lock := try_lock(content.work)) is None:
+        running = _run_in_lock(content)
         if running is not None and not running.end.exists():
             return running, running != run
         if time.monotonic() > until:
             raise BuildError(
                 "a build of this bundle on the board does not end",
-                why="its result is there, and its process holds the lock",
+                why="it has a result, but its process still holds the lock",
                 where=str(content.work),
-                fix=f"look for it on the board: fuser {content.work}",
+                fix=f"find the process on the board: fuser {content.work}",
             )
         time.sleep(_JOB_POLL_S)
     try:
-        _begin(run, lock, strict)
+        _start_process(run, lock, strict)
         return run, False
     finally:
         os.close(lock)
 
 
-def _begin(run: Run, lock: int, strict: bool) -> None:
-    """Start a process in its own session, which outlives this one and the connection."""
-    sweep(run.content)
+def _start_process(run: Run, lock: int, strict: bool) -> None:
+    """Start the job's process in its own session, so that it outlives this process and the connection."""
+    remove_old_files(run.content)
     try:
         run.folder.mkdir(parents=True)
     except OSError as error:
@@ -249,7 +250,7 @@ def _begin(run: Run, lock: int, strict: bool) -> None:
     os.pwrite(lock, run.name.encode(), 0)
     with run.events.open("ab") as out, run.log.open("ab") as err:
         job = subprocess.Popen(  # noqa: S603 - ourselves
-            [*_ourselves(), "job", "work", run.name, str(lock)],
+            [*_edgert_command(), "job", "work", run.name, str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -260,7 +261,7 @@ def _begin(run: Run, lock: int, strict: bool) -> None:
 
 
 def work(run: Run, lock: int) -> None:
-    """Compile, and record how it ended; runs in the job's own process, and blocks until done."""
+    """Compile the bundle, and write the result; this is the job's own process. Blocks until done."""
     requested: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -269,53 +270,53 @@ def work(run: Run, lock: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
     strict = ["--strict"] if run.strict.exists() else []
-    command = [*_ourselves(), "build", str(run.content.bundle), "-o", str(run.output), "--json", "-", *strict]
+    command = [*_edgert_command(), "build", str(run.content.bundle), "-o", str(run.output), "--json", "-", *strict]
     compiler = subprocess.Popen(command, pass_fds=(lock,))  # noqa: S603 - ourselves
     ends_at: float | None = None
-    while (code := compiler.poll()) is None:  # on a stop request the compiler is asked to end, and killed after a while
+    while (code := compiler.poll()) is None:  # a stop request terminates the compiler, and later kills it
         if ends_at is None and requested:
             compiler.terminate()
             ends_at = time.monotonic() + END_TIMEOUT_S
         elif ends_at is not None and time.monotonic() > ends_at:
             compiler.kill()
         time.sleep(_JOB_POLL_S)
-    replace_text(run.end, json.dumps({"code": code, **(_result(run) if code == 0 else {})}))
+    replace_text(run.end, json.dumps({"code": code, **(_pack_result(run) if code == 0 else {})}))
 
 
-def _result(run: Run) -> dict[str, Any]:
-    """Return the file to fetch, with its digest; or why there is none."""
-    from edgert.remote.remote_job import pack_addition  # bundles take half a second to import, on every connection
+def _pack_result(run: Run) -> dict[str, Any]:
+    """Pack the file to fetch, and return its size and digest; or the error."""
+    from edgert.remote.remote_job import pack_addition  # this import takes half a second, on every connection
 
     try:
         made = pack_addition(run.content.bundle, run.output, run.addition)
     except EdgertError as error:
         return {"error": error.to_json()}
     finally:
-        run.output.unlink(missing_ok=True)  # the board's own cache has the engines
+        run.output.unlink(missing_ok=True)  # the engines stay in the board's cache
     return {"result": {"size_bytes": made.size_bytes, "sha256": made.sha256}}
 
 
 def is_alive(run: Run) -> bool:
-    """Return whether a process works on it."""
-    return _named(run.content) == run and is_held(run.content.work)
+    """Return whether the process of a run works."""
+    return _run_in_lock(run.content) == run and is_held(run.content.work)
 
 
 def cancel(run: Run) -> None:
-    """Request a run to end, without waiting; one that has ended already is left alone."""
+    """Ask a run to end, without waiting; do nothing if it has ended."""
     if not run.end.exists() and is_alive(run):
         run.canceled.touch()
         with contextlib.suppress(ProcessLookupError):  # it has ended since
             os.killpg(int(run.process.read_text(encoding="utf-8")), signal.SIGTERM)
 
 
-def _named(content: Content) -> Run | None:
-    """Return the run named in the lock, alive or not."""
+def _run_in_lock(content: Content) -> Run | None:
+    """Return the run that the lock file names, which may have ended."""
     name = content.work.read_text(encoding="utf-8") if content.work.exists() else ""
     return Run(name, content) if _RUN.fullmatch(name) else None
 
 
-def _ourselves() -> list[str]:
-    """Return the command that calls this edgert again: a script that prepares its environment, or the module."""
+def _edgert_command() -> list[str]:
+    """Return the command that calls this edgert again: the script that started it, or the module."""
     script = Path(sys.argv[0])
     is_module = script.name == "__main__.py" or not os.access(script, os.X_OK)
     return [sys.executable, "-m", "edgert"] if is_module else [str(script.absolute())]

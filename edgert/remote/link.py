@@ -1,7 +1,6 @@
 """Commands on the board through the system's ``ssh``, with the user's configuration, keys and known hosts.
 
-Nothing is asked on a terminal (``BatchMode``), no host key is accepted here, and no option overrides which hosts the
-user's configuration trusts.
+ssh asks nothing on the terminal (``BatchMode``). It accepts no new host key, and no option changes the trusted hosts.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from typing import Any, BinaryIO
 
 from edgert.errors import ConfigError, DeviceError, EdgertError, error_of
 
-# Lines of JSON between workstation and board, over a connection that a login shell may write on, too.
+# Lines of JSON between workstation and board; the login shell may write other lines.
 
 
 def write_line(out: BinaryIO, content: Mapping[str, Any]) -> None:
-    """Write one line, and flush."""
+    """Write a line of JSON, and flush."""
     out.write(json.dumps(content).encode("ascii") + b"\n")
     out.flush()
 
 
 def read_line(line: bytes) -> dict[str, Any] | None:
-    """Return the line's content; None for other lines, such as those that a ``.bashrc`` prints."""
+    """Return the JSON object in a line; None for other lines, such as those that a ``.bashrc`` prints."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
@@ -40,20 +39,20 @@ def read_line(line: bytes) -> dict[str, Any] | None:
 
 # Failures of OpenSSH's client, as errors with a fix.
 
-FAILED = 255
-"""Exit code of ssh itself; any other is the remote command's: https://man.openbsd.org/ssh#EXIT_STATUS."""
-_BY_HAND = "type  ssh {address} true  by hand: edgert uses the same ssh"
+SSH_FAILED = 255
+"""Exit code of ssh itself; others are those of the remote command: https://man.openbsd.org/ssh#EXIT_STATUS."""
+_TRY_SSH = "type  ssh {address} true  by hand: edgert uses the same ssh"
 
 
 class LinkError(DeviceError):
-    """The board cannot be reached; ``passing``: it may be reachable again in a moment."""
+    """The board cannot be reached; with ``passing``, it may be reachable again soon."""
 
     passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """Words in an ssh message, and the error that they mean."""
+class _SshFailure:
+    """Words in a message of ssh, and the error that they mean."""
 
     words: tuple[str, ...]
     what: str
@@ -61,48 +60,48 @@ class _Case:
     passing: bool = False
 
 
-_CASES = (
-    _Case(
+_SSH_FAILURES = (
+    _SshFailure(
         ("REMOTE HOST IDENTIFICATION HAS CHANGED",),
-        "the host key of {address} is another than it was",
+        "the host key of {address} has changed",
         "if the board was set up anew: ssh-keygen -R {host}, then ssh {address} once by hand and compare the key; "
-        "if not, somebody may be in between",
+        "if not, somebody may intercept the connection",
     ),
-    _Case(
+    _SshFailure(
         ("Host key verification failed", "host key is known for"),
         "the host key of {address} is not known yet",
         "ssh {address} once by hand, compare the key's fingerprint with the board's, and accept it",
     ),
-    _Case(
+    _SshFailure(
         ("Permission denied (",),
         "{address} does not let this user in",
         "ssh-copy-id {address}; edgert asks for no password, and a key with a passphrase has to be in ssh-agent",
     ),
-    _Case(
+    _SshFailure(
         ("Could not resolve hostname",),
-        "there is no host {host!r}",
+        "unknown host {host!r}",
         "write the name as ssh knows it, or the board's address: user@192.168.55.1; with a port: ssh://user@host:2222",
         passing=True,
     ),
-    _Case(
+    _SshFailure(
         ("Connection refused",),
         "{address} refused the connection",
         "on the board: sudo systemctl enable --now ssh; another port: ssh://user@host:2222, or Port in ~/.ssh/config",
         passing=True,
     ),
-    _Case(
+    _SshFailure(
         ("timed out", "No route to host", "Network is unreachable", "Timeout, server"),
         "{address} does not answer",
-        "is it switched on, and on this network? " + _BY_HAND,
+        "is it switched on, and on this network? " + _TRY_SSH,
         passing=True,
     ),
 )
-_OTHER = _Case((), "the connection to {address} broke", _BY_HAND, passing=True)
+_OTHER_FAILURE = _SshFailure((), "the connection to {address} broke", _TRY_SSH, passing=True)
 
 
 def link_error(address: str, stderr: str) -> LinkError:
-    """Return the error for ssh's output on standard error."""
-    case = next((case for case in _CASES if any(word in stderr for word in case.words)), _OTHER)
+    """Return the error for the standard error of ssh."""
+    case = next((case for case in _SSH_FAILURES if any(word in stderr for word in case.words)), _OTHER_FAILURE)
     names = {"address": address, "host": host_of(address)}
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("@")]
     error = LinkError(
@@ -115,14 +114,14 @@ def link_error(address: str, stderr: str) -> LinkError:
 
 
 def host_of(address: str) -> str:
-    """Return the host of ``user@host`` or ``ssh://user@host:port``, as ``ssh-keygen -R`` takes it."""
+    """Return the host of ``user@host`` or ``ssh://user@host:port`` in the form of ``ssh-keygen -R``."""
     host = address.removeprefix("ssh://").rpartition("@")[2].rstrip("/")
     name, colon, port = host.rpartition(":")
     return f"'[{name}]:{port}'" if colon and address.startswith("ssh://") else host
 
 
 CHUNK_BYTES = 1 << 18
-"""Of a file, read and sent at a time."""
+"""Size of the chunks in which files are read and sent."""
 
 
 def sha256_of(path: Path) -> str:
@@ -137,9 +136,11 @@ def sha256_of(path: Path) -> str:
 Poll = Callable[[], object]
 """A function that is called regularly during a wait; an exception from it ends the wait."""
 _OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "15", "ServerAliveInterval": "5", "ServerAliveCountMax": "4"}
-"""A connection that has been dead for 20 s is over: https://man.openbsd.org/ssh_config#ServerAliveCountMax."""
+"""Options of ssh, by which a dead connection ends after 20 s (https://man.openbsd.org/ssh_config#ServerAliveCountMax)."""
 _POLL_S = 0.2
 _TAIL_LINES = 20
+_LONGEST_LINE = 1 << 24
+"""Largest size of a line, and of a command's output: a board must not fill this machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,8 @@ class Link:
     """The address of the board, and the command of edgert there.
 
     Attributes:
-        address: as ssh takes it: ``user@host``, a name of its configuration, ``ssh://user@host:port``.
-        program: the words that call edgert there.
+        address: address for ssh: ``user@host``, a name of its configuration, or ``ssh://user@host:port``.
+        program: words of the command that calls edgert there.
     """
 
     address: str
@@ -156,29 +157,27 @@ class Link:
 
     def __post_init__(self) -> None:
         if not self.address or self.address.startswith("-"):
-            raise ConfigError(f"{self.address!r} is no address", where="--remote", fix="write user@host")
+            raise ConfigError(f"{self.address!r} is not an address", where="--remote", fix="write user@host")
 
     def call(self, *words: str) -> Call:
-        """Call edgert there with these words; the result is a context manager, in which it runs."""
+        """Start edgert there with these words; the result is a context manager."""
         return Call(self.address, [*self.program, *words])
 
     def ask(self, *words: str, poll: Poll = bool) -> dict[str, Any]:
-        """Return the last line of JSON of a call, after it has ended; raises as :meth:`Call.lines`."""
+        """Call edgert to its end, and return its last line of JSON; raise as :meth:`Call.lines`."""
         with self.call(*words) as call:
             return [{}, *call.lines(poll)][-1]
 
 
 class Call:
-    """One command on the board, while it runs.
-
-    A context manager; leaving it early ends ssh, not what the board started.
+    """A running command on the board, as a context manager; leaving it ends ssh, but no job that the board started.
 
     Args:
-        address: of the board.
-        words: the command.
+        address: address of the board.
+        words: words of the command.
 
     Raises:
-        DeviceError: there is no ssh on this machine.
+        DeviceError: ssh is not installed on this machine.
     """
 
     def __init__(self, address: str, words: Sequence[str]) -> None:
@@ -193,12 +192,12 @@ class Call:
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
                 bufsize=0,
-                start_new_session=True,  # Ctrl-C is for us: the connection is still needed to end the job
+                start_new_session=True,  # Ctrl-C must not end the connection, which is needed to cancel the job
             )
         except FileNotFoundError as error:
             self._stderr.close()
             raise DeviceError(
-                "there is no ssh on this machine", why=str(error), fix="sudo apt install openssh-client"
+                "ssh is not installed on this machine", why=str(error), fix="sudo apt install openssh-client"
             ) from error
 
     def __enter__(self) -> Call:
@@ -212,7 +211,7 @@ class Call:
             stream.close()
 
     def write(self, chunk: bytes) -> bool:
-        """Send bytes to the command; False when it takes no more: :meth:`lines` then raises the reason. Blocks."""
+        """Send bytes to the command; return False if it has ended, whose reason :meth:`lines` raises. Blocks."""
         assert self._process.stdin is not None  # a pipe
         rest = memoryview(chunk)
         try:
@@ -223,10 +222,11 @@ class Call:
         return True
 
     def line(self, poll: Poll) -> dict[str, Any] | None:
-        """Return the command's next line of JSON, other lines left out; None at its end.
+        """Return the command's next line of JSON, skipping other lines; None at its end.
 
         Raises:
-            EdgertError: the board's side reported one.
+            EdgertError: the board reported an error.
+            DeviceError: a line is too long.
         """
         while True:
             end = self._rest.find(b"\n")
@@ -235,6 +235,10 @@ class Call:
                 if not piece:
                     return None
                 self._rest += piece
+                if len(self._rest) > _LONGEST_LINE:
+                    raise DeviceError(
+                        f"{self.address} does not answer like edgert", why="it sent a line without an end"
+                    )
                 continue
             line, self._rest = self._rest[:end], self._rest[end + 1 :]
             content = read_line(line)
@@ -244,10 +248,10 @@ class Call:
                 return content
 
     def lines(self, poll: Poll) -> Iterator[dict[str, Any]]:
-        """Yield all lines of JSON to the command's end.
+        """Yield all lines of JSON until the command's end.
 
         Raises:
-            EdgertError: the board's side reported one.
+            EdgertError: the board reported an error.
             LinkError: the connection failed.
             DeviceError: the command failed in another way.
         """
@@ -256,7 +260,7 @@ class Call:
         self.check()
 
     def raw(self, poll: Poll) -> Iterator[bytes]:
-        """Yield the bytes after the lines read so far, in pieces; raises as :meth:`lines`."""
+        """Yield the bytes after the lines read so far, in pieces; raise as :meth:`lines`."""
         piece, self._rest = self._rest, b""
         while piece or (piece := self._piece(poll)):
             yield piece
@@ -264,9 +268,9 @@ class Call:
         self.check()
 
     def check(self) -> None:
-        """Raise an error if the command failed."""
+        """Wait for the command's end. Raises LinkError or DeviceError: it failed."""
         code = self._process.wait()
-        if code == FAILED or code < 0:
+        if code == SSH_FAILED or code < 0:
             raise link_error(self.address, self.stderr())
         if code:
             raise DeviceError(
@@ -275,24 +279,26 @@ class Call:
             )
 
     def result(self, poll: Poll) -> tuple[int, str]:
-        """Return exit code and all of standard output, for a command that is not edgert's.
+        """Return the exit code and the standard output, of which all after :data:`_LONGEST_LINE` bytes is dropped.
 
         Raises:
             LinkError: the connection failed.
         """
-        content = b"".join(iter(lambda: self._piece(poll), b""))
+        content = b""
+        while piece := self._piece(poll):
+            content += piece[: max(_LONGEST_LINE - len(content), 0)]
         code = self._process.wait()
-        if code == FAILED or code < 0:
+        if code == SSH_FAILED or code < 0:
             raise link_error(self.address, self.stderr())
         return code, content.decode("utf-8", "replace")
 
     def stderr(self) -> str:
-        """Return the output of ssh and the command on standard error."""
+        """Return the standard error of ssh and the command."""
         self._stderr.seek(0)
         return self._stderr.read().decode("utf-8", "replace")
 
     def _piece(self, poll: Poll) -> bytes:
-        """Return the next bytes on standard output; none at its end."""
+        """Return the next bytes of standard output; none at its end."""
         assert self._process.stdout is not None  # a pipe
         while True:
             poll()
@@ -302,7 +308,7 @@ class Call:
 
 
 def remote_error(address: str, plain: Mapping[str, Any]) -> EdgertError:
-    """Return an error of the board's, with the board in its place."""
+    """Return an error that the board reported, with the board's address in its place."""
     error = error_of(plain)
     error.where = f"{address}: {error.where}" if error.where else address
     return error

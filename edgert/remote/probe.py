@@ -1,4 +1,4 @@
-"""The board at the other end, probed: edgert, its version, the board and its software; and whether they fit."""
+"""Probe of the connected board: its edgert, board and software, and whether a bundle fits them."""
 
 import json
 import re
@@ -17,25 +17,25 @@ from edgert.installation import wheel
 from edgert.remote.link import Link, Poll
 from edgert.units import format_bytes
 
-_USUAL = (("edgert",), ("python3", "-m", "edgert"))
+_DEFAULT_PROGRAMS = (("edgert",), ("python3", "-m", "edgert"))
 _NOT_FOUND = (126, 127)
-"""A shell's exit codes for a command that is not there or cannot be run (POSIX.1-2024, 2.8.2)."""
+"""Exit codes of a shell for a command that is missing or cannot be run (POSIX.1-2024, 2.8.2)."""
 _NO_MODULE = re.compile(r"No module named '?edgert\b")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteBoard:
-    """The board at the other end.
+    """The connected board.
 
     Attributes:
-        name: of the board; ``host`` for a machine that is no Jetson.
-        mode: its power mode; may be empty.
-        jetpack: may be empty.
-        tensorrt: release in three numbers; empty where there is none.
-        tensorrt_fix: how to install it where there is none.
-        pycuda_fix: how to install PyCUDA, which runs engines there; empty where it is installed.
-        cache: edgert's folder there.
-        free_bytes: on that folder's disk.
+        name: name of the board; ``host`` for a machine that is not a Jetson.
+        mode: power mode; empty where unknown.
+        jetpack: release of JetPack; empty where unknown.
+        tensorrt: release of TensorRT in three numbers; empty without TensorRT.
+        tensorrt_fix: how to install TensorRT; empty where it is installed.
+        cache: path of edgert's cache.
+        free_bytes: free space on the disk of the cache.
+        pycuda_fix: how to install PyCUDA, which runs engines; empty where it is installed.
     """
 
     name: str
@@ -54,21 +54,19 @@ class RemoteBoard:
 
 
 def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[Link, RemoteBoard]:
-    """Find edgert on the board and run its ``doctor``.
-
-    Blocks until that is done.
+    """Find edgert on the board and run its ``doctor``. Blocks until done.
 
     Args:
-        address: of the board.
-        program: path of ``edgert`` there, from the user's home folder; by default ``edgert`` and ``python3 -m edgert``
-            are tried.
-        poll: called while waiting.
+        address: address of the board.
+        program: path of ``edgert`` there, from the user's home folder; None: ``edgert`` and ``python3 -m edgert`` are
+            tried.
+        poll: function that is called while waiting.
 
     Raises:
-        LinkError: there is no connection.
-        DeviceError: edgert is not there, is another version, or cannot run there.
+        LinkError: the board cannot be reached.
+        DeviceError: edgert is missing there, has another version, or cannot run.
     """
-    programs = _USUAL if program is None else ((program.removeprefix("~/"),),)
+    programs = _DEFAULT_PROGRAMS if program is None else ((program.removeprefix("~/"),),)
     for words in programs:
         link = Link(address, words)
         with link.call("doctor", "--json", "-") as call:
@@ -78,7 +76,7 @@ def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[L
                 return link, read_doctor(text, link, call.stderr())
     tried = " and ".join(repr(shlex.join(words)) for words in programs)
     raise DeviceError(
-        f"there is no edgert on {address}",
+        f"edgert is not installed on {address}",
         why=f"{tried} cannot be run there by a shell that is not interactive",
         fix="on the board, in a clone of this version named edgert: scripts/setup-jetson; "
         "then here: --remote-edgert edgert/.venv/bin/edgert",
@@ -86,11 +84,15 @@ def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[L
 
 
 def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
-    """Read the output of ``edgert doctor --json -``. Raises DeviceError: no edgert of this version can run there."""
+    """Return the board that ``edgert doctor --json -`` describes.
+
+    Raises:
+        DeviceError: the output is not that of a doctor, edgert has another version there, or cannot run.
+    """
     start = re.search(r"^\{", text, re.MULTILINE)  # a login shell may have written lines before it
     try:
         found = json.loads(text[start.start() :]) if start else None
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if found is None:
         raise DeviceError(
@@ -129,19 +131,19 @@ def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
     )
 
 
-# Whether a board can compile a bundle, asked before minutes of work.
+# Checks whether a board can compile a bundle, before minutes of work.
 
-_BASE_BYTES, _TIMES = 64 * 2**20, 4
-"""Space needed: for the bundle as it comes, unpacked, its engines, and as it goes; and for logs."""
+_BASE_BYTES, _SPACE_FACTOR = 64 * 2**20, 4
+"""Space needed: for logs; and for the bundle as received, unpacked, with its engines, and as sent back."""
 
 
 def remote_target(
     file: PipelineFile, found: RemoteBoard, board: str | None, mode: str | None, tensorrt: str | None
 ) -> BuildTarget:
-    """Return the target of a pipeline: what its file and the options name, else the connected board.
+    """Return the build target that a pipeline and the options name; by default, the connected board.
 
     Raises:
-        ConfigError: no such board, mode or release.
+        ConfigError: there is no such board, mode or release.
     """
     requested = board or file.config.board
     if requested in THIS_MACHINE and board is None:
@@ -156,18 +158,18 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
     """Check that a bundle fits the connected board.
 
     Args:
-        found: the connected board.
-        address: of it.
-        board: of the bundle; ``host``: any machine.
-        engines: of the bundle.
-        tensorrt: of the bundle; empty for ``host``.
+        found: connected board.
+        address: address of the connected board.
+        board: board that the bundle is for; ``host``: any machine.
+        engines: engines of the bundle.
+        tensorrt: TensorRT release that the bundle is for; empty for ``host``.
 
     Raises:
-        ConfigError: it is for another board or kind of TensorRT.
-        DeviceError: there is no TensorRT.
+        ConfigError: the bundle is for another board or major release of TensorRT.
+        DeviceError: the board has no TensorRT.
     """
     if board not in (HOST, found.name):
-        what = "is no Jetson" if found.name == HOST else f"is a {found.name}"
+        what = "is not a Jetson" if found.name == HOST else f"is a {found.name}"
         raise ConfigError(
             f"this is built for {board}, and {address} {what}",
             why="its placement, scales and predictions are for another board",
@@ -178,7 +180,7 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
         return
     if not found.tensorrt:
         raise DeviceError(
-            f"there is no TensorRT on {address}",
+            f"TensorRT is not installed on {address}",
             why=found.tensorrt_fix,
             where=address,
             fix="edgert doctor, on the board, shows how to get it",
@@ -186,33 +188,30 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
     if tensorrt.split(".")[0] != found.tensorrt.split(".")[0]:
         raise ConfigError(
             f"this is built for TensorRT {tensorrt}, and {address} has {found.tensorrt}",
-            why="scales and precisions are given in another form",
+            why="they take scales and precisions in different forms",
             where="--trt",
             fix="build the pipeline again without --trt: the board's release is then used",
         )
 
 
-def without_pycuda(found: RemoteBoard, address: str, engines: Collection[str]) -> str:
-    """Return a note that engines are compiled there, but not opened, timed or run, as PyCUDA is missing.
-
-    Empty where PyCUDA is installed, or nothing is compiled.
-    """
+def pycuda_note(found: RemoteBoard, address: str, engines: Collection[str]) -> str:
+    """Return a note that engines are compiled, but not run, without PyCUDA; empty where it is there or not needed."""
     if not found.pycuda_fix or not {TENSORRT, TENSORRT_DLA}.intersection(engines):
         return ""
     return (
-        f"there is no PyCUDA on {address}: engines are compiled there, but not checked, timed or run "
+        f"PyCUDA is not installed on {address}: engines are compiled there, but not checked, timed or run "
         f"({found.pycuda_fix}); in a clone on the board, scripts/setup-jetson installs it"
     )
 
 
 def check_space(found: RemoteBoard, address: str, size_bytes: int) -> None:
-    """Raise ArtifactError when the board's disk has too little space for a bundle of this size."""
-    needed = _BASE_BYTES + _TIMES * size_bytes
+    """Check the free space for a bundle of this size. Raises ArtifactError: the board's disk has too little."""
+    needed = _BASE_BYTES + _SPACE_FACTOR * size_bytes
     if found.free_bytes < needed:
         raise ArtifactError(
             f"the disk of {address} is full",
-            why=f"{format_bytes(found.free_bytes)} are free, {format_bytes(needed)} are needed: {_TIMES} times the "
-            "bundle, for it and its engines",
+            why=f"{format_bytes(found.free_bytes)} are free, {format_bytes(needed)} are needed: {_SPACE_FACTOR} times "
+            "the bundle, for it and its engines",
             where=f"{address}: {found.cache}",
             fix="free some space there, or point EDGERT_CACHE at another disk",
         )

@@ -1,4 +1,4 @@
-"""A pipeline or bundle, built here as far as any machine can, and compiled on its board."""
+"""Build of a pipeline or bundle whose engines a connected board compiles."""
 
 import shutil
 import tempfile
@@ -16,20 +16,20 @@ from edgert.compiler.finish import Waiting
 from edgert.config import PipelineFile
 from edgert.remote.board_job import STRICT
 from edgert.remote.link import Link
-from edgert.remote.probe import RemoteBoard, check_space, check_target, probe_board, remote_target, without_pycuda
-from edgert.remote.remote_job import Retry, Transfer, Watch, add, is_abandoned, result_of
+from edgert.remote.probe import RemoteBoard, check_space, check_target, probe_board, pycuda_note, remote_target
+from edgert.remote.remote_job import Retry, Transfer, Watch, add_engines, is_abandoned, result_member
 from edgert.reporter import OnProgress, Progress, reporter_of
 from edgert.steps import Stopped
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteBuilt(Built):
-    """The result of a build that ended on a board.
+    """The result of a remote build.
 
     Attributes:
-        remote_board: the board that compiled it.
-        engines: model → the engine that runs it there now.
-        waiting: model → the engine that will run it instead, as soon as it can.
+        remote_board: board that compiled the engines.
+        engines: model → engine that runs it there now.
+        waiting: model → compiled engine that cannot run there yet.
     """
 
     remote_board: RemoteBoard
@@ -51,37 +51,37 @@ def build_remote(
     signers: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> RemoteBuilt:
-    """Build a bundle with the engines of a board that ssh reaches.
+    """Build a bundle with engines that a board compiles, which ssh reaches.
 
-    Blocks until done. A lost connection ends nothing: the board goes on, and the connection is retried. Sent files and
-    finished steps are cached, here and there.
+    Blocks until done. The board goes on after a lost connection, which is retried. Sent files and finished steps are
+    cached here and there.
 
     Args:
-        source: a pipeline, built here first; or a bundle.
-        output: the bundle to write, atomically.
-        address: as ssh takes it.
+        source: pipeline, which is built here first; or path of a bundle.
+        output: path of the bundle to write, atomically.
+        address: address of the board for ssh.
         program: path of ``edgert`` on the board; see :func:`edgert.remote.probe.probe_board`.
-        board: of the target; by default the connected one.
-        mode: of the target; by default that of the connected board.
-        tensorrt: likewise.
-        strict: as for :func:`edgert.compiler.finish.finish`, there.
-        key: signs what is sent, and what is written with the engines that came back; see :func:`sign_bundle`.
-        signers: the file of those who may sign, for a source that is a bundle, and for ``key``; None: anyone may.
-        on_progress: called for everything that happens here and there; what it raises ends the build here and there.
+        board: board to build for; default: the connected one.
+        mode: power mode to build for; default: that of the connected board.
+        tensorrt: TensorRT release to build for; default: that of the connected board.
+        strict: as for :func:`edgert.compiler.finish.finish`, on the board.
+        key: private key that signs the bundle that is sent, and the one that is written; see :func:`sign_bundle`.
+        signers: allowed_signers file for a source that is a bundle, and for ``key``; None: anyone may sign.
+        on_progress: function called for every event here and there; an error it raises ends the build on both.
 
     Raises:
-        LinkError: the board cannot be reached, refuses the login, or does not come back.
+        LinkError: the board cannot be reached, refuses the login, or does not answer again.
         ConfigError: the target is not the connected board.
-        DeviceError: edgert or TensorRT is not there, or another version.
-        ArtifactError: a disk is full, or a transfer damaged; a signature is missing or wrong; or the board sent more
+        DeviceError: edgert or TensorRT is missing there, or has another version.
+        ArtifactError: a disk is full, a transfer is damaged, a signature is missing or wrong, or the board sent more
             than engines.
         EdgertError: as :func:`edgert.compiler.build`, here or there.
     """
     began = time.perf_counter()
     report = reporter_of(on_progress)
-    remote = _Remote(address, Retry(report, report.stop), strict)
+    remote = _RemoteSteps(address, Retry(report, report.stop), strict)
     with report.ends(), tempfile.TemporaryDirectory(prefix="edgert-") as name:
-        link, found = remote.poll(program)
+        link, found = remote.probe(program)
         bundle = source if isinstance(source, Path) else Path(name) / "bundle.edgert"
         if isinstance(source, PipelineFile):
             target = remote_target(source, found, board, mode, tensorrt)
@@ -102,7 +102,7 @@ def build_remote(
             check_space(found, address, bundle.stat().st_size)
             addition = Path(name) / "addition.zip"
             result = remote.compile(link, bundle, addition)
-            manifest, written = add(made, addition, output)
+            manifest, written = add_engines(made, addition, output)
             if key is not None:
                 sign_bundle(output, key, signers)
     size_bytes, seconds = output.stat().st_size, time.perf_counter() - began
@@ -111,22 +111,22 @@ def build_remote(
 
 
 def _signed_copy(bundle: Path, copy: Path, key: Path, signers: Path | None) -> Path:
-    """Return a copy of a bundle with a signature of our own, which a board with allowed signers asks for."""
+    """Return a copy of a bundle with our signature, which a board with allowed signers requires."""
     shutil.copyfile(bundle, copy)
     sign_bundle(copy, key, signers)
     return copy
 
 
 @dataclass(frozen=True)
-class _Remote:
-    """The part of a build that runs on the board."""
+class _RemoteSteps:
+    """The steps of a build that run on the board."""
 
     address: str
     retry: Retry
     strict: bool = False
 
-    def poll(self, program: str | None) -> tuple[Link, RemoteBoard]:
-        """Probe the board once: a board that cannot be reached at the start is an error at once."""
+    def probe(self, program: str | None) -> tuple[Link, RemoteBoard]:
+        """Probe the board, without retries."""
         began = time.perf_counter()
         self.retry.on_progress(Progress("board", "", "started"))
         link, found = probe_board(self.address, program, self._poll)
@@ -134,33 +134,30 @@ class _Remote:
         return link, found
 
     def check(self, found: RemoteBoard, board: str, engines: Collection[str], tensorrt: str) -> None:
-        """Check that the bundle fits the board, and report missing parts as an event.
-
-        See :func:`~edgert.remote.probe.check_target`.
-        """
+        """Check that the bundle fits the board, as :func:`.check_target`; report missing parts as an event."""
         check_target(found, self.address, board, engines, tensorrt)
-        if lacking := without_pycuda(found, self.address, engines):
+        if lacking := pycuda_note(found, self.address, engines):
             self.retry.on_progress(Progress("check", "", "skipped", detail=lacking))
 
     def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, Any]:
-        """Send a bundle, compile it there, and fetch the additions into a new file; return the compiler's last line."""
+        """Send a bundle, compile it there, and fetch the new members into a file; return the compiler's last line."""
         digest = Transfer(link, self.retry, self._poll).send(bundle)
         while True:
             watch, alike = self._start(link, f"{digest}.{uuid.uuid4().hex[:12]}")
             end = watch.to_end()
             if not watch.joined or (alike and not is_abandoned(end)):
-                break  # else another build's run, which was canceled or differs in strictness: start ours next
-        result = result_of(end, watch.error, self.address)
+                break  # else we had joined a run that was canceled or differs in strictness: start ours next
+        result = result_member(end, watch.error, self.address)
         Transfer(link, self.retry, self._poll).fetch(watch.run, result, addition)
         return watch.summary
 
     def _start(self, link: Link, run: str) -> tuple[Watch, bool]:
-        """Return the run in progress, and whether it is as strict as this build has to be."""
+        """Start or join a run, and return it, and whether it is as strict as this build."""
         words = ("job", "start", run, *([STRICT] if self.strict else []))
         started = self.retry.run(lambda: link.ask(*words, poll=self._poll), lambda: 0)
         alike = started["strict"] == self.strict
         if started["joined"]:
-            then = "its result is taken" if alike else f"ours, {'' if self.strict else 'not '}{STRICT}, comes after it"
+            then = "its result is used" if alike else f"ours, {'' if self.strict else 'not '}{STRICT}, comes after it"
             detail = f"a build of the same bundle is running there: {then}"
             self.retry.on_progress(Progress("link", "", "note", detail=detail))
         return Watch(link, started["run"], started["joined"], self.retry), alike

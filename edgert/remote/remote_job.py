@@ -1,4 +1,4 @@
-"""The workstation's side of a job on the board: sending its bundle, watching it, and fetching the additions.
+"""The workstation's side of a job on the board: send its bundle, watch it, and fetch the new members.
 
 Each step resumes after a lost connection.
 """
@@ -20,20 +20,20 @@ from edgert.steps import Stopped
 from edgert.units import format_bytes
 from edgert.zip_archive import Member, ZipContainer, check_content, member_of, pack
 
-# Trying again after a lost connection, with growing pauses, for a limited time.
+# Retries after a lost connection, with growing pauses, for a limited time.
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Retry:
-    """The limits for retrying a lost connection.
+    """Retries of a lost connection.
 
     Attributes:
-        on_progress: called for every loss.
-        stop: ends the waiting when set.
-        first_s, most_s: the pause before the first retry, and the longest; each is twice the one before.
-        limit_s: total of pauses in a row after which it is given up.
+        on_progress: function called for every lost connection.
+        stop: event that ends the retries.
+        first_s, most_s: first and longest pause before a retry; each pause is twice the one before.
+        limit_s: total of successive pauses after which the error is raised.
     """
 
     on_progress: OnProgress
@@ -43,14 +43,14 @@ class Retry:
     limit_s: float = 900.0
 
     def run(self, attempt: Callable[[], Result], state: Callable[[], object]) -> Result:
-        """Return the result of an attempt, however often the connection is lost; a new ``state`` resets the pauses.
+        """Call ``attempt`` until the connection is not lost, and return its result.
 
         Args:
-            attempt: called again after each loss.
-            state: its progress.
+            attempt: function that is called again after each lost connection.
+            state: function that returns the attempt's progress; after progress, pauses are short again.
 
         Raises:
-            LinkError: the connection will not come back by itself, did not in time, or was lost when ``stop`` was set.
+            LinkError: the failure is permanent or lasts too long, or ``stop`` is set.
         """
         seen, pause_s, waited_s = state(), self.first_s, 0.0
         while True:
@@ -69,12 +69,12 @@ class Retry:
             pause_s = min(2 * pause_s, self.most_s)
 
 
-_EVERY_S = 0.1
+_REPORT_EVERY_S = 0.1
 
 
 @dataclass
 class Transfer:
-    """One file in transfer, and its progress; ``poll`` is called regularly, and ends it by raising."""
+    """Transfer of a file, with its progress; ``poll`` is called regularly, and an error it raises ends the transfer."""
 
     link: Link
     retry: Retry
@@ -83,24 +83,22 @@ class Transfer:
     _reported_s: float = 0.0
 
     def send(self, bundle: Path) -> str:
-        """Send a bundle unless it is there, and return its SHA-256.
-
-        Blocks until done.
+        """Send a bundle unless the board has it, and return its SHA-256. Blocks until done.
 
         Raises:
-            LinkError: there is no connection, or it does not come back.
+            LinkError: the board cannot be reached.
             ArtifactError: the board cannot store it.
         """
         digest, size_bytes = sha256_of(bundle), bundle.stat().st_size
         began = time.perf_counter()
         self._event("send", "started")
         sent = self.retry.run(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
-        detail = format_bytes(size_bytes) if sent else "is there already"
+        detail = format_bytes(size_bytes) if sent else "the board has it already"
         self._event("send", "done" if sent else "cached", time.perf_counter() - began, detail)
         return digest
 
     def _send(self, bundle: Path, digest: str, size_bytes: int) -> bool:
-        """Send the bundle in one attempt, and return whether anything had to be sent."""
+        """Send the bundle in one attempt, and return whether anything was sent."""
         with self.link.call("job", "receive", digest, str(size_bytes)) as call, bundle.open("rb") as file:
             answer = call.line(self.poll)
             if answer is not None:
@@ -114,13 +112,11 @@ class Transfer:
             raise link_error(self.link.address, "the board did not confirm the bundle")
 
     def fetch(self, run: str, wanted: Member, path: Path) -> None:
-        """Fetch the result of a run into a new file.
-
-        Blocks until done.
+        """Fetch the result of a run into a new file. Blocks until done.
 
         Raises:
-            LinkError: the connection does not come back.
-            ArtifactError: the received content is not what the board made.
+            LinkError: the board cannot be reached.
+            ArtifactError: the received content does not have the announced digest.
         """
         began = time.perf_counter()
         self._event("fetch", "started")
@@ -128,7 +124,7 @@ class Transfer:
         self.retry.run(lambda: self._fetch(run, wanted, path), lambda: self.at)
         if sha256_of(path) != wanted.sha256:
             raise ArtifactError(
-                "the board's result was damaged on its way",
+                "the board's result was damaged during the transfer",
                 why=f"its SHA-256 is not {wanted.sha256[:16]}…",
                 where=self.link.address,
                 fix="build again: the board has it in its cache",
@@ -142,12 +138,14 @@ class Transfer:
             for piece in call.raw(self.poll):
                 file.write(piece)
                 self._advance("fetch", len(piece), wanted.size_bytes)
+                if self.at > wanted.size_bytes:  # its digest is wrong, and it may never end
+                    return
         if self.at != wanted.size_bytes:
             raise link_error(self.link.address, f"{self.at} of {wanted.size_bytes} bytes came")
 
     def _advance(self, step: str, count: int, total: int) -> None:
         self.at += count
-        if time.monotonic() - self._reported_s >= _EVERY_S:
+        if time.monotonic() - self._reported_s >= _REPORT_EVERY_S:
             self._reported_s = time.monotonic()
             self.retry.on_progress(Progress(step, "", "progress", done=self.at, total=total))
 
@@ -155,13 +153,13 @@ class Transfer:
         self.retry.on_progress(Progress(step, "", state, seconds, detail))  # type: ignore[arg-type]  # one of State's words
 
 
-# What a board added to a bundle: its manifest and the members that are new, as an archive.
+# The additions of a board to a bundle: the manifest and the new members, as an archive.
 #
-# Models are most of a bundle and stay as they are, so they do not travel back.
+# Models are the largest part of a bundle and do not change, so they are not sent back.
 
 
 def pack_addition(before: Path, after: Path, path: Path) -> Member:
-    """Write what one bundle has and the one before lacks; return its size and digest.
+    """Write the members that a bundle has and the one before lacks to an archive; return its size and digest.
 
     Raises:
         ArtifactError: a bundle is damaged, or the file cannot be written.
@@ -178,8 +176,8 @@ def pack_addition(before: Path, after: Path, path: Path) -> Member:
         raise ArtifactError(f"cannot write {str(path)!r}", why=cause(error), fix="free some space") from error
 
 
-def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
-    """Write the bundle with the additions; return its manifest, and whether it had to be written.
+def add_engines(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
+    """Write the bundle with the additions; return its manifest, and whether it was written.
 
     Raises:
         ArtifactError: the addition is damaged, belongs to another bundle, or has more than the engines of one board; or
@@ -205,42 +203,37 @@ def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
 
 
 def _check_engines_only(sent: Manifest, back: Manifest) -> None:
-    """Raise ArtifactError where a board changed anything but its own engines: who signs the result signs all of it."""
+    """Check an answer, which will be signed. Raises ArtifactError: it changed more than one board's engines."""
     targets = [one for one in {**sent.compiled, **back.compiled} if sent.compiled.get(one) != back.compiled.get(one)]
     engines = {path for one in targets if one in sent.compiled for path in sent.compiled[one].members}
     changed = sorted(name for name in sent.members.keys() - engines if sent.members[name] != back.members.get(name))
     others = back.model_copy(update={"compiled": sent.compiled, "members": sent.members})
     if len(targets) > 1 or changed or others != sent:
         what = f"member {changed[0]!r}" if changed else "the manifest" if others != sent else "engines of other boards"
-        why = f"it changed {what}; a board adds its own engines alone"
+        why = f"it changed {what}; a board may add only its own engines"
         raise ArtifactError("the board's answer is refused", why=why, fix="find out who answers there, and build again")
 
 
-# The end of a job: the file to fetch, or its error.
+# The end of a job: the file to fetch, or an error.
 
-_FULL_BYTES = 4 * 2**20
-"""Space below which a build that failed is taken to have failed for it."""
-_AGAIN = "build again: finished steps are cached"
+_DISK_FULL_BYTES = 4 * 2**20
+"""Free space below which a failed build counts as failed for lack of space."""
+_BUILD_AGAIN = "build again: finished steps are cached"
 
 
 def is_abandoned(end: Mapping[str, Any]) -> bool:
-    """Return whether it has no result: it was canceled, or its process was killed."""
+    """Return whether a job has no result because it was canceled or its process was killed."""
     return bool(end["canceled"]) or end["code"] is None
 
 
-def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Member:
-    """Return the file to fetch, from the end that ``edgert job follow`` reports.
-
-    Args:
-        end: as reported.
-        error: of the compiler, if it reported one.
-        address: of the board.
+def result_member(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Member:
+    """Return the file to fetch, given the end that ``edgert job follow`` reports, and the compiler's error if any.
 
     Raises:
-        EdgertError: the error of the compiler, or of packing its result.
-        Stopped: it was canceled.
+        EdgertError: the compiler, or packing its result, reported an error.
+        Stopped: the job was canceled.
         ArtifactError: the board's disk is full.
-        BuildError: it crashed, or its process is gone.
+        BuildError: the job crashed, or its process was killed.
     """
     code, log = end["code"], end["log"]
     if "result" in end:
@@ -249,7 +242,7 @@ def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) ->
         raise Stopped("the build was stopped", where=address, fix="run it again: finished steps are cached")
     if reported := end.get("error") or error:
         raise remote_error(address, reported)
-    if end["free_bytes"] < _FULL_BYTES:
+    if end["free_bytes"] < _DISK_FULL_BYTES:
         raise ArtifactError(
             f"the disk of {address} is full",
             why=f"{end['free_bytes']} bytes are free; the build ended with: {log or 'nothing'}",
@@ -257,22 +250,25 @@ def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) ->
             fix="free some space there, or point EDGERT_CACHE at another disk",
         )
     if code is None:
-        why = "its process ended without an error: it was killed, or the board was restarted"
+        why = "its process ended without an exit code: it was killed, or the board restarted"
         why += f"; its log ends with:\n{log}" if log else ""
-        raise BuildError(f"the build on {address} was interrupted", why=why, where=address, fix=_AGAIN)
+        raise BuildError(f"the build on {address} was interrupted", why=why, where=address, fix=_BUILD_AGAIN)
     how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"failed with exit code {code}"
-    raise BuildError(f"edgert {how} on {address}", why=log or "it wrote nothing", where=address, fix=_AGAIN)
+    raise BuildError(f"edgert {how} on {address}", why=log or "it wrote nothing", where=address, fix=_BUILD_AGAIN)
 
 
 @dataclass
 class Watch:
-    """A run whose events are reported as if they happened here.
+    """A watched run, whose events are reported like those of this machine.
 
     Attributes:
-        joined: another build started it, and only that one cancels it.
-        at: how far its events were read.
-        error: that the compiler reported, if any.
-        summary: its last line, once it came.
+        link: connection to the board.
+        run: name of the run.
+        joined: whether another build started it, which is then the only one to cancel it.
+        retry: retries of a lost connection.
+        at: offset up to which its events were read.
+        error: error that the compiler reported; empty without one.
+        summary: last line of the compiler; empty before it.
     """
 
     link: Link
@@ -285,21 +281,19 @@ class Watch:
     _canceled: bool = False
 
     def to_end(self) -> Mapping[str, Any]:
-        """Return how it ended, as ``edgert job follow`` reports it.
-
-        Blocks until then.
+        """Watch the run to its end, and return that as ``edgert job follow`` reports it. Blocks until then.
 
         Raises:
-            LinkError: the connection does not come back; the job goes on.
-            Stopped: it is another build's job, and this build was stopped.
+            LinkError: the board cannot be reached; the job goes on.
+            Stopped: this build was stopped, and had joined another build's job.
         """
         try:
-            return self.retry.run(self._once, lambda: self.at)
+            return self.retry.run(self._follow_once, lambda: self.at)
         except LinkError as error:
             error.fix += "; the job goes on there: repeat the same command to join it"
             raise
 
-    def _once(self) -> Mapping[str, Any]:
+    def _follow_once(self) -> Mapping[str, Any]:
         with self.link.call("job", "follow", self.run, str(self.at)) as call:
             for content in call.lines(self._poll):
                 self.at = content["at"]
@@ -315,7 +309,7 @@ class Watch:
         raise link_error(self.link.address, "the board stopped sending events")
 
     def _poll(self) -> None:
-        """Cancel our job when a stop is requested; another build's job is only left."""
+        """Cancel our own job when a stop is requested; of another build's job, raise Stopped."""
         if not self.retry.stop.is_set() or self._canceled:
             return
         if self.joined:

@@ -116,7 +116,7 @@ def test_a_host_key_that_has_changed(there: Board, bundle: Path) -> None:
     there.new_host_key()
     there.up()
     error = refusal(bundle)
-    assert error.what == "the host key of board is another than it was" and "ssh-keygen -R board" in error.fix
+    assert error.what == "the host key of board has changed" and "ssh-keygen -R board" in error.fix
 
 
 def test_a_host_key_that_nobody_has_accepted(there: Board, bundle: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_board_that_does_not_know_the_key(there: Board, bundle: Path) -> None:
 
 def test_a_board_that_there_is_not(there: Board, bundle: Path) -> None:
     error = refusal(bundle, "nobody@no-such-host.invalid")
-    assert error.what == "there is no host 'no-such-host.invalid'"
+    assert error.what == "unknown host 'no-such-host.invalid'"
 
 
 def test_a_port_that_nobody_listens_on(there: Board, bundle: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_port_that_nobody_listens_on(there: Board, bundle: Path) -> None:
 
 
 def test_a_board_without_edgert(there: Board, bundle: Path) -> None:
-    with pytest.raises(DeviceError, match="there is no edgert on board") as caught:
+    with pytest.raises(DeviceError, match="edgert is not installed on board") as caught:
         build_remote(bundle, bundle, "board", program="~/no/edgert")
     assert caught.value.why.startswith("'no/edgert' cannot be run there")
     assert "scripts/setup-jetson" in caught.value.fix and "--remote-edgert edgert/.venv/bin/edgert" in caught.value.fix
@@ -215,8 +215,8 @@ def test_two_builds_of_one_bundle_compile_once(there: Board, bundle: Path, tmp_p
     there.go()
     assert first.result().manifest == second.result().manifest
     assert there.compiled == 1
-    assert second.details("send")[-1] == "is there already"
-    assert second.details("link") == ["a build of the same bundle is running there: its result is taken"]
+    assert second.details("send")[-1] == "the board has it already"
+    assert second.details("link") == ["a build of the same bundle is running there: its result is used"]
 
 
 @pytest.mark.slow

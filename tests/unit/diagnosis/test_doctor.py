@@ -80,6 +80,7 @@ def _program(tmp_path: Path, text: str) -> Path:
         ("import os; os.abort()", "crashed when imported (SIGABRT)"),
         ("raise ImportError('libGL.so.1: cannot open')", "ImportError: libGL.so.1: cannot open"),
         ("raise SystemExit(3)", "failed with exit code 3"),
+        ("", "ended without an answer"),
         ("import threading; threading.Event().wait(9)", "gave no answer in 0.2 s"),
     ],
 )

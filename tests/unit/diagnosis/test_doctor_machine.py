@@ -10,7 +10,7 @@ import pytest
 
 from edgert._version import __version__
 from edgert.diagnosis import facts, machine, time_of_day
-from edgert.diagnosis.time_of_day import KernelClock, finding, kernel_clock
+from edgert.diagnosis.time_of_day import KernelClock, clock_finding, kernel_clock
 from tests.unit.board.tree import jetson, nvpmodel, write
 from tests.unit.diagnosis.evidence import NO_GPU, evidence
 
@@ -178,7 +178,7 @@ def test_a_read_only_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_who_keeps_the_clock(clock: KernelClock | None, daemons: dict[str, str], state: str, said: str) -> None:
-    found = finding(clock, daemons, [])
+    found = clock_finding(clock, daemons, [])
     assert found.name == "clock" and found.state == state and said in found.detail
     assert ("timedatectl" in found.fix) == (clock is not None and not clock.is_set)
 

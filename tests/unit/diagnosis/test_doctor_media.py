@@ -60,13 +60,13 @@ def test_a_wheel_in_front_of_the_systems_opencv(tmp_path: Path) -> None:
     ],
 )
 def test_opencv_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: set[str], state: str) -> None:
-    monkeypatch.setattr(machine, "_installed", lambda: names)
+    monkeypatch.setattr(machine, "_installed_packages", lambda: names)
     found = machine.opencv_wheels(evidence(tmp_path))
     assert found.state == state and bool(found.fix) == (state == "optional")
 
 
 def test_installed_packages_are_found() -> None:
-    assert {"numpy", "pytest"} <= machine._installed()
+    assert {"numpy", "pytest"} <= machine._installed_packages()
 
 
 def test_gstreamer(tmp_path: Path) -> None:

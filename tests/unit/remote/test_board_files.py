@@ -23,14 +23,14 @@ from edgert.remote.board_job import (
     Content,
     Run,
     cancel,
-    content_of,
-    held,
+    existing_run,
+    find_content,
+    find_run,
+    hold_lock,
     is_held,
-    known_run,
-    run_of,
+    remove_old_files,
     start,
-    sweep,
-    take,
+    try_lock,
     work,
 )
 
@@ -41,7 +41,7 @@ DIGEST = hashlib.sha256(BYTES).hexdigest()
 @pytest.fixture(name="content")
 def _content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Content:
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path))
-    return content_of(DIGEST)
+    return find_content(DIGEST)
 
 
 @pytest.fixture(name="source")
@@ -59,8 +59,8 @@ def answers(out: io.BytesIO) -> list[dict[str, Any]]:
 def test_a_lock_ends_with_the_last_process_that_inherited_it(tmp_path: Path) -> None:
     path = tmp_path / "a" / "lock"
     assert not is_held(path)
-    first = take(path)
-    assert first is not None and is_held(path) and take(path) is None
+    first = try_lock(path)
+    assert first is not None and is_held(path) and try_lock(path) is None
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(first,)) as compiler:
         os.close(first)
         assert is_held(path)
@@ -69,9 +69,9 @@ def test_a_lock_ends_with_the_last_process_that_inherited_it(tmp_path: Path) -> 
 
 
 def test_a_lock_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    first = take(tmp_path / "lock")
+    first = try_lock(tmp_path / "lock")
     assert first is not None
-    with pytest.raises(ArtifactError, match="is being copied to the board already"), held(tmp_path / "lock", 0):
+    with pytest.raises(ArtifactError, match="is being copied to the board already"), hold_lock(tmp_path / "lock", 0):
         pass
     os.close(first)
 
@@ -135,19 +135,19 @@ def test_a_disk_that_fills_up_is_named(content: Content, source: BinaryIO) -> No
 @pytest.mark.parametrize("name", ["../../etc", "a" * 63, "A" * 64])
 def test_names_from_the_other_side_cannot_lead_out(name: str) -> None:
     with pytest.raises(ArtifactError, match="is not the digest of a bundle"):
-        content_of(name)
+        find_content(name)
     with pytest.raises(ArtifactError, match="unknown job"):
-        run_of(f"{name}.{'0' * 12}")
+        find_run(f"{name}.{'0' * 12}")
 
 
 def test_a_run_whose_files_are_gone_is_told(content: Content) -> None:
     with pytest.raises(ArtifactError, match="the board has no such job") as caught:
-        known_run(f"{DIGEST}.{'0' * 12}")
+        existing_run(f"{DIGEST}.{'0' * 12}")
     assert "build again" in caught.value.fix
 
 
 def a_run(content: Content, number: int = 0) -> Run:
-    run = run_of(f"{content.digest}.{number:012x}")
+    run = find_run(f"{content.digest}.{number:012x}")
     run.folder.mkdir(parents=True)
     run.events.write_text('{"step": "a"}\n{"step": "b"}\nhalf a li')
     run.log.write_text("line\n" * 100 + "the last\n")
@@ -168,11 +168,11 @@ def test_events_are_told_from_any_line_on(content: Content) -> None:
 def test_a_job_calls_the_command_line_with_words_that_it_takes(
     content: Content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, script, lock = a_run(content), tmp_path / "edgert", take(content.work)
+    run, script, lock = a_run(content), tmp_path / "edgert", try_lock(content.work)
     run.strict.touch()
     script.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path / 'words'}; exit 3\n")
     script.chmod(0o755)
-    monkeypatch.setattr("edgert.remote.board_job._ourselves", lambda: [str(script)])
+    monkeypatch.setattr("edgert.remote.board_job._edgert_command", lambda: [str(script)])
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
     assert lock is not None
     work(run, lock)
@@ -196,16 +196,16 @@ def test_a_run_asked_for_again_is_not_started_twice(content: Content) -> None:
 
 def test_who_comes_second_joins_the_first(content: Content, source: BinaryIO) -> None:
     receive(content, len(BYTES), source, io.BytesIO())
-    lock, first = take(content.work), a_run(content)
+    lock, first = try_lock(content.work), a_run(content)
     assert lock is not None
     os.write(lock, first.name.encode())
-    assert start(run_of(f"{DIGEST}.{1:012x}")) == (first, True)
+    assert start(find_run(f"{DIGEST}.{1:012x}")) == (first, True)
     os.close(lock)
 
 
 def test_a_job_needs_its_bundle(content: Content) -> None:
     with pytest.raises(ArtifactError, match="the bundle is not on the board"):
-        start(run_of(f"{DIGEST}.{1:012x}"))
+        start(find_run(f"{DIGEST}.{1:012x}"))
 
 
 def test_canceling_what_has_ended_does_nothing(content: Content) -> None:
@@ -216,13 +216,13 @@ def test_canceling_what_has_ended_does_nothing(content: Content) -> None:
 
 def test_what_nothing_needs_is_swept(content: Content) -> None:
     old, new = a_run(content, 1), a_run(content, 2)
-    other = content_of("0" * 64)
+    other = find_content("0" * 64)
     other.folder.mkdir()
     other.bundle.touch()
     for folder, age_s in ((old.folder, RUN_LIFETIME_S), (other.folder, BUNDLE_LIFETIME_S)):
         for path in (*folder.iterdir(), folder):
             os.utime(path, (0, path.stat().st_mtime - age_s - 1))
-    sweep(content)
+    remove_old_files(content)
     assert not old.folder.exists() and not other.folder.exists() and new.folder.exists()
 
 
@@ -234,7 +234,7 @@ def test_an_error_is_told_to_the_other_side(content: Content) -> None:
 
 
 def test_an_action_that_there_is_not() -> None:
-    with pytest.raises(EdgertError, match="there is no action 'folow'; did you mean 'follow'"):
+    with pytest.raises(EdgertError, match="unknown action 'folow'; did you mean 'follow'"):
         perform(["folow"], io.BytesIO(), io.BytesIO())
 
 
@@ -250,10 +250,10 @@ def test_a_job_that_neither_lives_nor_ends_is_told(
 ) -> None:
     monkeypatch.setattr("edgert.remote.board_job._STABLE_S", 0.0)
     receive(content, len(BYTES), source, io.BytesIO())
-    lock, first = take(content.work), a_run(content)
+    lock, first = try_lock(content.work), a_run(content)
     assert lock is not None
     os.write(lock, first.name.encode())
     first.end.write_text("{}")
     with pytest.raises(BuildError, match="does not end"):
-        start(run_of(f"{DIGEST}.{1:012x}"))
+        start(find_run(f"{DIGEST}.{1:012x}"))
     os.close(lock)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, DeviceError
+from edgert.remote import link
 from edgert.remote.link import Link, host_of, link_error
 
 CHANGED = """\
@@ -19,12 +23,12 @@ Host key verification failed.
 @pytest.mark.parametrize(
     ("said", "what", "fix", "passing"),
     [
-        (CHANGED, "the host key of u@jetson is another than it was", "ssh-keygen -R jetson", False),
+        (CHANGED, "the host key of u@jetson has changed", "ssh-keygen -R jetson", False),
         ("Host key verification failed.", "the host key of u@jetson is not known yet", "ssh u@jetson once", False),
         ("u@jetson: Permission denied (publickey).", "u@jetson does not let this user in", "ssh-copy-id", False),
         (
             "ssh: Could not resolve hostname jetson: Name or service not known",
-            "there is no host 'jetson'",
+            "unknown host 'jetson'",
             "192.168.55.1; with a port: ssh://user@host:2222",
             True,
         ),
@@ -61,6 +65,17 @@ def test_hosts_are_named_as_known_hosts_has_them(address: str, host: str) -> Non
 
 @pytest.mark.parametrize("address", ["", "-oProxyCommand=true"])
 def test_an_address_cannot_be_an_option(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address") as caught:
+    with pytest.raises(ConfigError, match="is not an address") as caught:
         Link(address)
     assert (caught.value.where, caught.value.fix) == ("--remote", "write user@host")
+
+
+def test_a_board_that_never_ends_a_line_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec yes | tr -d '\\n'\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(link, "_LONGEST_LINE", 1 << 16)
+    with pytest.raises(DeviceError, match="does not answer like edgert"):
+        Link("board").ask("job")

@@ -12,7 +12,7 @@ from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry
 from edgert.errors import ArtifactError, BuildError
 from edgert.remote.link import LinkError, link_error
-from edgert.remote.remote_job import Retry, add, is_abandoned, pack_addition, result_of
+from edgert.remote.remote_job import Retry, add_engines, is_abandoned, pack_addition, result_member
 from edgert.reporter import Progress
 from edgert.steps import Stopped
 from edgert.zip_archive import Member, member_of
@@ -76,27 +76,27 @@ def end(**changes: Any) -> dict[str, Any]:
 
 
 def test_what_was_made_is_fetched() -> None:
-    assert result_of(end(code=0, result={"size_bytes": 3, "sha256": "a"}), {}, "jetson") == Member(3, "a")
+    assert result_member(end(code=0, result={"size_bytes": 3, "sha256": "a"}), {}, "jetson") == Member(3, "a")
 
 
 def test_the_compiler_s_error_is_that_of_the_build() -> None:
     error = BuildError("no kernel", why="too new", where="a.onnx", fix="use another").to_json()
     with pytest.raises(BuildError) as caught:
-        result_of(end(), error, "jetson")
+        result_member(end(), error, "jetson")
     assert str(caught.value) == "no kernel\n  why:   too new\n  where: jetson: a.onnx\n  fix:   use another"
 
 
 def test_a_result_that_could_not_be_packed_is_told() -> None:
     error = ArtifactError("cannot write", why="full").to_json()
     with pytest.raises(ArtifactError, match="cannot write") as caught:
-        result_of(end(code=0, error=error), {}, "jetson")
+        result_member(end(code=0, error=error), {}, "jetson")
     assert caught.value.where == "jetson"
 
 
 @pytest.mark.parametrize(
     ("changes", "kind", "what", "why"),
     [
-        ({"code": None}, BuildError, "the build on jetson was interrupted", "the board was restarted"),
+        ({"code": None}, BuildError, "the build on jetson was interrupted", "the board restarted"),
         ({"code": -11}, BuildError, r"edgert crashed \(SIGSEGV\) on jetson", "the log"),
         ({"code": 70}, BuildError, "edgert failed with exit code 70 on jetson", "the log"),
         ({"code": 70, "log": ""}, BuildError, "edgert failed with exit code 70", "it wrote nothing"),
@@ -106,7 +106,7 @@ def test_a_result_that_could_not_be_packed_is_told() -> None:
 )
 def test_other_ends(changes: dict[str, Any], kind: type[Exception], what: str, why: str) -> None:
     with pytest.raises(kind, match=what) as caught:
-        result_of(end(**changes), {}, "jetson")
+        result_member(end(**changes), {}, "jetson")
     assert why in caught.value.why and caught.value.fix  # type: ignore[attr-defined]
 
 
@@ -127,7 +127,7 @@ def test_only_what_is_new_travels_back(tmp_path: Path) -> None:
     assert made == member_of((tmp_path / "new.zip").read_bytes())
     assert MEMBERS["models/parts/model.onnx"] not in (tmp_path / "new.zip").read_bytes()
     with open_bundle(before) as old:
-        manifest, written = add(old, tmp_path / "new.zip", tmp_path / "c.edgert")
+        manifest, written = add_engines(old, tmp_path / "new.zip", tmp_path / "c.edgert")
     assert written and manifest == manifest_of({**MEMBERS, "engines/a.plan": b"engine"})
     assert (tmp_path / "c.edgert").read_bytes() == after.read_bytes()
 
@@ -136,7 +136,7 @@ def test_a_bundle_can_be_replaced_by_itself_with_engines(tmp_path: Path) -> None
     before, after = bundle(tmp_path / "a.edgert"), finished(tmp_path / "b.edgert")
     pack_addition(before, after, tmp_path / "new.zip")
     with open_bundle(before) as old:
-        add(old, tmp_path / "new.zip", before)
+        add_engines(old, tmp_path / "new.zip", before)
     assert before.read_bytes() == after.read_bytes()
 
 
@@ -149,7 +149,7 @@ def test_what_belongs_to_another_bundle_is_refused(tmp_path: Path) -> None:
         open_bundle(tmp_path / "other.edgert") as old,
         pytest.raises(ArtifactError, match="the board's answer is refused") as caught,
     ):
-        add(old, tmp_path / "new.zip", tmp_path / "c.edgert")
+        add_engines(old, tmp_path / "new.zip", tmp_path / "c.edgert")
     assert "'pipeline.yaml'" in caught.value.why
 
 
@@ -169,7 +169,7 @@ def test_a_board_that_changes_more_than_its_engines_is_refused(
     save_bundle(tmp_path / "b.edgert", manifest_of(members, **changes), members)
     pack_addition(before, tmp_path / "b.edgert", tmp_path / "new.zip")
     with open_bundle(before) as old, pytest.raises(ArtifactError, match="the board's answer is refused") as caught:
-        add(old, tmp_path / "new.zip", output)
+        add_engines(old, tmp_path / "new.zip", output)
     assert why in caught.value.why and not output.exists()
 
 
@@ -180,4 +180,4 @@ def test_a_damaged_addition_is_refused(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     (tmp_path / "new.zip").write_bytes(content)
     with open_bundle(before) as old, pytest.raises(ArtifactError, match="is damaged"):
-        add(old, tmp_path / "new.zip", tmp_path / "c.edgert")
+        add_engines(old, tmp_path / "new.zip", tmp_path / "c.edgert")

@@ -11,7 +11,7 @@ from edgert._version import __version__
 from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError, DeviceError
 from edgert.remote.link import Link
-from edgert.remote.probe import RemoteBoard, check_space, check_target, read_doctor, remote_target, without_pycuda
+from edgert.remote.probe import RemoteBoard, check_space, check_target, pycuda_note, read_doctor, remote_target
 from tests.helpers.command import ROOT
 
 LINK = Link("u@jetson", ("edgert",))
@@ -44,9 +44,13 @@ def test_a_board_without_pycuda_compiles_and_is_not_said_to_check() -> None:
     """An environment that was made without scripts/setup-jetson, such as from the wheel alone."""
     found = read_doctor(doctor(pycuda="optional"), LINK)
     assert found.pycuda_fix and not read_doctor(doctor(pycuda="yes"), LINK).pycuda_fix
-    said = without_pycuda(found, "jetson", TRT)
-    assert "no PyCUDA on jetson" in said and "not checked, timed or run" in said and "scripts/setup-jetson" in said
-    assert without_pycuda(found, "jetson", ("onnxruntime",)) == "" == without_pycuda(there(), "jetson", TRT)
+    said = pycuda_note(found, "jetson", TRT)
+    assert (
+        "PyCUDA is not installed on jetson" in said
+        and "not checked, timed or run" in said
+        and "scripts/setup-jetson" in said
+    )
+    assert pycuda_note(found, "jetson", ("onnxruntime",)) == "" == pycuda_note(there(), "jetson", TRT)
 
 
 def test_the_page_and_the_error_lead_to_a_board_with_pycuda() -> None:
@@ -83,7 +87,7 @@ def test_a_bundle_for_the_board_that_is_there_fits() -> None:
     check_target(there(tensorrt=""), "jetson", "orin-nx-16gb", ("onnxruntime",), "10.3.0")
 
 
-@pytest.mark.parametrize(("name", "what"), [("host", "is no Jetson"), ("agx-orin-64gb", "is a agx-orin-64gb")])
+@pytest.mark.parametrize(("name", "what"), [("host", "is not a Jetson"), ("agx-orin-64gb", "is a agx-orin-64gb")])
 def test_a_bundle_for_another_board_is_refused(name: str, what: str) -> None:
     with pytest.raises(ConfigError, match=f"built for orin-nx-16gb, and jetson {what}") as caught:
         check_target(there(name=name), "jetson", "orin-nx-16gb", TRT, "10.3.0")
@@ -91,7 +95,7 @@ def test_a_bundle_for_another_board_is_refused(name: str, what: str) -> None:
 
 
 def test_a_board_without_tensorrt_is_refused() -> None:
-    with pytest.raises(DeviceError, match="there is no TensorRT on jetson") as caught:
+    with pytest.raises(DeviceError, match="TensorRT is not installed on jetson") as caught:
         check_target(
             there(tensorrt="", tensorrt_fix="sudo apt install nvidia-jetpack"), "jetson", "orin-nx-16gb", TRT, "10.3.0"
         )
