@@ -7,7 +7,7 @@ from typing import Literal
 
 from edgert.placement.contention import MemoryDemand
 from edgert.placement.problem import Assignment, Network, names_accelerator
-from edgert.placement.run_load import Load, loads, transitions_of
+from edgert.placement.run_load import Load, run_load, transitions_of
 from edgert.placement.schedule import Replica, Stream
 from edgert.placement.segment_engines import steps
 
@@ -19,9 +19,9 @@ class Limits:
     """Limits of a board; None is no limit.
 
     Attributes:
-        static_w: drawn whatever runs; counts for the energy of a frame, with its latency.
-        traffic_bytes_s: bandwidth of the memory.
-        loadables: accelerator → segments it can still load, over all engines.
+        static_w: power of the idle board, in watts; the energy of a frame includes it for the frame's latency.
+        traffic_bytes_s: memory bandwidth.
+        loadables: accelerator → number of segments it can still load, over all engines.
     """
 
     static_w: float = 0.0
@@ -31,7 +31,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine of a network: accelerator of every unit, share of the network's frames, and load of a run."""
+    """Engine of a network: the accelerator of every unit, its share of the network's frames, and the load of a run."""
 
     assignment: Assignment
     weight: float
@@ -39,17 +39,17 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedNetwork:
     """A network on its engines.
 
     Attributes:
-        name: of the network.
-        engines: the one with most frames first.
-        capacity_hz: most runs per second in this placement.
-        fps: frames per second, at most those of the requested rate.
-        latency_ms: of one run alone on the board; of the slowest engine.
-        power_w: that running adds to the board's power.
-        loadables: accelerator → segments of all engines.
+        name: name of the network.
+        engines: engines of the network, the one with most frames first.
+        capacity_hz: maximum runs per second in this placement.
+        fps: frames per second, capped at the requested rate.
+        latency_ms: latency of one run of the slowest engine, alone on the board.
+        power_w: power that the network adds to the idle board's.
+        loadables: accelerator → number of segments over all engines.
     """
 
     name: str
@@ -67,51 +67,57 @@ class Placement:
 
     Attributes:
         objective: what was optimized.
-        networks: in the order given.
-        value: of the objective: the possible multiple of the requested rates; milliseconds; or millijoules per run,
-            including what the board draws when idle. The latter two are summed over networks, weighted by their rates.
+        networks: placed networks, in the order given.
+        value: value of the objective. It is the possible multiple of the requested rates, milliseconds, or millijoules
+            per run with idle power. The latter two are summed over networks, weighted by their rates.
         gap: upper bound on the relative distance to the best value.
-        power_w: of the board, at ``fps``.
-        utilization: accelerator → share of the time it is busy, at ``fps``.
+        power_w: power of the board at ``fps``.
+        utilization: accelerator → share of the time it is busy at ``fps``.
     """
 
     objective: Objective
-    networks: tuple[Placed, ...]
+    networks: tuple[PlacedNetwork, ...]
     value: float
     gap: float
     power_w: float
     utilization: Mapping[str, float]
 
 
-def placed(network: Network, engines: Sequence[tuple[Assignment, Load, float]]) -> Placed:
+def placed_network(network: Network, engines: Sequence[tuple[Assignment, Load, float]]) -> PlacedNetwork:
     """Return a network on its engines, given as (assignment, load of a run, runs per second)."""
     capacity = sum(runs for _, _, runs in engines)
-    made = [
+    sorted_engines = [
         Engine(assignment, runs / capacity if capacity else 1 / len(engines), load)
         for assignment, load, runs in sorted(engines, key=lambda one: (-one[2], one[0]))
     ]
     runs_hz = min(capacity, network.rate_hz)
-    return Placed(
-        network.name,
-        tuple(made),
-        capacity,
-        runs_hz * network.batch,
-        max(engine.load.latency_ms for engine in made),
-        runs_hz * sum(engine.weight * engine.load.energy_mj for engine in made) / 1e3,
-        sum((Counter(engine.load.segments) for engine in made), Counter()),
+    return PlacedNetwork(
+        name=network.name,
+        engines=tuple(sorted_engines),
+        capacity_hz=capacity,
+        fps=runs_hz * network.batch,
+        latency_ms=max(engine.load.latency_ms for engine in sorted_engines),
+        power_w=runs_hz * sum(engine.weight * engine.load.energy_mj for engine in sorted_engines) / 1e3,
+        loadables=sum((Counter(engine.load.segments) for engine in sorted_engines), Counter()),
     )
 
 
-def together(
-    objective: Objective, networks: Sequence[Network], each: Sequence[Placed], limits: Limits, value: float, gap: float
+def joint_placement(
+    objective: Objective,
+    networks: Sequence[Network],
+    placed: Sequence[PlacedNetwork],
+    limits: Limits,
+    value: float,
+    gap: float,
 ) -> Placement:
     """Return the placement of all networks, with the power and utilization of the board."""
     busy: dict[str, float] = defaultdict(float)
-    for network, one in zip(networks, each, strict=True):
+    for network, one in zip(networks, placed, strict=True):
         for engine in one.engines:
             for name, busy_ms in engine.load.busy_ms.items():
                 busy[name] += one.fps / network.batch * engine.weight * busy_ms / 1e3
-    return Placement(objective, tuple(each), value, gap, limits.static_w + sum(one.power_w for one in each), dict(busy))
+    power_w = limits.static_w + sum(one.power_w for one in placed)
+    return Placement(objective, tuple(placed), value, gap, power_w, dict(busy))
 
 
 def memory_demand(networks: Sequence[Network], placement: Placement) -> dict[str, MemoryDemand]:
@@ -119,11 +125,11 @@ def memory_demand(networks: Sequence[Network], placement: Placement) -> dict[str
     traffic: dict[str, float] = defaultdict(float)
     for network, one in zip(networks, placement.networks, strict=True):
         for engine in one.engines:
-            often = one.fps / network.batch * engine.weight
+            runs_hz = one.fps / network.batch * engine.weight
             for unit, name in zip(network.units, engine.assignment, strict=True):
-                traffic[name] += often * unit.costs[name].traffic_bytes
+                traffic[name] += runs_hz * unit.costs[name].traffic_bytes
             for _, start, _, transition in transitions_of(network, engine.assignment):
-                traffic[transition.mover(start)] += often * transition.traffic_bytes
+                traffic[transition.mover(start)] += runs_hz * transition.traffic_bytes
     return {
         name: MemoryDemand(min(busy, 1.0), traffic[name] / busy if busy > 0 else 0.0)
         for name, busy in placement.utilization.items()
@@ -135,36 +141,36 @@ def streams(networks: Sequence[Network], placement: Placement, *, saturated: boo
 
     With ``saturated`` each stream runs as many frames as it can.
     """
-    made = []
+    found = []
     for index, (network, one) in enumerate(zip(networks, placement.networks, strict=True)):
         replicas = tuple(Replica(steps(network, engine.assignment), engine.weight) for engine in one.engines)
         start_ms = 1e3 / network.rate_hz * index / len(networks)
-        memory_demand = Stream(network.name, replicas, network.rate_hz, start_ms=start_ms)
-        made.append(Stream(network.name, replicas) if saturated else memory_demand)
-    return tuple(made)
+        at_rate = Stream(network.name, replicas, network.rate_hz, start_ms=start_ms)
+        found.append(Stream(network.name, replicas) if saturated else at_rate)
+    return tuple(found)
 
 
 # Networks whose engines and shares of the frames the pipeline file states.
 
 
-def with_given_shares(networks: Sequence[Network], found: Placement, limits: Limits) -> Placement:
-    """Return the placement in which networks with ``shares`` use those instead of the engines found for them."""
+def apply_given_shares(networks: Sequence[Network], found: Placement, limits: Limits) -> Placement:
+    """Return the placement with each network on the engines of its ``shares``, where it has any."""
     if not any(network.shares for network in networks):
         return found
     pairs = zip(networks, found.networks, strict=True)
-    each = [_dispatched(network) if network.shares else one for network, one in pairs]
-    made = together(found.objective, networks, each, limits, found.value, found.gap)
+    placed = [_dispatched_network(network) if network.shares else one for network, one in pairs]
+    placement = joint_placement(found.objective, networks, placed, limits, found.value, found.gap)
     if found.objective != "throughput":
-        return made
-    pairs = zip(networks, made.networks, strict=True)
-    met = min(one.fps / (network.rate_hz * network.batch) for network, one in pairs)
-    return replace(made, value=met / max(*made.utilization.values(), 1e-9))
+        return placement
+    pairs = zip(networks, placement.networks, strict=True)
+    reached = min(one.fps / (network.rate_hz * network.batch) for network, one in pairs)
+    return replace(placement, value=reached / max(*placement.utilization.values(), 1e-9))
 
 
-def _dispatched(network: Network) -> Placed:
-    """Return the network on the accelerators of its shares, with as many runs as the busiest accelerator has time for.
+def _dispatched_network(network: Network) -> PlacedNetwork:
+    """Return the network on the accelerators of its shares, at the rate that fully uses the busiest accelerator.
 
-    Each engine runs every unit that its accelerator can run there (``dla`` is the first core), and the rest elsewhere.
+    An engine runs every unit on its own accelerator if that can run it, otherwise elsewhere. ``dla`` is the first core.
     """
     found: list[tuple[float, Assignment, Load]] = []
     busy_ms: dict[str, float] = defaultdict(float)
@@ -173,9 +179,9 @@ def _dispatched(network: Network) -> Placed:
             next((able for able in sorted(unit.costs) if names_accelerator(name, able)), next(iter(unit.costs)))
             for unit in network.units
         )
-        load = loads(network, assignment)
+        load = run_load(network, assignment)
         found.append((share, assignment, load))
         for able, time_ms in load.busy_ms.items():
             busy_ms[able] += share * time_ms
     runs_hz = 1e3 / max(*busy_ms.values(), 1e-9)
-    return placed(network, [(assignment, load, share * runs_hz) for share, assignment, load in found])
+    return placed_network(network, [(assignment, load, share * runs_hz) for share, assignment, load in found])

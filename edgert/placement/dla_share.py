@@ -1,4 +1,4 @@
-"""Survey of the part of a network that a DLA can run: verdicts, segments, shares, and what would change them."""
+"""Survey of which part of a network a DLA can run: verdicts per node, segments, shares of the work, and fixes."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from edgert.graph import Graph
 from edgert.graph.count import multiply_adds
 from edgert.graph.dla_node import dla_nodes
 
-_HOPED: tuple[Answer, ...] = ("yes", "verify")
+_POSSIBLE_ANSWERS: tuple[Answer, ...] = ("yes", "verify")
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class Survey:
     """A graph checked for one DLA.
 
     Attributes:
-        target: generation, release of TensorRT, precision.
-        nodes: in graph order.
-        verdicts: one per node.
-        macs: multiply-adds per node.
-        regions: segments of the nodes that surely run, each a loadable.
-        hoped: segments if every ``verify`` turns out to run, without those of doubtful nodes alone.
-        stranded: positions of nodes that could run there, but stay on the GPU with all around them.
-        summary: the same in numbers.
+        target: DLA generation, TensorRT release and precision.
+        nodes: nodes in graph order.
+        verdicts: verdict of each node.
+        macs: multiply-adds of each node.
+        regions: segments of nodes with the answer ``yes``; each becomes a loadable.
+        hoped: segments if every ``verify`` turns out to be ``yes``; each has at least one ``yes``.
+        stranded: positions of nodes that could run there, but stay on the GPU because all their neighbors do.
+        summary: counts and shares of the work.
     """
 
     target: Target
@@ -40,28 +40,28 @@ class Survey:
 
     @property
     def loadables(self) -> int:
-        """Loadables of the nodes that surely run; a core holds 16, over all engines."""
+        """Number of loadables of the nodes with the answer ``yes``; a core holds 16, over all engines."""
         return len(self.regions)
 
     @property
     def fits_core(self) -> bool:
-        """Whether one core can hold all the loadables."""
+        """Whether one core can hold all loadables."""
         return self.loadables <= MAX_LOADABLES
 
     @property
     def allowed(self) -> frozenset[str]:
-        """Names of the nodes that surely run on the DLA, without those between nodes of the GPU alone."""
+        """Names of the nodes that run on the DLA: answer ``yes``, and not stranded."""
         sure = (place for place, verdict in enumerate(self.verdicts) if verdict.answer == "yes")
         return frozenset(self.nodes[place].name for place in sure if place not in self.stranded)
 
     @property
     def fixes(self) -> tuple[str, ...]:
-        """Changes that would bring more of it onto the DLA, most work first."""
+        """Changes of the model that would move more work to the DLA, most work first."""
         reasons = (*self.summary.refusals, *self.summary.doubts)
         return tuple(dict.fromkeys(reason.fix for reason in reasons if reason.fix))
 
     def segment_of(self, place: int) -> int | None:
-        """Return the number, from 1, of the sure segment that holds a node."""
+        """Return the number, from 1, of the segment in ``regions`` that contains a node; None where none does."""
         return self._segments.get(place)
 
     @cached_property
@@ -95,10 +95,10 @@ class Difference:
     """A number before and after a change of a graph.
 
     Attributes:
-        what: in words.
-        before: as text, with its unit.
-        after: as text, with its unit.
-        is_better: whether the change is an improvement; None where nothing changed.
+        what: title of the number.
+        before: number before the change, as text with its unit.
+        after: number after the change, as text with its unit.
+        is_better: whether the change is an improvement; None where nothing changed or neither direction is better.
     """
 
     what: str
@@ -108,7 +108,7 @@ class Difference:
 
 
 def target_of(generation: int | None, tensorrt: str, precision: str) -> Target:
-    """Return a target from a user's values; raise ConfigError for values that do not exist."""
+    """Return the target for a user's options; raise ConfigError where no such target exists."""
     try:
         return Target(generation or 0, tensorrt, precision)  # type: ignore[arg-type]  # Target checks its arguments
     except ValueError as error:
@@ -123,21 +123,21 @@ def survey(
     scaled: Collection[str] | None = None,
     macs: Mapping[str, int] | None = None,
 ) -> Survey:
-    """Check every node by the rules and form segments; clean the graph first, as a build does.
+    """Return the survey of a graph that was cleaned as a build does.
 
     Args:
-        graph: with static shapes.
-        target: generation, release of TensorRT, precision.
-        scaled: tensors with an INT8 scale, or tensor → scale; None where calibration is still to come.
+        graph: graph with static shapes.
+        target: DLA generation, TensorRT release and precision.
+        scaled: tensors with an INT8 scale, or tensor → scale; None before calibration.
         macs: node name → multiply-adds; None counts them from the shapes.
     """
     nodes = dla_nodes(graph)
     work = multiply_adds(graph) if macs is None else dict(macs)
     verdicts = check_graph(nodes, target, scaled)
 
-    grown = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names)
-    sure, maybe = grown(stranded=False), grown(answers=_HOPED, stranded=False)
-    stranded = _places(grown()) - _places(sure)
+    find_regions = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names)
+    sure, maybe = find_regions(stranded=False), find_regions(answers=_POSSIBLE_ANSWERS, stranded=False)
+    stranded = _places(find_regions()) - _places(sure)
     hoped = tuple(region for region in maybe if any(verdicts[place].answer == "yes" for place in region.places))
     counted = tuple(work.get(node.name, 0) for node in nodes)
     summary = summarize(nodes, verdicts, sure, hoped, work)
@@ -157,7 +157,7 @@ _COMPARED = (
     ("nodes to be verified", "verify", False),
     ("segments (loadables)", "segments", False),
 )
-"""Rows of a comparison: title, name in a summary, and whether more is better."""
+"""Rows of a comparison: title, attribute of the summary, and whether more is better (None: neither)."""
 
 
 def compare(before: Survey, after: Survey) -> tuple[Difference, ...]:

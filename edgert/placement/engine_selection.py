@@ -1,4 +1,4 @@
-"""Selection of engines for a throughput mix: which network runs on which accelerators, how often, within all limits."""
+"""Selection of engines for a throughput mix: where and how often each network runs, within all limits."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,10 +9,10 @@ import numpy as np
 
 from edgert.errors import PlacementError
 from edgert.placement.constraints import Limits
-from edgert.placement.integer import Program, optional
+from edgert.placement.integer import Program, import_scipy
 from edgert.placement.problem import Assignment, Network
-from edgert.placement.run_load import Load, loads
-from edgert.placement.throughput import F64, Blend, Column, Resources, Search
+from edgert.placement.run_load import Load, run_load
+from edgert.placement.throughput import F64, Column, Mix, Resources, Search
 
 _RARE = 1e-6  # an engine that runs a smaller share of its network's frames is not worth its memory
 
@@ -26,10 +26,10 @@ class EngineSelector:
     """Conversion of a mix into engines that keep all limits.
 
     Args:
-        networks: of the mix.
-        resources: of the mix.
-        limits: of the mix.
-        time_limit_s: for the integer program that is needed where the limit of loadables binds.
+        networks: networks of the mix.
+        resources: resources that the mix shares.
+        limits: limits of the board.
+        time_limit_s: time limit of the integer program, which runs where the mix has too many loadables.
     """
 
     def __init__(
@@ -43,22 +43,20 @@ class EngineSelector:
         self._time_limit_s = time_limit_s
         self._loads: dict[Key, Load] = {}
 
-    def select(self, mixed: Blend) -> tuple[float, list[Engines]]:
-        """Return (multiplier reached, engines of each network): the mix itself where it keeps the limits.
-
-        Otherwise they are the best engines that do.
+    def select(self, mixed: Mix) -> tuple[float, list[Engines]]:
+        """Return (multiplier reached, engines of each network) for the mix, or for the best engines within the limits.
 
         Raises:
             PlacementError: no engines keep the limits.
         """
-        engines = self._engines(self._filled(mixed))
+        engines = self._collect_engines(self._assign_class_members(mixed))
         for name, most in self._limits.loadables.items():
             if sum(load.segments.get(name, 0) for own in engines for _, load, _ in own) > most:
-                return self._chosen(mixed)
+                return self._solve_integer_program(mixed)
         return mixed.multiplier, engines
 
-    def _filled(self, mixed: Blend) -> list[tuple[int, Assignment, float]]:
-        """Return the columns that run, assigned to the members of their classes so that at most one is split."""
+    def _assign_class_members(self, mixed: Mix) -> list[tuple[int, Assignment, float]]:
+        """Return the columns that run, with each class's work divided among its members, and few columns split."""
         pieces = [(column, runs) for column, runs in zip(mixed.columns, mixed.runs_hz, strict=True)]
         total: dict[int, float] = defaultdict(float)
         for column, runs in pieces:
@@ -66,13 +64,13 @@ class EngineSelector:
         kept = [(c.network, c.assignment, runs) for c, runs in pieces if runs > _RARE * max(total[c.network], 1e-12)]
         for members in self._resources.classes:
             if len(members) > 1:
-                kept = list(self._spread(kept, members))
+                kept = list(self._split_over_members(kept, members))
         return kept
 
-    def _spread(
+    def _split_over_members(
         self, pieces: Sequence[tuple[int, Assignment, float]], members: tuple[str, ...]
     ) -> Iterator[tuple[int, Assignment, float]]:
-        """Fill one member after the other up to its share."""
+        """Yield the pieces with one member after the other filled up to an equal share of the work."""
         busy = [runs * self._load(network, names).busy_ms.get(members[0], 0.0) for network, names, runs in pieces]
         share = sum(busy) / len(members)
         member, room = 0, share
@@ -81,46 +79,48 @@ class EngineSelector:
             while needed > room * (1 + _RARE) + 1e-12 and member < len(members) - 1:
                 part = left * room / needed
                 if part > _RARE * runs:
-                    yield network, _renamed(names, members[0], members[member]), part
+                    yield network, _replace_accelerator(names, members[0], members[member]), part
                     left, needed = left - part, needed - room
                 member, room = member + 1, share
             room -= needed
-            yield network, _renamed(names, members[0], members[member]), left
+            yield network, _replace_accelerator(names, members[0], members[member]), left
 
-    def _engines(self, pieces: Iterable[tuple[int, Assignment, float]]) -> list[Engines]:
-        runs: dict[Key, float] = defaultdict(float)
-        for network, assignment, often in pieces:
-            runs[network, assignment] += often
+    def _collect_engines(self, pieces: Iterable[tuple[int, Assignment, float]]) -> list[Engines]:
+        total: dict[Key, float] = defaultdict(float)
+        for network, assignment, runs_hz in pieces:
+            total[network, assignment] += runs_hz
         found: list[Engines] = [[] for _ in self._networks]
-        for (network, assignment), often in sorted(runs.items()):
-            found[network].append((assignment, self._load(network, assignment), often))
+        for (network, assignment), runs_hz in sorted(total.items()):
+            found[network].append((assignment, self._load(network, assignment), runs_hz))
         return found
 
     def _load(self, network: int, assignment: Assignment) -> Load:
         if (network, assignment) not in self._loads:
-            self._loads[network, assignment] = loads(self._networks[network], assignment)
+            self._loads[network, assignment] = run_load(self._networks[network], assignment)
         return self._loads[network, assignment]
 
-    def _chosen(self, mixed: Blend) -> tuple[float, list[Engines]]:
-        """Solve an integer program over the columns that run, plain ones, and some with fewer segments."""
+    def _solve_integer_program(self, mixed: Mix) -> tuple[float, list[Engines]]:
+        """Return the best engines among the columns that run, plain columns, and columns with fewer segments."""
         keys = list(dict.fromkeys(self._candidates(mixed)))
         program = Program()
-        multiplier = program.variable(-1.0)
+        multiplier = program.add_variable(-1.0)
         most = [one.rate_hz * mixed.bound for one in self._networks]
-        share = {key: program.variable() for key in keys}
-        kept = {key: program.variable(whole=True) for key in keys}
+        share = {key: program.add_variable() for key in keys}
+        kept = {key: program.add_variable(whole=True) for key in keys}
         for key in keys:
-            program.at_most({share[key]: 1.0, kept[key]: -1.0}, 0.0)
+            program.add_upper_bound({share[key]: 1.0, kept[key]: -1.0}, 0.0)
         for network in range(len(self._networks)):
-            program.equal({**{share[key]: 1.0 for key in keys if key[0] == network}, multiplier: -1.0}, 0.0)
-            program.at_most({kept[key]: -1.0 for key in keys if key[0] == network}, -1.0)
+            program.add_equality({**{share[key]: 1.0 for key in keys if key[0] == network}, multiplier: -1.0}, 0.0)
+            program.add_upper_bound({kept[key]: -1.0 for key in keys if key[0] == network}, -1.0)
         runs = {share[key]: (most[key[0]], self._load(*key)) for key in keys}
         for name in (name for members in self._resources.classes for name in members):
-            program.at_most({s: often * load.busy_ms.get(name, 0.0) / 1e3 for s, (often, load) in runs.items()}, 1.0)
+            program.add_upper_bound(
+                {s: often * load.busy_ms.get(name, 0.0) / 1e3 for s, (often, load) in runs.items()}, 1.0
+            )
         if (amount := self._limits.traffic_bytes_s) is not None:
-            program.at_most({s: often * load.traffic_bytes / amount for s, (often, load) in runs.items()}, 1.0)
+            program.add_upper_bound({s: often * load.traffic_bytes / amount for s, (often, load) in runs.items()}, 1.0)
         for name, count in self._limits.loadables.items():
-            program.at_most({kept[key]: self._load(*key).segments.get(name, 0) for key in keys}, count)
+            program.add_upper_bound({kept[key]: self._load(*key).segments.get(name, 0) for key in keys}, count)
         values = program.solve(time_limit_s=self._time_limit_s, gap=2e-4).values
         if values is None:
             raise PlacementError(
@@ -129,15 +129,15 @@ class EngineSelector:
                 fix="place fewer networks",
             )
         pieces = [(*key, float(values[share[key]]) * most[key[0]]) for key in keys if values[kept[key]] > 0.5]
-        engines = self._engines(piece for piece in pieces if piece[2] > 0)
+        engines = self._collect_engines(piece for piece in pieces if piece[2] > 0)
         return float(values[multiplier]) * mixed.bound, engines
 
-    def _candidates(self, mixed: Blend) -> Iterator[Key]:
-        """Yield candidates on every member of the classes that they use."""
+    def _candidates(self, mixed: Mix) -> Iterator[Key]:
+        """Yield candidate engines, on every combination of members of the classes they use."""
         running = [column for column, runs in zip(mixed.columns, mixed.runs_hz, strict=True) if runs > 0]
         search = Search(self._networks, self._resources)
-        found = [*running, *search.plain()]
-        found += _FewSegments(self._networks, search, self._resources, self._limits, self._load).columns(
+        found = [*running, *search.plain_columns()]
+        found += _FewSegmentsSearch(self._networks, search, self._resources, self._limits, self._load).columns(
             found, mixed.bound
         )
         classes = [members for members in self._resources.classes if len(members) > 1]
@@ -146,27 +146,35 @@ class EngineSelector:
             for chosen in product(*used):
                 names = column.assignment
                 for members, name in zip(used, chosen, strict=True):
-                    names = _renamed(names, members[0], name)
+                    names = _replace_accelerator(names, members[0], name)
                 yield column.network, names
 
 
-def _renamed(assignment: Assignment, old: str, new: str) -> Assignment:
+def _replace_accelerator(assignment: Assignment, old: str, new: str) -> Assignment:
     return assignment if old == new else tuple(new if name == old else name for name in assignment)
 
 
-# Columns for scarce loadables come from a mix in which every segment has a price, too.
+# Where loadables are scarce, further columns come from a mix in which segments have a price.
 #
-# An engine occupies its loadables however seldom it runs. The linear program here counts them in proportion to its
-# share of the frames, and a cut pays for every transition to the DLA instead of for every segment. Neither is exact:
-# the results are candidates for the integer program above.
+# An engine occupies its loadables however seldom it runs. The linear program below approximates them by the engine's
+# share of the frames, and a cut approximates segments by transitions to the DLA. So the results are only candidates
+# for the integer program above.
 
 _ROUNDS = 12
-_ENTRIES = (0.0, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.3, 1.0)  # additional costs of a transition, in runs
+_ENTRIES = (0.0, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.3, 1.0)  # additional costs of a transition, in costs of a run
 
 
 @dataclass(frozen=True, slots=True)
-class _Prices:
-    """Answer of a program: the share of ``top`` reached, the columns' shares, prices, and what networks pay per run."""
+class _MixPrices:
+    """Solution of the linear program over columns.
+
+    Attributes:
+        share: share of the largest possible multiplier that is reached.
+        shares: share of its network's frames for each column.
+        worth: price of each resource.
+        segment: price of a segment.
+        paid: price of a run of each network.
+    """
 
     share: float
     shares: F64
@@ -175,15 +183,15 @@ class _Prices:
     paid: F64
 
 
-class _FewSegments:
+class _FewSegmentsSearch:
     """Search for columns with few segments.
 
     Args:
-        networks: of the mix.
-        search: of the mix.
-        resources: of the mix.
-        limits: of the mix.
-        load: of a network's assignment.
+        networks: networks of the mix.
+        search: search for the cheapest columns.
+        resources: resources that the mix shares.
+        limits: limits of the board.
+        load: (network, assignment) → load of a run.
     """
 
     def __init__(
@@ -197,20 +205,20 @@ class _FewSegments:
         self._search, self._resources, self._load = search, resources, load
         self._rates_hz = np.array([network.rate_hz for network in networks])
         each = [[limits.loadables.get(name, np.inf) for name in members] for members in resources.classes]
-        self._rooms = [(index, sum(rooms)) for index, rooms in enumerate(each) if sum(rooms) < np.inf]
-        self._most = [max(rooms) for rooms in each]
+        self._class_limits = [(index, sum(rooms)) for index, rooms in enumerate(each) if sum(rooms) < np.inf]
+        self._core_limits = [max(rooms) for rooms in each]
 
     def columns(self, start: Sequence[Column], top: float) -> list[Column]:
-        """Return the columns that some round ran; no placement reaches more than ``top``."""
+        """Return the columns that were used in any round; ``top`` is an upper bound on the multiplier."""
         known = {(column.network, column.assignment): column for column in start if self._fits(column)}
         chosen: dict[tuple[int, Assignment], Column] = {}
         for _ in range(_ROUNDS):
             pool = list(known.values())
-            found = self._priced(pool, top)
+            found = self._solve_prices(pool, top)
             chosen |= {(pool[at].network, pool[at].assignment): pool[at] for at in np.flatnonzero(found.shares > 1e-6)}
-            price, segment = self._resources.price(found.worth.tolist()), found.segment / self._runs(top)
-            for entry in _ENTRIES:  # the cheapest, with transitions at the price of segments and at higher prices
-                for column in self._search.cuts(price, entry=segment + entry * found.paid):
+            price, segment = self._resources.price(found.worth.tolist()), found.segment / self._most_runs_hz(top)
+            for entry in _ENTRIES:  # a transition costs as much as a segment, or more
+                for column in self._search.cut_columns(price, entry=segment + entry * found.paid):
                     if self._fits(column):
                         known.setdefault((column.network, column.assignment), column)
             before, top = top, top * min(1.0, max(found.share, 1e-3))
@@ -219,42 +227,42 @@ class _FewSegments:
         return list(chosen.values())
 
     def _fits(self, column: Column) -> bool:
-        """Return whether one core can hold all its segments."""
-        return all(count <= most for count, most in zip(self._segments(column), self._most, strict=True))
+        """Return whether one core can hold all segments of a column."""
+        return all(count <= most for count, most in zip(self._segments(column), self._core_limits, strict=True))
 
     def _segments(self, column: Column) -> list[int]:
         """Return the number of segments by class of accelerators."""
         counts = self._load(column.network, column.assignment).segments
         return [sum(counts.get(name, 0) for name in members) for members in self._resources.classes]
 
-    def _runs(self, top: float) -> F64:
+    def _most_runs_hz(self, top: float) -> F64:
         return np.maximum(self._rates_hz * top, 1e-12)
 
-    def _priced(self, pool: Sequence[Column], top: float) -> _Prices:
+    def _solve_prices(self, pool: Sequence[Column], top: float) -> _MixPrices:
         if not pool:
-            return self._unpriced(pool)
+            return self._equal_prices(pool)
         network = np.array([column.network for column in pool])
-        runs = self._runs(top)
+        runs = self._most_runs_hz(top)
         used = np.array([self._resources.used(column.use) for column in pool]).T * runs[network]
-        scarce = [index for index, _ in self._rooms]
+        scarce = [index for index, _ in self._class_limits]
         segments = np.array([self._segments(column) for column in pool])[:, scarce].T
         meets = np.zeros((len(runs), len(pool) + 1))
         meets[network, np.arange(len(pool))] = 1.0
         meets[:, -1] = -self._rates_hz * top / runs
         within = np.column_stack((np.concatenate((used, segments)), np.zeros(len(used) + len(segments))))
-        most = [1.0] * len(used) + [room for _, room in self._rooms]
+        most = [1.0] * len(used) + [room for _, room in self._class_limits]
         gain = np.append(np.zeros(len(pool)), -1.0)
-        found = optional("optimize").linprog(
+        found = import_scipy("optimize").linprog(
             gain, within, most, meets, np.zeros(len(runs)), bounds=(0, None), method="highs"
         )
         if found.x is None:
-            return self._unpriced(pool)
+            return self._equal_prices(pool)
         prices = np.maximum(-found.ineqlin.marginals, 0.0)
         segment = float(prices[len(used) :].max(initial=0))
-        return _Prices(float(found.x[-1]), found.x[:-1], prices[: len(used)], segment, found.eqlin.marginals / runs)
+        return _MixPrices(float(found.x[-1]), found.x[:-1], prices[: len(used)], segment, found.eqlin.marginals / runs)
 
-    def _unpriced(self, pool: Sequence[Column]) -> _Prices:
-        """Return equal prices, to search for further columns, where no mix of the present ones runs every network."""
-        return _Prices(
+    def _equal_prices(self, pool: Sequence[Column]) -> _MixPrices:
+        """Return equal prices: starting values while no mix of the known columns runs every network."""
+        return _MixPrices(
             1.0, np.zeros(len(pool)), np.ones(len(self._resources.amounts)), 1.0, np.ones(len(self._rates_hz))
         )

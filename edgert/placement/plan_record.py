@@ -14,10 +14,10 @@ from edgert.placement.problem import Assignment, Network
 OBJECTIVES: tuple[Objective, ...] = ("throughput", "latency", "energy")
 
 Verdict = Literal["kept", "close", "unknown", "missed"]
-"""Result of a check: kept for sure, too close to decide, not known (which is neither), or missed for sure."""
+"""Result of a check: kept for sure, too close to decide, unknown, or missed for sure."""
 VERDICTS: tuple[Verdict, ...] = ("kept", "close", "unknown", "missed")
 """Verdicts from the best to the worst; a row is as good as its worst check."""
-_HAIR = 1 + 1e-6  # rounding must not make a row miss a budget
+_ROUNDING = 1 + 1e-6  # rounding must not make a row miss a budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Check:
 
     Attributes:
         name: ``rate``, ``power``, ``latency`` or ``memory``.
-        used: predicted share of the limit; infinite where the use grows without end, None where nothing is known.
-        error: relative error of ``used`` to expect; None where nobody has compared such a prediction.
-        text: the figure and its limit.
-        change: what the limit would have to be for it to be kept for sure.
-        more: possible additional use, in words, where the error bar goes up only; empty: it goes both ways.
+        used: predicted share of the limit; infinite where the use grows without end, None if unknown.
+        error: expected relative error of ``used``; None where such predictions were never compared to measurements.
+        text: figure and limit, in words.
+        change: limit that would be kept for sure, in words.
+        more: possible additional use, in words, where the error only goes up; empty where it goes both ways.
     """
 
     name: str
@@ -42,24 +42,24 @@ class Check:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict; kept or missed only where that holds at either end of the error bar."""
+        """Verdict; kept or missed only where this holds at both ends of the error bar."""
         if self.used is None or self.error is None:
             return "unknown"
-        if self.used * (1 + self.error) <= _HAIR:
+        if self.used * (1 + self.error) <= _ROUNDING:
             return "kept"
         near = 1.0 if self.more else 1 + self.error
-        return "missed" if self.used > _HAIR * near or not self.used < math.inf else "close"
+        return "missed" if self.used > _ROUNDING * near or not self.used < math.inf else "close"
 
     @property
     def margin(self) -> float:
-        """Share of the limit that is left at the far end of the error bar; negative where it is exceeded there."""
+        """Share of the limit that is left at the upper end of the error bar; negative where it is exceeded."""
         if self.used is None or self.error is None:
             return -math.inf
         return 1 - self.used * (1 + self.error)
 
     @property
     def words(self) -> str:
-        """``"p99 49 of 50 ms ± 33 %: too close to tell"``."""
+        """Check in words, such as ``"p99 49 of 50 ms ± 33 %: too close to tell"``."""
         if self.verdict == "close":
             bar = f", up to + {self.more}" if self.more else f" ± {self.error:.0%}"
             return f"{self.text}{bar}: too close to tell"
@@ -69,14 +69,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """An engine of a model: which unit runs where, and its share of the model's frames, 0 to 1."""
+    """Engine of a model: the accelerator of each unit, and its share of the model's frames, 0 to 1."""
 
     assignment: Assignment
     share: float
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """Accelerators it uses, in order of first use."""
+        """Accelerators of the engine, in order of first use."""
         return tuple(dict.fromkeys(self.assignment))
 
 
@@ -85,16 +85,16 @@ class ModelRow:
     """A model in one placement.
 
     Attributes:
-        name: in the file.
-        network: what was solved, with every unit's costs.
-        engines: those it runs on; more than one where frames are dispatched to several.
-        rate_hz: requested.
-        latency_ms: of one run alone on the board.
+        name: name of the model in the pipeline file.
+        network: placement problem that was solved, with every unit's costs.
+        engines: engines of the model; more than one where frames are dispatched to several.
+        rate_hz: requested frames per second.
+        latency_ms: latency of one run alone on the board.
         p50_ms: median latency with everything else running.
         p99_ms: 99th percentile of the latency with everything else running.
-        dla_share: of its multiply-adds, 0 to 1.
-        loadables: DLA core → how many of its 16 it occupies.
-        measured: which measurements its times rest on, in words; empty: on none of this network.
+        dla_share: share of its multiply-adds on the DLA, 0 to 1.
+        loadables: DLA core → number of its 16 loadables that the model occupies.
+        measured: measurements that the times are based on, in words; empty where there are none of this network.
     """
 
     name: str
@@ -114,36 +114,35 @@ class Row:
     """A pipeline in one power mode and one placement.
 
     Attributes:
-        board: name.
-        mode: name.
-        name: of the placement: ``gpu``, ``dla``, ``mixed``.
-        models: every model's part.
-        headroom: multiple of the requested rates that it sustains, by simulating it with as many frames as it accepts.
+        board: name of the board.
+        mode: name of the power mode.
+        name: name of the placement: ``gpu``, ``dla`` or ``mixed``.
+        models: every model in this placement.
+        headroom: simulated multiple of the requested rates that can be sustained.
         fps: frames per second of output at the requested rates.
-        p99_ms: from a frame's capture to the end of its last stage, at the requested rates; infinite where no frame
-            reaches the end.
-        power_w: of the whole module at the requested rates, or at the sustained rates where those are lower; None where
-            nothing is known of it.
-        memory_bytes: of all that :mod:`edgert.planner.plan_rows` counts.
-        energy_mj: of one frame, with the board's idle power.
-        busy: accelerator → share of its time at the requested rates, 0 to 1; of CPU cores, how many are busy.
-        error: relative error to expect of times: the 90th percentile on networks that the cost model had not seen;
-            None where nothing was compared.
-        power_error: of watts.
-        wall_w: at the plug of the board's developer kit while the module draws ``power_w``; None: not known.
+        p99_ms: 99th percentile of the time from a frame's capture to the end of its last stage, at the requested
+            rates; infinite where no frame reaches the end.
+        power_w: power of the module at the requested rates, or at the sustained rates if lower; None if unknown.
+        memory_bytes: memory use, as counted by :mod:`edgert.planner.plan_rows`.
+        energy_mj: energy of one frame, with the board's idle power.
+        busy: accelerator → share of its time at the requested rates, 0 to 1; for CPU cores, the number that is busy.
+        error: expected relative error of times, the 90th percentile on networks that the cost model had not seen;
+            None if unknown.
+        power_error: expected relative error of ``power_w``.
+        wall_w: power at the plug of the board's developer kit while the module draws ``power_w``; None if unknown.
         requested_fps: frames per second of all sources.
-        p50_ms: as ``p99_ms``.
-        cores: CPU cores that the mode has; 0 where that is not known.
-        memory_error: share of ``memory_bytes`` that programs may use on top of it, as some were measured to. What is
-            uncertain is counted at its maximum, so this bar goes up only.
-        checks: every budget and limit.
-        memory: its parts.
-        steps: what is changed in the pipeline so that it fits, in words.
-        estimated: of the mode's clocks and counts, those that nobody has published: they follow from ratios.
+        p50_ms: median of the same time.
+        cores: CPU cores of the mode; 0 if unknown.
+        memory_error: share of ``memory_bytes`` that a program may use in addition, from measured programs. Uncertain
+            parts are counted at their maximum, so the error only goes up.
+        checks: check of every budget and limit.
+        memory: parts of ``memory_bytes``.
+        steps: changes of the pipeline that make it fit, in words.
+        estimated: clocks and counts of the mode that are not published but estimated by ratios.
         is_best: whether no other row of its board is better or equal in speed, latency, power and memory.
-        fallback_models: those that it runs instead of the models of the file; empty: those of the file.
-        fallbacks: the same pipeline in the same mode with more and more of its fallback models, which a governor
-            may choose. All are loaded, so ``memory`` of each row counts those of all.
+        fallback_models: models that run instead of those of the file; empty where none does.
+        fallbacks: rows of the same pipeline and mode with more and more of its fallback models, which a governor may
+            choose. All models stay loaded, so ``memory`` of each row counts all of them.
     """
 
     board: str
@@ -189,7 +188,7 @@ class Row:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Checks that are not kept for sure, in words, the worst first."""
+        """Checks that are not surely kept, in words, the worst first."""
         found = [check for check in self.checks if check.verdict != "kept"]
         return tuple(one.words for one in sorted(found, key=lambda one: -VERDICTS.index(one.verdict)))
 
@@ -199,12 +198,12 @@ class BoardPlan:
     """All rows of one board and the one to use.
 
     Attributes:
-        board: its name.
-        title: its name in full, for people.
-        rows: best first.
-        chosen: index of the one to use, which keeps every budget or is too close to decide; None where there is none.
-        advice: why the others were not chosen, or what would have to be relaxed.
-        skipped: modes that could not be planned, with the reason.
+        board: name of the board.
+        title: full name of the board, for people.
+        rows: rows, best first.
+        chosen: index of the row to use, which keeps every budget or is too close to decide; None if no row does.
+        advice: reasons against the other rows, or limits that would have to be relaxed.
+        skipped: modes that could not be planned, each with the reason.
     """
 
     board: str
@@ -221,7 +220,7 @@ class BoardPlan:
 
     @property
     def best(self) -> Row | None:
-        """Row to use, or the one that comes closest to keeping every budget; None without rows."""
+        """Row to use, or else the row that comes closest to keeping every budget; None without rows."""
         return self.rows[self.chosen or 0] if self.rows else None
 
 
@@ -230,11 +229,11 @@ class Plan:
     """A pipeline planned on one board or several.
 
     Attributes:
-        pipeline: its name.
+        pipeline: name of the pipeline.
         objective: what was optimized.
-        boards: in the order requested.
-        smallest: the smallest of the planned boards that keeps every budget for sure; None where none does.
-        notes: what was assumed.
+        boards: plans of the boards, in the order requested.
+        smallest: smallest planned board that surely keeps every budget; None where none does.
+        notes: assumptions of the plan.
     """
 
     pipeline: str

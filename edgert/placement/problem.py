@@ -1,7 +1,7 @@
-"""Placement problem as plain records: networks of units, accelerators they may run on, and transitions.
+"""Placement problem as plain records: networks of units, accelerators that can run them, and transitions.
 
-Times are milliseconds per run of the network (one batch), energy millijoules, traffic bytes. The records contain no
-graph. The solvers need not know whether the numbers come from a cost model or a measured profile.
+Times are milliseconds per run of the network (one batch), energy is in millijoules, traffic in bytes. The records
+contain no graph, and solvers do not know whether the numbers come from a cost model or a measured profile.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ Assignment = tuple[str, ...]
 
 
 def names_accelerator(requested: str, accelerator: str) -> bool:
-    """Return whether a name in ``placement:`` means an accelerator; ``dla`` is any core of the DLA."""
+    """Return whether a name in ``placement:`` matches an accelerator; ``dla`` matches every DLA core."""
     return requested == accelerator or (requested == "dla" and accelerator.startswith(requested))
 
 
@@ -27,9 +27,9 @@ class Cost:
     """Cost of one unit on one accelerator.
 
     Attributes:
-        time_ms: how long it keeps the accelerator busy, alone on the board.
-        energy_mj: drawn beyond what the board draws when idle.
-        traffic_bytes: to and from DRAM.
+        time_ms: time for which the unit keeps the accelerator busy, alone on the board.
+        energy_mj: energy beyond the idle board's.
+        traffic_bytes: bytes to and from DRAM.
     """
 
     time_ms: float
@@ -39,15 +39,15 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Move of one tensor from one accelerator to another; paid once, however many units read it there.
+    """Cost of moving one tensor to another accelerator, paid once for all units that read it there.
 
     Attributes:
-        time_ms: added to the latency of a run.
-        gpu_ms: how long it keeps the GPU busy, which reformats for the DLA.
-        energy_mj: as in :class:`Cost`.
-        traffic_bytes: as in :class:`Cost`.
-        from_ms: how long it keeps the source accelerator busy; part of ``time_ms``, as are the next and ``gpu_ms``.
-        to_ms: how long it keeps the target accelerator busy.
+        time_ms: time added to the latency of a run; includes the other three.
+        gpu_ms: time for which it keeps the GPU busy, which reformats tensors for the DLA.
+        energy_mj: energy beyond the idle board's.
+        traffic_bytes: bytes to and from DRAM.
+        from_ms: time for which it keeps the source accelerator busy.
+        to_ms: time for which it keeps the target accelerator busy.
     """
 
     time_ms: float
@@ -58,26 +58,26 @@ class Transition:
     to_ms: float = 0.0
 
     def busy(self, start: str, end: str) -> tuple[tuple[str, float], ...]:
-        """Return the accelerators that are busy, one after the other, and for how long.
+        """Return (accelerator, milliseconds busy) in order: source, GPU, target.
 
-        The GPU may be one of the two ends.
+        The GPU may also be the source or the target.
         """
         return (start, self.from_ms), (GPU, self.gpu_ms), (end, self.to_ms)
 
     def mover(self, start: str) -> str:
-        """Return the accelerator that the memory traffic counts for: the GPU where it reformats."""
+        """Return the accelerator that causes the memory traffic: the GPU if it reformats, else the source."""
         return GPU if self.gpu_ms else start
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes that an accelerator runs as one kernel.
+    """ONNX nodes that an accelerator runs as one kernel.
 
     Attributes:
-        name: of its first node.
-        nodes: names of its ONNX nodes.
-        costs: accelerator → cost; one that is missing cannot run it.
-        weight_bytes: memory of the weights, on the accelerator that runs it.
+        name: name of its first node.
+        nodes: names of its nodes.
+        costs: accelerator → cost; only accelerators that can run the unit.
+        weight_bytes: memory of the weights.
     """
 
     name: str
@@ -91,12 +91,12 @@ class Edge:
     """A tensor between units, into the network or out of it.
 
     Attributes:
-        name: of the tensor.
+        name: name of the tensor.
         producer: index of the unit that writes it; None for an input of the network.
         consumers: indices of the units that read it.
         is_output: whether it also leaves the network.
-        transitions: (from, to) → cost of the transition; a pair that is missing costs nothing.
-        size_bytes: of one run.
+        transitions: (from, to) → cost of the transition; a missing pair costs nothing.
+        size_bytes: size of the tensor of one run.
     """
 
     name: str
@@ -112,14 +112,14 @@ class Network:
     """A model to be placed.
 
     Attributes:
-        name: of the model.
-        units: in an order in which every unit follows those it reads.
-        edges: every tensor between units, in or out.
+        name: name of the model.
+        units: units, each after those whose results it reads.
+        edges: tensors between units, into the network and out of it.
         home: accelerator where inputs come from and outputs go to.
-        rate_hz: requested runs per second, at least relative to the other networks.
+        rate_hz: requested runs per second; some solvers use only the ratio to the other networks' rates.
         batch: frames per run.
-        shares: accelerator → share of the frames, where the file dispatches them to engines that run the whole network;
-            empty: the solvers choose.
+        shares: accelerator → share of the frames, where the file dispatches them to engines that each run the complete
+            network; empty where the solvers choose.
     """
 
     name: str
@@ -132,18 +132,18 @@ class Network:
 
 
 def with_costs(network: Network, costs_of: Callable[[Unit], Mapping[str, Cost]]) -> Network:
-    """Return the network with other costs of its units."""
+    """Return the network with the units' costs replaced by those of ``costs_of``."""
     return replace(network, units=tuple(replace(unit, costs=costs_of(unit)) for unit in network.units))
 
 
-# Several networks become one, so that one solver places all of them together.
+# Several networks are merged into one, so that a solver places them together.
 
 _K = TypeVar("_K")
 _P = TypeVar("_P", Cost, Transition)
 
 
 def merged(networks: Sequence[Network], weights: Sequence[float]) -> tuple[Network, tuple[range, ...]]:
-    """Return one network whose costs are the weighted costs of all, and the range of units of each network.
+    """Return one network with the weighted costs of all, and the range of units that each network has in it.
 
     Raises:
         PlacementError: the networks have different homes.
@@ -171,5 +171,5 @@ def _weighted(parts: Mapping[_K, _P], weight: float) -> dict[_K, _P]:
 
 
 def apart(assignment: Assignment, own: Sequence[range]) -> list[Assignment]:
-    """Return the assignment of each network out of the merged one."""
+    """Return the assignment of each network, from that of the merged network."""
     return [assignment[units.start : units.stop] for units in own]

@@ -1,7 +1,7 @@
-"""Measured profile: how long the parts of one model take on one machine, which no cost model describes.
+"""Measured profile: how long the parts of one model take on a machine without a cost model.
 
-Each unit takes what ONNX Runtime's profiler reports of its kernels, scaled so that all units together take as long as
-the whole model does without profiler. Both are kept, and they must agree within :data:`MAX_GAP`.
+The time of a unit is that of its kernels in ONNX Runtime's profiler. Times are scaled so that their sum is the time of
+the complete model without the profiler. The two sums must agree within :data:`MAX_GAP`.
 """
 
 import json
@@ -15,22 +15,22 @@ from typing import Any
 from edgert.errors import ArtifactError, PlacementError, cause
 from edgert.graph import Graph
 from edgert.graph.partition import Part
-from edgert.placement.contention import demand_of
+from edgert.placement.contention import requested_share
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 
 SCHEMA = 2
 MAX_GAP = 0.10
-"""Largest difference between the sum of the kernels and the whole model, as a share of the whole."""
+"""Largest difference between the sum of the kernels and the complete model, as a share of the latter."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTimes:
-    """Times of the whole model on one accelerator, in milliseconds per run.
+    """Times of the complete model on one accelerator, in milliseconds per run.
 
     Attributes:
-        alone_ms: while the others are idle.
-        busy_ms: while all others run the same model.
-        kernels_ms: sum over the profiler's kernels, while the others are idle.
+        alone_ms: time while the other accelerators are idle.
+        busy_ms: time while all other accelerators run the same model.
+        kernels_ms: sum over the profiler's kernels, while the other accelerators are idle.
     """
 
     alone_ms: float
@@ -39,7 +39,7 @@ class ModelTimes:
 
     @property
     def gap(self) -> float:
-        """Relative difference between the sum of the kernels and the whole model."""
+        """Relative difference between the sum of the kernels and the complete model."""
         return abs(self.kernels_ms - self.alone_ms) / self.alone_ms
 
     @property
@@ -50,7 +50,7 @@ class ModelTimes:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledUnit:
-    """Nodes timed as one kernel: accelerator → milliseconds, with nothing else running."""
+    """Nodes timed as one kernel; ``time_ms`` is accelerator → milliseconds, with nothing else running."""
 
     name: str
     nodes: tuple[str, ...]
@@ -59,13 +59,13 @@ class ProfiledUnit:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTransition:
-    """Cost of a cut beyond the work of the units; half of it counts on either side: ``docs/costs.md``.
+    """Cost of a cut beyond the work of the units, half of it on either side; ``docs/costs.md`` explains it.
 
     Attributes:
-        hop_ms: a frame from one thread to the next.
-        tensor_ms: per tensor at the cut: kernels that cannot fuse across the cut, and the conversion of the runtime's
-            layout to that of ONNX and back.
-        ms_per_mib: the same per MiB of the tensor.
+        hop_ms: time to pass a frame to the next thread.
+        tensor_ms: time per tensor, for kernels that cannot fuse across the cut and for conversions between the
+            runtime's layout and that of ONNX.
+        ms_per_mib: additional time per MiB of the tensor.
     """
 
     hop_ms: float
@@ -82,14 +82,14 @@ class Profile:
     """Measurements of one model on one machine.
 
     Attributes:
-        model: name of the file.
-        digest: SHA-256 of the file.
-        board: ``"host"``, or a board.
+        model: name of the model file.
+        digest: SHA-256 of the model file.
+        board: ``"host"``, or the name of a board.
         mode: ``""``, or the board's power mode.
-        machine: what the figures hold for: cpu, system, runtime.
+        machine: properties of the machine that the figures depend on: cpu, system, runtime.
         runs: number of runs behind each median.
-        whole: accelerator → the whole model there.
-        units: in an order in which each follows those it reads.
+        whole: accelerator → times of the complete model.
+        units: timed units, each after those whose results it reads.
         transition: cost of a cut.
     """
 
@@ -104,35 +104,35 @@ class Profile:
     transition: MeasuredTransition
 
     def check(self, digest: str, machine: Mapping[str, str]) -> None:
-        """Raise PlacementError when it was measured on another model or another machine."""
+        """Raise PlacementError if the profile was measured with another model or on another machine."""
         if digest != self.digest:
             raise PlacementError(
-                f"this profile is of another model: {self.model}, {self.digest[:12]}…",
-                why=f"the model to place is {digest[:12]}…",
+                f"this profile belongs to another model: {self.model}, {self.digest[:12]}…",
+                why=f"the digest of the model to place is {digest[:12]}…",
                 fix="measure it: edgert bench --units MODEL.onnx -o profile.json",
             )
         wrong = [key for key in (*self.machine, *machine) if self.machine.get(key) != machine.get(key)]
         if wrong:
             key = wrong[0]
             raise PlacementError(
-                "this profile is of another machine",
+                "this profile belongs to another machine",
                 why=f"its {key} is {self.machine.get(key, 'unknown')}, here it is {machine.get(key, 'unknown')}",
                 fix="measure here: edgert bench --units MODEL.onnx -o profile.json",
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the profile as plain data."""
+        """Return the profile as JSON values."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
 def from_json(data: object, where: str = "") -> Profile:
-    """Return the profile that :meth:`Profile.to_json` returned; raise ArtifactError for anything else."""
+    """Return the profile for the values of :meth:`Profile.to_json`; raise ArtifactError for any other value."""
     try:
         if isinstance(data, dict) and "format" in data:
-            raise ValueError(f"it is {data['format']!r}, a profile of a board, not of this machine")
+            raise ValueError(f"its format is {data['format']!r}, which describes a board, not this machine")
         if not isinstance(data, dict) or data["schema"] != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
-        return _profile({key: value for key, value in data.items() if key != "schema"})
+        return _parse_profile({key: value for key, value in data.items() if key != "schema"})
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ArtifactError(
             "edgert cannot read this as a profile",
@@ -143,7 +143,7 @@ def from_json(data: object, where: str = "") -> Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read a profile; raise ArtifactError when it is missing, damaged, or holds impossible times."""
+    """Return the profile in a file; raise ArtifactError if it is missing, damaged, or has impossible times."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -153,14 +153,14 @@ def read_profile(path: Path) -> Profile:
     return from_json(data, str(path))
 
 
-def _profile(data: dict[str, Any]) -> Profile:
+def _parse_profile(data: dict[str, Any]) -> Profile:
     units = tuple(
-        ProfiledUnit(str(unit["name"]), tuple(map(str, unit["nodes"])), _times(unit["time_ms"]))
+        ProfiledUnit(str(unit["name"]), tuple(map(str, unit["nodes"])), _parse_times(unit["time_ms"]))
         for unit in data["units"]
     )
-    whole = {str(name): ModelTimes(**_times(one)) for name, one in data["whole"].items()}
+    whole = {str(name): ModelTimes(**_parse_times(one)) for name, one in data["whole"].items()}
     if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
-        raise ValueError("units and accelerators do not fit together")
+        raise ValueError("the units and the complete model have different accelerators")
     if any(one.alone_ms == 0 for one in whole.values()):
         raise ValueError("alone_ms is 0")
     for name in ("model", "digest", "board", "mode"):
@@ -174,12 +174,12 @@ def _profile(data: dict[str, Any]) -> Profile:
             "runs": int(data["runs"]),
             "units": units,
             "whole": whole,
-            "transition": MeasuredTransition(**_times(data["transition"])),
+            "transition": MeasuredTransition(**_parse_times(data["transition"])),
         }
     )
 
 
-def _times(data: Mapping[str, Any]) -> dict[str, float]:
+def _parse_times(data: Mapping[str, Any]) -> dict[str, float]:
     found = {str(name): float(value) for name, value in data.items()}
     for name, value in found.items():
         if not math.isfinite(value) or value < 0:
@@ -188,14 +188,14 @@ def _times(data: Mapping[str, Any]) -> dict[str, float]:
 
 
 def network_of(profile: Profile, graph: Graph) -> Network:
-    """Return the placement problem of a profiled model, for the solvers.
+    """Return the placement problem of a profiled model.
 
     Args:
-        profile: the measurements.
-        graph: the model as it was profiled: static and clean.
+        profile: measurements of the model.
+        graph: graph of the model as profiled: cleaned, with static shapes.
 
     Raises:
-        PlacementError: the graph has other nodes than the profile.
+        PlacementError: the graph and the profile have different nodes.
     """
     names = {node.name for node in graph.nodes}
     profiled = {name for unit in profile.units for name in unit.nodes}
@@ -206,7 +206,7 @@ def network_of(profile: Profile, graph: Graph) -> Network:
             why=f"only {'the model' if other in names else 'the profile'} has {other!r}",
             fix="profile the model as it will be placed: with fixed shapes, in the same precision",
         )
-    demand = {name: demand_of(whole.contention, len(profile.whole)) for name, whole in profile.whole.items()}
+    demand = {name: requested_share(whole.contention, len(profile.whole)) for name, whole in profile.whole.items()}
     units = []
     for unit in profile.units:
         costs = {name: Cost(ms, traffic_bytes=demand[name] * ms / 1e3) for name, ms in unit.time_ms.items()}
@@ -216,25 +216,25 @@ def network_of(profile: Profile, graph: Graph) -> Network:
 
 def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
     owner = {name: index for index, unit in enumerate(profile.units) for name in unit.nodes}
-    fed = {spec.name for spec in graph.inputs}
+    inputs = dict.fromkeys(spec.name for spec in graph.inputs)
     edges = []
-    for name in (*fed, *graph.producers):
-        producer = None if name in fed else owner[graph.producers[name].name]
+    for name in (*inputs, *graph.producers):
+        producer = None if name in inputs else owner[graph.producers[name].name]
         users = sorted({owner[node.name] for node in graph.consumers.get(name, ())} - {producer})
-        leaves = name in graph.output_names
-        if users or leaves:
+        is_output = name in graph.output_names
+        if users or is_output:
             size_bytes = tensor_bytes(graph, name)
             transitions = {}
             if producer is not None and users:  # inputs and outputs of the network are in memory anyway
                 time_ms = profile.transition.hop_ms + profile.transition.time_ms(size_bytes)
                 each = Transition(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
                 transitions = dict.fromkeys(permutations(profile.whole, 2), each)
-            edges.append(Edge(name, producer, tuple(users), leaves, transitions, size_bytes))
+            edges.append(Edge(name, producer, tuple(users), is_output, transitions, size_bytes))
     return tuple(edges)
 
 
 def tensor_bytes(graph: Graph, name: str) -> int:
-    """Return the size of a tensor; 0 where the graph does not have it."""
+    """Return the size of a tensor; 0 where it is unknown or the graph has no such tensor."""
     ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
     spec = graph.specs.get(name) or ends.get(name)
     if spec is None or not spec.is_static:
@@ -248,13 +248,13 @@ _ITEM_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 
 
 
 def part_ms(profile: Profile, graph: Graph, parts: Sequence[Part], number: int) -> float:
-    """Return the milliseconds of one part of a model, with half of the transitions to it and from it."""
+    """Return the time of one part of a model, with half of the transitions into it and out of it."""
     part, transition = parts[number], profile.transition
     own = set(part.nodes)
     work = sum(unit.time_ms[part.accelerator] * len(own & set(unit.nodes)) / len(unit.nodes) for unit in profile.units)
-    made_before = {name for other in parts[:number] for name in other.outputs}
+    written_before = {name for other in parts[:number] for name in other.outputs}
     read_later = {name for other in parts[number + 1 :] for name in other.inputs}
-    crossed = [*made_before.intersection(part.inputs), *read_later.intersection(part.outputs)]
+    crossed = [*written_before.intersection(part.inputs), *read_later.intersection(part.outputs)]
     hops = (number > 0) + (number < len(parts) - 1)
     return (
         work + sum(transition.time_ms(tensor_bytes(graph, name)) for name in crossed) / 2 + hops * transition.hop_ms / 2

@@ -1,4 +1,4 @@
-"""Load of an assignment: segments, latency, busy time per accelerator, energy and traffic."""
+"""Load of one run of an assignment: segments, latency, busy time per accelerator, energy and traffic."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from edgert.errors import PlacementError
 from edgert.placement.problem import Assignment, Cost, Edge, Network, Transition
 
-# Segments are connected pieces of one accelerator, each compiled and run by itself.
+# Segments are connected pieces of one accelerator, each compiled and run separately.
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive units on one accelerator.
+    """Connected units on one accelerator.
 
     Attributes:
-        accelerator: of all of them.
-        units: their indices, ascending.
+        accelerator: accelerator of all units.
+        units: indices of the units, ascending.
     """
 
     accelerator: str
@@ -24,7 +24,7 @@ class Segment:
 
 
 def neighbors(network: Network) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the indices of the units before and after every unit, each once, ascending."""
+    """Return (predecessors, successors) of every unit, as ascending indices."""
     before: list[set[int]] = [set() for _ in network.units]
     after: list[set[int]] = [set() for _ in network.units]
     for edge in network.edges:
@@ -36,10 +36,10 @@ def neighbors(network: Network) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def segments(network: Network, assignment: Assignment) -> tuple[Segment, ...]:
-    """Return the segments in an order in which every one follows those it reads.
+    """Return the segments, each after those whose results it reads.
 
-    Units in order join the segments of the units they read, wherever an order of execution remains. A piece that a path
-    leaves and enters again becomes two. The home accelerator, where pieces cost least, joins last.
+    Each unit in turn joins the segments of the units it reads, unless that makes a cycle of segments. Units on the home
+    accelerator join last, because additional segments cost least there.
     """
     pieces = _Pieces(neighbors(network)[0], assignment)
     for home in (False, True):
@@ -54,10 +54,10 @@ class _Pieces:
         self._before, self._assignment = before, assignment
         self._piece = list(range(len(before)))
         self._units = {unit: [unit] for unit in self._piece}
-        self._outside = {unit: set(before[unit]) for unit in self._piece}  # units of other pieces that it reads
+        self._outside = {unit: set(before[unit]) for unit in self._piece}  # units of other pieces that the piece reads
 
     def join(self, units: Iterable[int]) -> None:
-        """Join these units with those they read."""
+        """Merge the pieces of these units with those of the units they read."""
         for unit in units:
             for read in self._before[unit]:
                 one, other = self._piece[read], self._piece[unit]
@@ -66,7 +66,7 @@ class _Pieces:
                     self._merge(*sorted((one, other), key=lambda piece: len(self._units[piece])))
 
     def in_order(self) -> list[list[int]]:
-        """Return the pieces, each after those it reads, otherwise by first unit."""
+        """Return the pieces, each after those it reads, otherwise sorted by first unit."""
         done: dict[int, None] = {}
         for piece in sorted(self._units, key=lambda piece: min(self._units[piece])):
             stack = [piece]
@@ -82,7 +82,7 @@ class _Pieces:
         return {self._piece[read] for read in self._outside[piece]}
 
     def _detour(self, start: int, end: int) -> bool:
-        """Return whether a path between the two leads through a third piece."""
+        """Return whether a path from ``start`` to ``end`` leads through a third piece."""
         waiting = list(self._reads(end) - {start})
         seen = set(waiting)
         while waiting:
@@ -106,13 +106,13 @@ class _Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price per unit of each load; a solver minimizes the sum; none is negative.
+    """Prices of loads, none negative; a solver minimizes the priced sum.
 
     Attributes:
-        latency: per millisecond of a run.
-        energy: per millijoule.
-        traffic: per byte.
-        busy: accelerator → per millisecond it is busy.
+        latency: price per millisecond of a run.
+        energy: price per millijoule.
+        traffic: price per byte.
+        busy: accelerator → price per millisecond that it is busy.
     """
 
     latency: float = 0.0
@@ -125,18 +125,22 @@ LATENCY = Price(latency=1.0)
 ENERGY = Price(energy=1.0)
 
 
-def priced(cost: Cost | None, price: Price, accelerator: str) -> float:
+def unit_price(cost: Cost | None, price: Price, accelerator: str) -> float:
     """Return the price of a unit on an accelerator; infinite if it cannot run there."""
-    return float("inf") if cost is None else _flat(cost, price) + price.busy.get(accelerator, 0.0) * cost.time_ms
+    return (
+        float("inf")
+        if cost is None
+        else _price_without_busy(cost, price) + price.busy.get(accelerator, 0.0) * cost.time_ms
+    )
 
 
-def priced_transition(transition: Transition, price: Price, start: str, end: str) -> float:
+def transition_price(transition: Transition, price: Price, start: str, end: str) -> float:
     """Return the price of a transition from one accelerator to another."""
     busy = (price.busy.get(name, 0.0) * busy_ms for name, busy_ms in transition.busy(start, end))
-    return _flat(transition, price) + sum(busy)
+    return _price_without_busy(transition, price) + sum(busy)
 
 
-def _flat(part: Cost | Transition, price: Price) -> float:
+def _price_without_busy(part: Cost | Transition, price: Price) -> float:
     return price.latency * part.time_ms + price.energy * part.energy_mj + price.traffic * part.traffic_bytes
 
 
@@ -145,10 +149,10 @@ class Use:
     """Load of one run of a network, alone on the board.
 
     Attributes:
-        latency_ms: units and transitions one after the other, as an execution context runs them.
-        busy_ms: accelerator → how long it is busy, its shares of transitions included.
-        energy_mj: of units and transitions.
-        traffic_bytes: of units and transitions.
+        latency_ms: time of units and transitions one after the other, as an execution context runs them.
+        busy_ms: accelerator → time it is busy, including its part of transitions.
+        energy_mj: energy of units and transitions.
+        traffic_bytes: memory traffic of units and transitions.
     """
 
     latency_ms: float
@@ -165,7 +169,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Load(Use):
-    """Load of an assignment per run, and ``segments``: accelerator → convex connected pieces, a DLA's loadables."""
+    """Load of one run with ``segments``: accelerator → number of segments, which are loadables on a DLA."""
 
     segments: Mapping[str, int]
 
@@ -191,14 +195,16 @@ def transitions_of(network: Network, assignment: Assignment) -> Iterator[tuple[E
                 yield edge, source, target, transition
 
 
-def use(network: Network, assignment: Assignment) -> Use:
-    """Return the load of a run; a transition is paid once per tensor and target accelerator.
+def run_use(network: Network, assignment: Assignment) -> Use:
+    """Return the load of a run; each tensor makes one transition to each accelerator that reads it.
 
     Raises:
-        PlacementError: a unit cannot run on its accelerator, or there are more or fewer accelerators than units.
+        PlacementError: a unit cannot run on its accelerator, or the assignment has another length than the units.
     """
     if len(assignment) != len(network.units):
-        raise PlacementError(f"{network.name}: {len(network.units)} units, {len(assignment)} accelerators")
+        raise PlacementError(
+            f"the assignment of {network.name} has {len(assignment)} accelerators for {len(network.units)} units"
+        )
     busy: dict[str, float] = defaultdict(float)
     parts: list[Cost | Transition] = []
     for unit, accelerator in zip(network.units, assignment, strict=True):
@@ -223,25 +229,25 @@ def use(network: Network, assignment: Assignment) -> Use:
     )
 
 
-def loads(network: Network, assignment: Assignment) -> Load:
-    """Return the load of a run and its segments; raise PlacementError as :func:`use` does."""
-    run = use(network, assignment)
+def run_load(network: Network, assignment: Assignment) -> Load:
+    """Return the load of a run with its segments; raise PlacementError as :func:`run_use` does."""
+    run = run_use(network, assignment)
     counts = Counter(segment.accelerator for segment in segments(network, assignment))
     return Load(run.latency_ms, run.busy_ms, run.energy_mj, run.traffic_bytes, dict(counts))
 
 
-def preferring(network: Network, order: Sequence[str]) -> Assignment | None:
-    """Return every unit on the first of these accelerators that can run it; None where none can run some unit."""
+def preferred_assignment(network: Network, order: Sequence[str]) -> Assignment | None:
+    """Return the assignment of each unit to the first accelerator that can run it; None if a unit has none."""
     chosen = [next((name for name in order if name in unit.costs), None) for unit in network.units]
     return None if None in chosen else tuple(name for name in chosen if name is not None)
 
 
-def stranded(network: Network, among: Sequence[str]) -> PlacementError:
+def stranded_error(network: Network, among: Sequence[str]) -> PlacementError:
     """Return the error for a network with units that none of these accelerators can run."""
     units = [unit.name for unit in network.units if not set(among) & set(unit.costs)]
     named = ", ".join(repr(name) for name in units[:5]) + (f" and {len(units) - 5} more" if len(units) > 5 else "")
     return PlacementError(
         f"{network.name} cannot run on {' and '.join(among)}",
-        why=f"neither can run {named}" if len(among) > 1 else f"it cannot run {named}",
-        fix="allow another accelerator for them",
+        why=f"none of them can run {named}" if len(among) > 1 else f"it cannot run {named}",
+        fix="allow another accelerator for these units",
     )

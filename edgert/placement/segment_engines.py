@@ -1,8 +1,7 @@
-"""Engines made of segments: as steps that take time on accelerators, and compiled to run here without copies.
+"""Engines made of segments: as simulated steps on accelerators, and compiled to run on this machine without copies.
 
-Every tensor that one segment passes to another exists several times, in slots. While a segment writes slot 1 for frame
-n + 1, the next one reads slot 0 of frame n. The channel between them blocks the writer before it reaches a slot that is
-still in use.
+Every tensor that one segment passes to another has several slots. While a segment writes slot 1 for frame n + 1, the
+next segment reads slot 0 of frame n. The channel between them blocks the writer before it reaches a slot in use.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from edgert.placement.cutting import Part, cut
 if TYPE_CHECKING:
     from edgert.placement.problem import Assignment, Network
 
-# An engine as steps, one after the other, as its execution context runs them for a frame.
+# An engine as steps, in the order in which its execution context runs them for a frame.
 
 _AMOUNTS = ("time_ms", "traffic_bytes", "energy_mj")  # fields of a step that add up
-_NO_TIME_MS = 1e-9  # a time less all its shares may not be exactly 0
+_NO_TIME_MS = 1e-9  # rounding may leave a little of a time that should be 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,12 @@ class Step:
     """Work that occupies an accelerator, or only takes time.
 
     Attributes:
-        accelerator: that runs it and nothing else meanwhile; None: it only takes time.
-        time_ms: alone on the board.
-        traffic_bytes: to and from DRAM.
-        slowdown: of a core, how many times longer it takes while all other cores are busy.
-        threads: cores that it runs on at once, each doing its part.
-        energy_mj: drawn for it beyond what the board draws when idle, alone and at full clocks.
+        accelerator: accelerator that runs only this step meanwhile; None for a step that only takes time.
+        time_ms: duration alone on the board.
+        traffic_bytes: bytes to and from DRAM.
+        slowdown: factor by which a step on a CPU core takes longer while all other cores are busy.
+        threads: number of cores that share the step.
+        energy_mj: energy alone at full clocks, beyond the idle board's.
     """
 
     accelerator: str | None
@@ -50,19 +49,19 @@ class Step:
     energy_mj: float = 0.0
 
     def times(self, factor: float) -> Step:
-        """Return a step that is so many times as long, as if run one after the other."""
+        """Return one step for this many runs of the step, one after the other."""
         return replace(self, **{name: getattr(self, name) * factor for name in _AMOUNTS})
 
 
 def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
-    """Return the segments in order, each behind the transitions of its inputs; outputs return home at the end.
+    """Return the segments as steps, each after the transitions of its inputs; outputs return home at the end.
 
     A tensor makes one transition to an accelerator, before the first segment there that reads it. The source
-    accelerator is busy right after its segment. The accelerators that reformat and receive the tensor are busy right
-    before theirs; the rest only takes time. The times add up to the latency of a run. The traffic and the energy of a
-    transition count for the accelerator that moves the tensor.
+    accelerator is busy right after its own segment. The accelerators that reformat and receive the tensor are busy
+    right before the reading segment; the rest of the transition only takes time. The times add up to the latency of a
+    run. Traffic and energy of a transition count for the accelerator that moves the tensor.
     """
-    from edgert.placement.run_load import segments, transitions_of  # for plans; a pipeline starts without it
+    from edgert.placement.run_load import segments, transitions_of  # needed for plans, not to start a pipeline
 
     cuts = segments(network, assignment)
     place = {unit: index for index, segment in enumerate(cuts) for unit in segment.units}
@@ -84,17 +83,17 @@ def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
         traffic_bytes = sum(cost.traffic_bytes for cost in costs)
         energy_mj = sum(cost.energy_mj for cost in costs)
         run = Step(segment.accelerator, sum(cost.time_ms for cost in costs), traffic_bytes, energy_mj=energy_mj)
-        found += [*_in_turn(before[index], segment.accelerator), run, *after[index]]
-    return _joined([*found, *_in_turn(before[-1], network.home)])
+        found += [*_grouped_by_accelerator(before[index], segment.accelerator), run, *after[index]]
+    return _merge_neighbors([*found, *_grouped_by_accelerator(before[-1], network.home)])
 
 
-def _in_turn(found: list[Step], last: str) -> list[Step]:
-    """Return the steps grouped by accelerator, so that each is used once, with ``last`` at the end."""
+def _grouped_by_accelerator(found: list[Step], last: str) -> list[Step]:
+    """Return the steps grouped by accelerator, so that each is occupied once, with ``last`` at the end."""
     return sorted(found, key=lambda step: (step.accelerator == last, step.accelerator is None, step.accelerator or ""))
 
 
-def _joined(found: list[Step]) -> tuple[Step, ...]:
-    """Return the steps with neighbors on one accelerator joined, and without steps of no time."""
+def _merge_neighbors(found: list[Step]) -> tuple[Step, ...]:
+    """Return the steps with neighbors on one accelerator merged, and without steps that take no time."""
     joined: list[Step] = []
     for step in found:
         if step.time_ms <= _NO_TIME_MS:
@@ -114,12 +113,12 @@ class SegmentedEngine:
     """The engines of all segments of one model, each for one thread.
 
     ``inputs``, ``outputs``, ``outputs_known`` and ``batched`` are those of :class:`~edgert.backend.Engine`, for the
-    whole model.
+    complete model.
 
     Attributes:
-        segments: in the order in which they run.
-        info: plain facts for the summary.
-        tensors: everything that goes in, out, or from segment to segment.
+        segments: segments in the order in which they run.
+        info: properties for the summary.
+        tensors: tensors by name: inputs, outputs, and those passed between segments.
     """
 
     def __init__(self, parts: Sequence[Part], engines: Sequence[_Engine], graph: Graph, path: Path) -> None:
@@ -129,7 +128,7 @@ class SegmentedEngine:
         if missing:
             raise PlacementError(
                 f"no segment computes output {missing[0]!r}",
-                why="it is an input or a stored tensor of the model",
+                why="this output is an input or a stored tensor of the model",
                 where=str(path),
                 fix="placement: auto, or one accelerator for the whole model",
             )
@@ -148,10 +147,10 @@ class SegmentedEngine:
         }
 
     def chain(self, waiting: int) -> Chain:
-        """Return a chain with tensors of its own for its slots of frames.
+        """Return a chain with its own tensors.
 
         Args:
-            waiting: frames that may wait between two segments.
+            waiting: maximum number of frames that wait between two segments.
         """
         return Chain(self, self._engines, 1 + (waiting + 1) * (len(self.segments) - 1))
 
@@ -168,11 +167,11 @@ class SegmentedEngine:
 
 
 class Chain:
-    """Tensors in slots, and every segment bound to them; each segment for one thread at a time.
+    """Tensors in slots, and every segment bound to them; each segment may run in one thread at a time.
 
     Attributes:
-        slots: sets of tensors; frame n uses set n modulo this.
-        segments: how many run one after another.
+        slots: number of sets of tensors; frame n uses set n modulo this number.
+        segments: number of segments.
     """
 
     def __init__(self, engine: SegmentedEngine, engines: Sequence[_Engine], slots: int) -> None:
@@ -200,7 +199,7 @@ class Chain:
         return self._sets[slot]
 
     def run(self, segment: int, slot: int) -> None:
-        """Run one segment on one slot; blocks until done; raises BuildError naming the segment."""
+        """Run one segment on one slot and wait for it; raise BuildError that names the segment."""
         try:
             self._runs[segment][slot]()
         except EdgertError as error:
@@ -208,17 +207,17 @@ class Chain:
             raise
 
     def outputs(self, slot: int) -> Sequence[Array]:
-        """Return the model's outputs in its order, once its last segment has run; valid until the slot's next use."""
+        """Return the model's outputs, in its order, after its last segment has run; valid until the slot's next use."""
         return self._outputs[slot]
 
 
 def compile_segments(model: Model, graph: Graph, parts: Sequence[Part], store: Store | None) -> SegmentedEngine:
-    """Compile every segment with ONNX Runtime, for one thread.
+    """Compile every segment with ONNX Runtime, for one thread each.
 
     Args:
-        model: static and clean.
-        graph: ``model``, read.
-        parts: the segments.
+        model: cleaned model with static shapes.
+        graph: graph of ``model``.
+        parts: parts of the model, one for each segment.
         store: cache of compiled engines; None for none.
 
     Raises:

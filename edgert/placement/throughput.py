@@ -1,12 +1,12 @@
-"""Highest frame rates of several networks on a board, when frames of one network may run on different engines.
+"""Highest frame rates of several networks on a board, where each network may have several engines.
 
-A column is one placement of one network. A linear program mixes columns; its prices show which placement of each
-network would help most, and a minimum cut finds that. When none helps, no mix is better: Gilmore and Gomory, "A linear
-programming approach to the cutting-stock problem", Operations Research 1961, https://doi.org/10.1287/opre.9.6.849.
-Any prices give an upper bound, so the gap is known at any time.
+A column is one placement of one network. A linear program mixes columns, and a minimum cut finds the column of each
+network that would help most at the program's prices. When no column helps, the mix is the best: Gilmore and Gomory, "A
+linear programming approach to the cutting-stock problem", Operations Research 1961,
+https://doi.org/10.1287/opre.9.6.849. All prices give an upper bound, so the gap is known at any time.
 
-Accelerators that are interchangeable (two DLA cores) are one class with as much time as they have together.
-With equal prices no network gains by using two of a class: moving its units to one of them removes transitions.
+Interchangeable accelerators, such as two DLA cores, form one class with the sum of their time. At equal prices no
+network gains by using two of a class: moving its units to one of them removes transitions.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import numpy.typing as npt
 
 from edgert.errors import PlacementError
 from edgert.placement.constraints import Limits
-from edgert.placement.exact import exact
-from edgert.placement.integer import optional
+from edgert.placement.exact import exact_placement
+from edgert.placement.integer import import_scipy
 from edgert.placement.min_cut import Cutter
 from edgert.placement.problem import GPU, Assignment, Network
-from edgert.placement.run_load import Price, Use, accelerators, preferring, stranded, use
+from edgert.placement.run_load import Price, Use, accelerators, preferred_assignment, run_use, stranded_error
 
 F64 = npt.NDArray[np.float64]
 
 _ROUNDS = 60
-_TIME_LIMIT_S = 4.0  # no integer program, which closes the gap where cuts cannot, starts after this time
-_EXACT_S = 5.0  # for one network and price, where more than two classes make a cut inexact
+_TIME_LIMIT_S = 4.0  # no integer program starts after this time; they close the gap where cuts cannot
+_EXACT_S = 5.0  # time limit of one integer program, needed where more than two classes make a cut inexact
 _RATIOS = (0.35, 0.6, 1.0)  # first prices of the second accelerator, relative to the first's
-_HELPS = 1e-7
+_MIN_GAIN = 1e-7  # smallest relative saving for which a column is added
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Column:
     """A placement of one network.
 
     Attributes:
-        network: its index.
-        assignment: with the first of each class standing for all.
-        use: of one run.
-        cost: at the price for which it is the cheapest that was found.
-        bound: no column of its kind costs less at that price.
+        network: index of the network.
+        assignment: accelerator of every unit; the first of each class represents all.
+        use: load of one run.
+        cost: cost at the price for which the column was found.
+        bound: lower bound on the cost of such columns at that price.
     """
 
     network: int
@@ -58,11 +58,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources used by runs, per second: accelerator classes, then memory traffic where it is limited.
+    """Resources available per second: time of each accelerator class, and memory traffic where it is limited.
 
     Attributes:
-        classes: interchangeable accelerators.
-        amounts: milliseconds of each class, bytes.
+        classes: classes of interchangeable accelerators.
+        amounts: milliseconds of each class, then bytes.
     """
 
     classes: tuple[tuple[str, ...], ...]
@@ -71,7 +71,7 @@ class Resources:
     @classmethod
     def of(cls, networks: Sequence[Network], limits: Limits) -> Resources:
         """Return the resources of the accelerators that the networks' units can use."""
-        classes = classed(networks, accelerators(networks))
+        classes = interchangeable_classes(networks, accelerators(networks))
         traffic = [] if limits.traffic_bytes_s is None else [limits.traffic_bytes_s]
         return cls(classes, (*(1000.0 * len(members) for members in classes), *traffic))
 
@@ -81,20 +81,20 @@ class Resources:
         return np.array([*used, run.traffic_bytes][: len(self.amounts)]) / self.amounts
 
     def price(self, worth: Sequence[float]) -> Price:
-        """Return the price of runs when the whole of each resource costs this much."""
+        """Return the price of a run if each complete resource costs ``worth``."""
         each = [value / amount for value, amount in zip(worth, self.amounts, strict=True)]
         busy = {name: value for members, value in zip(self.classes, each, strict=False) for name in members}
         return Price(traffic=sum(each[len(self.classes) :]), busy=busy)
 
 
-def classed(networks: Sequence[Network], among: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return accelerators by class, in order.
+def interchangeable_classes(networks: Sequence[Network], among: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the accelerators in classes, in order.
 
-    Two are of one class if every network looks the same with their names swapped.
+    Two accelerators are in one class if swapping their names changes no network.
     """
     classes: list[list[str]] = []
     for name in among:
-        same = next((members for members in classes if _alike(networks, members[0], name, among)), None)
+        same = next((members for members in classes if _are_interchangeable(networks, members[0], name, among)), None)
         if same:
             same.append(name)
         else:
@@ -102,7 +102,7 @@ def classed(networks: Sequence[Network], among: Sequence[str]) -> tuple[tuple[st
     return tuple(map(tuple, classes))
 
 
-def _alike(networks: Sequence[Network], one: str, other: str, among: Sequence[str]) -> bool:
+def _are_interchangeable(networks: Sequence[Network], one: str, other: str, among: Sequence[str]) -> bool:
     if GPU in (one, other) or any(network.home in (one, other) for network in networks):
         return False
     swap = {one: other, other: one}
@@ -118,7 +118,7 @@ def _alike(networks: Sequence[Network], one: str, other: str, among: Sequence[st
 
 
 class Search:
-    """Search for the cheapest column of every network at a price, and a bound on it."""
+    """Search for the cheapest column of every network at a price, with a lower bound."""
 
     def __init__(self, networks: Sequence[Network], resources: Resources) -> None:
         self._networks = networks
@@ -126,49 +126,49 @@ class Search:
         pairs = list(combinations(self._names, 2)) or [(self._names[0], self._names[0])]
         self._cutters: list[tuple[list[int], Cutter]] = []
         for pair in pairs:
-            able = [index for index, network in enumerate(networks) if preferring(network, pair)]
+            able = [index for index, network in enumerate(networks) if preferred_assignment(network, pair)]
             if able:
                 self._cutters.append((able, Cutter([networks[index] for index in able], *pair)))
         self.is_exact = len(pairs) == 1
 
-    def plain(self) -> Iterator[Column]:
-        """Yield every network on every class wherever that can run it, otherwise on its home.
+    def plain_columns(self) -> Iterator[Column]:
+        """Yield each network on each class where that can run its units, otherwise on its home.
 
         Raises:
-            PlacementError: a network has units that can run nowhere.
+            PlacementError: a unit can run nowhere.
         """
         for index, network in enumerate(self._networks):
-            placed = [preferring(network, (name, network.home, *self._names)) for name in self._names]
+            placed = [preferred_assignment(network, (name, network.home, *self._names)) for name in self._names]
             if None in placed:
-                raise stranded(network, self._names)
-            yield from (Column(index, one, use(network, one)) for one in dict.fromkeys(placed) if one)
+                raise stranded_error(network, self._names)
+            yield from (Column(index, one, run_use(network, one)) for one in dict.fromkeys(placed) if one)
 
-    def cuts(self, price: Price, *, entry: F64 | float = 0.0) -> Iterator[Column]:
-        """Yield the best of every network on every two classes.
+    def cut_columns(self, price: Price, *, entry: F64 | float = 0.0) -> Iterator[Column]:
+        """Yield the cheapest column of each network on each pair of classes.
 
-        ``entry`` is paid for every tensor that goes to the second.
+        ``entry`` is the additional cost of every tensor that moves to the second class.
         """
         entries = np.broadcast_to(entry, len(self._networks))
         for able, cutter in self._cutters:
             for index, found in zip(able, cutter.solve(price, entry=entries[able]), strict=True):
                 yield Column(index, found.assignment, found.use, found.cost, found.bound)
 
-    def exactly(self, price: Price) -> Iterator[Column]:
-        """Yield the best of every network on any number of accelerators, by integer programs."""
+    def exact_columns(self, price: Price) -> Iterator[Column]:
+        """Yield the cheapest column of each network on any number of classes, by integer programs."""
         for index, network in enumerate(self._networks):
-            found = exact(network, self._names, price, time_limit_s=_EXACT_S)
+            found = exact_placement(network, self._names, price, time_limit_s=_EXACT_S)
             yield Column(index, found.assignment, found.use, found.cost, found.bound)
 
 
 @dataclass(frozen=True, slots=True)
-class Blend:
+class Mix:
     """Mixture of placements, and how often each runs.
 
     Attributes:
-        multiplier: of the requested rates, that is reached.
-        bound: no placements reach more.
-        columns: all that were considered.
-        runs_hz: of each column.
+        multiplier: multiple of the requested rates that is reached.
+        bound: upper bound on the multiplier.
+        columns: all columns that were considered.
+        runs_hz: runs per second of each column.
     """
 
     multiplier: float
@@ -178,17 +178,17 @@ class Blend:
 
     @property
     def gap(self) -> float:
-        """Upper bound on how far the best may be above, as a share of it."""
+        """Upper bound on the distance to the best multiplier, as a share of it."""
         return max(0.0, self.bound - self.multiplier) / max(self.bound, 1e-300)
 
 
-def blend(networks: Sequence[Network], resources: Resources, gap: float = 5e-4) -> Blend:
-    """Return the mix for the largest common multiple of the requested rates, proven to be within ``gap`` of the best.
+def best_mix(networks: Sequence[Network], resources: Resources, gap: float = 5e-4) -> Mix:
+    """Return the mix with the largest common multiple of the requested rates, to within ``gap`` unless time runs out.
 
-    It respects accelerators' time and traffic; :mod:`edgert.placement.engine_selection` limits loadables.
+    It keeps limits of time and traffic; :mod:`edgert.placement.engine_selection` limits loadables.
 
     Raises:
-        PlacementError: a network can run nowhere.
+        PlacementError: a unit of a network can run nowhere.
     """
     return _Mixer(networks, resources).run(gap)
 
@@ -202,35 +202,35 @@ class _Mixer:
         self._known: set[tuple[int, Assignment]] = set()
         self._bound, self._unit = np.inf, 1.0
 
-    def run(self, gap: float) -> Blend:
-        """Alternate between prices and columns until no column helps."""
+    def run(self, gap: float) -> Mix:
+        """Compute prices and add columns in turn until no column helps, and return the mix."""
         end = time.monotonic() + _TIME_LIMIT_S
-        self._take(self._search.plain())
-        for ratio in _RATIOS:  # cuts at a few prices
+        self._add_columns(self._search.plain_columns())
+        for ratio in _RATIOS:
             some = [ratio ** min(index, 1) for index in range(len(self._resources.classes))]
             rest = len(self._resources.amounts) - len(some)
-            self._take(self._search.cuts(self._resources.price([*some, *[0.0] * rest])))
+            self._add_columns(self._search.cut_columns(self._resources.price([*some, *[0.0] * rest])))
         first = {column.network: used for column, used in zip(self._columns[::-1], self._used[::-1], strict=True)}
         together = np.sum([used * self._rates_hz[network] for network, used in first.items()], axis=0)
         self._unit = 1.0 / max(float(np.max(together)), 1e-300)
         for _ in range(_ROUNDS):
-            multiplier, runs, worth, prices = self._master()
+            multiplier, runs, worth, prices = self._solve_master_program()
             if self._is_done(multiplier, gap):
                 break
             price, is_exact = self._resources.price(prices), self._search.is_exact
-            fresh = self._priced(self._search.cuts(price), prices, worth, is_exact)
+            fresh = self._add_cheaper_columns(self._search.cut_columns(price), prices, worth, is_exact)
             if not fresh and not is_exact and not self._is_done(multiplier, gap) and time.monotonic() < end:
-                fresh = self._priced(self._search.exactly(price), prices, worth, True)
+                fresh = self._add_cheaper_columns(self._search.exact_columns(price), prices, worth, True)
             if not fresh:
                 break
-        multiplier, runs, _, _ = self._master()
-        return Blend(multiplier, max(self._bound, multiplier), tuple(self._columns), tuple(runs.tolist()))
+        multiplier, runs, _, _ = self._solve_master_program()
+        return Mix(multiplier, max(self._bound, multiplier), tuple(self._columns), tuple(runs.tolist()))
 
     def _is_done(self, multiplier: float, gap: float) -> bool:
         return bool(np.isfinite(self._bound)) and self._bound - multiplier <= gap * self._bound
 
-    def _take(self, columns: Iterable[Column]) -> int:
-        """Add the columns that are new; return how many."""
+    def _add_columns(self, columns: Iterable[Column]) -> int:
+        """Add the columns that are new; return their number."""
         before = len(self._columns)
         for column in columns:
             if (column.network, column.assignment) not in self._known:
@@ -239,16 +239,16 @@ class _Mixer:
                 self._used.append(self._resources.used(column.use))
         return len(self._columns) - before
 
-    def _priced(self, found: Iterable[Column], prices: Sequence[float], worth: F64, is_bound: bool) -> int:
-        """Add the columns that are cheaper than what their networks pay now, and update the bound; return how many."""
+    def _add_cheaper_columns(self, found: Iterable[Column], prices: Sequence[float], worth: F64, is_bound: bool) -> int:
+        """Add columns that are cheaper than their networks' present runs, and update the bound; return their number."""
         found = list(found)
         if is_bound:
             least = sum(self._rates_hz[one.network] * one.bound for one in found)
             self._bound = min(self._bound, sum(prices) / max(least, 1e-300))
-        return self._take(one for one in found if one.cost < worth[one.network] * (1 - _HELPS))
+        return self._add_columns(one for one in found if one.cost < worth[one.network] * (1 - _MIN_GAIN))
 
-    def _master(self) -> tuple[float, F64, F64, list[float]]:
-        """Return multiplier, runs per second, the cost of a run of each network, and prices of the resources."""
+    def _solve_master_program(self) -> tuple[float, F64, F64, list[float]]:
+        """Return the multiplier, runs per second, the cost of a run of each network, and prices of the resources."""
         count = len(self._columns)
         network = np.array([column.network for column in self._columns])
         meets = np.zeros((len(self._rates_hz), count + 1))
@@ -257,7 +257,7 @@ class _Mixer:
         within = np.column_stack([*self._used, np.zeros(len(self._resources.amounts))])
         gain = np.zeros(count + 1)
         gain[count] = -1.0
-        found = optional("optimize").linprog(
+        found = import_scipy("optimize").linprog(
             gain, within, np.ones(len(within)), meets, np.zeros(len(meets)), bounds=(0, None), method="highs"
         )
         if found.x is None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from edgert.board.record import Board
 from edgert.errors import ConfigError, nearest
 from edgert.placement.cost.coefficients import coefficients
-from edgert.placement.cost.formulas import LAUNCHES, Launch, ran, recorded_share
+from edgert.placement.cost.formulas import LAUNCHES, Launch, executed_precision, recorded_share
 from edgert.placement.cost.work import units
 from edgert.placement.plan_record import BoardPlan
 from edgert.placement.problem import GPU
@@ -49,7 +49,7 @@ def about_bars(made: Sequence[BoardPlan], boards: Sequence[Board], planned: Sequ
         for row in plan.rows:
             for model, subject in zip(row.models, planned, strict=True):
                 for name in {one.rstrip("01") for engine in model.engines for one in engine.accelerators}:
-                    precision = ran(board, subject.precision) if name == GPU else subject.precision
+                    precision = executed_precision(board, subject.precision) if name == GPU else subject.precision
                     known = accuracy.get(name, {}).get(precision)
                     if known is not None and not known.is_known and not model.measured:
                         who = f" by {counted(known.publishers, 'publisher')}" if known.rows else ""

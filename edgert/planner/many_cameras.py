@@ -276,11 +276,12 @@ def _solved(carried: Sequence[int], costs: Sequence[float], need: int, most: int
     """Return the cheapest counts that carry what is needed; with ``number``, exactly so many boards."""
     program = Program()
     kinds = [
-        program.variable(cost, whole=True, most=most if one else 0) for one, cost in zip(carried, costs, strict=True)
+        program.add_variable(cost, whole=True, most=most if one else 0)
+        for one, cost in zip(carried, costs, strict=True)
     ]
-    program.at_most({kind: -one for kind, one in zip(kinds, carried, strict=True) if one}, -need)
+    program.add_upper_bound({kind: -one for kind, one in zip(kinds, carried, strict=True) if one}, -need)
     if number:
-        program.equal(dict.fromkeys(kinds, 1.0), number)
+        program.add_equality(dict.fromkeys(kinds, 1.0), number)
     values = program.solve(time_limit_s=_SOLVE_S).values
     assert values is not None  # enough boards of one kind always carry all
     return tuple(round(float(one)) for one in values)

@@ -18,7 +18,7 @@ from edgert.graph.bounded_shapes import bound_shapes
 from edgert.graph.count import multiply_adds
 from edgert.graph.dla_rewrites import fit, prepare_for_dla, remaining_rewrites
 from edgert.graph.inspection import refuse_integers
-from edgert.placement.cutting import no_node
+from edgert.placement.cutting import unmatched_glob_error
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.problem import Network, Unit, names_accelerator
 from edgert.report.numbers import share
@@ -162,7 +162,7 @@ def bound_to(
     names = [node for unit in network.units for node in unit.nodes]
     for glob in rules:
         if glob not in names and not fnmatch.filter(names, glob):
-            raise no_node(glob, names).at(f"{where}.placement")
+            raise unmatched_glob_error(glob, names).at(f"{where}.placement")
     if first_is_default and "*" not in rules:
         rules = {"*": next(iter(rules.values())), **rules}
     units = tuple(_bound(unit, rules, f"{where}.placement", found) for unit in network.units)

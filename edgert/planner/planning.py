@@ -22,7 +22,7 @@ from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network, per_frame
 from edgert.placement.cost.coefficients import Coefficients, coefficients
-from edgert.placement.cost.formulas import Launch, ran
+from edgert.placement.cost.formulas import Launch, executed_precision
 from edgert.placement.cost.power import about_watts, power, power_error, wall_w
 from edgert.placement.cost.work import CONV, PRODUCT, Work, units
 from edgert.placement.dla_share import Survey
@@ -445,7 +445,9 @@ class _Scene:
         found: list[float | None] = []
         for model, subject in zip(models, self._planner.subjects, strict=True):
             for name in sorted({name for engine in model.engines for name in engine.accelerators}):
-                precision = subject.precision if is_dla(name) else ran(self._planner.board, subject.precision)
+                precision = (
+                    subject.precision if is_dla(name) else executed_precision(self._planner.board, subject.precision)
+                )
                 bar = self._planner.costs.bar(name, precision)
                 known = self.measured.get(subject.demand.model)
                 if known is not None and name.rstrip("01") in known.kinds:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from edgert.placement.schedule import Then, Timeline
+from edgert.placement.schedule import Callback, Timeline
 
 T = TypeVar("T")
 _SLACK_S = 0.05
@@ -144,7 +144,7 @@ class BoardClock:
             self._idle.notify()
 
     @contextmanager
-    def takes(self, begin: Callable[[Then], object]) -> Iterator[None]:
+    def takes(self, begin: Callable[[Callback], object]) -> Iterator[None]:
         """Let the block take as long as the work that ``begin`` starts, regardless of its time here.
 
         Args:
@@ -199,7 +199,7 @@ class BoardClock:
 
     def _wake_in(self, waiter: _Waiter, seconds: float) -> None:
         self._catch_up()
-        self.timeline.at(self.timeline.now_ms + 1e3 * max(seconds, 0.0), partial(self._wake, waiter))
+        self.timeline.call_at(self.timeline.now_ms + 1e3 * max(seconds, 0.0), partial(self._wake, waiter))
 
     def _rest_of(self, waiter: _Waiter) -> None:
         """Mark its thread as waiting, or as working on what is not needed before it continues."""

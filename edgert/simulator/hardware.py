@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edgert.meters.energy import SENSOR_AVERAGE_S
-from edgert.placement.contention import MEASURED, demand_of
+from edgert.placement.contention import MEASURED, requested_share
 from edgert.placement.cost.power import Power, relative_energy
-from edgert.placement.schedule import Progress, Then, Timeline, Used
+from edgert.placement.schedule import AcceleratorUse, Callback, Progress, Timeline
 from edgert.placement.segment_engines import Step
 
 ANY_CORE = "cpu"
@@ -34,12 +34,12 @@ class Cores:
     def __init__(self, timeline: Timeline, names: Sequence[str]) -> None:
         self._timeline, self._names = timeline, tuple(names)
         self._jobs: list[_Job] = []
-        self._used = Used()
+        self._used = AcceleratorUse()
 
     def __contains__(self, name: str | None) -> bool:
         return name == ANY_CORE or name in self._names
 
-    def run(self, step: Step, then: Then) -> None:
+    def run(self, step: Step, then: Callback) -> None:
         """Begin a step at once, at the speed that other steps leave; call ``then`` at its end."""
 
         def finish() -> None:
@@ -52,7 +52,7 @@ class Cores:
         self._jobs.append(job)
         self._pace()
 
-    def used(self) -> Used:
+    def used(self) -> AcceleratorUse:
         """Return the work of all cores so far."""
         for job in self._jobs:
             self._catch_up(job)
@@ -73,11 +73,11 @@ class Cores:
             speed = share
             if job.step.slowdown != 1.0:
                 # Each of the other cores that are busy is taken to ask the memory for as much as this step.
-                demand = demand_of(job.step.slowdown, len(self._names))
+                demand = requested_share(job.step.slowdown, len(self._names))
                 speed /= MEASURED.slowdown(demand, max(0, busy - len(set(cores))) * demand)
             if speed != job.progress.speed:
                 self._catch_up(job)
-                job.progress.go_on(speed)
+                job.progress.resume(speed)
 
     def _placed(self) -> tuple[list[list[int]], list[int]]:
         """Return the cores of every job, and the jobs per core: pinned jobs first, others on the least loaded."""
@@ -155,7 +155,7 @@ class ThermalModel:
         """Degrees to throttling."""
         return self.cooling.throttle_c - self.temperature_c
 
-    def tick(self, used: Mapping[str, Used], seconds: float = TICK_MS / 1e3) -> None:
+    def tick(self, used: Mapping[str, AcceleratorUse], seconds: float = TICK_MS / 1e3) -> None:
         """Advance time.
 
         Args:

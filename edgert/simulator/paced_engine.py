@@ -10,7 +10,7 @@ from typing import Any, cast
 from edgert.backend import Engine, Session
 from edgert.backend.base import Array
 from edgert.config import InferStage, StageConfig
-from edgert.placement.schedule import Used
+from edgert.placement.schedule import AcceleratorUse
 from edgert.placement.segment_engines import Step
 from edgert.runtime import AsyncStage, Frame, Result, Source, Stage, Task
 from edgert.runtime.stage import ServedSource, SourceStats
@@ -41,11 +41,13 @@ class Pacer:
         """Let the block take as long as these steps on the board, one after the other."""
         return self.clock.takes(partial(self._machine.perform, steps))
 
-    def used(self) -> Mapping[str, Used]:
+    def used(self) -> Mapping[str, AcceleratorUse]:
         """Return accelerator → its work so far."""
         with self.clock.lock:
             used = self._machine.used().items()
-            return {name: Used(one.busy_ms, one.worked_ms, one.traffic_bytes, one.energy_mj) for name, one in used}
+            return {
+                name: AcceleratorUse(one.busy_ms, one.worked_ms, one.traffic_bytes, one.energy_mj) for name, one in used
+            }
 
     def _tick(self) -> None:
         self._machine.tick(self._machine.used())
@@ -53,7 +55,7 @@ class Pacer:
 
     def _next_tick(self) -> None:
         time = self.clock.timeline
-        time.at(time.now_ms + TICK_MS, self._tick)
+        time.call_at(time.now_ms + TICK_MS, self._tick)
 
 
 class PacedStage:

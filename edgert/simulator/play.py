@@ -9,7 +9,7 @@ from edgert.budget.loop import PERIOD_S, Loop
 from edgert.budget.rules import Action, Observation, Rules, Stop, Switch
 from edgert.placement.contention import Contention
 from edgert.placement.cost.power import Power
-from edgert.placement.schedule import Accelerators, Then, Timeline, Used
+from edgert.placement.schedule import Accelerators, AcceleratorUse, Callback, Timeline
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import Design
 from edgert.simulator.hardware import ANY_CORE, TICK_MS, Cooling, Cores, ThermalModel
@@ -58,10 +58,10 @@ class Machine:
         self._accelerators = Accelerators(timeline, platform.contention)
         self.thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
 
-    def perform(self, steps: Sequence[Step], then: Then) -> None:
+    def perform(self, steps: Sequence[Step], then: Callback) -> None:
         """Carry out steps one after the other; never at once, so that time always advances."""
         if not steps:
-            self._time.at(self._time.now_ms + LEAST_MS, then)
+            self._time.call_at(self._time.now_ms + LEAST_MS, then)
             return
         first, *rest = steps
         follow = partial(self.perform, rest, then) if rest else then
@@ -70,13 +70,13 @@ class Machine:
         else:
             self._accelerators.run(first, follow)
 
-    def used(self) -> dict[str, Used]:
+    def used(self) -> dict[str, AcceleratorUse]:
         """Return accelerator → its work so far; of all cores together."""
         used = self._accelerators.used()
         cores = self._cores.used()
         return {**used, ANY_CORE: cores} if cores.busy_ms else used
 
-    def tick(self, used: Mapping[str, Used]) -> None:
+    def tick(self, used: Mapping[str, AcceleratorUse]) -> None:
         """Advance heat by :data:`TICK_MS` with the new work in ``used``."""
         if self.thermal is not None:
             self.thermal.tick(used)
@@ -138,12 +138,12 @@ class _Simulation:
 
     def run(self) -> Simulated:
         for thread in self._threads:
-            self._time.at(0.0, thread.free)
+            self._time.call_at(0.0, thread.free)
         for camera in self._cameras:
-            self._time.at(0.0, camera.start)
-        self._time.at(TICK_MS, self._tick)
+            self._time.call_at(0.0, camera.start)
+        self._time.call_at(TICK_MS, self._tick)
         if self._loop is not None:
-            self._time.at(1e3 * PERIOD_S, self._look)
+            self._time.call_at(1e3 * PERIOD_S, self._look)
         while self._time.now_ms < self._end_ms and not self._is_stopped:
             is_working = any(thread.is_working for thread in self._threads)
             if not is_working and all(camera.has_ended for camera in self._cameras):
@@ -168,7 +168,7 @@ class _Simulation:
         self._meter.tick(self._time.now_ms, used, self._loop.setting.name if self._loop else "")
         if self._recorder is not None and (moment := self._meter.last) is not None:
             self._recorder.look(1e3 * moment.at_s, moment.p99_ms)
-        self._time.at(self._time.now_ms + TICK_MS, self._tick)
+        self._time.call_at(self._time.now_ms + TICK_MS, self._tick)
 
     def _look(self) -> None:
         assert self._loop is not None
@@ -183,7 +183,7 @@ class _Simulation:
                 lost=lost,
             )
         )
-        self._time.at(self._time.now_ms + 1e3 * PERIOD_S, self._look)
+        self._time.call_at(self._time.now_ms + 1e3 * PERIOD_S, self._look)
 
     def _carry_out(self, action: Action) -> None:
         assert self._governing is not None

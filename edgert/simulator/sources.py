@@ -174,7 +174,7 @@ class Camera(Sender):
     def _await(self) -> None:
         """Schedule a camera's next frame at its time, independent of the last."""
         if not self.has_ended:
-            self._timeline.at(max(self._timeline.now_ms, self._due()), self._arrived)
+            self._timeline.call_at(max(self._timeline.now_ms, self._due()), self._arrived)
 
     def _arrived(self) -> None:
         if self._is_busy:
@@ -196,7 +196,7 @@ class Camera(Sender):
     def _hold(self) -> None:
         now_ms = self._timeline.now_ms
         due_ms = max(self._due(), now_ms) if self._is_paced else now_ms
-        self._timeline.at(due_ms, lambda: self._give(due_ms))
+        self._timeline.call_at(due_ms, lambda: self._give(due_ms))
 
     def _give(self, born_ms: float) -> None:
         if not self.source.is_live:
@@ -213,9 +213,9 @@ class Camera(Sender):
         """Hold a frame that must not be lost until its turn; check from time to time where it has none."""
         pause_ms = self.limiter.pause(passed_ms)
         if pause_ms == math.inf:
-            self._timeline.at(self._timeline.now_ms + _CLOSED_MS, lambda: self._pass_later(born_ms, passed_ms))
+            self._timeline.call_at(self._timeline.now_ms + _CLOSED_MS, lambda: self._pass_later(born_ms, passed_ms))
         elif pause_ms > 0:
-            self._timeline.at(self._timeline.now_ms + pause_ms, lambda: self._pass(born_ms))
+            self._timeline.call_at(self._timeline.now_ms + pause_ms, lambda: self._pass(born_ms))
         else:
             self._pass(born_ms)
 

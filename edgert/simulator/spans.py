@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from edgert.placement.schedule import Then, Timeline
+from edgert.placement.schedule import Callback, Timeline
 from edgert.placement.segment_engines import Step
 from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.threads import Channel, Perform
@@ -132,7 +132,7 @@ class Recorder:
         """Return the kept second; everything, where none was over."""
         return self._best or self._second(now_ms, None)
 
-    def _perform(self, stage: str, steps: Sequence[Step], then: Then) -> None:
+    def _perform(self, stage: str, steps: Sequence[Step], then: Callback) -> None:
         if not steps:
             self._carry_out((), then)
             return
@@ -145,7 +145,7 @@ class Recorder:
         self._running[number] = stage, first, self._time.now_ms
         self._carry_out((first,), partial(self._ended, number, follow))
 
-    def _ended(self, number: int, then: Then) -> None:
+    def _ended(self, number: int, then: Callback) -> None:
         stage, step, handed_in_ms = self._running.pop(number)
         end_ms, where = self._time.now_ms, step.accelerator or ""
         if len(self._spans) < self._most:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgert.budget.loop import GovernorReport
-from edgert.placement.schedule import Used
+from edgert.placement.schedule import AcceleratorUse
 from edgert.runtime.metrics import Percentiles
 from edgert.runtime.throttle import QueuePressure
 from edgert.simulator.hardware import ThermalModel
@@ -148,7 +148,7 @@ class Meter:
         """Return the fill of the fullest queue of live frames, 0 to 1, and their losses since the last call."""
         return self._pressure.look()
 
-    def tick(self, now_ms: float, used: Mapping[str, Used], setting: str) -> None:
+    def tick(self, now_ms: float, used: Mapping[str, AcceleratorUse], setting: str) -> None:
         """Time went by."""
         if self._thermal is not None:
             self._hottest_c = max(self._hottest_c, self._thermal.temperature_c)
@@ -158,7 +158,7 @@ class Meter:
         if now_ms - started_ms >= self._moment_ms - _NEAR_MS:
             self._moments.append(self._moment(now_ms, now_ms - started_ms, used, setting))
 
-    def result(self, now_ms: float, used: Mapping[str, Used], governed: GovernorReport | None) -> Simulated:
+    def result(self, now_ms: float, used: Mapping[str, AcceleratorUse], governed: GovernorReport | None) -> Simulated:
         """Return all statistics."""
         frames_in = sum(camera.passed for camera in self._cameras)
         frames_out = max((thread.taken for thread in self._ends), default=frames_in)
@@ -189,7 +189,7 @@ class Meter:
             governed=governed,
         )
 
-    def _moment(self, now_ms: float, passed_ms: float, used: Mapping[str, Used], setting: str) -> Moment:
+    def _moment(self, now_ms: float, passed_ms: float, used: Mapping[str, AcceleratorUse], setting: str) -> Moment:
         latencies = self._latencies_ms[self._seen :]
         out, dropped = max((thread.taken for thread in self._ends), default=0), self._lost()
         energy_j = self._thermal.energy_j if self._thermal else 0.0

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from edgert.placement.schedule import Then, Timeline
+from edgert.placement.schedule import Callback, Timeline
 from edgert.placement.segment_engines import Step
 from edgert.policy import Batcher, BoundedQueue, Dispatcher, Join, ReorderBuffer
 from edgert.simulator.design import Edge, Node, Task
 
 LEAST_MS = 0.02
 """A thread's time for a result without cost, so that time always advances."""
-Perform = Callable[[Sequence[Step], Then], None]
+Perform = Callable[[Sequence[Step], Callback], None]
 """A function that runs steps one after the other, and then calls the next."""
 
 
@@ -36,8 +36,8 @@ class Channel(BoundedQueue[Token]):
     def __init__(self, edge: Edge, consumer: Thread, number: int) -> None:
         super().__init__(edge.capacity, edge.drop)
         self.edge, self.consumer, self.number = edge, consumer, number
-        self.blocked: Then | None = None
-        self.noted: Then | None = None
+        self.blocked: Callback | None = None
+        self.noted: Callback | None = None
         """Called whenever its length may have changed; None for no caller."""
 
     def put(self, token: Token) -> bool:
@@ -70,9 +70,9 @@ class Sender:
     def __init__(self) -> None:
         self.outlets: list[Channel] = []
         self._pending: deque[tuple[Channel, Token]] = deque()
-        self._then: Then | None = None
+        self._then: Callback | None = None
 
-    def send(self, puts: Iterable[tuple[Channel, Token]], then: Then) -> None:
+    def send(self, puts: Iterable[tuple[Channel, Token]], then: Callback) -> None:
         """Put items into channels, waiting where needed, then call ``then``."""
         self._pending.extend(puts)
         self._then = then

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgert.errors import PlacementError
 from edgert.placement.problem import Assignment, Edge, Network
-from edgert.placement.run_load import Price, priced, priced_transition, stranded
+from edgert.placement.run_load import Price, stranded_error, transition_price, unit_price
 
 F64 = npt.NDArray[np.float64]
 
@@ -32,9 +32,9 @@ def best_chain(
     """
     if not is_chain(network):
         raise PlacementError(f"{network.name} is not a chain", fix="use the exact solver for networks with branches")
-    units = [[priced(unit.costs.get(name), price, name) for name in among] for unit in network.units]
+    units = [[unit_price(unit.costs.get(name), price, name) for name in among] for unit in network.units]
     if any(np.isinf(row).all() for row in units):
-        raise stranded(network, among)
+        raise stranded_error(network, among)
     limited = [name for name in among if name in (most or {})]
     shape = tuple((most or {})[name] + 1 for name in limited)
     costs = np.full((len(among), *shape), np.inf)
@@ -84,7 +84,7 @@ def _handed(edge: Edge, assignment: Assignment, home: str, price: Price) -> floa
     wanted = {assignment[consumer] for consumer in edge.consumers} | ({home} if edge.is_output else set())
     others = wanted - {source}
     moves = ((other, edge.transitions.get((source, other))) for other in others)
-    return sum(priced_transition(transition, price, source, other) for other, transition in moves if transition)
+    return sum(transition_price(transition, price, source, other) for other, transition in moves if transition)
 
 
 def _arrivals(costs: F64, label: int, name: str, pairs: F64, among: Sequence[str], limited: Sequence[str]) -> F64:

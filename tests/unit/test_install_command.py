@@ -12,7 +12,7 @@ import pytest
 from edgert import installation
 from edgert.backend.ort import cuda, runtime
 from edgert.errors import DeviceError
-from edgert.placement.integer import optional
+from edgert.placement.integer import import_scipy
 from tests.helpers.command import ROOT
 
 REQUIRES = [
@@ -50,7 +50,7 @@ def test_the_solver_says_how_to_get_scipy(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("edgert.placement.integer.importlib.import_module", missing)
     with pytest.raises(Exception, match="placement needs SciPy") as caught:
-        optional("sparse")
+        import_scipy("sparse")
     assert installation.command("plan") in str(caught.value)
 
 

@@ -19,7 +19,7 @@ from edgert.placement.cost.coefficients import (
     Sisters,
     TransitionCost,
 )
-from edgert.placement.cost.formulas import PRECISIONS, ran
+from edgert.placement.cost.formulas import PRECISIONS, executed_precision
 from tools.fitting.parts import Fit, fit_dla, fit_fp16_share, fit_gpu, fit_sparse
 from tools.fitting.published import published
 from tools.fitting.solve import Trial
@@ -120,7 +120,7 @@ def _whole(trials: Sequence[Trial]) -> list[Trial]:
 def kind_of(trial: Trial) -> tuple[str, str]:
     """Accelerator and precision that a time was taken in."""
     kind = trial.row.accelerator.rstrip("01")
-    return kind, trial.row.precision if kind == "dla" else ran(trial.row.board, trial.row.precision)
+    return kind, trial.row.precision if kind == "dla" else executed_precision(trial.row.board, trial.row.precision)
 
 
 def _accuracy(own: Sequence[Trial], seen: Sequence[Trial], widest: float) -> Accuracy:

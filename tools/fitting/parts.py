@@ -11,7 +11,7 @@ from scipy.optimize import minimize, minimize_scalar
 from edgert.board.record import board
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import ContentionCost, DlaCost, GpuCost, TransitionCost
-from edgert.placement.cost.formulas import PRECISIONS, Reformat, dla_seconds, dla_speed, gpu_speed, ran
+from edgert.placement.cost.formulas import PRECISIONS, Reformat, dla_seconds, dla_speed, executed_precision, gpu_speed
 from edgert.placement.cost.work import table
 from tools.fitting.published import Design, Timing, published, timings, works
 from tools.fitting.solve import Solution, Trial, fit, leave_out
@@ -73,7 +73,7 @@ class Fit:
 def fit_gpu(soc: str, like: Fit | None) -> Fit:
     """The GPU of one chip, drawn to that of the one with the most rows; precisions without a row are as there."""
     rows = timings(soc, "gpu")
-    unseen = set(PRECISIONS) - {ran(row.board, row.precision) for row in rows}
+    unseen = set(PRECISIONS) - {executed_precision(row.board, row.precision) for row in rows}
     keys = [key for key in GPU_KEYS if unseen.isdisjoint(key.split("_"))]
     return _fit(rows, like.solution.cost if like else GPU_START, keys, like)
 

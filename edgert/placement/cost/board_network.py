@@ -15,7 +15,7 @@ from edgert.placement.cost.power import Power, power
 from edgert.placement.cost.work import Numbers, Shapes, Table, Work, table, units
 from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
 
-_Whole = TypeVar("_Whole", Cost, Transition)
+_Scaled = TypeVar("_Scaled", Cost, Transition)
 
 
 def network(
@@ -34,30 +34,30 @@ def network(
 ) -> Network:
     """Return the placement problem of one model in one power mode.
 
-    Accelerators are ``gpu`` and the mode's DLA cores, ``dla0`` and ``dla1``. The engine's own start is in the cost of
-    the first unit on the GPU, and a loadable's in the transition into the DLA.
+    Accelerators are ``gpu`` and the mode's DLA cores, ``dla0`` and ``dla1``. The start of an engine is part of the cost
+    of the first unit on the GPU, and the start of a loadable part of the transition into the DLA.
 
     Args:
-        name: of the model.
-        graph: with static shapes.
-        board: the board.
-        mode: its power mode.
-        coefficients: of the board's chip.
-        precision: of all units; a DLA has no ``"fp32"``.
+        name: name of the model.
+        graph: graph with static shapes.
+        board: board to place it on.
+        mode: power mode of the board.
+        coefficients: coefficients of the board's chip.
+        precision: precision of all units; a DLA has no ``"fp32"``.
         batch: frames per run; the graph's own first dimension may differ.
-        allowed: names of nodes that the DLA can run; None: all of them. Nodes that it can and that it cannot run are
-            never in one unit, unless the first of the unit cannot.
+        allowed: names of nodes that the DLA can run; None for all. Other nodes do not join a unit that could run on the
+            DLA without them.
         rate_hz: requested runs per second.
-        works: ``units(graph, allowed)``, from callers that pass many modes; None: computed here.
+        works: ``units(graph, allowed)``, from callers that plan many modes; None to compute it.
         launch: how kernels of the GPU are started.
 
     Raises:
-        ModelError: a shape is not static, or there are no layers.
+        ModelError: a shape is not static, or the graph has no layers.
         ConfigError: a clock of the mode is unknown.
     """
     works = units(graph, allowed) if works is None else works
     if not works:
-        raise ModelError(f"model {name!r} has no layers", why="its outputs are inputs or stored tensors")
+        raise ModelError(f"model {name!r} has no layers to place", why="its outputs are inputs or stored tensors")
     first = graph.inputs[0].shape[0] if graph.inputs and graph.inputs[0].shape else 1
     scale = batch / (first if isinstance(first, int) and first else 1)
     watts, value_bytes = power(board, mode), formulas.PRECISION_BYTES[precision]
@@ -81,24 +81,24 @@ def network(
     return Network(name, tuple(problem), edges, GPU, rate_hz, batch)
 
 
-def per_frame(made: Network) -> Network:
-    """Return a network whose runs have several frames with the cost of one frame of a full run.
+def per_frame(batched: Network) -> Network:
+    """Return a network with the costs of one frame, as part of a full batch, and a batch of 1.
 
-    The frames of a run share launches, weights and a product's last tiles. Tensors stay as large as a run needs them.
+    The frames of a run share launches, weights and a product's last tiles. Tensors keep the size of a full batch.
     """
-    part = 1 / made.batch
+    part = 1 / batched.batch
     units = tuple(
-        replace(unit, costs={name: _part(cost, part) for name, cost in unit.costs.items()}) for unit in made.units
+        replace(unit, costs={name: _scale(cost, part) for name, cost in unit.costs.items()}) for unit in batched.units
     )
     edges = tuple(
-        replace(edge, transitions={pair: _part(one, part) for pair, one in edge.transitions.items()})
-        for edge in made.edges
+        replace(edge, transitions={pair: _scale(one, part) for pair, one in edge.transitions.items()})
+        for edge in batched.edges
     )
-    return replace(made, units=units, edges=edges, batch=1)
+    return replace(batched, units=units, edges=edges, batch=1)
 
 
-def _part(whole: _Whole, part: float) -> _Whole:
-    return replace(whole, **{field.name: part * getattr(whole, field.name) for field in fields(whole)})
+def _scale(cost: _Scaled, factor: float) -> _Scaled:
+    return replace(cost, **{field.name: factor * getattr(cost, field.name) for field in fields(cost)})
 
 
 def _costs(
@@ -133,7 +133,7 @@ def _costs(
 
 
 def gpu_work(columns: Table, seconds: Numbers, speed: formulas.Speed, cost: GpuCost) -> tuple[Numbers, Numbers]:
-    """Return two parts of every unit's seconds on the GPU: while a kernel runs, and at the GPU's peak."""
+    """Return every unit's seconds while a kernel runs on the GPU, and those for its multiply-adds at the GPU's peak."""
     launch_s = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / speed.clock_hz
     macs = columns.rows * columns.groups * columns.channels * columns.columns * columns.taps
     running = (seconds - columns.launches * launch_s).clip(0.0)
@@ -146,9 +146,9 @@ def _edges(
     value_bytes: float,
     transitions: Callable[[int], Mapping[tuple[str, str], Transition]],
 ) -> tuple[Edge, ...]:
-    """Return every tensor between units, in or out.
+    """Return every tensor between units, into the network and out of it.
 
-    ``value_bytes`` is the size of one value times the batch over the graph's own.
+    ``value_bytes`` is the size of one value, multiplied by the batch and divided by the graph's own.
     """
     shapes = Shapes(graph)
     producers = {name: index for index, work in enumerate(works) for name in work.outputs}

@@ -1,7 +1,7 @@
 """Coefficients of the cost formulas: one file per chip in ``configs/costs``, written by ``tools/fit_costs``.
 
-They were fitted to published speeds alone. Each file names the rows, the errors of the formulas on networks that
-were left out, and the numbers that nobody has measured.
+They were fitted to published speeds only. Each file names its sources, the errors of the formulas on networks that were
+left out of the fit, and the numbers that are assumed.
 """
 
 from functools import cache
@@ -20,7 +20,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Part(BaseModel):
-    """Base of the records of a file: every number must be present and possible."""
+    """Base of the records of a file, which must be complete and have only finite numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -29,22 +29,22 @@ class GpuCost(Part):
     """GPU coefficients of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
-        dense_fp32: share of the peak that an endless matrix product reaches in FP32.
-        dense_fp16: the same in FP16.
-        dense_int8: the same in INT8.
+        dense_fp32: share of the peak that an infinitely large matrix product reaches in FP32.
+        dense_fp16: this share in FP16.
+        dense_int8: this share in INT8.
         half_depth: depth of the product at which half of that share is left.
         half_tile: side of a square tile of its results at which half of that share is left.
         int8_depth: ``half_depth`` in INT8.
         int8_tile: ``half_tile`` in INT8.
         attention: share of the FP16 peak that both products of an attention reach.
         plain: share of the CUDA cores' peak that depthwise convolutions reach.
-        bandwidth: share of the DRAM's bandwidth.
-        curved_passes: passes over a layer's output for an activation that is no rectifier.
-        int8_curved: the same in INT8, for values of two bytes.
-        launch_us: per kernel, whatever the clock.
-        launch_kcycles: per kernel, 1000 cycles of the GPU.
-        enqueue_us: per kernel, where the engine does not run as a CUDA graph.
-        run_us: per run of an engine.
+        bandwidth: share of the DRAM bandwidth that is reached.
+        curved_passes: passes over a layer's output for an activation other than a rectifier.
+        int8_curved: these passes in INT8, for values of two bytes.
+        launch_us: part of a kernel's launch time that does not depend on the clock.
+        launch_kcycles: part of a kernel's launch time in 1000 cycles of the GPU.
+        enqueue_us: additional time per kernel where the engine does not run as a CUDA graph.
+        run_us: time to start a run of an engine.
     """
 
     dense_fp32: Share
@@ -69,18 +69,18 @@ class DlaCost(Part):
     """DLA coefficients of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
-        dense: share of the peak that an endless matrix product reaches.
+        dense: share of the peak that an infinitely large matrix product reaches.
         half_depth: depth of the product at which half of that share is left.
         half_columns: width of the product at which half of that share is left.
-        bandwidth: share of the DRAM's bandwidth.
+        bandwidth: share of the DRAM bandwidth that is reached.
         plain_per_clock: elements per clock that pools and similar layers read.
-        layer_us: per layer with the memory at its fastest; grows as the memory's clock falls.
-        layer_kcycles: per layer, 1000 cycles of the DLA.
-        run_us: per run of a loadable.
-        sram_bytes: of each tensor, that stay in the managed SRAM.
-        curved_passes: times that elements before a sigmoid pass through memory in FP16.
-        fp16_share: of the INT8 rate, where no FP16 rate is published.
-        sparse_speedup: of products whose weights have two zeros in four, at most that of the board's peaks.
+        layer_us: time per layer at the fastest memory clock; grows as that clock falls.
+        layer_kcycles: time per layer in 1000 cycles of the DLA.
+        run_us: time to start a run of a loadable.
+        sram_bytes: bytes of each tensor that stay in the managed SRAM.
+        curved_passes: number of times that elements before a sigmoid pass through memory in FP16.
+        fp16_share: FP16 rate as a share of the INT8 rate, where no FP16 rate is published.
+        sparse_speedup: speedup of products whose weights have two zeros in four, at most that of the board's peaks.
     """
 
     dense: Share
@@ -101,8 +101,8 @@ class TransitionCost(Part):
     """Transition coefficients of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
-        to_dla_us: per tensor, beyond the reformat kernel and the loadable's own start.
-        from_dla_us: per tensor, beyond the reformat kernel.
+        to_dla_us: time per tensor beyond the reformat kernel and the loadable's own start.
+        from_dla_us: time per tensor beyond the reformat kernel.
     """
 
     to_dla_us: Amount
@@ -117,20 +117,20 @@ class ContentionCost(Part):
 
 
 ENOUGH_ROWS = 12
-"""Fewest published times that an error bar is taken from."""
+"""Minimum number of published times for an error bar."""
 
 
 class Accuracy(Part):
-    """Error of times that the fit had not seen, in one precision on one kind of accelerator.
+    """Error of predicted times on data left out of the fit, in one precision on one kind of accelerator.
 
     Attributes:
-        rows: published measurements; 0: the bar is that of other chips.
-        models: different networks.
-        publishers: who measured them.
-        median: relative error for networks that the fit had not seen.
-        p90: the same, exceeded by one in ten.
-        bar: nine of ten times differ from the prediction by at most this share, whichever is longer, where the fit has
-            seen nothing of their publisher; None: not computed.
+        rows: number of published measurements; 0 if the bar is that of other chips.
+        models: number of different networks.
+        publishers: number of different publishers.
+        median: median relative error for networks left out of the fit.
+        p90: 90th percentile of this error.
+        bar: 90th percentile of the relative difference, in either direction, for publishers left out of the fit; None
+            if not computed.
     """
 
     rows: Count
@@ -142,7 +142,7 @@ class Accuracy(Part):
 
     @property
     def is_known(self) -> bool:
-        """Whether enough was published, by more than one publisher, for the bar to mean something on this chip."""
+        """Whether enough is published, by more than one publisher, for a meaningful bar of this chip."""
         return self.rows >= ENOUGH_ROWS and self.publishers > 1
 
 
@@ -150,14 +150,14 @@ class Coefficients(Part):
     """All numbers fitted for one chip.
 
     Attributes:
-        soc: the chip, as boards name it.
-        gpu: of the GPU.
-        dla: None for chips without one.
-        transition: between accelerators.
-        contention: of the memory.
+        soc: name of the chip in board files.
+        gpu: coefficients of the GPU.
+        dla: coefficients of a DLA core; None for chips without a DLA.
+        transition: coefficients of transitions between accelerators.
+        contention: coefficients of the memory.
         accuracy: ``"gpu"`` or ``"dla"`` → precision → error.
-        assumed: dotted keys of numbers that were not fitted, and the reason for their values.
-        sources: addresses of the rows.
+        assumed: dotted key of a number that was not fitted → reason for its value.
+        sources: addresses of the published measurements.
     """
 
     soc: str
@@ -170,21 +170,21 @@ class Coefficients(Part):
     sources: tuple[str, ...] = ()
 
     def bar(self, accelerator: str, precision: str) -> float | None:
-        """Return the relative error to expect of times on ``gpu``, ``dla0`` or ``dla1``; None if unknown."""
+        """Return the expected relative error of times on ``gpu``, ``dla0`` or ``dla1``; None if unknown."""
         found = self.accuracy.get(accelerator.rstrip("01"), {}).get(precision)
         return found.bar if found is not None else None
 
 
 Relation = Literal["mode", "board"]
 RELATIONS: tuple[Relation, ...] = ("mode", "board")
-"""Other places where a model was measured, nearest first: this board in another mode, another board of the chip."""
+"""Where else a model was measured, nearest first: in another mode of this board, on another board of the chip."""
 
 
 class SisterCost(Part):
-    """Correction of a prediction by a time that was measured elsewhere on the same chip.
+    """Correction of a predicted time by a measurement in another mode or on another board of the same chip.
 
     Attributes:
-        weight: ``"gpu"`` or ``"dla"`` → exponent of measured over predicted time there, the factor for this time.
+        weight: ``"gpu"`` or ``"dla"`` → exponent of the factor, which is measured over predicted time there.
         accuracy: chip → accelerator → precision → error of corrected times, for chips with enough rows.
     """
 
@@ -199,25 +199,25 @@ class Sisters(Part):
     board: SisterCost
 
     def weight(self, relation: Relation, accelerator: str) -> float:
-        """Return the exponent for ``gpu``, ``dla0`` or ``dla1``; that of GPUs where nothing is known of DLAs."""
+        """Return the exponent for ``gpu``, ``dla0`` or ``dla1``; that of GPUs where none is known for DLAs."""
         weights: dict[str, float] = getattr(self, relation).weight
         return weights.get(accelerator.rstrip("01"), weights["gpu"])
 
     def bar(self, relation: Relation, soc: str, accelerator: str, precision: str) -> float | None:
-        """Return the relative error to expect of a corrected time; None: no smaller than without correction."""
+        """Return the expected relative error of a corrected time; None if it is no smaller than without correction."""
         cost: SisterCost = getattr(self, relation)
         found = cost.accuracy.get(soc, {}).get(accelerator.rstrip("01"), {}).get(precision)
         return found.bar if found is not None else None
 
 
 def folder() -> Path:
-    """Return the folder of the files of numbers."""
+    """Return the folder of the coefficient files."""
     return data_folder("configs") / "costs"
 
 
 @cache
 def coefficients(soc: str) -> Coefficients:
-    """Return the coefficients of a chip. Raises ConfigError: there are none for it, or the file is damaged."""
+    """Return the coefficients of a chip; raise ConfigError if there are none or the file is damaged."""
     known = sorted(path.stem for path in folder().glob("tegra*.yaml"))
     if soc not in known:
         raise ConfigError(
@@ -231,11 +231,11 @@ def coefficients(soc: str) -> Coefficients:
 @cache
 def sisters() -> Sisters:
     """Return the corrections by measurements on other boards and in other modes; raise ConfigError if damaged."""
-    return validated(folder() / "sisters.yaml", TypeAdapter(Sisters), "what measured boards tell of others")
+    return validated(folder() / "sisters.yaml", TypeAdapter(Sisters), "corrections by measured boards")
 
 
 def load(path: Path) -> Coefficients:
-    """Return the coefficients of one file; raise ConfigError if it is unreadable, or a number missing or impossible."""
+    """Return the coefficients in a file; raise ConfigError if it is unreadable or a value is missing or wrong."""
     return validated(path, TypeAdapter(Coefficients), "cost coefficients")
 
 
@@ -243,7 +243,7 @@ _Kind = TypeVar("_Kind")
 
 
 def validated(path: Path, kind: TypeAdapter[_Kind], what: str) -> _Kind:
-    """Return the numbers of one file; raise ConfigError if it is unreadable, or a number missing or impossible."""
+    """Return the validated values in a file; raise ConfigError if it is unreadable or a value is missing or wrong."""
     document = read_document(path, env={})
     try:
         return kind.validate_python(document.data)

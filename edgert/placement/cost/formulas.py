@@ -1,4 +1,4 @@
-"""Formulas of cost: peak speeds of a board's accelerators, and times of units and transitions."""
+"""Cost formulas: peak speeds of a board's accelerators, and times of units and transitions."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/accuracy-
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Peak speeds of one accelerator; every field is one number, or an array with one for each unit.
+    """Peak speeds of one accelerator; every field is one number, or an array with one number for each unit.
 
     Attributes:
         macs_per_s: multiply-adds per second of matrix operands.
         plain_macs_per_s: multiply-adds per second of CUDA cores; 0 for a DLA, which has none.
-        clock_hz: its clock.
-        bytes_per_s: of the DRAM, which all share.
-        memory_share: DRAM clock over the board's fastest one.
-        value_bytes: of one activation or weight.
+        clock_hz: clock of the accelerator.
+        bytes_per_s: bandwidth of the DRAM that all accelerators share.
+        memory_share: DRAM clock relative to the board's fastest.
+        value_bytes: bytes of one activation or weight.
         precision: index into ``PRECISIONS``.
         sms: streaming multiprocessors; 1 for a DLA core.
         sparse_speedup: speedup of products whose weights have two zeros in four.
@@ -50,12 +50,12 @@ class Speed:
 
 
 def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
-    """Return the peak speeds of the GPU; where it has no fast path for INT8 it runs FP16, as TensorRT does.
+    """Return the peak speeds of the GPU; without a fast path for INT8 it runs FP16, as TensorRT does.
 
     Raises:
         ConfigError: a clock or a rate of the mode is unknown.
     """
-    precision = ran(board, precision)
+    precision = executed_precision(board, precision)
     tops = board.gpu_tops(mode, precision)
     if precision == "fp32" and float(board.gpu.compute) >= _TF32 and tops is not None:
         tops = max(tops, (board.gpu_tops(mode, "fp16") or 0.0) / 2)
@@ -63,12 +63,12 @@ def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
     if tops is None or plain is None or mode.gpu_mhz is None:
         raise _unknown(board, mode)
     pairs = 1 if precision == "fp32" else 2  # FP16 values are multiplied in pairs
-    made = _speed(board, mode, precision, tops, pairs * plain, mode.gpu_mhz)
-    return replace(made, sms=mode.sms or board.gpu.sms, sparse_speedup=board.gpu.sparse_speedup)
+    speed = _speed(board, mode, precision, tops, pairs * plain, mode.gpu_mhz)
+    return replace(speed, sms=mode.sms or board.gpu.sms, sparse_speedup=board.gpu.sparse_speedup)
 
 
-def ran(board: Board, precision: Precision) -> Precision:
-    """Return the precision in which a GPU runs when this one is requested."""
+def executed_precision(board: Board, precision: Precision) -> Precision:
+    """Return the precision in which a board's GPU runs a model of the requested precision."""
     return "fp16" if precision == "int8" and board.gpu.ops_per_clock.int8 is None else precision
 
 
@@ -76,11 +76,11 @@ def dla_speed(board: Board, mode: Mode, precision: Precision, core: int, fp16_sh
     """Return the peak speeds of one DLA core; None where the mode has no such core or the DLA no such precision.
 
     Args:
-        board: the board.
-        mode: its power mode.
-        precision: of the units.
+        board: board with the DLA.
+        mode: power mode of the board.
+        precision: precision of the units.
         core: number of the DLA core.
-        fp16_share: of the INT8 rate, for boards whose FP16 rate is not published.
+        fp16_share: FP16 rate as a share of the INT8 rate, for boards whose FP16 rate is not published.
 
     Raises:
         ConfigError: the memory's clock is unknown.
@@ -91,8 +91,8 @@ def dla_speed(board: Board, mode: Mode, precision: Precision, core: int, fp16_sh
     tops = board.dla_tops(mode, precision, core) or fp16_share * (board.dla_tops(mode, "int8", core) or 0.0)
     if not tops:
         return None
-    made = _speed(board, mode, precision, tops, 0.0, clock_mhz)
-    return replace(made, sparse_speedup=board.dla.sparse_speedup if precision == "int8" else 1)
+    speed = _speed(board, mode, precision, tops, 0.0, clock_mhz)
+    return replace(speed, sparse_speedup=board.dla.sparse_speedup if precision == "int8" else 1)
 
 
 def _speed(board: Board, mode: Mode, precision: Precision, tops: float, plain_tops: float, clock_mhz: float) -> Speed:
@@ -119,19 +119,19 @@ def _unknown(board: Board, mode: Mode) -> ConfigError:
     )
 
 
-# Transitions between GPU and DLA: a reformat kernel on the GPU and the start of the other engine.
+# Transitions between GPU and DLA: a reformat kernel on the GPU, and the start of the other engine.
 #
-# Reformats run on the GPU in both directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so that one
-# takes GPU time even where the GPU computes nothing else. The fixed parts count for the accelerator they were measured
-# on: the extra time of a run on the GPU alone, or on the DLA alone, when it also had to pass a tensor on. A loadable's
-# start keeps the DLA busy as it does in the published rates of one whole loadable after the other.
+# Reformats run on the GPU in both directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so they
+# take GPU time even if the GPU computes nothing else. The fixed times count for the accelerator on which they were
+# measured, as the additional time of a run that also had to pass a tensor on. The start of a loadable keeps the DLA
+# busy, as in the published rates of loadables that run one after the other.
 
-_PASSES = 2  # read in one format, written in the other
+_PASSES = 2  # the tensor is read in one format and written in the other
 
 
 @dataclass(frozen=True, slots=True)
 class Reformat:
-    """A kernel that copies from one format to another: milliseconds of its launch, and DRAM bytes per millisecond."""
+    """Kernel that converts a tensor's format: milliseconds of its launch, and DRAM bytes per millisecond."""
 
     launch_ms: float
     bytes_per_ms: float
@@ -143,24 +143,22 @@ class Reformat:
         return cls(launch_ms, float(speed.bytes_per_s) * cost.bandwidth / 1e3)
 
     def time_ms(self, size_bytes: float) -> float:
-        """Return the time to copy that many bytes."""
+        """Return the time to convert a tensor of this size."""
         return self.launch_ms + _PASSES * size_bytes / self.bytes_per_ms
 
 
 def transition(
     size_bytes: float, start: str, end: str, cost: TransitionCost, reformat: Reformat, watts: Power, run_us: float = 0.0
 ) -> Transition:
-    """Return the cost of one tensor from accelerator ``start`` to ``end``.
-
-    Between two DLA cores it is reformatted once, too.
+    """Return the cost of moving one tensor; between two DLA cores it is also reformatted once.
 
     Args:
-        size_bytes: of the tensor, in the precision of its transition.
+        size_bytes: size of the tensor in the precision in which it moves.
         start: accelerator that writes the tensor.
         end: accelerator that reads it.
         cost: coefficients of transitions.
-        reformat: the GPU's kernel.
-        watts: of the board.
+        reformat: reformat kernel of the GPU.
+        watts: power of the board.
         run_us: time to start a loadable; counted where ``end`` is a DLA.
     """
     is_into, is_out_of = end != GPU, start != GPU
@@ -171,15 +169,15 @@ def transition(
     return Transition(gpu_ms + from_ms + to_ms, gpu_ms, energy_mj, traffic, from_ms, to_ms)
 
 
-# Time of units on a DLA core: channels come in steps, and what the managed SRAM does not hold goes through DRAM.
+# Time of units on a DLA core: channels are padded, and bytes beyond the managed SRAM go through DRAM.
 #
 # time = layer + max(products / (peak * share), bytes beyond the SRAM / (bandwidth * share))
 #
-# Channels come in steps of 16 (FP16) or 32 (INT8); a depthwise convolution fills one of each step. An input of up
-# to four channels has a format of its own. Products of more than 64 channels in INT8 are faster where weights have two
-# zeros in four. A sigmoid runs in FP16 by itself, as do the product of a SiLU and its
-# operands. Sources: https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html
-# (formats, SRAM), https://github.com/NVIDIA/Deep-Learning-Accelerator-SW (operators).
+# Channels are padded to multiples of 16 (FP16) or 32 (INT8); a depthwise convolution uses one channel of each multiple.
+# An input of up to four channels has its own format. Products of more than 64 channels in INT8 are faster if weights
+# have two zeros in four. A sigmoid runs in FP16 as a separate step, and so does the product of a SiLU. Sources:
+# https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html (formats, SRAM),
+# https://github.com/NVIDIA/Deep-Learning-Accelerator-SW (operators).
 
 _ALIGN = np.array([16.0, 16.0, 32.0])
 _IMAGE = 4.0  # channels of the HWC4 format
@@ -188,7 +186,7 @@ _HALF_BYTES = 2.0
 
 
 def dla_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
-    """Return the seconds of every unit on one core, alone on the board, without the start of the loadable."""
+    """Return every unit's seconds on one core, alone on the board, without the start of the loadable."""
     memory = dla_bytes(units, speed, cost) / (np.asarray(speed.bytes_per_s) * cost.bandwidth)
     is_product = units.is_dense + units.is_depthwise
     plain = units.read / (np.asarray(speed.clock_hz) * cost.plain_per_clock)
@@ -199,7 +197,7 @@ def dla_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 
 
 def dla_bytes(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
-    """Return the bytes of every unit to and from DRAM: weights, and what the SRAM does not hold of each tensor."""
+    """Return every unit's bytes to and from DRAM: weights, and the part of each tensor that exceeds the SRAM."""
     size = np.asarray(speed.value_bytes)
     spilled = np.maximum(units.read * size - cost.sram_bytes, 0) + np.maximum(units.written * size - cost.sram_bytes, 0)
     curved = cost.curved_passes * np.maximum(units.curved * _HALF_BYTES - cost.sram_bytes, 0)
@@ -223,61 +221,61 @@ def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 #
 # time = launch + join(products / (peak * share), bytes / (bandwidth * share)) + curved bytes / (bandwidth * share)
 #
-# A matrix product is cut into tiles of its results, one for a multiprocessor at a time. n tiles on m multiprocessors
-# take the time of ceil(n / m) tiles, one after the other, even where tiles extend beyond the edge of the result. A tile
-# loads operands in proportion to its two sides. Filling and draining its pipeline costs the same however deep the
-# product is: the share of the peak is s * k/(k + k0) / (1 + t0 * (1/height + 1/width) / 2). TensorRT finds the best
-# tile, of those that NVIDIA lists for its library, by measuring. Tiles and waves of them:
+# The result of a matrix product is divided into tiles, and a multiprocessor computes one tile at a time. n tiles on m
+# multiprocessors take the time of ceil(n / m) tiles, even where tiles extend beyond the edge of the result. A tile
+# loads operands in proportion to its two sides. Filling and draining its pipeline takes constant time. The share of the
+# peak is s * k/(k + k0) / (1 + t0 * (1/height + 1/width) / 2). TensorRT measures which tile is best, among those that
+# NVIDIA lists for its library. Tiles and waves:
 # https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html.
 #
-# Depth and width are rounded up to what a tensor core takes at once. A product with one or few vectors is bound by
+# Depth and width are rounded up to the size of a tensor core instruction. A product with few vectors is bound by
 # reading its matrix once. Products and memory overlap, but not fully. Roofline: https://doi.org/10.1145/1498765.1498785.
 #
-# Both products of an attention are one kernel with a share of its own; in INT8, too, the softmax between them is
-# computed in FP16, and takes as long.
+# Both products of an attention are one kernel with its own share of the peak. In INT8 it takes as long as in FP16,
+# because the softmax is computed in FP16.
 #
-# An activation other than a rectifier is a pass of its own over part of what the layer writes: the convolutions that
-# TensorRT fuses are those with ReLU, GELU, Clip and the like (best practices, layer fusion), and in INT8 it computes a
-# sigmoid in FP16. Without a CUDA graph a CPU starts every kernel, which takes longer.
+# An activation other than a rectifier is a separate pass over part of the layer's output: TensorRT fuses convolutions
+# with ReLU, GELU, Clip and similar (best practices, layer fusion), and computes a sigmoid in FP16 even in INT8. Without
+# a CUDA graph a CPU starts every kernel, which takes longer.
 
 _GPU_ALIGN = np.array([4.0, 8.0, 16.0])
-"""Channels that FP32 (TF32), FP16 and INT8 tensor core instructions take: 16 bytes; Tensor Core requirements in
+"""Channels of a tensor core instruction in FP32 (TF32), FP16 and INT8, which are 16 bytes; Tensor Core requirements in
 https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html"""
 _TILES = np.array([(256, 128), (128, 256), (256, 64), (64, 256), (128, 128), (128, 64), (64, 128), (64, 64)], float)
 """Rows and columns of results that a block of threads computes (same page, tile quantization)."""
 _VECTORS = 8
-"""Most rows of a product that counts as one with a vector: the fewest that a tensor core multiplies (mma.m16n8k16,
+"""Maximum rows of a product with few vectors: the minimum that a tensor core multiplies (mma.m16n8k16,
 https://docs.nvidia.com/cuda/parallel-thread-execution/index.html#warp-level-matrix-instructions)."""
 _ATTENTION = 2.0
-"""Peak in INT8 over the peak in FP16, in which attention is computed."""
+"""Ratio of the INT8 peak to the FP16 peak, in which attention is computed."""
 _OVERLAP = 2.0
-"""Exponent in the sum of products and memory: 1 would be one after the other, infinity the longer of the two.
+"""Exponent for the overlap of products and memory: 1 means one after the other, infinity means full overlap.
 
 It was chosen for all chips together; docs/costs.md has the errors with other values."""
 
 
 Launch = Literal["graph", "kernels"]
 LAUNCHES: tuple[Launch, ...] = ("graph", "kernels")
-"""How an engine's kernels are started: as one CUDA graph, as edgert does, or one by one by a CPU."""
-_CPU_MHZ = 2000.0  # the clock that ``enqueue_us`` is counted for; a slower processor takes longer
+"""Ways to start an engine's kernels: as one CUDA graph, as edgert does, or one by one from a CPU."""
+_CPU_MHZ = 2000.0  # CPU clock for which ``enqueue_us`` holds; a slower CPU takes longer
 
 
 def recorded_share(mode: Mode, launch: Launch) -> float:
-    """Return ``recorded`` of :func:`gpu_seconds`: 1 for a CUDA graph, less the slower the CPU that starts kernels."""
+    """Return ``recorded`` for :func:`gpu_seconds`: 1 for a CUDA graph, and less for a slower CPU without one."""
     return 1.0 if launch == "graph" else 1.0 - _CPU_MHZ / (mode.cpu_mhz or _CPU_MHZ)
 
 
 def gpu_seconds(
     units: Table, speed: Speed, cost: GpuCost, recorded: Scalars = 1.0, waves: Numbers | None = None
 ) -> Numbers:
-    """Return the seconds of every unit alone on the board, launch included, without the start of the engine.
+    """Return every unit's seconds alone on the board, with its launch, without the start of the engine.
 
     Args:
-        units: the units.
-        speed: of the GPU.
-        cost: its coefficients.
-        recorded: 1 where the engine runs as a CUDA graph, as edgert runs it; 0 where a CPU starts every kernel.
-        waves: ``gpu_waves(units, speed)``, from callers that pass many costs; None: computed here.
+        units: units of the network.
+        speed: peak speeds of the GPU.
+        cost: coefficients of the GPU.
+        recorded: 1 if the engine runs as a CUDA graph, 0 if a CPU of 2 GHz starts every kernel.
+        waves: ``gpu_waves(units, speed)``, from callers that pass many costs; None to compute it.
     """
     clock_hz, macs_per_s = np.asarray(speed.clock_hz), np.asarray(speed.macs_per_s)
     value_bytes = np.asarray(speed.value_bytes)
@@ -298,14 +296,14 @@ def gpu_seconds(
 
 
 def gpu_bytes(units: Table, speed: Speed) -> Numbers:
-    """Return the bytes of every unit to and from DRAM, as if nothing stayed in a cache."""
+    """Return every unit's bytes to and from DRAM, as if nothing stayed in a cache."""
     return np.asarray(units.is_busy * (units.read + units.written + units.weights) * speed.value_bytes)
 
 
 def gpu_waves(units: Table, speed: Speed) -> Numbers:
-    """Return the tiles that the busiest multiprocessor computes: by kind of tile (first axis) and unit (second)."""
+    """Return the number of tiles that the busiest multiprocessor computes, (kinds of tiles, units)."""
     high, wide = _TILES.T[:, :, None]
-    columns = _aligned(units.columns, _GPU_ALIGN[np.asarray(speed.precision, dtype=np.intp)])
+    columns = _round_up_to(units.columns, _GPU_ALIGN[np.asarray(speed.precision, dtype=np.intp)])
     tiles = units.groups * np.ceil(units.rows / high) * np.ceil(columns / wide)
     return np.asarray(np.ceil(tiles / speed.sms))
 
@@ -315,7 +313,7 @@ def _gpu_dense_seconds(units: Table, speed: Speed, cost: GpuCost, waves: Numbers
     share = np.array([cost.dense_fp32, cost.dense_fp16, cost.dense_int8])[precision]
     half_depth = np.array([cost.half_depth, cost.half_depth, cost.int8_depth])[precision]
     half_tile = np.array([cost.half_tile, cost.half_tile, cost.int8_tile])[precision]
-    steps = _aligned(units.channels, _GPU_ALIGN[precision]) * units.taps
+    steps = _round_up_to(units.channels, _GPU_ALIGN[precision]) * units.taps
     depth = steps / np.where(units.is_sparse, speed.sparse_speedup, 1) + half_depth
     area, around = _TILES.prod(axis=1)[:, None], _TILES.mean(axis=1)[:, None]
     results = (waves * (area + half_tile * around)).min(axis=0)
@@ -323,5 +321,5 @@ def _gpu_dense_seconds(units: Table, speed: Speed, cost: GpuCost, waves: Numbers
     return np.where(units.rows > _VECTORS, results * depth / (per_sm * share), 0.0)
 
 
-def _aligned(count: Numbers, step: Numbers) -> Numbers:
+def _round_up_to(count: Numbers, step: Numbers) -> Numbers:
     return np.asarray(np.ceil(count / step) * step)

@@ -1,15 +1,14 @@
-"""Power of a board: its idle readings, the numbers of ``configs/costs/power.yaml``, and formulas.
+"""Power of a board, from its idle readings, the numbers of ``configs/costs/power.yaml``, and formulas.
 
-The module's watts, as its own sensor reads them, in a mode:
+In a power mode the module's own sensor reads:
 
     idle + overhead · (GPU + DLA + CPU + decoder + bytes · pJ)
 
-An engine's watts are linear in its units and clock and quadratic in its voltage. The voltage falls with the clock from
-that of the *chip's* fastest clock to a floor: one chip draws the same at the same clocks on every module.
+The power of an engine is linear in its units and clock and quadratic in its voltage. The voltage falls with the clock
+from that of the *chip's* fastest clock to a floor: a chip draws the same at the same clocks on every module.
 
-A GPU draws its watts while kernels run, part of them only for multiplications. Between kernels it draws nothing: a
-launch costs time, not energy. ``overhead`` is what memory controllers, the fabric and regulators draw with each of
-these.
+A GPU draws power while kernels run, part of it only for multiplications. A launch takes time but no energy.
+``overhead`` accounts for memory controllers, the fabric and regulators.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from edgert.placement.problem import GPU
 
 _FLOOR = 0.7
 _GPU_SLOPE, _CPU_SLOPE = 0.53, 0.8
-"""Relative voltage: its floor, and its slope from the fastest clock to standstill without the floor.
+"""Floor of the relative voltage, and slopes of the relative voltage over the relative clock.
 
-They are from one AGX Orin's GPU and CPU rails under stress in four modes,
-https://forums.developer.nvidia.com/t/maximum-power-consumption-bounds-for-orin-agx/323456. For other chips none are
-published. A DLA is assumed to be like a GPU."""
-_USUAL_MATH = 0.35
-"""Share of the peak at which published networks multiply, where only the GPU's load is known."""
+They come from the GPU and CPU rails of one AGX Orin under stress in four modes,
+https://forums.developer.nvidia.com/t/maximum-power-consumption-bounds-for-orin-agx/323456. None are published for other
+chips. A DLA is assumed to behave like a GPU."""
+_TYPICAL_MATH = 0.35
+"""Share of its peak at which a busy GPU multiplies in published networks."""
 
 _IDLE_ERROR = 0.15
-"""Relative deviation of readings of one idle board by different people from their mean.
+"""Relative deviation of different people's idle readings of one board from their mean.
 
-It is that of an Orin Nano Super, whose readings differ most. Most boards have one reading."""
+It is that of the Orin Nano Super, whose readings differ most. Most boards have only one reading."""
 
 
 class Clocks(Part):
-    """Fastest clocks of a chip on any module, MHz; at these its voltages are the highest."""
+    """Fastest clocks of a chip on any module, in MHz, at which its voltages are highest."""
 
     gpu: Amount
     cpu: Amount
@@ -50,17 +49,17 @@ class Clocks(Part):
 
 
 class PowerCost(Part):
-    """Watts of a chip's parts at their fastest clock's voltage; None: nothing is published.
+    """Power of a chip's parts at the voltage of their fastest clock; None where nothing is published.
 
     Attributes:
-        clocks: at which these voltages are reached.
-        gpu_w: one SM at 1 GHz with all its units busy.
-        stalled: share of that while a kernel runs that multiplies nothing.
-        dla_w: one busy DLA core at 1 GHz.
-        cpu_w: one busy core at 1 GHz.
-        decoder_w: the video decoder, busy.
-        dram_pj_per_byte: of traffic.
-        overhead: watts of the module for each of these.
+        clocks: clocks at which these voltages are reached.
+        gpu_w: watts of one SM at 1 GHz with all its units busy.
+        stalled: share of ``gpu_w`` while a kernel runs that multiplies nothing.
+        dla_w: watts of one busy DLA core at 1 GHz.
+        cpu_w: watts of one busy CPU core at 1 GHz.
+        decoder_w: watts of the busy video decoder.
+        dram_pj_per_byte: picojoules per byte of memory traffic.
+        overhead: watts of the module per watt of these parts.
     """
 
     clocks: Clocks
@@ -77,10 +76,10 @@ class Wall(Part):
     """Conversion from the module to the plug: ``module / efficiency + carrier + peripherals``.
 
     Attributes:
-        efficiency: of the power supply and the carrier's regulators.
-        carrier_w: board → watts of its developer kit's carrier at the plug with all else off, as in MLPerf's runs.
+        efficiency: efficiency of the power supply and the carrier's regulators.
+        carrier_w: board → watts at the plug for its developer kit's carrier with all else off, as in MLPerf's runs.
         peripherals_w: board → additional watts of the kit as sold.
-        source: of these numbers.
+        source: address of these numbers.
     """
 
     efficiency: Share
@@ -93,11 +92,11 @@ class ChipPower(Part):
     """Published power figures of one chip.
 
     Attributes:
-        cost: the numbers.
-        wall: of developer kits; None: not known.
-        accuracy: on networks that the fit had not seen; None: nothing published to compare with.
-        assumed: dotted keys of numbers that were not fitted, and the reason for their values.
-        sources: addresses of the rows.
+        cost: power of the chip's parts.
+        wall: conversion to the plug of developer kits; None if unknown.
+        accuracy: error on networks left out of the fit; None where nothing is published to compare with.
+        assumed: dotted key of a number that was not fitted → reason for its value.
+        sources: addresses of the published measurements.
     """
 
     cost: PowerCost
@@ -112,7 +111,7 @@ _CHIPS = TypeAdapter(dict[str, ChipPower])
 
 @cache
 def power_cost(soc: str) -> ChipPower:
-    """Return the published power figures of a chip. Raises ConfigError: there are none, or the file is damaged."""
+    """Return the published power figures of a chip; raise ConfigError if there are none or the file is damaged."""
     chips = validated(folder() / "power.yaml", _CHIPS, "watts")
     if soc not in chips:
         raise ConfigError(
@@ -126,14 +125,14 @@ class Power:
     """Watts of a module in a mode, ``overhead`` included.
 
     Attributes:
-        static_w: on and idle.
-        gpu_w: more while a kernel runs.
-        dla_w: more while one DLA core computes; 0 without one.
-        dram_pj_per_byte: of traffic.
-        math_w: more while the GPU multiplies at its peak.
-        cpu_w: more for each busy core.
-        decoder_w: more while the video decoder is busy; None: not known.
-        unknown: parts of the board without published figures, counted as 0 above: ``idle``, ``GPU``, ``DLA``, ``CPU``.
+        static_w: watts of the idle module.
+        gpu_w: additional watts while a kernel runs.
+        dla_w: additional watts while one DLA core computes; 0 without a DLA.
+        dram_pj_per_byte: picojoules per byte of memory traffic.
+        math_w: additional watts while the GPU multiplies at its peak.
+        cpu_w: additional watts for each busy core.
+        decoder_w: additional watts while the video decoder is busy; None if unknown.
+        unknown: parts without published figures, counted as 0 above: ``idle``, ``GPU``, ``DLA``, ``CPU``.
     """
 
     static_w: float
@@ -147,41 +146,41 @@ class Power:
 
     @property
     def is_known(self) -> bool:
-        """Whether watts can be predicted at all: the idle board's and its GPU's are published."""
+        """Whether watts can be predicted: figures of the idle board and its GPU are published."""
         return not {"idle", "GPU"} & set(self.unknown)
 
     @property
     def busy_gpu_w(self) -> float:
         """Additional watts while the GPU runs typical networks."""
-        return self.gpu_w + _USUAL_MATH * self.math_w
+        return self.gpu_w + _TYPICAL_MATH * self.math_w
 
     def unit_w(self, name: str) -> float:
-        """Return the additional watts of a busy unit without energy per step: a core, or the video decoder."""
+        """Return the additional watts of a busy CPU core (``cpu``) or video decoder (``nvdec``); 0 for others."""
         return {"cpu": self.cpu_w, "nvdec": self.decoder_w or 0.0}.get(name, 0.0)
 
     def energy_mj(self, accelerator: str, time_ms: float, traffic_bytes: float, peak_ms: float = 0.0) -> float:
-        """Return the energy that an accelerator draws beyond idle, in millijoules.
+        """Return an accelerator's energy beyond the idle board's, in millijoules.
 
         Args:
             accelerator: ``gpu``, ``dla0`` or ``dla1``.
-            time_ms: that it is busy; of a GPU, without launches.
-            traffic_bytes: to and from DRAM.
-            peak_ms: that a GPU would take for its multiply-adds, at its peak.
+            time_ms: time it is busy; for a GPU without launches.
+            traffic_bytes: bytes to and from DRAM.
+            peak_ms: time that a GPU would take for its multiply-adds at its peak.
         """
         engine = self.gpu_w * time_ms + self.math_w * peak_ms if accelerator == GPU else self.dla_w * time_ms
         return engine + traffic_bytes * self.dram_pj_per_byte * 1e-9
 
 
 def power(board: Board, mode: Mode, cost: PowerCost | None = None) -> Power:
-    """Return the watts of the board in this mode.
+    """Return the power of the board in a mode.
 
     Args:
-        board: the board.
-        mode: its power mode.
-        cost: None: that of the board's chip.
+        board: board whose power is computed.
+        mode: power mode of the board.
+        cost: power of the chip's parts; None for the published figures.
 
     Raises:
-        ConfigError: nothing at all is known of the board's chip.
+        ConfigError: nothing is published about the board's chip.
     """
     cost = cost or power_cost(board.soc).cost
     idle_w, clocks, dla_mhz = board.idle_w(mode), cost.clocks, mode.dla_clock_mhz()
@@ -203,10 +202,7 @@ def power(board: Board, mode: Mode, cost: PowerCost | None = None) -> Power:
 
 
 def wall_w(board: Board, module_w: float) -> float | None:
-    """Return the watts at the plug of the board's developer kit, as sold, while the module draws so many.
-
-    None: unknown.
-    """
+    """Return the watts at the plug of the board's developer kit while the module draws this much; None if unknown."""
     wall = power_cost(board.soc).wall
     if wall is None or board.name not in wall.peripherals_w:
         return None
@@ -214,10 +210,9 @@ def wall_w(board: Board, module_w: float) -> float | None:
 
 
 def power_error(board: Board, mode: Mode, module_w: float | None) -> float | None:
-    """Return the relative error of so many watts.
+    """Return the expected relative error of a predicted power; None where nothing is published to compare with.
 
-    It is that of modules under load, or that of idle ones where idle power dominates. It is None without a published
-    figure to compare with.
+    It is the error of modules under load, or that of idle modules if idle power dominates.
     """
     accuracy = power_cost(board.soc).accuracy
     if accuracy is None or not module_w:
@@ -229,9 +224,9 @@ MODULE_WATTS = "watts are of the module, as its own sensor reads them, not of th
 
 
 def about_watts(boards: tuple[Board, ...]) -> list[str]:
-    """Return notes on what is assumed of the watts of these boards, and of modes that nobody has published.
+    """Return notes on assumptions about the power of these boards and about modes with estimated clocks.
 
-    For one board the notes are complete; for several they have what differs from board to board.
+    For one board the notes are complete; for several boards they have only what differs.
     """
     found = [MODULE_WATTS]
     for board in boards:
@@ -242,14 +237,14 @@ def about_watts(boards: tuple[Board, ...]) -> list[str]:
         shown = assumed if len(boards) == 1 else {key: why for key, why in assumed.items() if key == "cost"}
         found += [f"watts of {board.soc}: {why}" for why in shown.values()]
         if not board.idle:
-            found.append(f"watts of {board.name} are not known: no reading of it idle (idle: in its board file)")
+            found.append(f"watts of {board.name} are unknown: its board file has no idle reading (idle:)")
     return found
 
 
 def relative_energy(clock: float, slope: float = _GPU_SLOPE) -> float:
-    """Return the energy of the same work at a share of the chip's fastest clock, relative to that at the fastest.
+    """Return the energy of work at a share of the chip's fastest clock, relative to that at the fastest clock.
 
-    It is the square of the voltage over the highest voltage.
+    It is the square of the relative voltage.
     """
     return max(_FLOOR, 1 - slope * (1 - min(clock, 1.0))) ** 2
 
@@ -257,7 +252,7 @@ def relative_energy(clock: float, slope: float = _GPU_SLOPE) -> float:
 def _dynamic(
     watts: float | None, units: int | None, clock_mhz: float | None, fastest_mhz: float | None, slope: float
 ) -> float | None:
-    """Return the watts of so many units at a clock; None where one of the numbers is unknown."""
+    """Return the watts of a number of units at a clock; None where one of the numbers is unknown."""
     if watts is None or units is None or clock_mhz is None or fastest_mhz is None:
         return None
     return watts * units * clock_mhz / 1e3 * relative_energy(clock_mhz / fastest_mhz, slope)

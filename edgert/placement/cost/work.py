@@ -1,12 +1,12 @@
-"""Units of work: how much each has to do, and nodes fused into them the way TensorRT's builder does it.
+"""Units of work: nodes fused as TensorRT's builder fuses them, and how much work each unit has.
 
-A unit is a kernel that an accelerator would run, independent of board, precision and batch: products, tensor elements,
-channels.
+A unit is a kernel that an accelerator would run. Its work is counted in multiply-adds and tensor elements, independent
+of board, precision and batch.
 
 A convolution or matrix product includes the elementwise nodes that follow it: batch norm, bias, activation or the two
 nodes of a SiLU. It also includes one addition of a shortcut and the activation behind it. Chains of elementwise nodes
-become one unit.
-Pools, copies and similar nodes are units of their own. Nodes that only rename memory belong to the unit they read from.
+become one unit. Pools, copies and similar nodes are separate units. Nodes that only rename memory belong to the unit
+they read from.
 Source: https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html (layer fusion).
 """
 
@@ -27,7 +27,7 @@ from edgert.placement.cost import patterns
 CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"
 ATTENTION = "attention"
 """Kinds of unit: dense and grouped convolution; one channel per group; matrix product; window maximum or mean;
-elementwise; copies; nothing at all; both products of an attention."""
+elementwise operations; copies; no work; both products of an attention."""
 
 NO_KERNEL = of_kind("view", "measure", "constant", "generator", "conversion", "quantize", "dequantize")
 """Operators without a kernel: they rename memory, are computed when the engine is built, or fold into neighbors."""
@@ -47,18 +47,18 @@ class Work:
     """Nodes that an accelerator runs as one kernel, and that kernel's work at the graph's own batch.
 
     Attributes:
-        name: of its first node.
+        name: name of its first node that computes.
         nodes: names of its nodes, in graph order.
         kind: one of the kinds above.
-        product: of its convolution or matrix product; empty for other kinds.
-        read: elements of activations read.
-        written: elements of activations written.
-        weights: elements of stored tensors.
+        product: dimensions of its convolution or matrix product; empty for other kinds.
+        read: number of activation elements read.
+        written: number of activation elements written.
+        weights: number of elements of stored tensors.
         inputs: names of activations read.
         outputs: names of activations that are read elsewhere or leave the graph.
-        curved: elements that pass a sigmoid or similar at the output, which the DLA does in steps of their own.
+        curved: number of elements that pass a sigmoid or similar at the output, which the DLA does in separate steps.
         launches: kernels started; 0 where an earlier unit of the same form and input includes this one.
-        is_sparse: its weights have two zeros in every four input channels, and kernels for that are enabled.
+        is_sparse: whether its weights have two zeros in every four input channels and sparse kernels are enabled.
     """
 
     name: str
@@ -93,11 +93,11 @@ class Shapes:
             return tuple(self._constants[tensor].shape)
         spec = self._specs.get(tensor)
         if spec is None or not spec.is_static:
-            raise self._open(tensor, node)
+            raise self._unknown_size_error(tensor, node)
         return tuple(dim for dim in spec.shape if isinstance(dim, int))
 
-    def _open(self, tensor: str, node: Node) -> ModelError:
-        """Return the error for a tensor of unknown size, which names the first node that leaves a size open."""
+    def _unknown_size_error(self, tensor: str, node: Node) -> ModelError:
+        """Return the error for a tensor of unknown size, naming the first node whose result has no known size."""
         spec, first = self._specs.get(tensor), self._producers.get(tensor)
         why = f"its shape is {spec}" if spec else "no shape can be inferred for it"
         fix = "give the model static input shapes (input: size, or profiles)"
@@ -137,7 +137,7 @@ def kind_of(node: Node, product: Product) -> str:
 
 
 def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
-    """Return the elements read of these inputs; an operator that selects a part reads no more than it writes."""
+    """Return the number of elements read of these inputs; an operator that selects reads no more than it writes."""
     read = sum(shapes.elements(name, node) for name in names)
     if node.op not in _PARTS:
         return read
@@ -148,20 +148,20 @@ def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
 
 _ALONE = of_kind("normalization", "reduction", "recurrent")
 _CURVED = of_kind("curve") - {"Erf", "Gelu"} | {"LeakyRelu", "PRelu"}
-"""Activations that a product's kernel does not include; it includes rectifiers and GELU (best practices, as above)."""
+"""Activations that a product's kernel does not include, unlike rectifiers and GELU (best practices, as above)."""
 _PLACED = VIEWS | of_kind("join") | {"Split", "Slice"}  # their results already have a place in memory
 
 
 def units(graph: Graph, allowed: Collection[str] | None = None, *, sparse: bool = False) -> tuple[Work, ...]:
-    """Return the graph as units of work; every unit follows those it reads, and every node is in exactly one.
+    """Return the graph as units of work, each after those it reads; every node is in exactly one unit.
 
     A unit is convex: no path leaves it and comes back.
 
     Args:
-        graph: with static shapes.
-        allowed: names of nodes that a DLA can run; None: all of them. A node that is not among them does not join a
-            unit that could run there without it.
-        sparse: whether products whose weights have two zeros in four are units of their own kind.
+        graph: graph with static shapes.
+        allowed: names of nodes that a DLA can run; None for all. Other nodes do not join a unit that could run on the
+            DLA without them.
+        sparse: whether to mark products whose weights have two zeros in four.
 
     Raises:
         ModelError: a tensor's shape is not static.
@@ -177,7 +177,7 @@ def units(graph: Graph, allowed: Collection[str] | None = None, *, sparse: bool 
 
 
 def _has_two_in_four(graph: Graph, node: Node) -> bool:
-    """Return whether at least two of every four input channels' weights are zero, at each tap for each result.
+    """Return whether two of every four weights along the input channels are zero.
 
     TensorRT requires this of weights for its sparse kernels:
     https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html (sparsity).
@@ -200,7 +200,7 @@ _SPARSE = 4  # weights in a group, of which half may be other than zero
 
 
 class _Fuser:
-    """Walk over the nodes in order; ``owner`` maps a node to the unit it has joined."""
+    """Fusion of a graph's nodes into units; ``owner`` maps a node to the unit it has joined."""
 
     def __init__(self, graph: Graph, allowed: Collection[str] | None) -> None:
         self.graph, self.shapes, self.allowed = graph, Shapes(graph), allowed
@@ -223,7 +223,7 @@ class _Fuser:
         return tuple(_with_siblings([self._work(group) for group in order]))
 
     def _product(self, node: Node) -> Product:
-        """Return the matrix product inside a node; empty for one that multiplies nothing."""
+        """Return the dimensions of a node's matrix product; empty for a node without one."""
         return product_of(node, lambda tensor: self.shapes.of(tensor, node))
 
     def _add(self, group: list[Node]) -> None:
@@ -232,7 +232,7 @@ class _Fuser:
         self.owner.update((id(node), group) for node in group)
 
     def _is_one(self, group: Sequence[Node]) -> bool:
-        """Return whether a pattern can be a unit: its nodes are free, and a DLA can run all of them or none."""
+        """Return whether a group can be a unit: its nodes are free, and a DLA can run all of them or none."""
         can_run = {node.name in self.allowed for node in group} if self.allowed is not None else {True}
         return len(can_run) == 1 and not any(id(node) in self.owner for node in group)
 
@@ -240,7 +240,7 @@ class _Fuser:
         return node.op in NO_KERNEL or all(is_index(self.graph, name) for name in node.outputs if name)
 
     def _may_join(self, node: Node, group: Sequence[Node]) -> bool:
-        """Return whether a unit can run on a DLA with the node if it can without."""
+        """Return whether a node does not prevent a unit from running on a DLA."""
         if self.allowed is None or node.name in self.allowed:
             return True
         return any(item.name not in self.allowed for item in group)
@@ -249,7 +249,7 @@ class _Fuser:
         return id(node) not in self.owner and self._may_join(node, group)
 
     def _attach(self, node: Node) -> None:
-        """Add a node without kernel to the latest unit it reads, else to its only reader's unit, else to a new one."""
+        """Add a node without kernel to the latest unit it reads, else to its only reader's unit, else to a new unit."""
         sources = filter(None, map(self.graph.producers.get, node.reads))
         found = [self.owner[id(source)] for source in sources if id(source) in self.owner]
         readers = [reader for name in node.outputs for reader in self.graph.consumers.get(name, ())]
@@ -272,7 +272,7 @@ class _Fuser:
         kind = VIEW if self._is_view(main) else kind_of(main, product)
         products = [node for node in group if about(node.op).work]
         if len(products) == 2:
-            kind, product = ATTENTION, _both(*map(self._product, products))
+            kind, product = ATTENTION, _combined_product(*map(self._product, products))
         busy = [] if kind == VIEW else [node for node in group if not self._is_view(node)]
         copied = None if kind in (VIEW, ATTENTION) else self._copied(main)
         stored = {name: node for node in busy for name in node.reads if self._is_stored(name)}
@@ -293,9 +293,9 @@ class _Fuser:
         )
 
     def _copied(self, node: Node) -> int | None:
-        """Return the elements that a join of channels really moves; None for other operators.
+        """Return the number of elements that a join of channels moves; None for other operators.
 
-        The kernel that computes an input writes it into the joined tensor directly, unless it is already in another one
+        The kernel that computes an input writes it directly into the joined tensor, unless it is part of another one
         (https://developer.nvidia.com/blog/production-deep-learning-nvidia-gpu-inference-engine/).
         """
         if about(node.op).kind != "join" or node.attributes.get("axis") not in (1, -3):
@@ -309,7 +309,7 @@ class _Fuser:
         return moved
 
     def _leaving(self, group: Sequence[Node]) -> set[str]:
-        """Return the tensors of a unit that are read outside of it, or leave the graph."""
+        """Return the tensors of a unit that are read outside it or leave the graph."""
         members = {id(node) for node in group}
         return {
             name
@@ -338,7 +338,7 @@ class _Fuser:
         )
 
     def _is_stored(self, name: str) -> bool:
-        """Return whether a tensor is stored, or computed from stored ones alone (a weight behind DequantizeLinear)."""
+        """Return whether a tensor is stored, or computed only from stored ones (a weight behind DequantizeLinear)."""
         if name in self.graph.constants:
             return self.graph.constants[name].dtype.kind not in "iub" or self.graph.constants[name].itemsize == 1
         source = self.graph.producers.get(name)
@@ -347,16 +347,16 @@ class _Fuser:
         )  # fmt: skip
 
 
-def _both(first: Product, second: Product) -> Product:
-    """Return the first product, so much deeper that it has the multiply-adds of the second, too."""
+def _combined_product(first: Product, second: Product) -> Product:
+    """Return the first product with more channels, so that it has the multiply-adds of both."""
     results = first.rows * first.columns * first.groups
     return replace(first, channels=first.channels + round(second.macs / max(results * first.taps, 1)))
 
 
 def _with_siblings(works: Sequence[Work]) -> Iterable[Work]:
-    """Yield the units; only the first of 1x1 convolutions and stored products of one tensor has a launch.
+    """Yield the units; of 1x1 convolutions and matrix products that read one tensor, only the first has a launch.
 
-    They run as one kernel (TensorRT's horizontal fusion).
+    TensorRT runs them as one kernel (horizontal fusion).
     """
     seen: set[tuple[str, int]] = set()
     for work in works:
@@ -367,27 +367,27 @@ def _with_siblings(works: Sequence[Work]) -> Iterable[Work]:
             seen.add(key)
 
 
-# Many units of work as columns of numbers, so that one formula computes the costs of all at once.
+# Units of work as columns of numbers, so that one formula computes the costs of all units at once.
 
 Numbers = npt.NDArray[np.float64]
 Scalars = float | Numbers
-"""A number for all units, or one for each."""
+"""One number for all units, or one for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of a sequence of :class:`Work`, one float64 per unit; names and units as there.
+    """Columns of a sequence of :class:`Work`, one float64 per unit.
 
     Attributes:
-        rows: of the matrix product; 0 for kinds that have none.
-        channels: of the matrix product.
-        columns: of the matrix product.
-        taps: of the matrix product.
-        groups: of the matrix product.
-        read: elements of activations.
-        written: elements of activations.
+        rows: rows of the matrix product; 0 for units without one.
+        channels: channels of the matrix product.
+        columns: columns of the matrix product.
+        taps: taps of the matrix product.
+        groups: groups of the matrix product.
+        read: activation elements read.
+        written: activation elements written.
         weights: elements of stored tensors.
-        curved: elements that pass a sigmoid.
+        curved: elements that pass a sigmoid or similar.
         launches: kernels started.
         is_dense: 1 for convolutions and matrix products except depthwise ones and attention.
         is_attention: 1 for attention.
@@ -417,7 +417,7 @@ class Table:
 
 
 def table(works: Sequence[Work], scale: float = 1.0) -> Table:
-    """Return the columns of these units; ``scale`` is the batch over the graph's own."""
+    """Return the columns of these units; ``scale`` is the batch divided by the graph's own."""
     rows = []
     for work in works:
         one, kind = work.product, work.kind

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from edgert.errors import PlacementError
-from edgert.placement.exact import Condition, exact, keeps, plain
+from edgert.placement.exact import Condition, cheapest_plain_placement, exact_placement, keeps_limits
 from edgert.placement.min_cut import cut
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
-from edgert.placement.run_load import ENERGY, LATENCY, Price, loads, segments
+from edgert.placement.run_load import ENERGY, LATENCY, Price, run_load, segments
 from edgert.placement.solver import solve, undominated
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
@@ -29,7 +29,7 @@ def instance(seed: int, largest: int = 9) -> tuple[Everything, np.random.Generat
 def test_least_energy_within_a_latency(seed: int) -> None:
     every, random = instance(seed)
     most = every.latency_ms.min() * random.uniform(1, 1.5)
-    found = exact(every.network, every.among, ENERGY, [Condition("latency", LATENCY, most)])
+    found = exact_placement(every.network, every.among, ENERGY, [Condition("latency", LATENCY, most)])
     assert found.cost == pytest.approx(every.energy_mj[every.latency_ms <= most].min(), rel=1e-6)
     assert found.gap <= 1e-5 and found.use.latency_ms <= most * (1 + 1e-6)
 
@@ -46,11 +46,11 @@ def test_least_latency_with_few_loadables(seed: int) -> None:
             break
     if best is None:
         with pytest.raises(PlacementError, match="keeps all its limits"):
-            exact(every.network, every.among, price, loadables={"dla0": most})
+            exact_placement(every.network, every.among, price, loadables={"dla0": most})
     else:
-        found = exact(every.network, every.among, price, loadables={"dla0": most})
+        found = exact_placement(every.network, every.among, price, loadables={"dla0": most})
         assert found.cost == pytest.approx(best, rel=1e-5)
-        assert loads(every.network, found.assignment).segments.get("dla0", 0) <= most
+        assert run_load(every.network, found.assignment).segments.get("dla0", 0) <= most
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_14_units_with_a_latency_and_few_loadables(seed: int) -> None:
         for index in kept[np.argsort(every.energy_mj[kept], kind="stable")]
         if [one.accelerator for one in segments(net, every.assignment(int(index)))].count("dla0") <= 2
     )
-    found = exact(net, GPU_DLA, ENERGY, [Condition("latency", LATENCY, most)], loadables={"dla0": 2})
+    found = exact_placement(net, GPU_DLA, ENERGY, [Condition("latency", LATENCY, most)], loadables={"dla0": 2})
     assert found.cost == pytest.approx(best, rel=1e-5)
 
 
@@ -73,26 +73,26 @@ def test_what_cannot_be_says_what_could() -> None:
     net = random_network(5, 8)
     quickest = cut(net, *GPU_DLA, LATENCY).cost
     with pytest.raises(PlacementError, match="no placement of net keeps all its limits") as caught:
-        exact(net, GPU_DLA, ENERGY, [Condition("latency", LATENCY, quickest / 2)])
+        exact_placement(net, GPU_DLA, ENERGY, [Condition("latency", LATENCY, quickest / 2)])
     assert f"alone it can be {quickest:.4g}" in caught.value.why
 
 
 def test_without_time_the_best_plain_placement_stands_in() -> None:
     net = random_network(5, 30)
-    found = exact(net, GPU_DLA, ENERGY, time_limit_s=0.0)
-    simple = plain(net, GPU_DLA, ENERGY, (), {})
+    found = exact_placement(net, GPU_DLA, ENERGY, time_limit_s=0.0)
+    simple = cheapest_plain_placement(net, GPU_DLA, ENERGY, (), {})
     assert simple is not None and found.cost == simple[0] and found.gap > 0
     with pytest.raises(PlacementError, match="found in time"):
-        exact(net, GPU_DLA, ENERGY, [Condition("latency", LATENCY, 1e-3)], time_limit_s=0.0)
+        exact_placement(net, GPU_DLA, ENERGY, [Condition("latency", LATENCY, 1e-3)], time_limit_s=0.0)
 
 
 def test_conditions_and_counts_of_segments_are_kept() -> None:
     net = random_network(7, 6)
     home = ("gpu",) * 6
-    time_ms = loads(net, home).latency_ms
-    assert keeps(net, home, [Condition("latency", LATENCY, time_ms)], {})
-    assert not keeps(net, home, [Condition("latency", LATENCY, 0.99 * time_ms)], {})
-    assert not keeps(net, home, [], {"gpu": 0})
+    time_ms = run_load(net, home).latency_ms
+    assert keeps_limits(net, home, [Condition("latency", LATENCY, time_ms)], {})
+    assert not keeps_limits(net, home, [Condition("latency", LATENCY, 0.99 * time_ms)], {})
+    assert not keeps_limits(net, home, [], {"gpu": 0})
 
 
 def test_where_no_plain_placement_keeps_a_condition_a_mixed_one_is_found() -> None:
@@ -102,8 +102,8 @@ def test_where_no_plain_placement_keeps_a_condition_a_mixed_one_is_found() -> No
         net = random_network(seed, 8)
         every = Everything(net, GPU_DLA)
         limit = [Condition("energy", ENERGY, float(every.energy_mj.min()) * 1.0001)]
-        if plain(net, GPU_DLA, LATENCY, limit, {}) is None:
-            found = exact(net, GPU_DLA, LATENCY, limit)
+        if cheapest_plain_placement(net, GPU_DLA, LATENCY, limit, {}) is None:
+            found = exact_placement(net, GPU_DLA, LATENCY, limit)
             kept = every.energy_mj <= limit[0].most
             assert found.cost == pytest.approx(every.latency_ms[kept].min(), rel=1e-6)
             mixed += len(set(found.assignment)) == 2
@@ -113,7 +113,7 @@ def test_where_no_plain_placement_keeps_a_condition_a_mixed_one_is_found() -> No
 def test_a_bound_is_never_above_the_cost() -> None:
     for seed in range(10):
         every, _ = instance(seed)
-        found = exact(every.network, every.among, LATENCY)
+        found = exact_placement(every.network, every.among, LATENCY)
         assert found.cost == pytest.approx(every.latency_ms.min(), rel=1e-6)
         assert found.bound <= found.cost and found.gap <= 1e-5
 

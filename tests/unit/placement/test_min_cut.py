@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 
 from edgert.errors import PlacementError
-from edgert.placement.exact import exact
+from edgert.placement.exact import exact_placement
 from edgert.placement.min_cut import Cutter, cut
 from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
-from edgert.placement.run_load import ENERGY, LATENCY, Load, Price, accelerators, loads, neighbors, preferring, segments
+from edgert.placement.run_load import (
+    ENERGY,
+    LATENCY,
+    Load,
+    Price,
+    accelerators,
+    neighbors,
+    preferred_assignment,
+    run_load,
+    segments,
+)
 from tests.helpers.chain import best_chain, is_chain
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, chain_network, random_network
 
@@ -32,7 +42,7 @@ def fork(*, home: str = "gpu") -> Network:
 
 
 def test_a_tensor_is_handed_over_once_to_each_accelerator() -> None:
-    load = loads(fork(), ("gpu", "dla0", "dla0"))
+    load = run_load(fork(), ("gpu", "dla0", "dla0"))
     assert load.latency_ms == 1 + 2 + 2 + 0.5 + 2 * 0.25
     assert load.busy_ms == {"gpu": 1 + 0.25 + 2 * 0.125, "dla0": 4.0}
     assert load.energy_mj == 10 + 2 + 2 + 3 * 1.0
@@ -44,15 +54,15 @@ def test_an_output_that_is_also_read_at_home_is_handed_over_once() -> None:
     over = {("dla0", "gpu"): Transition(1.0)}
     cost = {"gpu": Cost(1.0), "dla0": Cost(1.0)}
     net = Network("n", (Unit("a", (), cost), Unit("b", (), cost)), (Edge("t", 0, (1,), True, over),))
-    assert loads(net, ("dla0", "gpu")).latency_ms == 3.0
+    assert run_load(net, ("dla0", "gpu")).latency_ms == 3.0
 
 
 def test_an_accelerator_that_cannot_run_a_unit_is_named() -> None:
     net = random_network(3, 6, forbidden=1.0)
     with pytest.raises(PlacementError, match="unit 'u0' cannot run on dla0"):
-        loads(net, ("dla0",) * 6)
-    with pytest.raises(PlacementError, match="6 units, 2 accelerators"):
-        loads(net, ("gpu", "gpu"))
+        run_load(net, ("dla0",) * 6)
+    with pytest.raises(PlacementError, match="2 accelerators for 6 units"):
+        run_load(net, ("gpu", "gpu"))
     with pytest.raises(PlacementError, match="cannot run on dla0 and dla1") as caught:
         cut(net, "dla0", "dla1", LATENCY)
     assert "'u0'" in caught.value.why and "and 1 more" in caught.value.why
@@ -63,7 +73,7 @@ def test_loads_equal_those_added_up_otherwise(seed: int) -> None:
     net = random_network(seed, 5, among=BOARD, alike=False, home=BOARD[seed % 3])
     every = Everything(net, BOARD)
     for index in range(0, len(every.labels), 7):
-        load = loads(net, every.assignment(index))
+        load = run_load(net, every.assignment(index))
         assert load.latency_ms == pytest.approx(every.latency_ms[index])
         assert load.energy_mj == pytest.approx(every.energy_mj[index])
         assert [load.busy_ms.get(name, 0) for name in BOARD] == pytest.approx(every.busy_ms[index].tolist())
@@ -96,8 +106,8 @@ def test_a_piece_that_a_path_leaves_and_enters_again_is_two() -> None:
     cost = {"gpu": Cost(1.0), "dla0": Cost(1.0)}
     units = tuple(Unit(name, (), cost) for name in "abc")
     net = Network("skip", units, (Edge("x", 0, (1, 2)), Edge("y", 1, (2,))))
-    assert loads(net, ("dla0", "gpu", "dla0")).segments == {"dla0": 2, "gpu": 1}
-    assert loads(net, ("dla0", "dla0", "dla0")).segments == {"dla0": 1}
+    assert run_load(net, ("dla0", "gpu", "dla0")).segments == {"dla0": 2, "gpu": 1}
+    assert run_load(net, ("dla0", "dla0", "dla0")).segments == {"dla0": 1}
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -108,7 +118,7 @@ def test_cuts_are_the_best_of_all(seed: int) -> None:
     for price in PRICES:
         found = cut(net, *GPU_DLA, price)
         assert found.cost == pytest.approx(every.cost(price).min(), rel=1e-7)
-        assert loads(net, found.assignment).cost(price) == pytest.approx(found.cost, rel=1e-9)
+        assert run_load(net, found.assignment).cost(price) == pytest.approx(found.cost, rel=1e-9)
         assert found.gap <= 1e-5
 
 
@@ -146,9 +156,9 @@ def test_chains_are_the_best_of_all_with_so_many_segments(seed: int) -> None:
     most = {"dla0": int(random.integers(0, 3)), "dla1": int(random.integers(0, 2))}
     every = Everything(net, BOARD)
     for price in PRICES:
-        free = loads(net, best_chain(net, BOARD, price))
+        free = run_load(net, best_chain(net, BOARD, price))
         assert free.cost(price) == pytest.approx(every.cost(price).min())
-        few = loads(net, best_chain(net, BOARD, price, most))
+        few = run_load(net, best_chain(net, BOARD, price, most))
         assert few.cost(price) == pytest.approx(cheapest(every, price, most))
 
 
@@ -167,11 +177,11 @@ def test_cut_chain_and_program_agree(seed: int) -> None:
     net = chain_network(seed, 60, forbidden=0.1)
     for price in (LATENCY, PRICED):
         best = cut(net, *GPU_DLA, price).cost
-        assert loads(net, best_chain(net, GPU_DLA, price)).cost(price) == pytest.approx(best, rel=1e-6)
-        assert exact(net, GPU_DLA, price).cost == pytest.approx(best, rel=1e-6)
+        assert run_load(net, best_chain(net, GPU_DLA, price)).cost(price) == pytest.approx(best, rel=1e-6)
+        assert exact_placement(net, GPU_DLA, price).cost == pytest.approx(best, rel=1e-6)
     few = {"dla0": 2}
-    by_chain = loads(net, best_chain(net, GPU_DLA, ENERGY, few)).energy_mj
-    assert exact(net, GPU_DLA, ENERGY, loadables=few).cost == pytest.approx(by_chain, rel=1e-5)
+    by_chain = run_load(net, best_chain(net, GPU_DLA, ENERGY, few)).energy_mj
+    assert exact_placement(net, GPU_DLA, ENERGY, loadables=few).cost == pytest.approx(by_chain, rel=1e-5)
 
 
 def test_a_network_with_branches_is_no_chain() -> None:
@@ -184,8 +194,8 @@ def test_a_network_with_branches_is_no_chain() -> None:
 
 def test_accelerators_come_home_first() -> None:
     assert accelerators([random_network(0, 4, among=BOARD, home="dla0", forbidden=0)]) == ("dla0", "gpu", "dla1")
-    assert preferring(random_network(0, 4, forbidden=1.0), ("dla0",)) is None
-    assert isinstance(loads(fork(), ("gpu",) * 3), Load) and GPU == "gpu"
+    assert preferred_assignment(random_network(0, 4, forbidden=1.0), ("dla0",)) is None
+    assert isinstance(run_load(fork(), ("gpu",) * 3), Load) and GPU == "gpu"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -195,7 +205,7 @@ def test_a_home_that_is_neither_of_the_two_pays_its_shares(seed: int) -> None:
     nets = [random_network(seed + 40 * n, 6, among=cores, home=cores[n], forbidden=0.0) for n in range(3)]
     price = Price(latency=0.1, busy={"cpu0": 0.9, "cpu1": 0.5, "cpu2": 0.7, "gpu": 0.3})
     for net, found in zip(nets, Cutter(nets, "cpu1", "cpu2").solve(price), strict=True):
-        run = loads(net, found.assignment)
+        run = run_load(net, found.assignment)
         taken, added = ([busy.get(name, 0.0) for name in (*cores, GPU)] for busy in (found.use.busy_ms, run.busy_ms))
         assert taken == pytest.approx(added)
         every = Everything(net, cores)

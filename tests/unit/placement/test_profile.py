@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from edgert.errors import ArtifactError, PlacementError
 from edgert.graph import Graph, read
-from edgert.placement.contention import MEASURED, demand_of
+from edgert.placement.contention import MEASURED, requested_share
 from edgert.placement.cutting import partition
 from edgert.placement.profile import (
     MeasuredTransition,
@@ -22,7 +22,7 @@ from edgert.placement.profile import (
     part_ms,
     read_profile,
 )
-from edgert.placement.run_load import loads
+from edgert.placement.run_load import run_load
 from edgert.placement.schedule import Replica, Stream, play
 from edgert.placement.segment_engines import steps
 from tests.helpers import models
@@ -49,6 +49,16 @@ def profile(contention: float = 1.0) -> Profile:
         ProfiledUnit(name, (name,), {"cpu0": ms, "cpu1": ms}) for name, ms in (("a", 5.0), ("b", 3.0), ("c", 2.0))
     )
     return Profile("m", "d" * 64, "host", "", MACHINE, 30, whole, units, MeasuredTransition(0.1, 0.2, 0.4))
+
+
+def test_inputs_of_a_network_keep_their_order() -> None:
+    """Edges of a set of names would differ from process to process."""
+    names = [f"input{number}" for number in range(8)]
+    kind = TensorProto.FLOAT
+    node = helper.make_node("Sum", names, ["y"], name="a")
+    model = read(models.make([node], dict.fromkeys(names, ((1,), kind)), {"y": ((1,), kind)}))
+    network = network_of(replace(profile(), units=(ProfiledUnit("a", ("a",), {"cpu0": 1.0, "cpu1": 1.0}),)), model)
+    assert [edge.name for edge in network.edges] == [*names, "y"]
 
 
 def test_a_profile_comes_back_from_json(tmp_path: Path) -> None:
@@ -142,7 +152,7 @@ def test_solvers_and_schedules_count_a_cut_as_predictions_do() -> None:
     net, assignment = network_of(profile(), graph()), ("cpu0", "cpu1", "cpu1")
     parts = partition(graph(), {"a": "cpu0", "b": "cpu1", "c": "cpu1"})
     expected = {part.accelerator: part_ms(profile(), graph(), parts, number) for number, part in enumerate(parts)}
-    assert loads(net, assignment).busy_ms == pytest.approx(expected)
+    assert run_load(net, assignment).busy_ms == pytest.approx(expected)
     assert {step.accelerator: step.time_ms for step in steps(net, assignment)} == pytest.approx(expected)
 
 
@@ -164,7 +174,7 @@ def test_company_slows_as_much_as_was_measured_and_only_while_it_is_there() -> N
 @pytest.mark.parametrize("accelerators", [2, 3, 8])
 @pytest.mark.parametrize("contention", [1.0, 1.3, 2.5])
 def test_all_together_slow_one_another_as_much_as_was_measured(accelerators: int, contention: float) -> None:
-    demand = demand_of(ModelTimes(10.0, 10.0 * contention, 9.5).contention, accelerators)
+    demand = requested_share(ModelTimes(10.0, 10.0 * contention, 9.5).contention, accelerators)
     assert MEASURED.slowdown(demand, 0.0) == 1.0
     assert MEASURED.slowdown(demand, (accelerators - 1) * demand) == pytest.approx(contention)
 

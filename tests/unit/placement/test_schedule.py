@@ -7,9 +7,9 @@ import pytest
 
 from edgert.errors import PlacementError
 from edgert.placement.constraints import streams
-from edgert.placement.contention import Contention, MemoryDemand, fixed_point, stretched
+from edgert.placement.contention import Contention, MemoryDemand, fixed_point, slowed_network
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
-from edgert.placement.run_load import loads
+from edgert.placement.run_load import run_load
 from edgert.placement.schedule import Replica, Stream, play
 from edgert.placement.segment_engines import Step, steps
 from edgert.placement.solver import solve
@@ -91,8 +91,8 @@ def test_steps_take_as_long_as_the_run(seed: int) -> None:
     placement = solve([net], "throughput")
     for engine in placement.networks[0].engines:
         made = steps(net, engine.assignment)
-        assert sum(step.time_ms for step in made) == pytest.approx(loads(net, engine.assignment).latency_ms)
-        busy = loads(net, engine.assignment).busy_ms
+        assert sum(step.time_ms for step in made) == pytest.approx(run_load(net, engine.assignment).latency_ms)
+        busy = run_load(net, engine.assignment).busy_ms
         for name in busy:
             assert sum(step.time_ms for step in made if step.accelerator == name) == pytest.approx(busy[name])
 
@@ -116,10 +116,10 @@ def one_unit(traffic: float) -> Network:
 
 def test_times_stretch_by_the_share_of_time_that_others_run() -> None:
     net, model = one_unit(0.6e9), Contention(78e9, 1.0, 20e9, 0.25)
-    slower = stretched(net, {"gpu": MemoryDemand(0.3, 60e9), "dla0": MemoryDemand(0.5, 100e9)}, model)
+    slower = slowed_network(net, {"gpu": MemoryDemand(0.3, 60e9), "dla0": MemoryDemand(0.5, 100e9)}, model)
     assert slower.units[0].costs["gpu"].time_ms == pytest.approx(10 * (0.5 + 0.5 * 60 / 35))
     assert slower.units[0].costs["dla0"].time_ms == pytest.approx(20 * (0.7 + 0.3 * 30 / 27.5))  # its floor
-    alone = stretched(net, {"gpu": MemoryDemand(1.0, 60e9)}, model)
+    alone = slowed_network(net, {"gpu": MemoryDemand(1.0, 60e9)}, model)
     assert alone.units[0].costs["gpu"] == net.units[0].costs["gpu"]  # nobody disturbs itself
 
 
@@ -146,7 +146,7 @@ def test_who_hands_over_and_who_takes_it_are_busy_beside_their_segments() -> Non
     net = Network("n", units, (Edge("t", 0, (1,), transitions=over),))
     made = steps(net, ("dla0", "dla1"))
     assert made == (Step("dla0", 11.0), Step("gpu", 2.0, 5.0), Step(None, 4.0), Step("dla1", 13.0))
-    assert loads(net, ("dla0", "dla1")).busy_ms == {"dla0": 11.0, "gpu": 2.0, "dla1": 13.0}
+    assert run_load(net, ("dla0", "dla1")).busy_ms == {"dla0": 11.0, "gpu": 2.0, "dla1": 13.0}
 
 
 def test_what_comes_from_home_and_goes_there_is_homes_work() -> None:

@@ -13,15 +13,15 @@ from edgert.placement.constraints import Limits, Objective, Placement
 from edgert.placement.contention import Contention
 from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.problem import Cost, Edge, Network, Unit
-from edgert.placement.run_load import accelerators, preferring, use
+from edgert.placement.run_load import accelerators, preferred_assignment, run_use
 from edgert.placement.solver import solve
-from edgert.placement.throughput import Column, Resources, blend, classed
+from edgert.placement.throughput import Column, Resources, best_mix, interchangeable_classes
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
 optimize = pytest.importorskip("scipy.optimize", reason="scipy, the solvers' engine, is not installed")
 
 
-def best_mix(nets: Sequence[Network], among: Sequence[str], limits: Limits) -> float:
+def best_by_enumeration(nets: Sequence[Network], among: Sequence[str], limits: Limits) -> float:
     """The multiplier that a linear program finds with every placement as a column."""
     tables, own = [], []
     for index, net in enumerate(nets):
@@ -61,8 +61,8 @@ def test_no_mix_of_all_placements_is_better(seed: int) -> None:
     nets = pair_of(seed, 5 if seed % 3 else 7, among)
     limits = Limits(traffic_bytes_s=None if seed % 3 else 5e9)
     resources = Resources.of(nets, limits)
-    found = blend(nets, resources, gap=1e-9)
-    best = best_mix(nets, among, limits)
+    found = best_mix(nets, resources, gap=1e-9)
+    best = best_by_enumeration(nets, among, limits)
     assert found.multiplier == pytest.approx(best, rel=1e-6)
     assert found.bound >= best * (1 - 1e-9) and found.gap <= 1e-6
     multiplier, engines = EngineSelector(nets, resources, limits).select(found)
@@ -77,15 +77,19 @@ def test_no_mix_of_all_placements_is_better(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_three_accelerators_that_differ(seed: int) -> None:
     nets = pair_of(seed, 4, alike=False)
-    found = blend(nets, Resources.of(nets, Limits()), gap=1e-9)
-    assert found.multiplier == pytest.approx(best_mix(nets, BOARD, Limits()), rel=1e-6)
+    found = best_mix(nets, Resources.of(nets, Limits()), gap=1e-9)
+    assert found.multiplier == pytest.approx(best_by_enumeration(nets, BOARD, Limits()), rel=1e-6)
 
 
 def test_accelerators_are_of_one_class_only_if_nothing_tells_them_apart() -> None:
     same, other = random_network(1, 6, among=BOARD), random_network(1, 6, among=BOARD, alike=False)
-    assert classed([same], BOARD) == (("gpu",), ("dla0", "dla1"))
-    assert classed([same, other], BOARD) == (("gpu",), ("dla0",), ("dla1",))
-    assert classed([random_network(1, 6, among=BOARD, home="dla0")], BOARD) == (("gpu",), ("dla0",), ("dla1",))
+    assert interchangeable_classes([same], BOARD) == (("gpu",), ("dla0", "dla1"))
+    assert interchangeable_classes([same, other], BOARD) == (("gpu",), ("dla0",), ("dla1",))
+    assert interchangeable_classes([random_network(1, 6, among=BOARD, home="dla0")], BOARD) == (
+        ("gpu",),
+        ("dla0",),
+        ("dla1",),
+    )
 
 
 def plain_rates(nets: Sequence[Network]) -> list[float]:
@@ -96,9 +100,9 @@ def plain_rates(nets: Sequence[Network]) -> list[float]:
     for names in choices:
         busy: dict[str, float] = dict.fromkeys(BOARD, 0.0)
         for net, name in zip(nets, names, strict=True):
-            assignment = preferring(net, (name, "gpu"))
+            assignment = preferred_assignment(net, (name, "gpu"))
             assert assignment is not None
-            for own, busy_ms in use(net, assignment).busy_ms.items():
+            for own, busy_ms in run_use(net, assignment).busy_ms.items():
                 busy[own] += net.rate_hz * busy_ms / 1e3
         found.append(1 / max(busy.values()))
     return found
@@ -117,7 +121,7 @@ def test_never_worse_than_whole_networks(seed: int) -> None:
         for name in BOARD:
             total = 0.0
             for net in free:
-                one = use(net, preferring(net, (name, "gpu")) or ())
+                one = run_use(net, preferred_assignment(net, (name, "gpu")) or ())
                 total += one.latency_ms if objective == "latency" else one.energy_mj + 3.0 * one.latency_ms
             assert chosen.value <= total * (1 + 1e-6)
 
@@ -177,8 +181,8 @@ def test_no_mix_of_14_units_is_better(seed: int) -> None:
         among = BOARD
         nets = [random_network(10 * seed + n, 7, among=among, name=f"n{n}", rate_hz=20.0 + n) for n in range(2)]
     limits = Limits(traffic_bytes_s=None if seed % 3 else 5e9)
-    found = blend(nets, Resources.of(nets, limits), gap=1e-9)
-    best = best_mix(nets, among, limits)
+    found = best_mix(nets, Resources.of(nets, limits), gap=1e-9)
+    best = best_by_enumeration(nets, among, limits)
     assert found.multiplier == pytest.approx(best, rel=1e-6)
     assert best <= found.bound * (1 + 1e-9)
 
@@ -204,17 +208,17 @@ def test_beside_one_that_fits_it_is_refused_too() -> None:
 
 def test_on_one_accelerator_the_rate_is_that_of_its_time() -> None:
     net = random_network(3, 6, among=("gpu",), rate_hz=20.0)
-    found = blend([net], Resources.of([net], Limits()), gap=1e-9)
-    time_s = use(net, ("gpu",) * 6).busy_ms["gpu"] / 1e3
+    found = best_mix([net], Resources.of([net], Limits()), gap=1e-9)
+    time_s = run_use(net, ("gpu",) * 6).busy_ms["gpu"] / 1e3
     assert found.multiplier == pytest.approx(1 / (20.0 * time_s)) and found.gap <= 1e-9
 
 
 def test_whole_networks_on_each_accelerator_are_among_the_placements() -> None:
     nets = pair_of(4, 12)
-    found = blend(nets, Resources.of(nets, Limits()))
+    found = best_mix(nets, Resources.of(nets, Limits()))
     considered = {(column.network, column.assignment) for column in found.columns}
     for index, net in enumerate(nets):
-        assert {(index, preferring(net, (name, "gpu"))) for name in ("gpu", "dla0")} <= considered
+        assert {(index, preferred_assignment(net, (name, "gpu"))) for name in ("gpu", "dla0")} <= considered
     busy = sum(rate * resources for rate, resources in zip(found.runs_hz, _shares(found.columns, nets), strict=True))
     assert np.max(busy) <= 1 + 1e-6  # no accelerator has more to do than there is time
 
@@ -228,7 +232,7 @@ def _shares(columns: Sequence[Column], nets: Sequence[Network]) -> list[np.ndarr
 def test_the_price_of_a_run_is_what_it_takes_of_each_resource() -> None:
     nets = pair_of(5, 6)
     resources = Resources.of(nets, Limits(traffic_bytes_s=1e9))
-    run = use(nets[0], preferring(nets[0], ("dla0", "gpu")) or ())
+    run = run_use(nets[0], preferred_assignment(nets[0], ("dla0", "gpu")) or ())
     worth = [2.0, 3.0, 5.0]
     assert len(resources.amounts) == 3
     assert run.cost(resources.price(worth)) == pytest.approx(float(resources.used(run) @ worth))

@@ -220,7 +220,7 @@ def test_a_thread_from_outside_is_heard_however_much_there_is_to_play() -> None:
     numbers = clock.new_queue()
 
     def tick() -> None:  # as a board's power and heat: there is always something next
-        clock.timeline.at(clock.timeline.now_ms + 1, tick)
+        clock.timeline.call_at(clock.timeline.now_ms + 1, tick)
 
     def work() -> None:
         clock.enter()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from edgert.placement.schedule import Then, Timeline
+from edgert.placement.schedule import Callback, Timeline
 from edgert.placement.segment_engines import Step
 from edgert.policy import BoundedQueue, Drop, RateLimiter
 from edgert.runtime import Frame, Inlet, SourceRateLimiter
@@ -70,9 +70,9 @@ def simulated(arrivals: Arrivals, edges: int, capacity: int, drop: Drop, service
     return taken
 
 
-def performing(time: Timeline) -> Callable[[Sequence[Step], Then], None]:
-    def perform(steps: Sequence[Step], then: Then) -> None:
-        time.at(time.now_ms + sum(step.time_ms for step in steps), then)
+def performing(time: Timeline) -> Callable[[Sequence[Step], Callback], None]:
+    def perform(steps: Sequence[Step], then: Callback) -> None:
+        time.call_at(time.now_ms + sum(step.time_ms for step in steps), then)
 
     return perform
 
@@ -87,7 +87,7 @@ def feed(time: Timeline, thread: Thread, arrivals: Arrivals) -> None:
 
     for index, (at_ms, edge) in enumerate(arrivals):
         token = Token(str(edge), index, at_ms, 0)
-        time.at(at_ms, lambda edge=edge, token=token: arrive(edge, token))  # type: ignore[misc]
+        time.call_at(at_ms, lambda edge=edge, token=token: arrive(edge, token))  # type: ignore[misc]
 
 
 def second_newest(self: BoundedQueue[Any], item: Any) -> Any:

@@ -65,7 +65,7 @@ def test_a_board_that_nobody_read_idle_is_not_known() -> None:
     record = board("orin-nx-16gb").model_copy(update={"idle": (), "name": "mine"})
     made = watts.power(record, record.usual_mode)
     assert not made.is_known and made.unknown == ("idle",)
-    assert "watts of mine are not known" in " ".join(watts.about_watts((record,)))
+    assert "watts of mine are unknown" in " ".join(watts.about_watts((record,)))
 
 
 def test_a_chip_that_nobody_read_is_told() -> None:
