@@ -25,8 +25,8 @@ from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Row
 from edgert.planner.plan_text import figures, row_text
 from edgert.planner.planning import ALL, plan, shared_of
-from edgert.planner.selection import as_seen
-from edgert.planner.simulation import CPU_BUDGET, NOT_KNOWN, about_row, step_of
+from edgert.planner.selection import with_results
+from edgert.planner.simulation import CPU_BUDGET, NOT_KNOWN, row_notes, step_of
 from edgert.reporter import OnProgress
 from edgert.runtime import Summary, Task
 from edgert.simulator.board_clock import BoardClock
@@ -84,7 +84,7 @@ class Emulation:
         heat, used, seconds = pacer.thermal, pacer.used(), self.clock.seconds
         power_w = heat.energy_j / heat.seconds if heat and heat.seconds else None
         busy = {name: one.busy_ms / 1e3 / seconds for name, one in used.items() if seconds}
-        seen = as_seen(self.row, self.budgets, self.board, summary.fps, summary.latency_ms, power_w, busy)
+        seen = with_results(self.row, self.budgets, self.board, summary.fps, summary.latency_ms, power_w, busy)
         return {
             "simulated": self.label,
             "slower": self.clock.slowdown,
@@ -174,7 +174,7 @@ def emulate(
     paced = {name: PacedEngine(_engine(here, name), runs[name], pacer, label) for name in slots}
     predicted = tuple(step_of(one, watts) for one in rows) if watts else ()
     takes = "engines and stages take the board's predicted time, whatever they take here"
-    notes = [takes, *about_row(made[0], row), *stages.notes]
+    notes = [takes, *row_notes(made[0], row), *stages.notes]
     budgets = given.config.budgets
     notes += [NOT_KNOWN] if watts is None else []
     notes += [CPU_BUDGET] if budgets.cpu is not None else []

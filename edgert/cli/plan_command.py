@@ -221,14 +221,14 @@ def _show_boards(
 
 
 def _show_board(console: terminal.Console, board: BoardPlan, points: Sequence[Point]) -> None:
-    from edgert.planner.plan_text import basis, listed, why_not
+    from edgert.planner.plan_text import basis, listed_rows, reason_against
 
     chosen = None if board.chosen is None else board.rows[board.chosen]
-    rows = [(heads, row, row is chosen) for heads, row in listed(board)]
+    rows = [(heads, row, row is chosen) for heads, row in listed_rows(board)]
     _show_table(console, ("mode", "placement"), rows, basis(board), points)
     if chosen is not None:
         for row in [row for row in board.rows if row is not chosen][:_SHOWN_REASONS]:
-            console.print(f"not {why_not(row, chosen)}", style="dim", markup=False)
+            console.print(f"not {reason_against(row, chosen)}", style="dim", markup=False)
         models: dict[str, ModelRow] = {}  # with fallback models, each once
         for row in (chosen, *chosen.fallbacks):
             models |= {model.name: model for model in row.models if model.name not in models}
@@ -296,5 +296,5 @@ def _show_chart(screen: terminal.Console, points: Sequence[Point]) -> None:
         letters = [named[one.label] for one in points if one.label and heat.of(one.row.p99_ms) == place]
         if letters:
             screen.print(terminal.styled(f"p99 {words} ms: {' '.join(letters)}", _HEATS[place]))
-    for words in pareto.together(points, width):
+    for words in pareto.notes_below(points, width):
         screen.print(words, style="dim", markup=False)

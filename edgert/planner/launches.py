@@ -1,4 +1,4 @@
-"""Notes of a plan about how kernels are started, and about error bars of chips that little was published for."""
+"""Notes of a plan about how kernels are started, and about uncertain error bars."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,38 +13,40 @@ from edgert.planner.planned_model import PlannedModel
 from edgert.report.numbers import counted, significant
 
 
-def launch_named(name: str) -> Launch:
-    """Return a way to start kernels by its name; raise ConfigError if there is no such way."""
+def parse_launch(name: str) -> Launch:
+    """Return the way to start kernels with this name; raise ConfigError if there is none."""
     if name not in LAUNCHES:
         raise ConfigError(
             f"no way to start kernels named {name!r}{nearest(name, LAUNCHES)}",
             why="engines run as a CUDA graph, or a CPU starts every kernel",
-            fix="--launch graph or --launch kernels",
+            fix="give --launch graph or --launch kernels",
         )
     return name
 
 
-def about_launches(planned: Sequence[PlannedModel], board: Board, launch: Launch) -> str:
-    """Return which way to start kernels the times are for, and what the other way changes in the fastest mode."""
+def launch_note(planned: Sequence[PlannedModel], board: Board, launch: Launch) -> str:
+    """Return a note on how kernels are started, and on how much the other way differs in the fastest mode."""
     mode, costs = board.peak_mode, coefficients(board.soc)
     extra_us = (1 - recorded_share(mode, "kernels")) * costs.gpu.enqueue_us
     kernels = {subject.demand.model: sum(work.launches for work in units(subject.graph)) for subject in planned}
     changes = ", ".join(f"{name} {significant(1e-3 * extra_us * count, 2)} ms" for name, count in kernels.items())
     if launch == "graph":
         return (
-            "GPU times are of CUDA graphs, as edgert runs engines. Most published times, and trtexec without "
+            "GPU times are for CUDA graphs, as edgert runs engines. Most published times, and trtexec without "
             f"--useCudaGraph, are longer by about {changes} a run in {mode.name}: --launch kernels"
         )
     return (
-        "GPU times are of kernels that a CPU starts one by one, as trtexec does without --useCudaGraph. edgert runs "
+        "GPU times are for kernels that a CPU starts one by one, as trtexec does without --useCudaGraph. edgert runs "
         f"CUDA graphs, which saves about {changes} a run in {mode.name}"
     )
 
 
-def about_bars(made: Sequence[BoardPlan], boards: Sequence[Board], planned: Sequence[PlannedModel]) -> Iterator[str]:
-    """Yield which error bars are not known well enough, as too little was published for a chip, or by one publisher."""
+def error_bar_notes(
+    plans: Sequence[BoardPlan], boards: Sequence[Board], planned: Sequence[PlannedModel]
+) -> Iterator[str]:
+    """Yield a note for each error bar that rests on too few published times, or on those of one publisher."""
     found: dict[str, list[str]] = {}
-    for board, plan in zip(boards, made, strict=True):
+    for board, plan in zip(boards, plans, strict=True):
         accuracy = coefficients(board.soc).accuracy
         for row in plan.rows:
             for model, subject in zip(row.models, planned, strict=True):

@@ -1,4 +1,4 @@
-"""How many of which boards carry many cameras: what one board carries in each power mode, and the fewest boards."""
+"""Boards for many cameras: how many cameras one board carries in each power mode, and the fewest boards for all."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from edgert.planner.plan_page import PlanPage
 from edgert.planner.plan_text import row_text, verdict_text
 from edgert.planner.planning import ALL, plan_boards
 from edgert.report.numbers import counted, significant
-from edgert.report.page import Cell, Column, Head, Part, Table, render as rendered
+from edgert.report.page import Cell, Column, Head, Part, Table, render as render_page
 from edgert.reporter import OnProgress, counting
 from edgert.stages.source.delivered import as_delivered
 
 MOST_CAMERAS, MOST_SPARE = 10_000, 100
-_SOLVE_S = 10.0  # for one program of a few dozen variables, which takes milliseconds
+_SOLVE_S = 10.0  # time limit of one program of a few dozen variables, which takes milliseconds
 
 Plan = Callable[..., Any]
-"""``plan_boards``, or what stands in for it."""
+"""Function with the arguments of ``plan_boards``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """What one board carries in one power mode, and how many of it are taken.
+class BoardCapacity:
+    """Number of cameras that one board carries in one power mode.
 
     Attributes:
-        board: its name.
-        title: its name in full.
+        board: name of the board.
+        title: full name of the board.
         mode: power mode.
-        cameras: as many keep every budget at the unfavorable end of every error bar.
-        likely: as many keep up in the middle of the error bars; no less than ``cameras``.
-        power_w: of the module with that many cameras, at the upper end of its error bar; None: not known.
-        limit: what one more camera would exceed.
-        count: boards to take.
+        cameras: number of cameras that keep every budget at the unfavorable end of every error bar.
+        likely: number of cameras by the predictions themselves; at least ``cameras``.
+        power_w: power of the module with ``cameras`` at the upper end of its error bar; None if unknown.
+        limit: what one more camera would exceed, in words.
+        count: number of such boards to take.
     """
 
     board: str
@@ -60,36 +60,36 @@ class CameraPlan:
     """Boards for many cameras.
 
     Attributes:
-        pipeline: its name.
-        cameras: to be carried.
-        spare: boards that may fail at the same time, whichever they are, while the others still carry all cameras.
+        pipeline: name of the pipeline.
+        cameras: number of cameras to carry.
+        spare: number of boards, whichever they are, that may fail while the others still carry all cameras.
         boards: every board and mode that carries a camera.
-        none: boards that carry none, with the reason.
-        notes: what was assumed.
+        none: board that carries no camera → reason.
+        notes: assumptions of the plan.
     """
 
     pipeline: str
     cameras: int
     spare: int
-    boards: tuple[Carried, ...]
+    boards: tuple[BoardCapacity, ...]
     none: Mapping[str, str]
     notes: tuple[str, ...]
 
     @property
-    def taken(self) -> tuple[Carried, ...]:
-        """Boards and modes to take; none where no board carries a camera."""
+    def taken(self) -> tuple[BoardCapacity, ...]:
+        """Boards and modes to take; empty where no board carries a camera."""
         return tuple(one for one in self.boards if one.count)
 
     @property
     def power_w(self) -> float | None:
-        """Watts of all modules with as many cameras as they carry; None: not known."""
+        """Watts of all modules, each with as many cameras as it carries; None if unknown."""
         watts = [one.power_w for one in self.taken]
         known = [one for one in watts if one is not None]
         return sum(one.count * (one.power_w or 0) for one in self.taken) if len(known) == len(watts) else None
 
     @property
     def headline(self) -> str:
-        """One sentence: how many of which boards."""
+        """Sentence that says how many boards to take of each kind."""
         if not self.taken:
             return "None of these boards is sure to carry a camera of this pipeline."
         boards = " and ".join(f"{one.count} × {one.title} in {one.mode}" for one in self.taken)
@@ -99,7 +99,7 @@ class CameraPlan:
         return f"{boards} carry {counted(self.cameras, 'camera')}{spare}{watts}."
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the plan as JSON values."""
         boards = [asdict(one) for one in self.boards]
         found = {"boards": boards, "none": dict(self.none), "notes": list(self.notes)}
         head = {"pipeline": self.pipeline, "cameras": self.cameras, "spare": self.spare, "verdict": self.headline}
@@ -116,34 +116,34 @@ def plan_cameras(
     planned: Plan = plan_boards,
     on_progress: OnProgress | None = None,
 ) -> CameraPlan:
-    """Return the fewest boards that carry so many cameras, and of those the ones that draw least.
+    """Return the plan with the fewest boards that carry the cameras, and of these the one with least power.
 
-    A camera is the pipeline's source. To find what a board carries, the pipeline is planned with more and more copies
-    of it, which share the models. It ends where a budget of the file or a camera's rate is no longer kept for sure.
+    A camera is the pipeline's source. To find the capacity of a board, the pipeline is planned with more and more
+    copies of its source, which share the models. The search ends when a budget or a camera's rate is no longer kept.
 
     Args:
-        file: a pipeline of one source.
-        names: of the boards, or their files.
-        cameras: to be carried.
-        spare: boards that may fail at the same time, whichever they are.
+        file: pipeline with one source.
+        names: names of boards, or paths of board files.
+        cameras: number of cameras to carry.
+        spare: number of boards, whichever they are, that may fail.
         mode: power mode of the boards, or ``all``.
-        planned: plans a pipeline on a board.
-        on_progress: called with each board and mode.
+        planned: function that plans a pipeline on a board.
+        on_progress: function called before each board and mode.
 
     Raises:
-        ConfigError: an unknown board, or a pipeline of several sources.
+        ConfigError: a board is unknown, or the pipeline has several sources.
         EdgertError: see :func:`edgert.planner.plan`.
     """
     file, seen = as_delivered(file)
     boards = [find_board(name, file.document.path.parent) for name in dict.fromkeys(names)]
     _source_of(file)
-    found, none, notes = list[Carried](), dict[str, str](), dict.fromkeys(seen)
+    found, none, notes = list[BoardCapacity](), dict[str, str](), dict.fromkeys(seen)
     bar, total = counting(on_progress) or (lambda *_: None), sum(len(one.modes) for one in boards)
     for place, board in enumerate(boards):
         if board.without_edgert:
             none[board.name] = board.without_edgert
             continue
-        plans = partial(_planned_on, planned, file, board)
+        plans = partial(_plan_on, planned, file, board)
         try:
             first = plans(1, mode)
         except EdgertError as error:
@@ -159,16 +159,16 @@ def plan_cameras(
             none[board.name] = verdict_text(alone)
         for number, (name, row) in enumerate(best.items()):
             bar(f"{board.title} in {name}", sum(len(one.modes) for one in boards[:place]) + number, total)
-            most, limit = _most(row, cameras, partial(_row_of, plans, name))
+            most, limit = _find_capacity(row, cameras, partial(_row_of, plans, name))
             likely = max(most[0], math.floor(most[0] * most[1].headroom))
-            found.append(Carried(board.name, board.title, name, most[0], likely, _watts(most[1]), limit))
-    counts = packed([one.cameras for one in found], [one.power_w for one in found], cameras, spare)
+            found.append(BoardCapacity(board.name, board.title, name, most[0], likely, _upper_power_w(most[1]), limit))
+    counts = fewest_boards([one.cameras for one in found], [one.power_w for one in found], cameras, spare)
     taken = tuple(replace(one, count=count) for one, count in zip(found, counts, strict=True))
     return CameraPlan(file.config.name, cameras, spare, taken, none, tuple(notes))
 
 
 def with_cameras(file: PipelineFile, count: int) -> PipelineFile:
-    """Return a pipeline with so many copies of its only source, which every stage behind it takes, too."""
+    """Return a pipeline with ``count`` copies of its only source, connected to the same stages."""
     name, stages = _source_of(file), dict[str, Any]()
     names = [name]
     for number in range(2, count + 1):
@@ -199,23 +199,23 @@ def _source_of(file: PipelineFile) -> str:
     return sources[0]
 
 
-def _planned_on(planned: Plan, file: PipelineFile, board: Board, count: int, mode: str) -> Any:
+def _plan_on(planned: Plan, file: PipelineFile, board: Board, count: int, mode: str) -> Any:
     return planned(with_cameras(file, count), board.name, mode, look=False)
 
 
 def _row_of(plans: Callable[[int, str], Any], mode: str, count: int) -> Row:
-    """Return the best row of a mode with so many cameras."""
+    """Return the best row of a mode with ``count`` cameras."""
     row: Row = plans(count, mode).boards[0].rows[0]
     return row
 
 
-def _most(alone: Row, cameras: int, row_of: Callable[[int], Row]) -> tuple[tuple[int, Row], str]:
-    """Return the largest number of cameras that keeps every budget with its row, and what the next one exceeds.
+def _find_capacity(alone: Row, cameras: int, row_of: Callable[[int], Row]) -> tuple[tuple[int, Row], str]:
+    """Return ((largest number of cameras that keeps every budget, its row), what one more camera exceeds).
 
     Args:
-        alone: the row of one camera, which keeps them.
-        cameras: no more are needed.
-        row_of: plans a number of cameras.
+        alone: row with one camera, which keeps every budget.
+        cameras: number of cameras above which the search ends.
+        row_of: number of cameras → row.
     """
     best, low, high, limit, step = alone, 1, cameras + 1, "", 1
     guess = math.floor(alone.headroom / (1 + (alone.error or 0.0)))
@@ -232,25 +232,27 @@ def _most(alone: Row, cameras: int, row_of: Callable[[int], Row]) -> tuple[tuple
     return (low, best), limit
 
 
-def _watts(row: Row) -> float | None:
+def _upper_power_w(row: Row) -> float | None:
     return None if row.power_w is None else row.power_w * (1 + (row.power_error or 0.0))
 
 
-def packed(carried: Sequence[int], watts: Sequence[float | None], cameras: int, spare: int = 0) -> tuple[int, ...]:
-    """Return how many of each kind of board to take: as few as can be, and of those the ones that draw least.
+def fewest_boards(
+    carried: Sequence[int], watts: Sequence[float | None], cameras: int, spare: int = 0
+) -> tuple[int, ...]:
+    """Return the number of boards of each kind: the fewest boards, and of such choices the one with least power.
 
-    Without any ``spare`` boards of the result, the others still carry all cameras. The worst that can fail are the
-    largest. Let ``edge`` be what the smallest of those carries. The others carry all exactly where boards, each counted
-    up to ``edge``, carry ``cameras + spare * edge``. So a program is solved for each possible ``edge``.
+    All cameras must still be carried if any ``spare`` of the boards fail. The worst case is that the largest fail. Let
+    ``edge`` be the capacity of the smallest of those. Then the condition is that all boards, each counted up to
+    ``edge``, carry ``cameras + spare * edge``. So a program is solved for each possible ``edge``.
 
     Args:
-        carried: cameras of each kind of board.
-        watts: of each; a kind of unknown power is taken last.
-        cameras: to be carried.
-        spare: boards that may fail.
+        carried: number of cameras that each kind of board carries.
+        watts: power of each kind; kinds of unknown power are taken last.
+        cameras: number of cameras to carry.
+        spare: number of boards that may fail.
 
     Returns:
-        A count for each kind; zeros where none carries a camera.
+        Number of boards of each kind; zeros where no kind carries a camera.
 
     Raises:
         PlacementError: SciPy is missing.
@@ -260,20 +262,22 @@ def packed(carried: Sequence[int], watts: Sequence[float | None], cameras: int, 
     costs = [unknown_w if one is None else one for one in watts]
     for edge in sorted({one for one in carried if one > 0}):
         need, most = cameras + spare * edge, cameras + spare
-        counted_up_to = [min(one, edge) for one in carried]
-        fewest = _solved(counted_up_to, [1.0] * len(carried), need, most)
+        capped = [min(one, edge) for one in carried]
+        fewest = _cheapest_counts(capped, [1.0] * len(carried), need, most)
         number = sum(fewest)
         if best is not None and number > best[0][0]:
             continue
-        counts = _solved(counted_up_to, costs, need, most, number)
+        counts = _cheapest_counts(capped, costs, need, most, number)
         key = number, sum(count * cost for count, cost in zip(counts, costs, strict=True))
         if best is None or key < best[0]:
             best = key, counts
     return (0,) * len(carried) if best is None else best[1]
 
 
-def _solved(carried: Sequence[int], costs: Sequence[float], need: int, most: int, number: int = 0) -> tuple[int, ...]:
-    """Return the cheapest counts that carry what is needed; with ``number``, exactly so many boards."""
+def _cheapest_counts(
+    carried: Sequence[int], costs: Sequence[float], need: int, most: int, number: int = 0
+) -> tuple[int, ...]:
+    """Return the cheapest counts that carry ``need`` cameras; with ``number`` above 0, by exactly that many boards."""
     program = Program()
     kinds = [
         program.add_variable(cost, whole=True, most=most if one else 0)
@@ -283,26 +287,24 @@ def _solved(carried: Sequence[int], costs: Sequence[float], need: int, most: int
     if number:
         program.add_equality(dict.fromkeys(kinds, 1.0), number)
     values = program.solve(time_limit_s=_SOLVE_S).values
-    assert values is not None  # enough boards of one kind always carry all
+    assert values is not None  # ``most`` boards of one kind carry all cameras
     return tuple(round(float(one)) for one in values)
 
-
-# For people.
 
 HEADS = ("cameras", "likely", "W each", "boards", "W in all")
 """Headers of :func:`figures`."""
 
 
-def figures(one: Carried) -> tuple[str, ...]:
-    """Return the numbers of a board in a mode; a dash where one is not known or not taken."""
+def figures(one: BoardCapacity) -> tuple[str, ...]:
+    """Return the numbers of a board in a mode as text; a dash where a number is unknown or no board is taken."""
     each = "–" if one.power_w is None else significant(one.power_w)
     total = "–" if one.power_w is None or not one.count else significant(one.power_w * one.count)
     return str(one.cameras), str(one.likely), each, str(one.count or "–"), total
 
 
 def sentences(plan: CameraPlan) -> Iterator[str]:
-    """Yield how the numbers are meant, and why boards carry none."""
-    yield "cameras: sure to be carried, at the unfavorable end of every error bar; likely: in the middle of it"
+    """Yield the meaning of the numbers, and the reasons why boards carry no camera."""
+    yield "cameras: surely carried, at the unfavorable end of every error bar; likely: by the predictions themselves"
     yield "W: upper end of the error bar, of modules that carry as many cameras as they can"
     if plan.spare:
         failing = "any board" if plan.spare == 1 else f"any {plan.spare} boards"
@@ -312,7 +314,7 @@ def sentences(plan: CameraPlan) -> Iterator[str]:
 
 
 def render(plan: CameraPlan) -> str:
-    """Return the plan as one HTML page."""
+    """Return the plan as an HTML page."""
     taken = ["strong" if one.count else "" for one in plan.boards]
     columns = (
         Column("Board", [Cell(one.title, look=look) for one, look in zip(plan.boards, taken, strict=True)], "wrap"),
@@ -329,4 +331,4 @@ def render(plan: CameraPlan) -> str:
     tables = (Table("Boards and modes", columns, head=1, sortable=True, stacked=True),)
     contents = {"boards": "Boards", "notes": "What was assumed"}
     shown = PlanPage(contents, Part(charts=(), tables=tables), (), tuple(sentences(plan)))
-    return rendered("plan.html.j2", head, shown)
+    return render_page("plan.html.j2", head, shown)

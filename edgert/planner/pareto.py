@@ -1,7 +1,4 @@
-"""The contents of a plan's chart of frames a second and watts: points, bars, order, colors.
-
-It is drawn on a page and in a terminal.
-"""
+"""Chart of a plan's frames per second and watts, for a page or a terminal: points, error bars and colors."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,11 +17,11 @@ class Point:
     """A row in the chart.
 
     Attributes:
-        label: its number in the table, from 1; empty: it is in none.
-        name: of the row, or of the board and the row.
-        row: what is drawn: frames a second at most, and watts at the asked rates.
-        verdict: of the board, or of the row.
-        is_chosen: whether this is the one to take.
+        label: number in the table, from 1; empty for a row that the table leaves out.
+        name: name of the row, or of the board and the row.
+        row: row with the maximum frames per second, and the watts at the requested rates.
+        verdict: verdict of the row.
+        is_chosen: whether this is the row to take.
     """
 
     label: str
@@ -35,32 +32,32 @@ class Point:
 
     @property
     def fps_bar(self) -> Interval | None:
-        """Range of the most frames a second; None: not known."""
-        return _bar(self.row.most_fps, self.row.error)
+        """Range of the maximum frames per second; None if unknown."""
+        return _error_interval(self.row.most_fps, self.row.error)
 
     @property
     def watts_bar(self) -> Interval | None:
-        """Range of the watts; None: not known."""
-        return _bar(self.row.power_w, self.row.power_error)
+        """Range of the watts; None if unknown."""
+        return _error_interval(self.row.power_w, self.row.power_error)
 
     @property
     def detail(self) -> str:
         """All figures in words."""
         row = self.row
-        watts = "watts not known" if row.power_w is None else f"{fixed(row.power_w, 1)}{_within(row.power_error)} W"
+        watts = "watts not known" if row.power_w is None else f"{fixed(row.power_w, 1)}{_error_text(row.power_error)} W"
         estimated = "\nestimated by ratios of what is published" if row.estimated else ""
         return (
-            f"{self.name}\nat most {significant(row.most_fps)}{_within(row.error)} fps, {watts}\n"
-            f"p99 {significant(row.p99_ms)}{_within(row.error)} ms{estimated}"
+            f"{self.name}\nat most {significant(row.most_fps)}{_error_text(row.error)} fps, {watts}\n"
+            f"p99 {significant(row.p99_ms)}{_error_text(row.error)} ms{estimated}"
         )
 
 
-def _bar(value: float | None, error: float | None) -> Interval | None:
-    """Return the range that holds nine of ten: as far below as above, as a ratio."""
+def _error_interval(value: float | None, error: float | None) -> Interval | None:
+    """Return the range with nine of ten values: the same ratio below as above; None if unknown."""
     return None if value is None or error is None else (value / (1 + error), value * (1 + error))
 
 
-def _within(error: float | None) -> str:
+def _error_text(error: float | None) -> str:
     return " ±?" if error is None else f" ±{error:.0%}"
 
 
@@ -86,12 +83,12 @@ def plan_points(plan: Plan) -> tuple[Point, ...]:
 
 
 def heat_of(points: Sequence[Point]) -> scatter.Heat:
-    """Return the classes of their p99, in milliseconds."""
+    """Return the color classes of the points' p99, in milliseconds."""
     return scatter.heat_of([point.row.p99_ms for point in points], is_from_least=True)
 
 
 def watts_limit(points: Sequence[Point]) -> float | None:
-    """Return the power budget of the rows, in watts; None where there is none, or no row's watts are known."""
+    """Return the power budget of the rows, in watts; None where there is none or the watts are unknown."""
     for row in (point.row for point in points):
         for check in row.checks:
             if check.name == "power" and check.used and row.power_w:
@@ -100,7 +97,7 @@ def watts_limit(points: Sequence[Point]) -> float | None:
 
 
 def dots(points: Sequence[Point]) -> tuple[scatter.Dot, ...]:
-    """Return the points, to be drawn on a page."""
+    """Return the points as dots to draw on a page."""
     heat = heat_of(points)
     return tuple(
         scatter.Dot(
@@ -121,26 +118,26 @@ def dots(points: Sequence[Point]) -> tuple[scatter.Dot, ...]:
 # In a terminal: plain characters in a grid.
 
 Cell = tuple[str, int | None]
-"""A character, and the class of its color; None: no color."""
+"""Character, and the class of its color; None for no color."""
 LETTERS = ascii_letters
 _HEIGHT, _LEFT = 16, 7
 
 
 def letters(points: Sequence[Point]) -> dict[str, str]:
-    """Return label → its letter in a terminal; labels after the last letter have ``*``."""
+    """Return label → letter for it in a terminal; labels after the last letter get ``*``."""
     labels = [point.label for point in points if point.label]
     return {label: LETTERS[place] if place < len(LETTERS) else "*" for place, label in enumerate(labels)}
 
 
 def grid(points: Sequence[Point], width: int, height: int = _HEIGHT) -> list[list[Cell]]:
-    """Return the lines of a chart: watts upwards, frames a second to the right, ``-`` and ``|`` for error bars.
+    """Return the lines of a chart: watts upwards, frames per second to the right, ``-`` and ``|`` for error bars.
 
     Args:
-        points: those without a label are left out, and those whose watts are not known.
-        width: of the terminal; at least 40.
-        height: lines, without those of the axis.
+        points: points; those without a label or with unknown watts are left out.
+        width: width of the terminal in characters, at least 40.
+        height: number of lines without those of the axis.
     """
-    shown = _shown(points)
+    shown = _shown_points(points)
     if not shown:
         return []
     heat, named = heat_of([point for point in points if point.label]), letters(points)
@@ -149,10 +146,10 @@ def grid(points: Sequence[Point], width: int, height: int = _HEIGHT) -> list[lis
     cells: list[list[Cell]] = [[(" ", None)] * across for _ in range(height)]
 
     def column(value: float) -> int:
-        return _cell(x_axis, value, across)
+        return _cell_index(x_axis, value, across)
 
     def line(value: float) -> int:
-        return height - 1 - _cell(y_axis, value, height)
+        return height - 1 - _cell_index(y_axis, value, height)
 
     places = [(column(one.row.most_fps), line(one.row.power_w or 0.0), one) for one in shown]
     for x, y, one in places:
@@ -160,32 +157,35 @@ def grid(points: Sequence[Point], width: int, height: int = _HEIGHT) -> list[lis
             cells[y][at] = ("-", heat.of(one.row.p99_ms))
         for at in range(line(one.watts_bar[1]), line(one.watts_bar[0]) + 1) if one.watts_bar else ():
             cells[at][x] = ("|", heat.of(one.row.p99_ms))
-    for x, y, one in reversed(places):  # of those in one place the first is seen
+    for x, y, one in reversed(places):  # the first of several in one place stays visible
         cells[y][x] = (named[one.label], heat.of(one.row.p99_ms))
     marks = {line(value): significant(value) for value in y_axis.ticks(5)}
-    lines = [_plain(f"{marks.get(y, ''):>{_LEFT}} |") + row for y, row in enumerate(cells)]
-    lines.append(_plain(f"{'':>{_LEFT}} +{'-' * across}"))
+    lines = [_plain_cells(f"{marks.get(y, ''):>{_LEFT}} |") + row for y, row in enumerate(cells)]
+    lines.append(_plain_cells(f"{'':>{_LEFT}} +{'-' * across}"))
     foot = [" "] * across
     for value in x_axis.ticks(6):
         name, at = significant(value), column(value)
         start = min(max(at - len(name) // 2, 0), across - len(name))
         if all(one == " " for one in foot[max(start - 1, 0) : start + len(name) + 1]):
             foot[start : start + len(name)] = name
-    lines.append(_plain(f"{'':>{_LEFT}}  {''.join(foot).rstrip()}"))
-    return [_plain(f"{'W':>{_LEFT}}"), *lines, _plain(f"{'':>{_LEFT}}  frames a second at most")]
+    lines.append(_plain_cells(f"{'':>{_LEFT}}  {''.join(foot).rstrip()}"))
+    return [_plain_cells(f"{'W':>{_LEFT}}"), *lines, _plain_cells(f"{'':>{_LEFT}}  frames a second at most")]
 
 
-def _plain(words: str) -> list[Cell]:
+def _plain_cells(words: str) -> list[Cell]:
     return [(one, None) for one in words]
 
 
-def together(points: Sequence[Point], width: int, height: int = _HEIGHT) -> Iterator[str]:
-    """Yield what a terminal's chart cannot show: rows behind others, and those whose watts are not known."""
-    named, shown = letters(points), _shown(points)
+def notes_below(points: Sequence[Point], width: int, height: int = _HEIGHT) -> Iterator[str]:
+    """Yield notes on rows that a terminal's chart hides behind others, and on rows with unknown watts."""
+    named, shown = letters(points), _shown_points(points)
     places: dict[tuple[int, int], list[str]] = {}
     for one in shown:
         x_axis, y_axis = _axes(shown)
-        at = _cell(x_axis, one.row.most_fps, width - _LEFT - 2), _cell(y_axis, one.row.power_w or 0.0, height)
+        at = (
+            _cell_index(x_axis, one.row.most_fps, width - _LEFT - 2),
+            _cell_index(y_axis, one.row.power_w or 0.0, height),
+        )
         places.setdefault(at, []).append(named[one.label])
     hidden = [f"{first}: {' '.join(others)}" for first, *others in places.values() if others]
     if hidden:
@@ -194,7 +194,7 @@ def together(points: Sequence[Point], width: int, height: int = _HEIGHT) -> Iter
         yield f"watts not known: {' '.join(unknown)}"
 
 
-def _shown(points: Sequence[Point]) -> list[Point]:
+def _shown_points(points: Sequence[Point]) -> list[Point]:
     return [point for point in points if point.label and point.row.power_w is not None]
 
 
@@ -204,5 +204,5 @@ def _axes(shown: Sequence[Point]) -> tuple[Scale, Scale]:
     return scatter.log_scale(fps), scatter.log_scale(watts)
 
 
-def _cell(axis: Scale, value: float, count: int) -> int:
+def _cell_index(axis: Scale, value: float, count: int) -> int:
     return min(max(round(axis.part(value) * (count - 1)), 0), count - 1)

@@ -1,4 +1,4 @@
-"""A plan as one HTML file: the verdict, then modes and placements in a chart and a table, then the chosen one drawn."""
+"""Plan as one HTML file: verdict, chart and table of modes and placements, and drawings of the chosen one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ class BoardView:
     """Contents of the page about one board.
 
     Attributes:
-        name, title: of the board.
+        name, title: name and full name of the board.
         rows: chart and table of its modes and placements.
-        advice: sentences below them.
-        memory: every part of the memory of the row that is shown in full; None where there is no such row.
-        models: of that row.
-        summary: the words that unfold the board; empty where it is open.
+        advice: sentences below the table.
+        memory: parts of the best row's memory; None without a row.
+        models: views of the best row's models.
+        summary: text that unfolds the board; empty where the board is always shown.
     """
 
     name: str
@@ -38,10 +38,10 @@ class PlanPage:
     """Contents of the plan page.
 
     Attributes:
-        contents: id → title of every section that is listed.
-        overview: chart and table of the boards, where there are several.
-        boards: one after the other.
-        notes: what was assumed.
+        contents: id → title of every section in the table of contents.
+        overview: chart and table of the boards; None for one board.
+        boards: views of the boards.
+        notes: assumptions of the plan.
     """
 
     contents: Mapping[str, str]
@@ -51,15 +51,15 @@ class PlanPage:
 
 
 def render(plan: Plan) -> str:
-    """Return the plan as a whole HTML document; equal plans give equal text."""
-    several = len(plan.boards) > 1  # eighteen boards, open, are forty screens
+    """Return the plan as an HTML document; equal plans give equal text."""
+    several = len(plan.boards) > 1  # eighteen unfolded boards would fill forty screens
     boards = tuple(_board(board, is_whole=not several) for board in plan.boards)
     shown = PlanPage(dict(_contents(plan, boards)), _overview(plan) if several else None, boards, tuple(plan.notes))
     return page.render("plan.html.j2", _head(plan), shown)
 
 
 def _contents(plan: Plan, boards: Sequence[BoardView]) -> Iterator[tuple[str, str]]:
-    if len(boards) > 1:  # fifty links are too many: one for each board
+    if len(boards) > 1:  # only one link for each board; fifty would be too many
         yield "boards", "Boards"
         yield from ((board.name, board.title) for board in boards)
     else:
@@ -141,7 +141,7 @@ def _board(board: BoardPlan, *, is_whole: bool) -> BoardView:
 
 
 def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:
-    """Yield frames a second against watts, with error bars; nothing where there is no choice."""
+    """Yield a chart of frames per second against watts, with error bars; nothing for fewer than two points."""
     if len(points) < 2:
         return
     rows = [point.row for point in points]
@@ -165,18 +165,18 @@ def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:
 
 
 def _estimated(row: Row | None) -> str:
-    """Return the remark on a board or mode whose clocks are not published."""
+    """Return the remark for a row whose clocks are estimated."""
     return "~ estimated" if row is not None and row.estimated else ""
 
 
 def _marked(verdict: Verdict, text: str) -> Cell:
-    """Return a verdict's sign and color, and its text."""
+    """Return a cell with a verdict's sign, color and text."""
     mark, kind = page.VERDICTS[verdict]
     return Cell(f"{mark} {text}", look=kind)
 
 
 def _rows(board: BoardPlan) -> Table:
-    heads, rows = [head for head, _ in plan_text.listed(board)], [row for _, row in plan_text.listed(board)]
+    heads, rows = [head for head, _ in plan_text.listed_rows(board)], [row for _, row in plan_text.listed_rows(board)]
     chosen = None if board.chosen is None else board.rows[board.chosen]
     marks = ["chosen" if row is chosen else "Pareto" if row.is_best else "" for row in rows]
     numbers = {id(row): str(number) for number, row in enumerate(board.rows, 1)}
@@ -193,7 +193,7 @@ def _rows(board: BoardPlan) -> Table:
 
 
 def _memory(row: Row) -> Table:
-    """Return every part of the memory, the largest first."""
+    """Return a table of the memory's parts, the largest first."""
     parts = sorted(row.memory, key=lambda part: -part.size_bytes)
     columns = (
         Column("Part", [part.name for part in parts]),

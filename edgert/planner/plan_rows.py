@@ -1,8 +1,7 @@
-"""The rows of a plan, from placements: speed, latency, and memory part by part.
+"""Rows of a plan, computed from placements: speed, latency, and memory in parts.
 
-Memory on a board has weights and tensors of every engine, by accelerator, a CUDA context, and the host's frames.
-TensorRT's own allocations are in the error bar alone: they depend on its version, and no figures of them are published
-for these boards.
+Memory on a board consists of weights and tensors of every engine, a CUDA context, and the host's frames. TensorRT's own
+allocations are only part of the error bar: they depend on its version, and no figures are published for these boards.
 """
 
 import math
@@ -25,26 +24,28 @@ from edgert.placement.problem import Assignment, Network, with_costs
 from edgert.placement.profile import Profile, network_of
 from edgert.placement.schedule import play
 from edgert.placement.solver import solve
-from edgert.planner.planned_model import bound_to
-from edgert.planner.selection import Machine, judged
+from edgert.planner.planned_model import restrict_to_section
+from edgert.planner.selection import Machine, judge_rows
 from edgert.simulator import Platform
 from edgert.simulator.board_platform import played, static_graph
 from edgert.simulator.board_stages import BoardStages
 from edgert.simulator.design import Demand, check_demands, counterpart, demands, levels_of, with_fallbacks
 
-_PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
-_IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
+_SIMULATED_RUNS = 120  # runs of the model with the lowest rate, so that p99 is meaningful
+_IN_FLIGHT = 4  # frames of one model, waiting or running, beyond which a camera's frames are dropped
 
 Choice = tuple[str, tuple[Network, ...]]
-"""A placement's name, and the networks with the accelerators that it may use."""
+"""Name of a placement, and networks with only the accelerators that it may use."""
 Error = Callable[[Sequence[ModelRow]], float | None]
 
 
-def distinct(choices: Sequence[Choice], solve: Callable[[Choice], Placement]) -> Iterator[tuple[Choice, Placement]]:
-    """Yield the placements that differ, each with its choice.
+def distinct_placements(
+    choices: Sequence[Choice], solve: Callable[[Choice], Placement]
+) -> Iterator[tuple[Choice, Placement]]:
+    """Yield each different placement with its choice; choices without a placement are left out.
 
     Raises:
-        PlacementError: the last choice, which leaves most open, has none; others are left out.
+        PlacementError: the last choice, which restricts least, has no placement.
     """
     seen = set()
     for choice in choices:
@@ -53,18 +54,17 @@ def distinct(choices: Sequence[Choice], solve: Callable[[Choice], Placement]) ->
         except PlacementError:
             if choice is choices[-1]:
                 raise
-            continue  # all on the GPU, say, where the file puts a part elsewhere
+            continue  # such as all on the GPU where the file puts a part elsewhere
         key = tuple(engine.assignment for one in placement.networks for engine in one.engines)
         if key not in seen:
             seen.add(key)
             yield choice, placement
 
 
-def limited(network: Network, preferred: Callable[[str], bool]) -> Network:
-    """Return the network with every unit on the preferred accelerators, where they can run it and the file agrees."""
+def limit_accelerators(network: Network, preferred: Callable[[str], bool]) -> Network:
+    """Return the network with each unit limited to preferred accelerators, if one can run it and the file allows it."""
     if network.shares:
         return network
-
     return with_costs(
         network, lambda unit: {name: cost for name, cost in unit.costs.items() if preferred(name)} or unit.costs
     )
@@ -77,16 +77,16 @@ def is_dla(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """The settings that all rows of a machine in one power mode have in common.
+    """Settings shared by all rows of a machine in one power mode.
 
     Attributes:
-        file: the pipeline.
-        board, mode: names.
-        machine_bytes: the most memory that programs can have there.
-        contention: of its accelerators for memory.
-        parts: memory of the pipeline's engines and frames in a placement.
-        macs: of every model, node → multiply-adds; none where there is no DLA.
-        stages: times of stages other than models; None: not known.
+        file: pipeline file.
+        board, mode: names of the board and the power mode.
+        machine_bytes: maximum memory for programs.
+        contention: contention of the accelerators for memory.
+        parts: (file, networks, placement) → memory parts of engines and frames.
+        macs: node → multiply-adds, for every model; empty without a DLA.
+        stages: times of stages other than models; None if unknown.
     """
 
     file: PipelineFile
@@ -99,11 +99,11 @@ class RowMaker:
     stages: BoardStages | None = None
 
     def row(self, choice: Choice, placement: Placement, platform: Platform, error: Error) -> Row:
-        """Return a placement's row, simulated on a platform; ``error``: relative, of the times of its models."""
+        """Return the row of a placement simulated on a platform; ``error`` gives the relative error of its times."""
         name, networks = choice
         models = tuple(self._models(networks, placement))
         memory = row_memory(self.file, self.machine_bytes, lambda one: self.parts(one, networks, placement))
-        made = Row(
+        row = Row(
             board=self.board,
             mode=self.mode,
             name=name,
@@ -120,12 +120,12 @@ class RowMaker:
             memory=memory.parts,
             steps=memory.steps,
         )
-        return played(self.file, made, platform, self.stages)
+        return played(self.file, row, platform, self.stages)
 
     def _models(self, networks: Sequence[Network], placement: Placement) -> Iterator[ModelRow]:
         rates_hz = [network.rate_hz for network in networks]
         requested = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
-        flows = play(requested, 1e3 * _PLAYED_RUNS / min(rates_hz), self.contention).streams
+        flows = play(requested, 1e3 * _SIMULATED_RUNS / min(rates_hz), self.contention).streams
         macs = self.macs or [{}] * len(networks)
         for network, one, flow, work in zip(networks, placement.networks, flows, macs, strict=True):
             engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in one.engines)
@@ -143,7 +143,7 @@ class RowMaker:
 
 
 def _dla_share(network: Network, engines: Iterable[EngineRow], macs: Mapping[str, int]) -> float:
-    """Return the share of the multiply-adds that run on a DLA, over all frames."""
+    """Return the share of the multiply-adds that run on a DLA, averaged over all frames."""
     work = [sum(macs.get(node, 0) for node in unit.nodes) for unit in network.units]
     total = sum(work) or 1
     return sum(
@@ -155,46 +155,47 @@ def _dla_share(network: Network, engines: Iterable[EngineRow], macs: Mapping[str
 # Memory.
 
 NOT_PLANNED = (
-    "memory: what TensorRT and Python allocate for themselves is in the error bar alone, as measured elsewhere; "
-    "edgert run measures it"
+    "memory: allocations of TensorRT and Python are only in the error bar, as measured elsewhere; edgert run measures "
+    "them"
 )
 CONTEXT_BYTES = 197 * 2**20
-"""Of a CUDA context on a Jetson, whose memory host and GPU share: what TensorRT logged as "Init CUDA" on a Jetson Nano
-(https://github.com/wang-xinyu/tensorrtx/issues/1145). With CUDA's lazy loading, the default since 12.2, it is less: a
-whole process was at 37 MiB after it on an Orin NX (https://github.com/OE4T/meta-tegra/pull/2243)."""
+"""Memory of a CUDA context on a Jetson, as TensorRT logged it as "Init CUDA" on a Jetson Nano
+(https://github.com/wang-xinyu/tensorrtx/issues/1145). It is less with lazy loading, the default since CUDA 12.2: a
+process on an Orin NX used 37 MiB in all (https://github.com/OE4T/meta-tegra/pull/2243)."""
 UNPLANNED_BYTES = 341 * 2**20
-"""The error bar of memory: what runs took that is in no part of a plan. The process before anything is made, with
-Python, is 74 MiB (``edgert run --dry-run``), and kernels that libraries loaded for the demo's detector on an H200 were
-267 MiB (docs/budgets.md). None was measured on a Jetson."""
+"""Error bar of memory: measured memory that is in no part of a plan.
+
+A process with Python took 74 MiB before it built anything (``edgert run --dry-run``). Kernels that libraries loaded for
+the demo's detector on an H200 took 267 MiB (docs/budgets.md). Nothing was measured on a Jetson."""
 _CONTEXT_NOTE = "modeled: context of a Jetson Nano; less since CUDA 12.2"
 
 
 def row_memory(file: PipelineFile, machine_bytes: int, parts_of: Callable[[PipelineFile], Sequence[Part]]) -> Footprint:
-    """Return a row's memory, with queues as short as its budget or its machine requires.
+    """Return a row's memory, with queues shortened until it fits the budget and the machine.
 
     Args:
-        file: the pipeline.
-        machine_bytes: the most that programs can have there.
-        parts_of: called with the pipeline, and with ones whose queues are shorter.
+        file: pipeline file.
+        machine_bytes: maximum memory for programs.
+        parts_of: pipeline file → memory parts; also called with files that have shorter queues.
     """
     budget_bytes = file.config.budgets.memory
     return shrunk(file, lambda one: Footprint(tuple(parts_of(one)), budget_bytes, machine_bytes), [QUEUES])[1]
 
 
 def board_parts(file: PipelineFile, networks: Sequence[Network], placement: Placement) -> tuple[Part, ...]:
-    """Return the memory parts of a placement on a board; ``networks`` in its order."""
+    """Return the memory parts of a placement on a board; ``networks`` are in the order of the placement."""
     engines = [
         part
         for network, placed in zip(networks, placement.networks, strict=True)
         for engine in placed.engines
-        for part in _engine(network, engine.assignment)
+        for part in _engine_parts(network, engine.assignment)
     ]
     context = Part("CUDA", "gpu", "runtime", CONTEXT_BYTES, _CONTEXT_NOTE)
     return (*engines, context, *frame_parts(file))
 
 
 def host_parts(file: PipelineFile, networks: Sequence[Network], placement: Placement) -> tuple[Part, ...]:
-    """Return the memory parts of a placement on this machine's cores, where ONNX Runtime runs the models."""
+    """Return the memory parts of a placement on this machine's cores, with ONNX Runtime."""
     config = file.config
     engines = [
         part
@@ -204,102 +205,102 @@ def host_parts(file: PipelineFile, networks: Sequence[Network], placement: Place
     return (*engines, *frame_parts(file))
 
 
-def _engine(network: Network, assignment: Assignment) -> list[Part]:
-    """Return weights by the accelerator that reads them, and tensors, which the whole engine shares."""
+def _engine_parts(network: Network, assignment: Assignment) -> list[Part]:
+    """Return the weights of an engine for each accelerator, and its activations together."""
     weights: dict[str, int] = {}
     for unit, name in zip(network.units, assignment, strict=True):
         weights[name] = weights.get(name, 0) + unit.weight_bytes
-    size = [0] * (len(network.units) + 1)  # what comes to life and goes, with units that run in order
+    changes = [0] * (len(network.units) + 1)  # bytes allocated minus bytes freed before each unit
     for edge in network.edges:
         start = 0 if edge.producer is None else edge.producer
-        size[start] += edge.size_bytes
-        size[1 + (len(network.units) - 1 if edge.is_output else max(edge.consumers, default=start))] -= edge.size_bytes
+        last = len(network.units) - 1 if edge.is_output else max(edge.consumers, default=start)
+        changes[start] += edge.size_bytes
+        changes[last + 1] -= edge.size_bytes
     parts = [Part(network.name, name, "weights", count) for name, count in weights.items()]
-    most = max(accumulate(size))
-    return [*parts, Part(network.name, "+".join(weights), "activations", most, "inputs and outputs among them")]
+    most = max(accumulate(changes))
+    return [*parts, Part(network.name, "+".join(weights), "activations", most, "including inputs and outputs")]
 
 
-# Plans for this machine, or any other without a DLA, from profiles that were measured on it.
+# Plans for this machine from profiles measured on it.
 
 PROFILED_ERROR = 0.2
-"""Relative error of times that come from profiles. Assumed: other programs on the machine make it more."""
+"""Assumed relative error of times from profiles; other programs on the machine increase it."""
 
 
 def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> BoardPlan:
-    """Return rows for one core, and for all cores together, with the profiles' times; power is not known.
+    """Return the plan for this machine, with rows for one core and for all cores; power is unknown.
 
-    Cores that are busy at the same time slow one another as the whole model was measured to be slowed. The host's work
-    around the models is not included.
+    Cores slow one another down as measured with the complete model. Work around the models is not included.
 
     Args:
-        file: the pipeline.
-        profiles: one of each model, from ``edgert bench --units``.
+        file: pipeline file.
+        profiles: profile of each model, from ``edgert bench --units``.
         objective: what placements are optimized for.
 
     Raises:
         ConfigError: a model has no profile.
-        PlacementError: a profile does not fit its model.
+        PlacementError: a profile does not match its model.
     """
     check_demands(file)
     known = {one.digest: one for one in profiles}
     levels = [(at, demands(at.config)) for at in levels_of(file)]
     first = profile_of(file, levels[0][1][0].model, known)
-    found, *others = [list(_rows(at, models, known, tuple(first.whole), objective)) for at, models in levels]
+    found, *others = [list(_host_rows(at, models, known, tuple(first.whole), objective)) for at, models in levels]
     rows = [with_fallbacks(file, row, [counterpart(row, one) for one in others]) for row in found]
     machine = Machine(HOST, first.machine.get("cpu", "this machine"), system_memory().most_bytes)
-    return judged(machine, rows, file.config.budgets, objective)
+    return judge_rows(machine, rows, file.config.budgets, objective)
 
 
 def profile_of(file: PipelineFile, model: str, profiles: Mapping[str, Profile]) -> Profile:
     """Return the profile of one of a pipeline's models.
 
     Args:
-        file: the pipeline.
-        model: its name there.
-        profiles: digest of a model's file → its profile.
+        file: pipeline file.
+        model: name of the model in the file.
+        profiles: digest of a model file → profile.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the model has no profile.
     """
     onnx = file.config.models[model].onnx
     found = profiles.get(load(onnx).digest)
     if found is None:
         raise ConfigError(
             f"there is no profile of model {model!r}",
-            why="times of a machine that no board file describes are measured, not modeled",
+            why="no board file describes this machine, so its times must be measured",
             where=file.where("models", model),
             fix=f"edgert bench --units {onnx} -o profile.json, then --profile profile.json",
         )
     return found
 
 
-def _rows(
+def _host_rows(
     file: PipelineFile,
     models: Sequence[Demand],
     profiles: Mapping[str, Profile],
     cores: Sequence[str],
     objective: Objective,
 ) -> Iterator[Row]:
-    """Yield two rows: all on the first core, except units that the file puts elsewhere, and all cores."""
+    """Yield one row on the first core, except units that the file puts elsewhere, and one row on all cores."""
     networks = []
     for demand in models:
         config = file.config.models[demand.model]
-        made = network_of(profile_of(file, demand.model, profiles), static_graph(config))
-        network = replace(made, name=demand.model, rate_hz=demand.rate_hz)
-        networks.append(bound_to(network, config, file.where("models", demand.model), first_is_default=True))
-    mixed = ("mixed", tuple(limited(network, set(cores).__contains__) for network in networks))
-    one = (cores[0], tuple(limited(network, cores[0].__eq__) for network in networks))
+        profiled = network_of(profile_of(file, demand.model, profiles), static_graph(config))
+        network = replace(profiled, name=demand.model, rate_hz=demand.rate_hz)
+        networks.append(restrict_to_section(network, config, file.where("models", demand.model), first_is_default=True))
+    mixed = ("mixed", tuple(limit_accelerators(network, set(cores).__contains__) for network in networks))
+    one = (cores[0], tuple(limit_accelerators(network, cores[0].__eq__) for network in networks))
     choices = [one, mixed] if len(cores) > 1 else [one]
     if any(network.shares for network in networks):
-        choices = choices[-1:]  # the file dispatches frames to several
+        choices = choices[-1:]  # the file dispatches frames to several cores
     maker = RowMaker(file, HOST, "", system_memory().most_bytes, MEASURED, host_parts)
-    for choice, placement in distinct(choices, partial(_solved, objective, cores)):
+    for choice, placement in distinct_placements(choices, partial(_solve_on_cores, objective, cores)):
         row = maker.row(choice, placement, Platform(contention=MEASURED), lambda _: PROFILED_ERROR)
         yield replace(row, name=row.models[0].engines[0].accelerators[0]) if row.name != "mixed" else row
 
 
-def _solved(objective: Objective, cores: Sequence[str], choice: Choice) -> Placement:
-    """Return a placement with one segment per core and model: more transitions gain nothing."""
+def _solve_on_cores(objective: Objective, cores: Sequence[str], choice: Choice) -> Placement:
+    """Return the best placement with one segment per core and model; more transitions gain nothing."""
     name, networks = choice
     limits = Limits(loadables=dict.fromkeys(cores if name == "mixed" else (name,), len(networks)))
     most = solve(networks, "throughput", limits, contention=MEASURED, time_limit_s=2.0)

@@ -1,4 +1,4 @@
-"""A plan in sentences and as plain data, and checks of the options of ``edgert plan``."""
+"""Plan as sentences and as JSON values, and checks of the options of ``edgert plan``."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from edgert.placement.dla_share import target_of
 from edgert.placement.plan_record import OBJECTIVES, BoardPlan, EngineRow, ModelRow, Plan, Row
 from edgert.report.numbers import counted, fixed, share, significant, size
 
-_ROOMY = 1.1  # less headroom than this is not worth a word
+_ROOMY = 1.1  # headroom from which a sentence mentions it
 
 
 def headline(plan: Plan) -> str:
-    """Return one sentence: does it fit, where, and how well."""
+    """Return a sentence that says which board fits, if any, and how well."""
     if len(plan.boards) == 1:
         return board_headline(plan.boards[0])
     count = Counter(board.verdict for board in plan.boards)
@@ -31,7 +31,7 @@ def headline(plan: Plan) -> str:
 
 
 def basis(board: BoardPlan) -> str:
-    """Return what the numbers are based on."""
+    """Return a phrase that says what the numbers are based on."""
     if board.board == "host":
         return "predicted from times that were measured on this machine, part by part"
     if any(model.measured for row in board.rows for model in row.models):
@@ -40,7 +40,7 @@ def basis(board: BoardPlan) -> str:
 
 
 def board_headline(board: BoardPlan) -> str:
-    """Return one sentence about one board."""
+    """Return a sentence about one board."""
     if not board.rows:
         return f"{board.title} cannot be predicted."
     row = board.rows[board.chosen or 0]
@@ -54,24 +54,24 @@ def board_headline(board: BoardPlan) -> str:
     room = f", with room for {significant(row.headroom)} times as many" if row.headroom >= _ROOMY else ""
     watts = "" if row.power_w is None else f"at {significant(row.power_w, 2)} W, "
     fps = significant(row.requested_fps)
-    return f"{board.title}{mode} keeps up with {fps} frames a second, {watts}on {_used(row)}{room}."
+    return f"{board.title}{mode} keeps up with {fps} frames a second, {watts}on {_used_accelerators(row)}{room}."
 
 
-def _used(row: Row) -> str:
-    """Return ``"gpu"``, ``"dla0, dla1 and gpu"``."""
+def _used_accelerators(row: Row) -> str:
+    """Return the accelerators that a row uses, such as ``"dla0, dla1 and gpu"``."""
     names = sorted({name for model in row.models for engine in model.engines for name in engine.accelerators})
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else row.name
 
 
 def share_text(engine: EngineRow) -> str:
-    """Return ``"60 % of the frames on gpu and dla0"``."""
+    """Return an engine's share, such as ``"60 % of the frames on gpu and dla0"``."""
     return f"{share(engine.share)} of the frames on {' and '.join(engine.accelerators)}"
 
 
-def why_not(row: Row, chosen: Row) -> str:
-    """Return why another row was not taken instead of the chosen one."""
+def reason_against(row: Row, chosen: Row) -> str:
+    """Return the reason why a row was not chosen."""
     if row.doubts:
-        return f"{where(row)}: {'; '.join(row.doubts)}"
+        return f"{row_label(row)}: {'; '.join(row.doubts)}"
     worse = []
     if row.most_fps < chosen.most_fps * (1 - 1e-3):
         worse.append(f"{share(1 - row.most_fps / chosen.most_fps)} slower")
@@ -83,34 +83,35 @@ def why_not(row: Row, chosen: Row) -> str:
         worse.append(f"p99 {significant(row.p99_ms - chosen.p99_ms)} ms longer")
     if (row.energy_mj or 0) > (chosen.energy_mj or 0) * (1 + 1e-3):
         worse.append(f"{significant((row.energy_mj or 0) - (chosen.energy_mj or 0))} mJ a frame more")
-    return f"{where(row)}: {', '.join(worse) or 'no better'}"
+    return f"{row_label(row)}: {', '.join(worse) or 'no better'}"
 
 
-def listed(board: BoardPlan) -> list[tuple[tuple[str, str], Row]]:
-    """Return all rows with mode and placement; a governor's fallbacks follow the row to take, or the closest."""
+def listed_rows(board: BoardPlan) -> list[tuple[tuple[str, str], Row]]:
+    """Return ((mode, placement), row) for all rows; fallbacks follow the best row."""
     found: list[tuple[tuple[str, str], Row]] = []
     for place, row in enumerate(board.rows):
         found.append(((row.mode, row.name), row))
         if place == (board.chosen or 0):
-            found += [(("", f"with {' and '.join(one.fallback_models)}, {_used(one)}"), one) for one in row.fallbacks]
+            found += [
+                (("", f"with {' and '.join(one.fallback_models)}, {_used_accelerators(one)}"), one)
+                for one in row.fallbacks
+            ]
     return found
 
 
-def where(row: Row) -> str:
-    """Return mode and placement."""
+def row_label(row: Row) -> str:
+    """Return a row's mode and placement as text."""
     return f"{row.mode}, {row.name}" if row.mode else row.name
 
-
-# A row in a table, on a page or in a terminal.
 
 NUMBERS = ("fps", "at most", "p99 ms", "W", "memory", "mJ/frame", "DLA")
 """Headers of :func:`numbers`."""
 ESTIMATED = "~ estimated by ratios of what is published"
-"""Meaning of the sign in front of a board or mode whose clocks are not published."""
+"""Explanation of the sign for boards and modes whose clocks are not published."""
 
 
 class Number(NamedTuple):
-    """A number as text, as what it is sorted by, and its error bar in words; empty where it has none."""
+    """Number as text, its sort value, and its error bar as text; the bar is empty where there is none."""
 
     text: str
     order: float
@@ -118,7 +119,7 @@ class Number(NamedTuple):
 
 
 def numbers(row: Row) -> tuple[Number, ...]:
-    """Return each number of a row; a dash and 0 where it is not known."""
+    """Return the numbers of a row in the order of ``NUMBERS``; a dash and 0 where one is unknown."""
 
     def within(error: float | None) -> str:
         return "±?" if error is None else f"±{error:.0%}"
@@ -133,23 +134,23 @@ def numbers(row: Row) -> tuple[Number, ...]:
         known(row.power_w, lambda value: fixed(value, 1), within(row.power_error)),
         Number(short_size(row.memory_bytes), row.memory_bytes, f"+{more_memory(row)}"),
         known(row.energy_mj, significant),
-        Number(_on_dla(row), max((model.dla_share for model in row.models), default=0.0)),
+        Number(_dla_text(row), max((model.dla_share for model in row.models), default=0.0)),
     )
 
 
 def more_memory(row: Row) -> str:
-    """Return the memory that programs may take on top of the plan: ``"341 MiB"``."""
+    """Return the memory that programs may take in addition to the plan, such as ``"341 MiB"``."""
     return short_size(round(row.memory_bytes * row.memory_error))
 
 
 def short_size(count: int) -> str:
-    """Return ``"296 MiB"``: three digits, for a size that has an error bar beside it, or is one."""
+    """Return a size in three digits, such as ``"296 MiB"``, for sizes with an error bar and for error bars."""
     number, unit = size(count).split()
     return f"{significant(float(number))}\N{NO-BREAK SPACE}{unit}"
 
 
-def _on_dla(row: Row) -> str:
-    """Return ``"79 %"``; of several models ``"find 79 %, read none"``; ``"none"`` where none has any."""
+def _dla_text(row: Row) -> str:
+    """Return the models' shares on the DLA: ``"79 %"``, or ``"find 79 %, read none"`` where they differ."""
     shares = {model.name: share(model.dla_share) for model in row.models}
     if len(set(shares.values())) <= 1:
         return next(iter(shares.values()), "none")
@@ -157,12 +158,12 @@ def _on_dla(row: Row) -> str:
 
 
 def verdict_text(board: BoardPlan) -> str:
-    """Return the verdict of a board's first row, or why there is none."""
+    """Return the verdict on a board's first row, or the reason why it has no rows."""
     return row_text(board.rows[0]) if board.rows else f"not known: {'; '.join(board.skipped) or 'nothing can run'}"
 
 
 def row_text(row: Row) -> str:
-    """Return ``"kept, 40 % of latency to spare"``, or what is not kept for sure."""
+    """Return a row's verdict, such as ``"kept, 40 % of latency to spare"``, or the checks that are not surely kept."""
     spare = row.tightest
     return "; ".join(row.doubts) or f"kept, {share(spare.margin)} of {spare.name} to spare"
 
@@ -174,7 +175,7 @@ _FIGURES = ("requested_fps", "fps", "most_fps", "headroom", "p50_ms", "p99_ms", 
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Return dicts, lists, strings and numbers; every number is predicted."""
+    """Return the plan as JSON values; every number is predicted."""
     return {
         "schema": SCHEMA,
         "pipeline": plan.pipeline,
@@ -199,7 +200,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def figures(row: Row) -> dict[str, Any]:
-    """Return the figures of a row, by the names that they have in plans, simulations and emulations."""
+    """Return the figures of a row, by their names in the JSON of plans, simulations and emulations."""
     return {
         **{name: getattr(row, name) for name in _FIGURES},
         "memory_at_most_bytes": round(row.memory_bytes * (1 + row.memory_error)),
@@ -237,11 +238,11 @@ def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
                 {
                     "name": unit.name,
                     "nodes": list(unit.nodes),
-                    "on": where,
+                    "on": row_label,
                     "ms": {name: cost.time_ms for name, cost in unit.costs.items()},
                     "mj": {name: cost.energy_mj for name, cost in unit.costs.items()},
                 }
-                for unit, where in zip(model.network.units, engine.assignment, strict=True)
+                for unit, row_label in zip(model.network.units, engine.assignment, strict=True)
             ]
     numbers = ("rate_hz", "latency_ms", "p50_ms", "p99_ms", "dla_share")
     return {
@@ -266,7 +267,7 @@ def check_objective(text: str) -> None:
 
 
 def check_mode(boards: Sequence[Board], mode: str) -> None:
-    """Raise ConfigError for a power mode that none of several boards has; one board raises it itself."""
+    """Raise ConfigError for a power mode that none of several boards has; a single board is checked later."""
     if len(boards) == 1 or any(board.has_mode(mode) for board in boards):
         return
     names = sorted({one.name for board in boards for one in board.modes})
@@ -274,11 +275,11 @@ def check_mode(boards: Sequence[Board], mode: str) -> None:
     raise ConfigError(f"no board has a power mode {mode!r}{hint}", where="--mode", fix=f"modes: {', '.join(names)}")
 
 
-def releases(boards: Sequence[Board], tensorrt: str | None) -> list[str]:
-    """Return what a release of TensorRT means for the boards' DLA, where that is not a plain yes.
+def release_notes(boards: Sequence[Board], tensorrt: str | None) -> list[str]:
+    """Return a note for each DLA generation of the boards that a TensorRT release may not support.
 
     Raises:
-        ConfigError: that is no version number.
+        ConfigError: the release is not a version number.
     """
     if tensorrt is None:
         return []

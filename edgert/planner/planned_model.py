@@ -1,4 +1,4 @@
-"""A model to be planned: its graph at one size, rewritten for the DLA, its units as allowed and as measured."""
+"""Models to plan: graphs with static shapes, rewritten for the DLA, and units restricted by ``placement:``."""
 
 import fnmatch
 import hashlib
@@ -30,15 +30,15 @@ _BOUNDS_NAMED = 3  # operators that a note names
 
 @dataclass(frozen=True, eq=False)
 class PlannedModel:
-    """One model of a pipeline, to be planned.
+    """Model of a pipeline, prepared for a plan.
 
     Attributes:
-        demand: how often it runs.
-        config: its section.
-        where: its place in the file, for errors.
-        graph: static, clean, and rewritten for a DLA; sizes that depend on data are upper bounds.
-        precision: of its units.
-        open_graph: the same graph with sizes that depend on data left open, as a builder sees it.
+        demand: rate at which the model runs.
+        config: section of the model in the file.
+        where: place of the section, for errors.
+        graph: cleaned graph with static shapes, rewritten for a DLA; sizes that depend on data are upper bounds.
+        precision: precision of the units.
+        open_graph: this graph with unknown sizes where they depend on data, as a builder sees it.
         bounds: node whose result size depends on data → operator and bound, in words.
         tail: names of the nodes whose work depends on data.
     """
@@ -54,7 +54,7 @@ class PlannedModel:
 
     @property
     def wants_dla(self) -> bool:
-        """Whether the file puts some of it on a DLA."""
+        """Whether the file puts part of the model on a DLA."""
         requested = self.config.placement
         return requested != "auto" and any(
             name.startswith(_DLA) for names in _rules(requested).values() for name in names
@@ -67,18 +67,18 @@ class PlannedModel:
 
     @cached_property
     def structure(self) -> str:
-        """SHA-256 of its graph's structure; see :func:`structure_of`."""
+        """SHA-256 of the graph's structure, from :func:`structure_of`."""
         return structure_of(self.graph)
 
     def survey(self, generation: int, tensorrt: str) -> Survey | None:
-        """Return what of it a DLA can run; None for FP32, which no DLA supports."""
+        """Return the survey of the model for a DLA; None for FP32, which no DLA supports."""
         if self.precision == "fp32":
             return None
         return survey(self.open_graph, Target(generation, tensorrt, self.precision), macs=self.macs)
 
     @property
     def about_bounds(self) -> str:
-        """Part of the work that depends on data, and what bounds it; empty where every size is known."""
+        """Note on the part of the work that depends on data, and its bounds; empty where every size is known."""
         if not self.bounds:
             return ""
         part = sum(self.macs.get(name, 0) for name in self.tail) / max(sum(self.macs.values()), 1)
@@ -86,16 +86,16 @@ class PlannedModel:
         more = f" and {len(self.bounds) - _BOUNDS_NAMED} more" if len(self.bounds) > _BOUNDS_NAMED else ""
         return (
             f"{self.demand.model}: {share(part)} of its multiply-adds depend on what an image shows. They run on the "
-            f"GPU, and the most that there can be is counted: {first}{more}; objects: 100 in its section counts fewer"
+            f"GPU and count at their maximum: {first}{more}; objects: 100 in its section counts fewer"
         )
 
 
 def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
-    """Return the models of a pipeline that some stage runs.
+    """Return the models that the stages of a pipeline run.
 
     Raises:
-        EdgertError: a model cannot be read, its size is open, or it has integer operators, which TensorRT lacks. It
-            names the model's place in the file.
+        EdgertError: a model cannot be read, its input size is unknown, or it has integer operators, which TensorRT
+            lacks. The error names the model's place in the file.
     """
     found = []
     for demand in demands(file.config):
@@ -110,17 +110,16 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
             sizes = bound_shapes(graph, config.objects)
         except EdgertError as error:
             raise error.at(where)  # noqa: B904 - the same error, with its place
-        # On a board auto is INT8 where there are images to calibrate on, and FP16 otherwise: every Jetson's GPU and
-        # DLA is faster in FP16 than in FP32.
+        # On a board, auto means INT8 with calibration images, otherwise FP16, which is faster than FP32 on the GPU and
+        # the DLA of every Jetson.
         auto: Precision = "int8" if config.calibrate is not None else "fp16"
         precision = auto if config.precision == "auto" else config.precision
-        made = PlannedModel(demand, config, where, sizes.graph, precision, graph, sizes.sources, sizes.tail)
-        found.append(made)
+        found.append(PlannedModel(demand, config, where, sizes.graph, precision, graph, sizes.sources, sizes.tail))
     return tuple(found)
 
 
 def structure_of(graph: Graph) -> str:
-    """Return a SHA-256 of operators, settings, wiring and shapes, which decide speed, without weights and names."""
+    """Return a SHA-256 of all that decides speed: operators, attributes, edges and shapes, without weights or names."""
     numbers: dict[str, int] = {}
 
     def number(name: str) -> int:
@@ -140,21 +139,21 @@ def structure_of(graph: Graph) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def bound_to(
+def restrict_to_section(
     network: Network, config: ModelConfig, where: str, found: Survey | None = None, *, first_is_default: bool = False
 ) -> Network:
-    """Return the network with its units allowed only where a model's section puts them.
+    """Return the network with each unit restricted to the accelerators that the model's section allows.
 
     Args:
-        network: the model with costs by accelerator.
-        config: its section.
-        where: of the section, for errors.
-        found: what a DLA can run of it, to name the rule that forbids something.
-        first_is_default: nodes that no glob matches go where the first glob puts them, as in a run; otherwise they are
-            free.
+        network: network with costs by accelerator.
+        config: section of the model.
+        where: place of the section, for errors.
+        found: survey of the model for the DLA, to name the rule that forbids a unit.
+        first_is_default: whether nodes without a matching glob go to the first glob's accelerator, as in a run;
+            otherwise they are free.
 
     Raises:
-        PlacementError: an accelerator that cannot run a unit, or a glob that matches no node.
+        PlacementError: an accelerator cannot run its unit, or a glob matches no node.
     """
     if config.placement == "auto":
         return network
@@ -165,23 +164,23 @@ def bound_to(
             raise unmatched_glob_error(glob, names).at(f"{where}.placement")
     if first_is_default and "*" not in rules:
         rules = {"*": next(iter(rules.values())), **rules}
-    units = tuple(_bound(unit, rules, f"{where}.placement", found) for unit in network.units)
+    units = tuple(_restrict_unit(unit, rules, f"{where}.placement", found) for unit in network.units)
     weights = config.placement.replicate if isinstance(config.placement, ReplicateConfig) else {}
     return replace(network, units=units, shares={name: one / sum(weights.values()) for name, one in weights.items()})
 
 
 def _rules(requested: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return node glob → the accelerators it may be on."""
+    """Return glob of node names → accelerators allowed for these nodes."""
     if isinstance(requested, ReplicateConfig):
         return {"*": tuple(requested.replicate)}
     globs = {"*": requested} if isinstance(requested, str) else requested
     return {glob: (name,) for glob, name in globs.items()}
 
 
-def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: Survey | None) -> Unit:
-    """Return a unit with the costs of its allowed accelerators only.
+def _restrict_unit(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: Survey | None) -> Unit:
+    """Return a unit with only the costs of its allowed accelerators.
 
-    The last rule of the first node that has one decides; without a rule all costs stay.
+    The first node with a matching rule decides, by its last matching rule. Without a rule all costs stay.
     """
     requested = (
         [rules[glob] for glob in rules if node == glob or fnmatch.fnmatchcase(node, glob)] for node in unit.nodes
@@ -191,11 +190,11 @@ def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: 
         return unit
     costs = {name: cost for name, cost in unit.costs.items() if any(names_accelerator(one, name) for one in wanted)}
     if not costs:
-        raise _forbidden(unit, wanted, where, found)
+        raise _forbidden_error(unit, wanted, where, found)
     return replace(unit, costs=costs)
 
 
-def _forbidden(unit: Unit, wanted: Collection[str], place: str, found: Survey | None) -> PlacementError:
+def _forbidden_error(unit: Unit, wanted: Collection[str], place: str, found: Survey | None) -> PlacementError:
     names = " or ".join(wanted)
     if found is not None and any(name.startswith(_DLA) for name in wanted):
         for node, verdict in zip(found.nodes, found.verdicts, strict=True):
@@ -208,7 +207,7 @@ def _forbidden(unit: Unit, wanted: Collection[str], place: str, found: Survey | 
                 )
     return PlacementError(
         f"node {unit.nodes[0]!r} cannot run on {names}",
-        why=f"here it runs on {', '.join(unit.costs) or 'nothing'}",
+        why=f"accelerators here that can run it: {', '.join(unit.costs) or 'none'}",
         where=place,
         fix="placement: auto, or a board and mode that has it (edgert boards)",
     )

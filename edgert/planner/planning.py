@@ -1,4 +1,4 @@
-"""Planning a pipeline: every board, power mode and placement as a row, and the row to take."""
+"""Planning of a pipeline: every board, power mode and placement as a row, and the row to take."""
 
 from __future__ import annotations
 
@@ -31,11 +31,20 @@ from edgert.placement.problem import Network
 from edgert.placement.profile import read_profile
 from edgert.placement.solver import solve
 from edgert.planner import measured_times
-from edgert.planner.launches import about_bars, about_launches, launch_named
-from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited, plan_host
-from edgert.planner.plan_text import check_mode, check_objective, releases
-from edgert.planner.planned_model import PlannedModel, bound_to, planned_models
-from edgert.planner.selection import Machine, judged
+from edgert.planner.launches import error_bar_notes, launch_note, parse_launch
+from edgert.planner.plan_rows import (
+    NOT_PLANNED,
+    Choice,
+    RowMaker,
+    board_parts,
+    distinct_placements,
+    is_dla,
+    limit_accelerators,
+    plan_host,
+)
+from edgert.planner.plan_text import check_mode, check_objective, release_notes
+from edgert.planner.planned_model import PlannedModel, planned_models, restrict_to_section
+from edgert.planner.selection import Machine, judge_rows
 from edgert.reporter import Bar, OnProgress, counting
 from edgert.simulator.board_platform import contention_of, platform_of, rows_of
 from edgert.simulator.board_stages import board_stages
@@ -43,12 +52,12 @@ from edgert.simulator.design import check_demands, counterpart, demands, levels_
 from edgert.stages.source.delivered import as_delivered
 
 ALL = "all"
-_SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
+_SOLVE_S = 0.5  # time limit of the search for one placement; the best one by then is taken
 
 MODELS_ALONE = "models alone: decoding, drawing, encoding and your own stages take no time in a plan of this machine"
 
 OnBoard = Callable[[BoardPlan, int], object]
-"""Called with the rows of a board as soon as they are known, and how many boards there are."""
+"""Function called with each board's plan as soon as it is ready, and with the number of boards."""
 
 
 def plan(
@@ -63,30 +72,30 @@ def plan(
     launch: str = "graph",
     on_progress: OnProgress | None = None,
 ) -> Plan:
-    """Predict what a pipeline does on a board, without running anything.
+    """Predict how a pipeline performs on a board, without running anything.
 
-    It takes seconds for one board, a minute for all.
+    A plan takes seconds for one board, and a minute for all.
 
     Args:
-        pipeline: as :func:`edgert.load_pipeline` takes it, or what that returned.
-        board: name or file, or ``all``; the pipeline's own by default.
-        mode: a power mode's name, or ``all``.
-        objective: each placement is optimized for it, and it chooses among those that keep every budget.
-        tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
-        profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
-            speed no model predicts. For a board: bundles that were finished there, or the shared profile of one
-            (``edgert bench BUNDLE --share FILE``). Their engines' times are taken. On other boards of the same chip,
-            and in other modes, predictions are corrected by them. Those in ``configs/costs`` are always used.
+        pipeline: path, or any other value that :func:`edgert.load_pipeline` takes or returns.
+        board: name of a board, path of a board file, or ``all``; by default the board of the pipeline file.
+        mode: name of a power mode, or ``all``.
+        objective: what each placement is optimized for, and what chooses among rows that keep every budget.
+        tensorrt: TensorRT release that will build engines for the DLA; by default that of the board's usual JetPack.
+        profiles: for ``board="host"`` paths of profiles, one for each model, measured on this machine. For a board,
+            bundles that were finished there, or shared profiles (``edgert bench BUNDLE --share FILE``). Their times
+            replace predictions, or correct those of other modes and of other boards with the same chip. Profiles in
+            ``configs/costs`` are always used.
         overrides: ``key.path=value``, as given to ``--set``.
-        launch: ``"graph"``: engines on a GPU run as CUDA graphs, as edgert runs them; ``"kernels"``: a CPU starts every
-            kernel, as in most published times.
-        on_progress: called before each power mode; what it raises ends the plan.
+        launch: ``"graph"`` if engines on a GPU run as CUDA graphs, as edgert runs them; ``"kernels"`` if a CPU starts
+            every kernel, as in most published times.
+        on_progress: function called before each power mode; an exception from it ends the plan.
 
     Raises:
-        ConfigError: no such board, mode, objective or release of TensorRT, nothing to plan for, or a profile of another
-            model, precision or chip.
-        ModelError: a model cannot be read, or its size is open.
-        PlacementError: ``placement:`` asks for what a rule forbids on the only board of the plan.
+        ConfigError: the board, mode, objective or TensorRT release is unknown, there is nothing to plan, or a profile
+            is for another model, precision or chip.
+        ModelError: a model cannot be read, or its input size is unknown.
+        PlacementError: a rule forbids what ``placement:`` requests on the only board of the plan.
     """
     file, how = load_pipeline(pipeline, overrides), (board, mode, objective, tensorrt, profiles, launch)
     return plan_boards(file, *how, on_progress=on_progress)
@@ -105,16 +114,16 @@ def plan_boards(
     on_board: OnBoard | None = None,
     look: bool = True,
 ) -> Plan:
-    """Predict as :func:`plan` does, whose arguments come first.
+    """Return the plan of a pipeline file; the first arguments are those of :func:`plan`.
 
-    ``on_board`` is called after each board, in order of their size. Without ``look`` no file or camera of this machine
-    is opened where the pipeline leaves size or rate out; both are assumed.
+    ``on_board`` is called after each board, in order of size. With ``look`` files and cameras of this machine are
+    opened for sizes and rates that the pipeline file leaves out; otherwise these are assumed.
     """
     seen, count = tuple[str, ...](), counting(on_progress) or (lambda *_: None)
     if look:
         file, seen = as_delivered(file)
     check_objective(objective)
-    start = launch_named(launch)
+    start = parse_launch(launch)
     board_name = board or file.config.board
     if board_name in (HOST, "auto") and profiles:
         found = plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
@@ -123,75 +132,75 @@ def plan_boards(
         )
         smallest = found.board if found.verdict == "kept" else None
         return Plan(file.config.name, objective, (found,), smallest, tuple(notes))
-    targets = tuple(sorted(_boards(board_name, file), key=_size))
+    targets = tuple(sorted(_target_boards(board_name, file), key=_size_key))
     if mode != ALL:
         check_mode(targets, mode)
-    about_trt = releases(targets, tensorrt)
+    about_trt = release_notes(targets, tensorrt)
     check_demands(file)
     levels = [(one, planned_models(one)) for one in levels_of(file)]
     planned = levels[0][1]
-    measured = _measured([subject for _, subjects in levels for subject in subjects], profiles, targets)
-    made, shared, at_mode = [], shared_of(profiles), 0
+    measured = _measured_engines([subject for _, subjects in levels for subject in subjects], profiles, targets)
+    plans, shared, at_mode = list[BoardPlan](), shared_of(profiles), 0
     total = sum(len(one.modes) for one in targets)
     for number, one in enumerate(targets):
         title = one.title if len(targets) == 1 else f"{one.title}, board {number + 1} of {len(targets)}"
-        step = partial(_stepped, count, title, at_mode, total)
+        step = partial(_report_step, count, title, at_mode, total)
         planners = [
             _BoardPlanner(at, subjects, one, objective, tensorrt, start, measured, shared) for at, subjects in levels
         ]
         planner = replace(planners[0], fallbacks=tuple(planners[1:]))
-        made.append(planner.plan(mode, strict=len(targets) == 1, step=step))
+        plans.append(planner.plan(mode, strict=len(targets) == 1, step=step))
         at_mode += len(one.modes)
         if on_board is not None:
-            on_board(made[-1], len(targets))
-    fitting = [board.board for board in made if board.verdict == "kept"]
+            on_board(plans[-1], len(targets))
+    fitting = [board.board for board in plans if board.verdict == "kept"]
     smallest = fitting[0] if fitting else None
     rates = (note for subject in planned for note in subject.demand.notes)
     notes = dict.fromkeys(
         [
-            *_without_edgert(targets, fitting),
+            *_unsupported_notes(targets, fitting),
             *(f"{name}: {text}" for name, text in tracker_thresholds(file.config.stages, file.config.models).items()),
             *board_stages(file, targets[-1], targets[-1].peak_mode, profiles=shared).notes,
             *about_watts(tuple(targets)),
             *seen,
             *rates,
-            *_sparse(planned),
+            *_sparse_notes(planned),
             *filter(None, (subject.about_bounds for subject in planned)),
-            *_corrected(made),
-            *about_bars(made, targets, planned),
-            about_launches(planned, targets[-1], start),
+            *_correction_notes(plans),
+            *error_bar_notes(plans, targets, planned),
+            launch_note(planned, targets[-1], start),
             *about_trt,
             NOT_PLANNED,
         ]
     )
-    return Plan(file.config.name, objective, tuple(made), smallest, tuple(notes))
+    return Plan(file.config.name, objective, tuple(plans), smallest, tuple(notes))
 
 
-def _stepped(count: Bar, title: str, before: int, total: int, done: int) -> None:
+def _report_step(count: Bar, title: str, before: int, total: int, done: int) -> None:
     count(title, before + done, total)
 
 
-def _sparse(planned: Sequence[PlannedModel]) -> Iterator[str]:
-    """Yield how many products ``tensorrt: sparse`` was counted for, and how well that is known."""
+def _sparse_notes(planned: Sequence[PlannedModel]) -> Iterator[str]:
+    """Yield a note for each model with ``tensorrt: sparse`` on the number of products that it speeds up."""
     for subject in planned:
         if subject.config.tensorrt.sparse:
             products = [work for work in units(subject.graph, sparse=True) if work.kind in (CONV, PRODUCT)]
             count, model = sum(work.is_sparse for work in products), subject.demand.model
             saved = (
-                "what that saves is estimated from the peaks of GPUs, and on Orin's DLA by what NVIDIA measured"
+                "the saving is estimated from the peaks of GPUs, and for Orin's DLA from what NVIDIA measured"
                 if count
-                else "so that tensorrt: sparse saves nothing; it takes weights that were trained so"
+                else "so tensorrt: sparse saves nothing; it needs weights that were trained for it"
             )
             yield f"{model}: {count} of {len(products)} products have two zeros in every four input channels; {saved}"
 
 
-def _size(board: Board) -> tuple[float, float, str]:
-    """Return a sort key: memory, then speed; a board of unknown clocks is the last of its memory size."""
+def _size_key(board: Board) -> tuple[float, float, str]:
+    """Return a sort key: memory, then speed; boards with unknown clocks come last within their memory size."""
     return board.memory.bytes, board.gpu_tops(board.peak_mode, "fp16") or math.inf, board.name
 
 
-def _without_edgert(targets: Sequence[Board], fitting: Sequence[str]) -> Iterator[str]:
-    """Yield a note about boards that edgert itself does not run on; ``fitting`` keep the budgets, smallest first."""
+def _unsupported_notes(targets: Sequence[Board], fitting: Sequence[str]) -> Iterator[str]:
+    """Yield a note on boards where edgert does not run; ``fitting`` names boards that keep the budgets, by size."""
     found = {one.name: one.without_edgert for one in targets if one.without_edgert}
     if not found:
         return
@@ -202,19 +211,19 @@ def _without_edgert(targets: Sequence[Board], fitting: Sequence[str]) -> Iterato
     yield f"{many if len(found) > 1 else ''.join(found.values())}; {way}{smallest}"
 
 
-def _measured(
+def _measured_engines(
     planned: Sequence[PlannedModel], profiles: Sequence[str | Path], targets: Sequence[Board]
 ) -> tuple[tuple[MeasuredEngine, ...], ...]:
-    """Return engines that ran on a board: of the profiles, and of ``configs/costs``.
+    """Return the measured engines of the profiles, and those of ``configs/costs``.
 
     Raises:
-        ConfigError: they are of another model or chip.
-        ArtifactError: no such bundle, or impossible figures.
+        ConfigError: a profile is for another model or chip.
+        ArtifactError: a profile is missing, or has impossible figures.
     """
     found: list[MeasuredEngine] = []
     for path in map(Path, profiles):
         if is_shared(path):
-            engines = measured_times.of_shared(read_shared(path), planned, str(path))
+            engines = measured_times.engines_of_profile(read_shared(path), planned, str(path))
         else:
             engines = read_measured(path)
             for subject in planned:
@@ -223,12 +232,12 @@ def _measured(
                         engine.check(load(subject.config.onnx).digest, subject.where)
         measured_times.refuse_useless(engines, planned, targets, str(path))
         found += engines
-    sent = [engine for one in shipped() for engine in measured_times.of_shared(one, planned, "configs/costs")]
+    sent = [engine for one in shipped() for engine in measured_times.engines_of_profile(one, planned, "configs/costs")]
     return tuple(found), tuple(sent)
 
 
 def shared_of(profiles: Sequence[str | Path]) -> tuple[SharedProfile, ...]:
-    """Return the shared profiles among the files, then those in ``configs/costs``.
+    """Return the shared profiles among these files, then those in ``configs/costs``.
 
     Raises:
         ArtifactError: a profile cannot be read.
@@ -236,39 +245,41 @@ def shared_of(profiles: Sequence[str | Path]) -> tuple[SharedProfile, ...]:
     return (*(read_shared(Path(path)) for path in profiles if is_shared(Path(path))), *shipped())
 
 
-def _corrected(made: Sequence[BoardPlan]) -> Iterator[str]:
-    """Yield which times are measured, or corrected by measured ones, by what, and on which boards."""
+def _correction_notes(plans: Sequence[BoardPlan]) -> Iterator[str]:
+    """Yield a note for each measurement that replaces or corrects predicted times, with the boards."""
     found: dict[str, list[str]] = {}
-    for plan in made:
+    for plan in plans:
         texts = (f"{model.name}: {model.measured}" for row in plan.rows for model in row.models if model.measured)
         for text in dict.fromkeys(texts):
             found.setdefault(text, []).append(plan.board)
     yield from (f"{text} (on {', '.join(boards)})" for text, boards in found.items())
 
 
-def _boards(name: str, file: PipelineFile) -> tuple[Board, ...]:
+def _target_boards(name: str, file: PipelineFile) -> tuple[Board, ...]:
     if name == ALL:
         return boards()
     if name == HOST:
         raise ConfigError(
             "there are no measured times of this machine",
-            why="board: host is planned by measured times of each model, and there is no --profile",
+            why="a plan for board: host needs measured times of each model, and there is no --profile",
             where=file.where("board"),
             fix="edgert bench --units MODEL.onnx -o profile.json, then --board host --profile profile.json",
         )
     if name == "auto":
         raise ConfigError(
             "cannot plan without a board",
-            why="the pipeline has board: auto, which means the machine that it runs on",
+            why="the pipeline has board: auto, which means the machine where it runs",
             where=file.where("board"),
-            fix="--board NAME, or --board all for those that fit (edgert boards lists them); for this machine --board "
-            "host --profile FILE, measured by edgert bench --units",
+            fix="give --board NAME, or --board all (edgert boards lists them); for this machine give --board host "
+            "--profile FILE, measured by edgert bench --units",
         )
     return (find_board(name, file.document.path.parent),)
 
 
 @dataclass(frozen=True, eq=False)
 class _BoardPlanner:
+    """Planner of a pipeline on one board; ``fallbacks`` plan it with more and more of its fallback models."""
+
     file: PipelineFile
     subjects: Sequence[PlannedModel]
     board: Board
@@ -280,12 +291,15 @@ class _BoardPlanner:
     fallbacks: tuple[_BoardPlanner, ...] = ()
 
     def plan(self, mode: str, *, strict: bool, step: Callable[[int], object]) -> BoardPlan:
-        """Return all rows; ``strict`` raises what forbids the whole board instead of noting it.
+        """Return the board's plan.
 
-        Before each power mode ``step`` is called with the number of finished ones.
+        Args:
+            mode: name of a power mode, or ``all``.
+            strict: whether to raise the error of a board without rows; otherwise the plan notes it.
+            step: function called before each power mode with the number of finished modes.
         """
         modes, rows, errors = self.board.modes, list[Row](), dict[str, EdgertError]()
-        if mode != ALL and not strict and not self.board.has_mode(mode):  # of several boards not every one needs to
+        if mode != ALL and not strict and not self.board.has_mode(mode):  # not every one of several boards needs it
             why = f"it has {', '.join(one.name for one in self.board.modes)}"
             modes, errors[mode] = (), ConfigError("no such power mode", why=why)
         elif mode != ALL:
@@ -305,10 +319,10 @@ class _BoardPlanner:
             f"{name}: {error.what}" + (f" ({error.why})" if error.why else "") for name, error in errors.items()
         )
         machine = Machine(self.board.name, self.board.title, self.board.memory.most_bytes)
-        return judged(machine, rows, self.file.config.budgets, self.objective, skipped)
+        return judge_rows(machine, rows, self.file.config.budgets, self.objective, skipped)
 
     def _rows(self, mode: Mode) -> Iterator[Row]:
-        """Yield a mode's rows. Raises PlacementError: the file puts a node on a DLA that the board lacks."""
+        """Yield a mode's rows; raise PlacementError if the file puts a node on a DLA that the board lacks."""
         for subject in self.subjects:
             if not self.board.dla.cores and subject.wants_dla:
                 having = ", ".join(one.name for one in boards() if one.dla.cores)
@@ -322,9 +336,9 @@ class _BoardPlanner:
             raise ConfigError(
                 "the clocks of this power mode are unknown", why=f"not published: {', '.join(mode.unknown)}"
             )
-        scene = _Scene(self, mode)
-        for choice, placement in distinct(scene.choices(), scene.solved):
-            yield scene.row(choice, placement)
+        planner = _ModePlanner(self, mode)
+        for choice, placement in distinct_placements(planner.choices(), planner.solve):
+            yield planner.row(choice, placement)
 
     @cached_property
     def costs(self) -> Coefficients:
@@ -332,7 +346,7 @@ class _BoardPlanner:
 
     @cached_property
     def surveys(self) -> tuple[Survey | None, ...]:
-        """The parts of every model that the board's DLA can run."""
+        """Survey of every model for the board's DLA; None where there is none."""
         generation = self.board.dla.generation
         if not self.board.dla.cores or generation is None or self.costs.dla is None:
             return (None,) * len(self.subjects)
@@ -341,15 +355,16 @@ class _BoardPlanner:
 
     @cached_property
     def works(self) -> tuple[Sequence[Work], ...]:
-        """The fused units of every model, which no power mode changes."""
+        """Fused units of every model, which are the same in all power modes."""
         pairs = zip(self.subjects, self.surveys, strict=True)
         return tuple(
-            units(subject.graph, _allowed(found), sparse=subject.config.tensorrt.sparse) for subject, found in pairs
+            units(subject.graph, _allowed_nodes(found), sparse=subject.config.tensorrt.sparse)
+            for subject, found in pairs
         )
 
 
-class _Scene:
-    """One power mode of one board."""
+class _ModePlanner:
+    """Planner of a pipeline on one board in one power mode."""
 
     def __init__(self, planner: _BoardPlanner, mode: Mode) -> None:
         self._planner, self._mode = planner, mode
@@ -365,17 +380,17 @@ class _Scene:
 
     def _network(self, subject: PlannedModel, found: Survey | None) -> Network:
         planner = self._planner
-        made = self._predicted(subject, planner.board, self._mode, frames_of(planner.file.config, subject.demand.model))
-        made = per_frame(made)
-        if known := measured_times.nearest(subject, planner.board, self._mode, *planner.measured):
+        frames = frames_of(planner.file.config, subject.demand.model)
+        found_network = per_frame(self._predicted(subject, planner.board, self._mode, frames))
+        if known := measured_times.nearest_measurements(subject, planner.board, self._mode, *planner.measured):
             there = partial(self._there, subject)
-            made = measured_times.scaled(made, known.engines, there, known.weight)
+            found_network = measured_times.scale_units(found_network, known.engines, there, known.weight)
             self.measured[subject.demand.model] = measured_times.correction(known, there)
-        return bound_to(made, subject.config, subject.where, found)
+        return restrict_to_section(found_network, subject.config, subject.where, found)
 
     def _there(self, subject: PlannedModel, engine: MeasuredEngine) -> Network:
-        """Return the prediction for a model where it was measured."""
-        at, mode = measured_times.place_of(engine, [self._planner.board])
+        """Return the predicted network of a model for the place where an engine of it was measured."""
+        at, mode = measured_times.measured_place(engine, [self._planner.board])
         return self._predicted(subject, at, mode, engine.frames)
 
     def _predicted(self, subject: PlannedModel, board: Board, mode: Mode, frames: int) -> Network:
@@ -387,7 +402,7 @@ class _Scene:
             mode,
             self._planner.costs,
             precision=subject.precision,
-            allowed=_allowed(self._planner.surveys[place]),
+            allowed=_allowed_nodes(self._planner.surveys[place]),
             batch=frames,
             rate_hz=subject.demand.rate_hz,
             works=self._planner.works[place],
@@ -395,17 +410,17 @@ class _Scene:
         )
 
     def choices(self) -> list[Choice]:
-        """Return placements to compare."""
+        """Return the choices to compare."""
         mixed = ("mixed", self._networks)
         if all(network.shares for network in self._networks):
             return [mixed]  # the file has chosen
-        gpu = ("gpu", tuple(limited(network, lambda name: not is_dla(name)) for network in self._networks))
+        gpu = ("gpu", tuple(limit_accelerators(network, lambda name: not is_dla(name)) for network in self._networks))
         if not any(is_dla(name) for network in self._networks for unit in network.units for name in unit.costs):
             return [gpu]
-        return [gpu, ("dla", tuple(limited(network, is_dla) for network in self._networks)), mixed]
+        return [gpu, ("dla", tuple(limit_accelerators(network, is_dla) for network in self._networks)), mixed]
 
-    def solved(self, choice: Choice) -> Placement:
-        """Return the best by the objective; where nothing keeps up with the rates, the one that comes closest."""
+    def solve(self, choice: Choice) -> Placement:
+        """Return the best placement by the objective, or the fastest where none reaches the requested rates."""
         networks = choice[1]
         objective = self._planner.objective
         best = partial(solve, networks, limits=self._limits, contention=self._contention, time_limit_s=_SOLVE_S)
@@ -414,7 +429,7 @@ class _Scene:
             return most
         try:
             return best(objective)
-        except PlacementError:  # with one engine for each model
+        except PlacementError:  # one engine for each model is not enough
             return most
 
     def row(self, choice: Choice, placement: Placement) -> Row:
@@ -431,17 +446,17 @@ class _Scene:
             board_stages(planner.file, planner.board, self._mode, profiles=planner.shared),
         )
         platform = platform_of(planner.board, self._mode, planner.costs)
-        made = maker.row(choice, placement, platform, self._error)
-        said = {name: one.words for name, one in self.measured.items()}
-        made = replace(made, models=tuple(replace(one, measured=said.get(one.name, "")) for one in made.models))
-        wall = None if made.power_w is None else wall_w(planner.board, made.power_w)
-        made = replace(made, wall_w=wall, estimated=self._mode.estimated)
-        if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # the error of these is not known
-            return replace(made, error=None, power_error=None)
-        return replace(made, power_error=power_error(planner.board, self._mode, made.power_w))
+        row = maker.row(choice, placement, platform, self._error)
+        words = {name: one.words for name, one in self.measured.items()}
+        models = tuple(replace(one, measured=words.get(one.name, "")) for one in row.models)
+        wall = None if row.power_w is None else wall_w(planner.board, row.power_w)
+        row = replace(row, models=models, wall_w=wall, estimated=self._mode.estimated)
+        if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # the error of estimated clocks is unknown
+            return replace(row, error=None, power_error=None)
+        return replace(row, power_error=power_error(planner.board, self._mode, row.power_w))
 
     def _error(self, models: Sequence[ModelRow]) -> float | None:
-        """Return the widest error of every precision on every accelerator in use; None where one has none."""
+        """Return the largest error of the models on the accelerators in use; None where one is unknown."""
         found: list[float | None] = []
         for model, subject in zip(models, self._planner.subjects, strict=True):
             for name in sorted({name for engine in model.engines for name in engine.accelerators}):
@@ -457,10 +472,10 @@ class _Scene:
 
 
 def frames_of(config: PipelineConfig, model: str) -> int:
-    """Return the frames, crops or tiles that share a run of a model.
+    """Return the number of frames, crops or tiles that share a run of a model.
 
-    That is one of each stream that a batch takes from, and all crops or tiles. It is the least of all stages that use
-    the model, and no more than it has rows.
+    A batch takes one frame of each stream, or all crops or tiles, up to the rows of the model. Of several stages that
+    use the model, the one with the fewest counts.
     """
     streams, found = sources_of(config.stages), []
     for name, stage in config.stages.items():
@@ -471,5 +486,5 @@ def frames_of(config: PipelineConfig, model: str) -> int:
     return max(1, min(found, default=1))
 
 
-def _allowed(found: Survey | None) -> Collection[str]:
+def _allowed_nodes(found: Survey | None) -> Collection[str]:
     return found.allowed if found else ()

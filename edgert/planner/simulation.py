@@ -1,4 +1,4 @@
-"""``edgert simulate``: a pipeline file simulated on any board, and the clock settings that a governor may use there."""
+"""``edgert simulate``: simulation of a pipeline file on any board, and the clock settings for a governor."""
 
 import logging
 import math
@@ -24,7 +24,7 @@ from edgert.placement.profile import read_profile
 from edgert.planner.plan_rows import PROFILED_ERROR, profile_of
 from edgert.planner.plan_text import ESTIMATED, figures, row_text
 from edgert.planner.planning import ALL, plan, plan_boards, shared_of
-from edgert.planner.selection import as_seen
+from edgert.planner.selection import with_results
 from edgert.reporter import OnProgress
 from edgert.simulator import Design, Governing, Platform, Simulated, simulate as play
 from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_requested, platform_of, played
@@ -34,31 +34,29 @@ from edgert.simulator.pipeline_design import Scene, Slots, design_of
 from edgert.simulator.sources import StageTimes, read_stage_times, read_trace
 from edgert.stages.source.delivered import as_delivered
 
-# What a governor may do to the board's clocks, predicted by a plan: lower caps of the GPU, lower power modes.
+# Clock settings for a governor, predicted by a plan: lower caps of the GPU's clock, and lower power modes.
 
 _LOG = logging.getLogger(__name__)
-NOT_KNOWN = "the power draw of this board is not published: its power and heat are not known"
+NOT_KNOWN = "the power draw of this board is not published, so its power and heat are unknown"
 CPU_BUDGET = "budgets.cpu is neither simulated nor emulated: it limits the processor time of a run on its own machine"
 _CAPS = 6
-"""Clock caps that are offered: Jetson's tables have a dozen and more, of which neighbors hardly differ in power."""
-_SLOWEST = 0.4  # of the fastest clock
+"""Maximum number of clock caps; neighbors in a Jetson's table of a dozen clocks hardly differ in power."""
+_SLOWEST = 0.4  # lowest cap, as a share of the mode's clock
 
 
 def power_steps(
     file: PipelineFile, control: PowerControl, *, is_placed: bool = False, root: Path = Path("/")
 ) -> PowerSteps:
-    """Return the clock settings that a governor may use on this board, by a plan of the pipeline on it.
-
-    It takes seconds.
+    """Return the clock settings that a governor may use on this board, with predictions from a plan, in seconds.
 
     Args:
-        file: with budgets.
-        control: entered; knows what can be changed without a reboot, and changes it.
-        is_placed: the models run as a plan placed them, in a bundle; otherwise on the GPU.
-        root: where the files of a running Linux are.
+        file: pipeline file with budgets.
+        control: entered context that changes what can be changed without a reboot.
+        is_placed: whether the models run as a plan placed them, in a bundle; otherwise they run on the GPU.
+        root: root of the file system.
 
     Raises:
-        BudgetError: there is nothing to govern by clocks: no power budget to be kept, no board that edgert knows.
+        BudgetError: the file has no power budget to keep by degrading, or edgert does not know the board.
         DeviceError: settings cannot be changed here.
     """
     budgets = file.config.budgets
@@ -74,9 +72,9 @@ def power_steps(
         raise BudgetError(
             "cannot control the power of this machine",
             why=machine.mode_trouble
-            or f"it is {machine.name}, in power mode {machine.mode or 'unknown'}; no plan has it",
+            or f"there is no plan for {machine.name} in power mode {machine.mode or 'unknown'}",
             where="--allow-power-control",
-            fix="it is for Jetsons that edgert boards lists; leave it out here",
+            fix="leave it out here; the option works on the Jetsons that edgert boards lists",
         )
     control.check()
     found = plan(file, board=machine.board.name).boards[0]
@@ -88,10 +86,9 @@ def power_steps(
 
 
 def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, ...]:
-    """Return the predictions for this board at each level of degraded models, in seconds.
+    """Return the predictions for this board at each level of fallback models, in seconds.
 
-    Empty where edgert does not know the board, where no plan can put the models where the file does, or without
-    fallback models.
+    The result is empty without fallback models or a power budget, on an unknown board, and where planning fails.
     """
     budgets, machine = file.config.budgets, detect(root)
     is_requested = budgets.power is not None and budgets.when_exceeded == "degrade" and len(levels_of(file)) > 1
@@ -111,15 +108,15 @@ def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, 
 def steps_of(
     found: BoardPlan, placement: str, board: Board, here: Mode, control: PowerControl, costs: Coefficients
 ) -> tuple[PowerStep, ...]:
-    """Return the board's present setting, then caps of the GPU's clock in that mode, then lower modes.
+    """Return steps for the board's present setting, then for caps of the GPU's clock there, then for lower modes.
 
     Raises:
-        BudgetError: the plan has no row for the mode the board is in.
+        BudgetError: the plan has no row for the present mode.
     """
     reachable = control.modes()
 
     def row_of(mode: str) -> Row | None:
-        """Return the row of that placement; another one where the file's own placement left no choice."""
+        """Return the mode's row with the placement, or its first row if the file left no choice of placement."""
         of_mode = [one for one in found.rows if one.mode == mode and one.power_w is not None]
         return next((one for one in of_mode if one.name == placement), of_mode[0] if of_mode else None)
 
@@ -129,13 +126,13 @@ def steps_of(
             f"no plan for power mode {here.name}",
             why="; ".join(found.skipped) or f"{board.title} was planned without it",
             where="--allow-power-control",
-            fix="sudo nvpmodel -m, to a mode that edgert plan shows",
+            fix="change to a mode that edgert plan shows: sudo nvpmodel -m NUMBER",
         )
     steps = [step_of(now, power(board, here))]
-    steps += _capped(steps[0], board, here, control.gpu_steps_hz(), costs)
+    steps += _gpu_cap_steps(steps[0], board, here, control.gpu_steps_hz(), costs)
     for mode in board.modes:
         row = row_of(mode.name)
-        # A mode is lower that is named for fewer watts; what has no limit is above all.
+        # A mode is lower if its name has fewer watts; a mode without watts is the highest.
         is_lower = mode.watts is not None and (here.watts is None or mode.watts < here.watts)
         if row is not None and mode.name in reachable and is_lower:
             step = step_of(row, power(board, mode), f"power mode {mode.name}")
@@ -144,15 +141,15 @@ def steps_of(
 
 
 def step_of(row: Row, watts: Power, name: str = "") -> PowerStep:
-    """Return a board's row, whose power is known, as a step of the governor."""
+    """Return a row with known power as a step of the governor."""
     assert row.power_w is not None
     return PowerStep(name, row.power_w, min(watts.static_w, row.power_w), row.headroom, row.p99_ms)
 
 
-def _capped(
+def _gpu_cap_steps(
     first: PowerStep, board: Board, mode: Mode, steps_hz: Sequence[int], costs: Coefficients
 ) -> Iterator[PowerStep]:
-    """Yield steps with a slower GPU: work takes longer in proportion, and less energy, as voltage falls with the clock.
+    """Yield steps with a slower GPU: work takes longer in proportion, but less energy because the voltage falls.
 
     All work counts as the GPU's, which is the worst case for speed. The governor measures the real power.
     """
@@ -160,15 +157,15 @@ def _capped(
         return
     full = power(board, mode).gpu_w
     slower_hz = [hz for hz in steps_hz if _SLOWEST * mode.gpu_mhz * 1e6 <= hz < mode.gpu_mhz * 1e6]
-    stride = -(-len(slower_hz) // _CAPS) or 1  # a few of them, evenly, the fastest first
+    stride = -(-len(slower_hz) // _CAPS) or 1
     for hz in sorted(slower_hz, reverse=True)[::stride]:
         slower = hz / (mode.gpu_mhz * 1e6)
         headroom = first.headroom * slower
         busy_w = power(board, mode.model_copy(update={"gpu_mhz": hz / 1e6})).gpu_w
-        work = (first.power_w - first.idle_w) * (busy_w / full) / slower  # for as much work in longer time
-        work *= min(1.0, headroom) / first.sustained()
+        work_w = (first.power_w - first.idle_w) * (busy_w / full) / slower  # while the GPU works on the same rates
+        work_w *= min(1.0, headroom) / first.sustained()
         name = f"GPU at {hz / 1e6:.0f} MHz"
-        yield PowerStep(name, first.idle_w + work, first.idle_w, headroom, first.latency_ms / slower, gpu_hz=hz)
+        yield PowerStep(name, first.idle_w + work_w, first.idle_w, headroom, first.latency_ms / slower, gpu_hz=hz)
 
 
 SECONDS = 60.0
@@ -177,22 +174,22 @@ _CORRECTED = "times and power by a model fitted to published measurements, model
 _PROFILED = "times as profiled on this machine"
 
 
-_DURATION_S = (0.01, 1e6)  # eleven days, whose events take hours
-_AMBIENT_C = (-60.0, 150.0)  # the coldest air on Earth; more than any module's silicon bears
+_DURATION_S = (0.01, 1e6)  # the upper limit is eleven days, which take hours to simulate
+_AMBIENT_C = (-60.0, 150.0)  # from cold polar air to more than any module survives
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The length of a simulation, and its assumptions about cameras, scene and surroundings.
+    """Length of a simulation, and its assumptions about cameras, scene and surroundings.
 
     Attributes:
         seconds: length of the simulated run.
         seed: random seed of jitter and objects.
-        trace: file of the frames that a camera delivered, or that ``sink: jsonl`` wrote; None: the rate of the source.
-        objects: mean number of objects on a frame without a trace; None: as many as the pipeline's crops take at most.
+        trace: path of a trace of a camera's frames, or of the output of ``sink: jsonl``; None for the source's rate.
+        objects: mean number of objects on a frame without a trace; None for the maximum that crops take.
         jitter: standard deviation of a camera's frame times, as a fraction of the frame period.
-        stages: summary of ``edgert run --json``, with the times of stages other than models; None: on a board the
-            predicted times, on this machine no time.
+        stages: path of a summary from ``edgert run --json``, with times of stages other than models. None means
+            predicted times on a board, and no time on this machine.
         ambient_c: temperature of the air around the board, in degrees Celsius.
 
     Raises:
@@ -219,20 +216,20 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A pipeline simulated on a board.
+    """Simulation of a pipeline on a board.
 
     Attributes:
-        pipeline, board, title: names; the title is what people call the board.
-        mode, placement: the row of the plan that was simulated; empty for this machine.
-        budgets: of the file, as a governor kept them.
-        basis: what the numbers are based on.
-        notes: what was assumed.
-        played: the results.
-        checks: every budget and limit, as of a plan's row, against the results; of latency alone for this machine.
-        most_fps: frames a second that the sources could send, as the plan has it; None for this machine.
-        error, power_error: relative, of times and watts, as the plan has them; None: not known.
-        figures: see :func:`edgert.planner.plan_text.figures`; empty for this machine.
-        words: of the checks, in the plan's words; empty for this machine.
+        pipeline, board, title: names of the pipeline and the board, and the board's full name.
+        mode, placement: power mode and placement of the simulated row; empty for this machine.
+        budgets: budgets of the file, as a governor kept them.
+        basis: what the numbers are based on, in words.
+        notes: assumptions of the simulation.
+        played: results of the simulation.
+        checks: checks of every limit against the results; only of latency for this machine.
+        most_fps: maximum frames per second of the sources in the plan; None for this machine.
+        error, power_error: relative errors of times and watts in the plan; None if unknown.
+        figures: result of :func:`edgert.planner.plan_text.figures`; empty for this machine.
+        words: verdict on the checks as text; empty for this machine.
     """
 
     pipeline: str
@@ -257,7 +254,7 @@ class Simulation:
         return max((check.verdict for check in self.checks), key=VERDICTS.index, default="kept")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, marked as simulated."""
+        """Return JSON values that are marked as simulated."""
         checks = [{**asdict(one), "verdict": one.verdict} for one in self.checks]
         plain = {**asdict(self), "played": self.played.to_json(), "checks": checks}
         return {"simulated": True, "verdict": self.verdict, **plain}
@@ -277,23 +274,24 @@ def simulate(
 ) -> Simulation:
     """Simulate a pipeline event by event, without running a model or opening a camera.
 
-    The same input gives the same outcome.
+    The same input gives the same result.
 
     Args:
-        pipeline: as :func:`edgert.load_pipeline` takes it, or what that returned.
-        board: a board's name or file, or ``host`` with ``profiles``; the pipeline's own by default.
-        mode: a power mode; the one that a plan would choose by default.
-        objective: what the plan's placement is optimized for: ``energy``, ``throughput`` or ``latency``.
-        tensorrt: the release that the plan is for; by default that of the board's usual JetPack.
-        profiles: measured times, as a plan takes them: for this machine one of each model.
+        pipeline: path, or any other value that :func:`edgert.load_pipeline` takes or returns.
+        board: name of a board, path of a board file, or ``host`` with ``profiles``; by default the board of the
+            pipeline file.
+        mode: power mode; by default the mode that a plan chooses.
+        objective: what the placement is optimized for: ``energy``, ``throughput`` or ``latency``.
+        tensorrt: TensorRT release of the plan; by default that of the board's usual JetPack.
+        profiles: paths of measured times, as for :func:`edgert.plan`.
         overrides: ``key.path=value``, as given to ``--set``.
-        scenario: how long, what the cameras deliver and how warm it is.
-        on_progress: called before each power mode that is planned; what it raises ends the simulation.
+        scenario: length of the simulation, and assumptions about cameras, scene and surroundings.
+        on_progress: function called before each planned power mode; an exception from it ends the simulation.
 
     Raises:
-        ConfigError: no such board or mode, no model, no profile of one, a trace or summary that cannot be used, or no
-            time to simulate.
-        BudgetError: no share of the frames is predicted to keep the budgets, which are enforced.
+        ConfigError: the board or mode is unknown, there is no model or no profile of one, or a trace or summary cannot
+            be used.
+        BudgetError: budgets are enforced, and no share of the frames is predicted to keep them.
     """
     file, seen = as_delivered(load_pipeline(pipeline, overrides))
     check_demands(file)
@@ -307,7 +305,7 @@ def simulate(
         known = {one.model: profile_of(at, one.model, measured) for at in levels for one in demands(at.config)}
         on_host = [HostSlots(at, known) for at in levels]
         here = (HOST, "This machine", None, None)
-        return _played(
+        return _simulate_on(
             file, here, on_host, Platform(tuple(core_accelerators())), scene, scenario, (*on_host[0].notes, *seen)
         )
     made = plan_boards(file, requested, mode or ALL, objective, tensorrt, profiles, on_progress=on_progress).boards
@@ -319,20 +317,20 @@ def simulate(
     row = found.rows[found.chosen or 0]
     record = find_board(requested, file.document.path.parent)
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc), scenario.ambient_c)
-    notes = [*about_row(found, row), *seen]
+    notes = [*row_notes(found, row), *seen]
     slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]
     objects = OBJECTS if scenario.objects is None else scenario.objects
     stages = board_stages(file, record, record.mode(row.mode), objects, shared_of(profiles))
-    if times.threads:  # those of a run take the place of what is assumed; what goes through at most is played anew
+    if times.threads:  # times of a run replace assumed times, so the sustained rate is simulated again
         row = played(file, row, platform, stages, replace(scene, traces={}))
     scene = replace(scene, own=stages.own)
     notes += stages.notes if not times.threads else ()
     where = row.board, found.title, row, record
-    return _played(as_requested(file), where, slots, platform, scene, scenario, tuple(notes))
+    return _simulate_on(as_requested(file), where, slots, platform, scene, scenario, tuple(notes))
 
 
-def about_row(found: BoardPlan, row: Row) -> Iterator[str]:
-    """Yield caveats of the simulated or emulated row: it is only the closest, or its mode is estimated."""
+def row_notes(found: BoardPlan, row: Row) -> Iterator[str]:
+    """Yield notes on a simulated or emulated row that keeps no budget surely, or whose mode is estimated."""
     is_open = "whether a row of the plan keeps every budget is not known"
     doubt = is_open if row.verdict == "unknown" else "no row of the plan keeps every budget"
     if found.chosen is None:
@@ -341,7 +339,7 @@ def about_row(found: BoardPlan, row: Row) -> Iterator[str]:
         yield f"{row.mode}: {ESTIMATED[2:]}, not measured: {', '.join(row.estimated)}"
 
 
-def _played(
+def _simulate_on(
     file: PipelineFile,
     where: tuple[str, str, Row | None, Board | None],
     slots: Sequence[Slots],
@@ -358,9 +356,9 @@ def _played(
         latency_ms=None if budgets.latency is None else 1e3 * budgets.latency,
         when_exceeded=budgets.when_exceeded,
     )
-    if row is not None and platform.power is not None:  # what is predicted at each level of degraded models
+    if row is not None and platform.power is not None:
         steps = [step_of(one, platform.power) for one in (row, *row.fallbacks)]
-    else:  # as in a run, the slowest engine's only
+    else:  # without power, only the latency of the slowest engine, as in a run
         steps = []
         for at, one in zip(levels_of(file), slots, strict=True):
             stages = [(name, stage) for name, stage in at.config.stages.items() if isinstance(stage, InferStage)]
@@ -371,7 +369,7 @@ def _played(
     played = play(design, platform, scenario.seconds, seed=scenario.seed, governing=governing, record=True)
     seen = None
     if row is not None and record is not None:
-        seen = as_seen(row, budgets, record, played.fps, played.latency_ms, played.power_w, played.busy)
+        seen = with_results(row, budgets, record, played.fps, played.latency_ms, played.power_w, played.busy)
     return Simulation(
         pipeline=file.config.name,
         board=board,
@@ -392,7 +390,7 @@ def _played(
 
 
 def _checks(budget: Budget, played: Simulated) -> Iterator[Check]:
-    """Yield the budgets that a simulation of this machine can check."""
+    """Yield the checks that a simulation of this machine can make."""
     if budget.latency_ms is not None:
         p99_ms = played.latency_ms.p99 if played.frames_out else math.inf
         text = f"p99 {p99_ms:.3g} of {budget.latency_ms:g} ms"
@@ -400,7 +398,7 @@ def _checks(budget: Budget, played: Simulated) -> Iterator[Check]:
 
 
 def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -> Governing | None:
-    """Return the settings of a run: fewer frames of all streams, then fewer streams, then both with fallback models."""
+    """Return the governor's settings as in a run: fewer frames, then fewer streams, then both with fallback models."""
     if budget.power_w is None and budget.latency_ms is None:
         return None
     streams, smaller = streams_of(file.config.stages), fallback_levels(file.config.stages, file.config.models)
@@ -408,9 +406,9 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
     rates_hz = source_rates(file.config)
 
     def setting(one: RunSetting) -> Setting:
-        made = predicted_setting(one, rates_hz, steps[one.level])
+        predicted = predicted_setting(one, rates_hz, steps[one.level])
         may_throttle = budget.power_w is not None and budget.when_exceeded == "degrade"
-        return made if may_throttle else replace(made, least_share=1.0)
+        return predicted if may_throttle else replace(predicted, least_share=1.0)
 
     rules = Rules(budget, tuple(map(setting, found)))
     if budget.when_exceeded != "warn":
@@ -421,7 +419,7 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
 def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None, platform: Platform) -> list[str]:
     notes = list(dict.fromkeys(note for demand in demands(file.config) for note in demand.notes if "fps" in note))
     if not scene.times.threads and row is None:
-        notes.append("stages other than models take no time: edgert.Scenario(stages=...) takes those of a run")
+        notes.append("stages other than models take no time: edgert.Scenario(stages=...) takes the times of a run")
     if any(source.most for source in design.sources) and scene.objects is None and not scene.traces:
         most = max(source.most for source in design.sources)
         notes.append(f"{most} objects on every frame, as many as crops take: edgert.Scenario(objects=...) sets others")
@@ -431,7 +429,7 @@ def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None, pl
     elif row is not None:
         notes.append("the board's cooler is assumed, and how fast heat lowers the clocks of GPU and DLA")
     elif file.config.budgets.power is not None:
-        notes.append("budgets.power is not simulated: nothing is known of what this machine draws")
+        notes.append("budgets.power is not simulated: the power of this machine is unknown")
     if file.config.budgets.cpu is not None:
         notes.append(CPU_BUDGET)
     return notes

@@ -1,4 +1,4 @@
-"""A simulation as one HTML file: the verdict, one second in full, what happened over time, then stage by stage."""
+"""Simulation as one HTML file: verdict, one second in detail, figures over time, and counts of each stage."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,31 +12,29 @@ from edgert.report.page import Badge, Cell, Chart, Column, Figure, Part, Table
 from edgert.simulator import Moment
 from edgert.simulator.spans import SHARED, Lane, Second, lanes
 
-# A simulation in sentences, for the terminal, too.
-
 _SPACE = "\N{NO-BREAK SPACE}"
 _SAME = 0.005  # rates that differ by less print the same
 
 
 def simulation_headline(simulation: Simulation) -> str:
-    """Return one sentence: board, rate, latency and power, each with its error bar."""
+    """Return a sentence with the board, and with rate, latency and power and their error bars."""
     played = simulation.played
     mode = f" in {simulation.mode}" if simulation.mode else ""
-    watts = f" at {fixed(played.power_w, 1)}{_SPACE}W{_within(simulation.power_error)}" if played.power_w else ""
+    watts = f" at {fixed(played.power_w, 1)}{_SPACE}W{_error_text(simulation.power_error)}" if played.power_w else ""
     least = _least_fps(simulation)
     perhaps = f" (perhaps {significant(least)})" if least is not None else ""
     return (
         f"{simulation.title}{mode}, simulated for {significant(played.seconds)}{_SPACE}s: {significant(played.fps)} "
-        f"frames a second{perhaps}{watts}, p99 {milliseconds(played.latency_ms.p99)}{_within(simulation.error)}."
+        f"frames a second{perhaps}{watts}, p99 {milliseconds(played.latency_ms.p99)}{_error_text(simulation.error)}."
     )
 
 
-def _within(error: float | None) -> str:
+def _error_text(error: float | None) -> str:
     return " ±?" if error is None else f" ±{error:.0%}"
 
 
 def _least_fps(simulation: Simulation) -> float | None:
-    """Return the rate with times at the far end of their error bar; None where all frames come out there, too."""
+    """Return the rate if times are at the upper end of their error bar; None if that does not lower it."""
     if simulation.error is None or simulation.most_fps is None:
         return None
     least = simulation.most_fps / (1 + simulation.error)
@@ -44,9 +42,9 @@ def _least_fps(simulation: Simulation) -> float | None:
 
 
 def verdict_text(simulation: Simulation) -> str:
-    """Return whether rate, memory and every budget are kept, in a plan's words.
+    """Return whether rate, memory and every budget are kept, as text; for this machine only latency is checked.
 
-    For this machine it is about latency alone, and empty where nothing limits it.
+    The text is empty where nothing was checked.
     """
     doubts = "; ".join(check.words for check in simulation.checks if check.verdict != "kept")
     return simulation.words or doubts or ("budgets kept" if simulation.checks else "")
@@ -54,16 +52,16 @@ def verdict_text(simulation: Simulation) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SimulationPage:
-    """Contents of the simulation page; None for each section that it leaves out.
+    """Contents of the simulation page; None for sections that it leaves out.
 
     Attributes:
-        second: one second in full.
-        moving: charts of what changed over time.
-        steady: charts of what hardly changed, which are folded.
-        summary: the words that unfold them.
-        stages: how many results went through each.
-        governor: what it did.
-        notes: what was assumed.
+        second: one second in detail.
+        moving: charts of figures that changed over time.
+        steady: charts of figures that hardly changed, which are folded.
+        summary: text that unfolds the steady charts.
+        stages: table of the results of each stage.
+        governor: actions of the governor.
+        notes: assumptions of the simulation.
     """
 
     second: Part | None
@@ -76,7 +74,7 @@ class SimulationPage:
 
 
 def render(simulation: Simulation) -> str:
-    """Return the simulation as a whole HTML document; equal ones give equal text."""
+    """Return the simulation as an HTML document; equal simulations give equal text."""
     played = simulation.played
     charts = list(_charts(simulation)) if played.moments else []
     moving = tuple(one.chart for one in charts if not one.steady)
@@ -113,37 +111,37 @@ def _figures(simulation: Simulation) -> Iterator[Figure]:
     most = "" if simulation.most_fps is None else f"; at most {significant(simulation.most_fps)}"
     least = _least_fps(simulation)
     perhaps = f"; perhaps {significant(least)}, at the far end of its error bar" if least is not None else ""
-    out = f"{played.frames_out} of {played.frames_in}; {lost} dropped{most}{_bar(simulation.error)}{perhaps}"
+    out = f"{played.frames_out} of {played.frames_in}; {lost} dropped{most}{_error_suffix(simulation.error)}{perhaps}"
     yield Figure("Frames per second", significant(played.fps), out)
     latency = played.latency_ms
-    p50 = f"p50 {significant(latency.p50)} ms, capture to last stage{_bar(simulation.error)}"
+    p50 = f"p50 {significant(latency.p50)} ms, capture to last stage{_error_suffix(simulation.error)}"
     yield Figure("Latency p99", f"{significant(latency.p99)} ms", p50)
     if played.power_w is not None and played.energy_j_per_frame is not None:
-        joules = f"{significant(played.energy_j_per_frame)} J a frame{_bar(simulation.power_error)}"
+        joules = f"{significant(played.energy_j_per_frame)} J a frame{_error_suffix(simulation.power_error)}"
         yield Figure("Power", f"{fixed(played.power_w, 1)} W", joules)
     if played.temperature_c is not None:
         throttled = f"{significant(played.throttled_s)} s throttled"
         yield Figure("Hottest", f"{fixed(played.temperature_c, 0)} °C", throttled)
 
 
-def _bar(error: float | None) -> str:
+def _error_suffix(error: float | None) -> str:
     return "; error unknown" if error is None else f"; ±{_SPACE}{error:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
-    """A chart, and the values of its lines where they are nearly straight; empty where they are not."""
+class _TimeChart:
+    """Chart over time, and the values of its lines as text if all lines are nearly flat; otherwise empty."""
 
     chart: Chart
     steady: str
 
 
 _STEADY = 0.02
-"""Of its largest value, by which a line may change that is called straight."""
+"""Largest change of a flat line, as a share of its largest value."""
 
 
-def _charts(simulation: Simulation) -> Iterator[_Drawn]:
-    """Yield charts of what changed over time, and of what did not."""
+def _charts(simulation: Simulation) -> Iterator[_TimeChart]:
+    """Yield the charts of all figures over time."""
     moments, budgets = simulation.played.moments, simulation.budgets
     yield _chart("Frames per second", moments, [("fps", lambda one: one.fps)], significant)
     latency: list[tuple[str, _Value]] = [("p99", lambda one: one.p99_ms), ("p50", lambda one: one.p50_ms)]
@@ -156,13 +154,13 @@ def _charts(simulation: Simulation) -> Iterator[_Drawn]:
         yield _chart("Temperature", moments, [("temperature", lambda one: one.temperature_c)], _in("°C"))
     names = sorted({name for one in moments for name in one.busy})[:LINES]
     title = f"Busy: {names[0]}" if len(names) == 1 else "Busy"
-    yield _chart(title, moments, [(name, _busy(name)) for name in names], lambda value: f"{100 * value:.3g} %")
+    yield _chart(title, moments, [(name, _busy_of(name)) for name in names], lambda value: f"{100 * value:.3g} %")
 
 
 _Value = Callable[[Moment], float | None]
 
 
-def _busy(name: str) -> _Value:
+def _busy_of(name: str) -> _Value:
     return lambda one: one.busy.get(name, 0.0)
 
 
@@ -176,14 +174,14 @@ def _chart(
     lines: Iterable[tuple[str, _Value]],
     show: Callable[[float], str],
     limit: float | None = None,
-) -> _Drawn:
+) -> _TimeChart:
     series = [Series(label, [value(one) for one in moments]) for label, value in lines]
     drawn = series_chart([one.at_s for one in moments], series, title=title, show=show, limit=limit)
     known = [[value for value in one.values if value is not None] for one in series]
     is_flat = all(values and max(values) - min(values) <= _STEADY * abs(max(values)) for values in known)
     steady = ", ".join(show(values[-1]) for values in known) if is_flat else ""
     keys = [(one.label, f"line{number}") for number, one in enumerate(series)] if len(series) > 1 else []
-    return _Drawn(Chart(drawn, title, keys), steady)
+    return _TimeChart(Chart(drawn, title, keys), steady)
 
 
 def _stages(simulation: Simulation) -> Table:
@@ -195,11 +193,11 @@ def _stages(simulation: Simulation) -> Table:
     return Table("Stage by stage", columns)
 
 
-_QUEUES = 16  # rows of queues that are drawn
+_QUEUES = 16  # maximum number of queues drawn
 
 
 def _second(second: Second) -> Part:
-    """Return accelerators and cores, with the queues below, and a table of each stage's times."""
+    """Return a chart of accelerators, cores and queues, and a table of each stage's times."""
     found = lanes(second)
     stages = list(dict.fromkeys(span.stage for lane in found for span in lane.spans))
     hues = {stage: min(place, HUES - 1) for place, stage in enumerate(stages)}
@@ -229,11 +227,11 @@ def _second(second: Second) -> Part:
     caption = f"What ran where from {shown}{late}{cut}."
     remark = f"{cores} {queues}{others}".strip()
     keys = tuple((stage, f"hue{hue}") for stage, hue in hues.items())
-    return Part(charts=(Chart(drawn, caption, keys, remark=remark),), tables=(_took(found),))
+    return Part(charts=(Chart(drawn, caption, keys, remark=remark),), tables=(_times_table(found),))
 
 
 def track_of(lane: Lane, hues: Mapping[str, int]) -> Track:
-    """Return a lane in the colors of its stages; stages beyond the last color share it."""
+    """Return a lane in the colors of its stages; the last color is shared by all further stages."""
     spans: dict[int, list[tuple[float, float]]] = {}
     words: dict[int, list[str]] = {}
     for stage in dict.fromkeys(span.stage for span in lane.spans):
@@ -247,8 +245,8 @@ def track_of(lane: Lane, hues: Mapping[str, int]) -> Track:
     return Track(lane.name, spans, {hue: "\n".join(lines) for hue, lines in words.items()})
 
 
-def _took(found: Sequence[Lane]) -> Table:
-    """Return the same in numbers; stages that may run on any core have one row."""
+def _times_table(found: Sequence[Lane]) -> Table:
+    """Return a table of each stage's times; a stage that may run on any core has one row."""
     rows: dict[tuple[str, str], dict[tuple[float, float], float]] = {}
     for lane in found:
         for span in lane.spans:

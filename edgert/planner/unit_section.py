@@ -1,4 +1,4 @@
-"""A page's section on a model's units: their predicted times in a table, and by color in the graph."""
+"""Section of a page about a model's units: predicted times in a table, and as colors in the graph."""
 
 import math
 import re
@@ -16,8 +16,8 @@ from edgert.report.numbers import counted, share, significant, size
 from edgert.report.page import Cell, Column, Table
 
 MOST_BOXES = 64
-"""Units that one image shows; of more it shows blocks."""
-_SLOWEST = 20  # units of an engine, where a page has many boards
+"""Maximum number of units in one image; larger networks are drawn as blocks."""
+_SLOWEST = 20  # units listed for an engine where a page has many boards
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class UnitRow:
     """A unit on the accelerator where an engine runs it.
 
     Attributes:
-        number: its place in the graph, from 1.
-        name: of its first node.
+        number: position in the graph, from 1.
+        name: name of its first node.
         on: accelerator.
-        time_ms, energy_mj: of a run, alone on the board.
-        part: of the time of all units, 0 to 1.
-        nodes: how many of the model's.
-        others_ms: accelerator → its time there.
+        time_ms, energy_mj: time and energy of a run, alone on the board.
+        part: share of the time of all units, 0 to 1.
+        nodes: number of nodes.
+        others_ms: other accelerator → time there.
     """
 
     number: int
@@ -45,7 +45,7 @@ class UnitRow:
 
 
 def unit_rows(network: Network, engine: EngineRow) -> tuple[UnitRow, ...]:
-    """Return every unit of an engine, in the order of the graph."""
+    """Return a row for every unit of an engine, in the order of the graph."""
     placed = list(zip(network.units, engine.assignment, strict=True))
     total_ms = sum(unit.costs[where].time_ms for unit, where in placed) or 1.0
     return tuple(
@@ -63,13 +63,13 @@ def unit_rows(network: Network, engine: EngineRow) -> tuple[UnitRow, ...]:
     )
 
 
-def half_of(rows: Sequence[UnitRow]) -> int:
-    """Return how few units take half of the time of all."""
+def units_in_half(rows: Sequence[UnitRow]) -> int:
+    """Return the minimum number of units that take half of the total time."""
     parts = accumulate(sorted((row.part for row in rows), reverse=True))
     return next((count for count, part in enumerate(parts, 1) if part >= 0.5 - 1e-9), 0)
 
 
-# Names of units in blocks, by what they have in common.
+# Blocks of consecutive units whose names begin alike.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,10 @@ class Block:
 
 
 def blocks_of(names: Sequence[str], most: int) -> tuple[Block, ...]:
-    """Return at most ``most`` blocks of units, in their order, each of names that begin alike.
+    """Return at most ``most`` blocks of consecutive units whose names begin alike.
 
-    Names are paths, as exporters write them: ``/layers.1/blocks.0/attn/MatMul``. They are compared part by part, by as
-    many parts as give no more than ``most`` blocks. Where the first parts that differ would give more, neighbors are
-    joined.
+    Names are paths, as exporters write them: ``/layers.1/blocks.0/attn/MatMul``. As many parts of the path are compared
+    as give no more than ``most`` blocks. If the first part that differs gives more, neighbors are merged.
     """
     paths = [_path(name) for name in names]
     found, shown = [(0, len(names))] if names else [], 1  # parts that labels have
@@ -94,7 +93,7 @@ def blocks_of(names: Sequence[str], most: int) -> tuple[Block, ...]:
         finer = [run for first, end in found for run in _runs(paths, first, end, depth)]
         if len(finer) > most:
             if len(found) < most // 8:
-                found = [run for group in found for run in _joined(_runs(paths, *group, depth), most // len(found))]
+                found = [run for group in found for run in _merge_runs(_runs(paths, *group, depth), most // len(found))]
                 shown = depth
             break
         if len(finer) > len(found):
@@ -103,7 +102,7 @@ def blocks_of(names: Sequence[str], most: int) -> tuple[Block, ...]:
 
 
 def _path(name: str) -> tuple[str, ...]:
-    """Split ``"/blocks.3/attn/MatMul"`` into ``("blocks.3", "attn", "MatMul")``: a number stays with its name."""
+    """Split ``"/blocks.3/attn/MatMul"`` into ``("blocks.3", "attn", "MatMul")``; a number stays with its name."""
     parts: list[str] = []
     for part in filter(None, re.split(r"[/.]+", name)):
         if part.isdigit() and parts:
@@ -114,18 +113,18 @@ def _path(name: str) -> tuple[str, ...]:
 
 
 def _runs(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> list[tuple[int, int]]:
-    """Return neighbors whose paths begin with the same ``depth`` parts."""
+    """Return (first, end) of each run of neighbors whose paths begin with the same ``depth`` parts."""
     starts = [at for at in range(first, end) if at == first or paths[at][:depth] != paths[at - 1][:depth]]
     return list(pairwise([*starts, end]))
 
 
-def _joined(runs: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+def _merge_runs(runs: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
     step = math.ceil(len(runs) / max(most, 1))
     return [(runs[at][0], runs[min(at + step, len(runs)) - 1][1]) for at in range(0, len(runs), step)]
 
 
 def _label(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> str:
-    """Return the common beginning of their names, or the first and last name, without what all names begin with."""
+    """Return the common beginning of a block's names, or its first and last name, without the prefix of all names."""
     pairs = enumerate(zip(paths[0], paths[-1], strict=False))
     known = next((at for at, (one, other) in pairs if one != other), 0)
     head, tail = (paths[at][:depth][known:] or paths[at] for at in (first, end - 1))
@@ -135,18 +134,18 @@ def _label(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -
     return f"{'/'.join(head)} … {'/'.join(tail[same:])}"
 
 
-# What a page shows of a model.
+# Contents of the page.
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Boxes and lines as SVG, with the legend of their colors.
+    """Drawing of boxes and lines, with the legend of its colors.
 
     Attributes:
-        image: SVG of its natural size.
-        title: what is drawn.
-        unit: of the numbers that colors stand for.
-        keys: (words, class) of the colors.
+        image: SVG in its natural size.
+        title: title of the drawing.
+        unit: unit of the numbers that colors represent.
+        keys: (text, class) of each color.
     """
 
     image: Markup
@@ -160,14 +159,14 @@ class EngineView:
     """Contents of the page about one engine.
 
     Attributes:
-        id: of the element with all units drawn.
-        share: what the engine runs.
-        accelerators: in the order of the legend.
-        few: how few units take half of the time.
-        main: units, or blocks of them where there are many.
-        whole: all units, where ``main`` has blocks; None: they are not drawn.
-        remark: what is left out of the table.
-        table: units, the slowest first; it can be sorted and searched.
+        id: id of the element with the drawing of all units.
+        share: share of the frames that the engine runs, as text.
+        accelerators: accelerators in the order of the legend.
+        few: sentence on how few units take half of the time.
+        main: drawing of the units, or of blocks if there are many units.
+        whole: drawing of all units if ``main`` has blocks; None if there is none.
+        remark: note on units that the table leaves out.
+        table: sortable table of units, the slowest first.
     """
 
     id: str
@@ -182,7 +181,7 @@ class EngineView:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """A section on a model: its id and title, a sentence, and every engine, the one with the most frames first."""
+    """Section about a model: its id and title, a sentence, and its engines, the one with the most frames first."""
 
     id: str
     title: str
@@ -191,13 +190,13 @@ class ModelView:
 
 
 def model_view(model: ModelRow, name: str, title: str, *, is_whole: bool) -> ModelView:
-    """Return what is shown of a model.
+    """Return the section about a model.
 
     Args:
-        model: the model's row of the plan.
+        model: row of the model in the plan.
         name: id of the section, for links inside it.
-        title: of the section.
-        is_whole: whether every unit is drawn and listed; otherwise blocks, and the slowest units.
+        title: title of the section.
+        is_whole: whether to draw and list every unit; otherwise only blocks and the slowest units.
     """
     engines = sorted(model.engines, key=lambda engine: -engine.share)
     about = f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms."
@@ -208,25 +207,25 @@ def model_view(model: ModelRow, name: str, title: str, *, is_whole: bool) -> Mod
 def _engine(model: ModelRow, engine: EngineRow, name: str, is_whole: bool) -> EngineView:
     rows, network = unit_rows(model.network, engine), model.network
     is_large = len(rows) > MOST_BOXES
-    half = half_of(rows)
+    half = units_in_half(rows)
     few = f"{half} of {counted(len(rows), 'unit')} {'takes' if half == 1 else 'take'} half of the time."
-    listed, remark = sorted(rows, key=lambda row: -row.time_ms), ""
+    listed_rows, remark = sorted(rows, key=lambda row: -row.time_ms), ""
     if not is_whole and len(rows) > _SLOWEST:
         remark = f"The {_SLOWEST} slowest; a plan of this board alone lists and draws all of them."
-        listed = listed[:_SLOWEST]
+        listed_rows = listed_rows[:_SLOWEST]
     main = _blocks(network, engine, rows) if is_large else _units(network, engine, rows) if rows else None
     whole = _units(network, engine, rows) if is_large and is_whole else None
     few = few if len(rows) > 1 else ""
     share_text = plan_text.share_text(engine)
-    blocks = _grouped(rows) if is_large else ()
+    blocks = _unit_blocks(rows) if is_large else ()
     return EngineView(
-        name, share_text, engine.accelerators, few, main, whole, remark, _table(model.name, listed, blocks)
+        name, share_text, engine.accelerators, few, main, whole, remark, _table(model.name, listed_rows, blocks)
     )
 
 
 def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:
     heat = scatter.heat_of([row.time_ms for row in rows])
-    groups = [n for n, block in enumerate(_grouped(rows)) for _ in range(block.first, block.end)]
+    groups = [n for n, block in enumerate(_unit_blocks(rows)) for _ in range(block.first, block.end)]
     boxes = []
     for row, group in zip(rows, groups, strict=True):
         note = f"{significant(row.time_ms)} ms · {row.on}"
@@ -236,10 +235,10 @@ def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Draw
             )
         )
     lines = [line for edge in network.edges for line in _lines(edge, engine, network.home)]
-    return _drawn(boxes, lines, heat, "unit")
+    return _draw(boxes, lines, heat, "unit")
 
 
-def _drawn(boxes: Sequence[diagram.Box], lines: Sequence[diagram.Line], heat: scatter.Heat, what: str) -> Drawing:
+def _draw(boxes: Sequence[diagram.Box], lines: Sequence[diagram.Line], heat: scatter.Heat, what: str) -> Drawing:
     title = f"{what}s of the network, colored by time, striped by accelerator"
     image = diagram.network_image(boxes, lines, title=title)
     return Drawing(image, title, f"milliseconds of a {what}", heat.keys(significant))
@@ -253,13 +252,13 @@ def _about(row: UnitRow) -> Iterator[str]:
         yield "no DLA can run it"
 
 
-def _grouped(rows: Sequence[UnitRow]) -> tuple[Block, ...]:
+def _unit_blocks(rows: Sequence[UnitRow]) -> tuple[Block, ...]:
     return blocks_of([row.name for row in rows], MOST_BOXES)
 
 
 def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:
-    """Return a readable number of boxes, each of the units of one block."""
-    blocks = _grouped(rows)
+    """Return a drawing with a box for each block of units."""
+    blocks = _unit_blocks(rows)
     owner = [number for number, block in enumerate(blocks) for _ in range(block.first, block.end)]
     times = [sum(row.time_ms for row in rows[block.first : block.end]) for block in blocks]
     heat, boxes = scatter.heat_of(times), []
@@ -274,19 +273,19 @@ def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Dra
         boxes.append(
             diagram.Box(block.label, block.label, parts, note, "\n".join(detail), heat.of(time_ms), number, True)
         )
-    joined: dict[tuple[int, int], list[diagram.Line]] = {}
+    by_blocks: dict[tuple[int, int], list[diagram.Line]] = {}
     for edge in network.edges:
         for line in _lines(edge, engine, network.home):
             if owner[line.start] != owner[line.end]:
-                joined.setdefault((owner[line.start], owner[line.end]), []).append(line)
+                by_blocks.setdefault((owner[line.start], owner[line.end]), []).append(line)
     lines = [
-        diagram.Line(first, last, "\n".join(_first(found)), any(one.crosses for one in found))
-        for (first, last), found in joined.items()
+        diagram.Line(first, last, "\n".join(_first_details(found)), any(one.crosses for one in found))
+        for (first, last), found in by_blocks.items()
     ]
-    return _drawn(boxes, lines, heat, "block")
+    return _draw(boxes, lines, heat, "block")
 
 
-def _first(lines: Sequence[diagram.Line], most: int = 4) -> Iterator[str]:
+def _first_details(lines: Sequence[diagram.Line], most: int = 4) -> Iterator[str]:
     yield from (line.detail for line in lines[:most])
     if len(lines) > most:
         yield f"and {len(lines) - most} more"
@@ -305,7 +304,7 @@ def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[diagram.Line]:
 
 
 def _table(model: str, rows: Sequence[UnitRow], blocks: Sequence[Block]) -> Table:
-    """Return a table of units; with blocks, each unit's own, by which it can be sorted."""
+    """Return a table of units, with a column for the block of each unit if there are blocks."""
     most = max((row.part for row in rows), default=1.0) or 1.0
     lengths = [Cell("", row.part / most, look="strong" if row.part > most / 2 else "") for row in rows]
     columns = (

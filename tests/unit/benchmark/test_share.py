@@ -175,13 +175,13 @@ def test_of_the_same_file_in_another_form_only_the_whole_counts(finished: Path, 
     file, found = of_pipeline(tmp_path / "other"), share(finished)
     subjects, (one,) = planned_models(file), found.models
     other = one.model_copy(update={"structure": "c" * 64, "digest": planned_digest(file)})
-    (whole,) = measured_times.of_shared(found.model_copy(update={"models": [other]}), subjects, "p.json")
+    (whole,) = measured_times.engines_of_profile(found.model_copy(update={"models": [other]}), subjects, "p.json")
     assert whole.median_ms == 0.5 and not whole.layers and not whole.placement
     stranger = one.model_copy(update={"structure": "c" * 64, "digest": "d" * 64})
     path = written(found.model_copy(update={"models": [stranger]}), tmp_path / "p.json")
     with pytest.raises(ConfigError, match="can use no part of the profile") as caught:
         plan(file, board="orin-nx-16gb", profiles=[path])
-    assert "is of other models than parts" in caught.value.why
+    assert "has other models than parts" in caught.value.why
 
 
 def planned_digest(file: Any) -> str:
@@ -194,7 +194,7 @@ def test_work_that_the_model_does_not_do_is_refused(finished: Path, tmp_path: Pa
     file, found = of_pipeline(tmp_path / "other"), share(finished)
     (one,) = found.models
     path = written(found.model_copy(update={"models": [one.model_copy(update={"macs": 7})]}), tmp_path / "p.json")
-    with pytest.raises(ArtifactError, match="7 multiply-adds of a model that has 5184") as caught:
+    with pytest.raises(ArtifactError, match="7 multiply-adds for a model that has 5184") as caught:
         plan(file, board="orin-nx-16gb", profiles=[path])
     assert caught.value.where == str(path)
 
@@ -203,14 +203,14 @@ def test_it_tells_nothing_of_this_machine(finished: Path, tmp_path: Path) -> Non
     path = written(share(finished), tmp_path / "p.json")
     with pytest.raises(ArtifactError, match="cannot read this as a profile") as caught:
         plan(of_pipeline(tmp_path / "other"), board="host", profiles=[path])
-    assert "a profile of a board, not of this machine" in caught.value.why
+    assert "describes a board, not this machine" in caught.value.why
 
 
 def test_another_chip_is_refused(finished: Path, tmp_path: Path) -> None:
     path = written(share(finished), tmp_path / "p.json")
     with pytest.raises(ConfigError, match="can use no part of the profile") as caught:
         plan(of_pipeline(tmp_path / "other"), board="xavier-nx-8gb", profiles=[path])
-    assert "planned for is xavier-nx-8gb with tegra194" in caught.value.why
+    assert "the plan is for xavier-nx-8gb (tegra194)" in caught.value.why
 
 
 DRAWN = PIPELINE.replace('  out: {sink: "null", from: look}', "  out: {sink: jsonl, path: out.jsonl, from: look}")

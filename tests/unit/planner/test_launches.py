@@ -41,7 +41,7 @@ def test_kernels_that_a_cpu_starts_take_longer(pipeline: Path) -> None:
 def test_a_plan_says_how_kernels_are_started_and_what_the_other_way_changes(pipeline: Path) -> None:
     for launch, other in (("graph", "--launch kernels"), ("kernels", "edgert runs CUDA graphs")):
         notes = plan_boards(load_pipeline(pipeline), board="orin-nx-16gb", mode="15W", launch=launch, look=False).notes
-        (note,) = [one for one in notes if one.startswith("GPU times are of")]
+        (note,) = [one for one in notes if one.startswith("GPU times are for")]
         assert other in note and "net 0." in note
 
 

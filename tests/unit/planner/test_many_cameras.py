@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError
 from edgert.placement.plan_record import BoardPlan, Check, Plan, Row
-from edgert.planner.many_cameras import CameraPlan, Carried, packed, plan_cameras, render, with_cameras
+from edgert.planner.many_cameras import BoardCapacity, CameraPlan, fewest_boards, plan_cameras, render, with_cameras
 from tests.helpers import command
 
 PIPELINE = {
@@ -51,7 +51,7 @@ def tried(carried: tuple[int, ...], watts: tuple[int, ...], cameras: int, spare:
 )
 def test_it_takes_what_trying_everything_finds(kinds: list[tuple[int, int]], cameras: int, spare: int) -> None:
     carried, watts = zip(*kinds, strict=True)
-    counts = packed(carried, watts, cameras, spare)
+    counts = fewest_boards(carried, watts, cameras, spare)
     best = tried(carried, watts, cameras, spare)
     if best is None:
         assert not any(counts)
@@ -61,8 +61,8 @@ def test_it_takes_what_trying_everything_finds(kinds: list[tuple[int, int]], cam
 
 
 def test_a_board_of_unknown_power_is_taken_last() -> None:
-    assert packed([8, 8], [None, 60.0], 16) == (0, 2)
-    assert packed([9, 8], [None, 60.0], 9) == (1, 0)
+    assert fewest_boards([8, 8], [None, 60.0], 16) == (0, 2)
+    assert fewest_boards([9, 8], [None, 60.0], 9) == (1, 0)
 
 
 # What one board carries.
@@ -127,7 +127,7 @@ def test_copies_of_a_camera_feed_what_the_camera_fed() -> None:
 
 
 def test_watts_that_are_not_known() -> None:
-    one = Carried("a", "A", "M", 4, 5, None, "", 2)
+    one = BoardCapacity("a", "A", "M", 4, 5, None, "", 2)
     plan = CameraPlan("p", 8, 0, (one,), {}, ())
     assert plan.power_w is None and plan.headline == "2 × A in M carry 8\N{NO-BREAK SPACE}cameras."
 

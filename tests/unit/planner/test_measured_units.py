@@ -17,7 +17,14 @@ from edgert.graph import load
 from edgert.placement.cost.coefficients import sisters
 from edgert.placement.problem import Cost, Network, Unit
 from edgert.planner import plan
-from edgert.planner.measured_times import Measured, factors_of, nearest, place_of, scaled, times_of
+from edgert.planner.measured_times import (
+    Measured,
+    factors_of,
+    measured_place,
+    nearest_measurements,
+    scale_units,
+    times_of,
+)
 from edgert.planner.plan_text import to_json
 from edgert.planner.planned_model import planned_models
 from tests.helpers.trt_bench import ORIN
@@ -76,7 +83,7 @@ def test_only_a_bundle_has_times_of_a_board(tmp_path: Path, name: str, why: str)
 
 def test_units_are_scaled_where_the_engine_ran() -> None:
     assert factors_of(NETWORK, [ENGINE]) == {"gpu": 2.0}
-    conv, relu = scaled(NETWORK, [ENGINE]).units
+    conv, relu = scale_units(NETWORK, [ENGINE]).units
     assert (conv.costs["gpu"].time_ms, conv.costs["dla0"].time_ms, relu.costs["gpu"].time_ms) == (2.0, 2.0, 1.0)
 
 
@@ -89,7 +96,7 @@ def test_an_engine_on_both_scales_both_and_the_median_counts() -> None:
 def test_units_take_what_their_layers_took_and_together_what_the_engine_did() -> None:
     timed = replace(ENGINE, layers=layers(("conv", 0.5), ("relu", 1.5)))
     assert times_of(NETWORK, [timed]) == {(0, "gpu"): 0.75, (1, "gpu"): 2.25}  # 3 ms, of which layers took 2
-    conv, relu = scaled(NETWORK, [timed]).units
+    conv, relu = scale_units(NETWORK, [timed]).units
     assert (conv.costs["gpu"].time_ms, relu.costs["gpu"].time_ms) == (0.75, 2.25)
     assert conv.costs["dla0"].time_ms == 2.0  # nobody measured it there
 
@@ -113,7 +120,7 @@ def test_a_unit_whose_name_is_lost_is_as_fast_as_the_others() -> None:
 def test_without_any_name_one_factor_is_left() -> None:
     timed = replace(ENGINE, layers=layers(("", 2.0)))
     assert times_of(NETWORK, [timed]) == {}
-    assert scaled(NETWORK, [timed]) == scaled(NETWORK, [ENGINE])
+    assert scale_units(NETWORK, [timed]) == scale_units(NETWORK, [ENGINE])
 
 
 def test_layers_without_any_time_tell_nothing() -> None:
@@ -139,7 +146,7 @@ def test_nodes_that_tensorrt_moved_are_measured_where_they_ran(tmp_path: Path) -
 
 
 def test_without_measurements_nothing_changes() -> None:
-    assert scaled(NETWORK, []) is NETWORK
+    assert scale_units(NETWORK, []) is NETWORK
 
 
 def planned(folder: Path) -> Any:
@@ -214,9 +221,9 @@ def test_of_all_boards_only_those_of_the_chip_are_corrected(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("board", "precision", "changes", "why"),
     [
-        ("thor-t5000", "fp16", {}, "measured on orin-nx-16gb with the chip tegra234; planned for is thor-t5000"),
+        ("thor-t5000", "fp16", {}, "measured on orin-nx-16gb (tegra234); the plan is for thor-t5000"),
         ("orin-nx-16gb", "int8", {}, "was measured in INT8 and is planned in FP16"),
-        ("orin-nano-8gb", "fp16", {"dla": True}, "partly on a DLA, which orin-nano-8gb has not"),
+        ("orin-nano-8gb", "fp16", {"dla": True}, "partly on a DLA, which orin-nano-8gb lacks"),
     ],
 )
 def test_a_profile_that_tells_nothing_is_refused(
@@ -232,8 +239,8 @@ def test_a_profile_that_tells_nothing_is_refused(
 
 @pytest.mark.parametrize("change", [{"board": "orin-nx-99gb"}, {"mode": "11W"}, {"board": "", "mode": ""}])
 def test_a_place_that_nobody_knows_is_refused(change: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="of a board or mode that edgert does not know") as caught:
-        place_of(replace(ENGINE, **change))
+    with pytest.raises(ConfigError, match="names a board or mode that edgert does not know") as caught:
+        measured_place(replace(ENGINE, **change))
     assert "orin-nx" in caught.value.why or "no board ''" in caught.value.why
 
 
@@ -244,24 +251,26 @@ def test_clocks_below_those_of_the_mode_are_another_mode(tmp_path: Path) -> None
     at = board("orin-nx-16gb")
     engine = replace(ENGINE, precision=subject.precision)
     for clocks, where in (({}, "here"), ({"gpu_mhz": 612.0}, "here"), ({"gpu_mhz": 306.0}, "mode")):
-        found = nearest(subject, at, at.mode("15W"), [replace(engine, clocks=clocks)])
+        found = nearest_measurements(subject, at, at.mode("15W"), [replace(engine, clocks=clocks)])
         assert found is not None and found.where == where
-    assert nearest(subject, at, at.mode("15W"), [replace(engine, model="other")]) is None
+    assert nearest_measurements(subject, at, at.mode("15W"), [replace(engine, model="other")]) is None
 
 
 def test_another_dla_core_is_as_fast_as_the_measured_one() -> None:
     conv = Unit("conv", ("conv",), {"gpu": Cost(1.0), "dla0": Cost(2.0), "dla1": Cost(4.0)})
     network = replace(NETWORK, units=(conv, NETWORK.units[1]))
     both = replace(ENGINE, placement={"conv": "dla0"}, median_ms=5.0)  # predicted: 2.5
-    assert scaled(network, [both]).units[0].costs["dla1"].time_ms == 8.0
+    assert scale_units(network, [both]).units[0].costs["dla1"].time_ms == 8.0
 
 
 def test_of_a_sister_only_a_part_is_taken() -> None:
     slower = replace(NETWORK, units=tuple(replace(one, costs={"gpu": Cost(3.0)}) for one in NETWORK.units))
-    made = scaled(NETWORK, [replace(ENGINE, median_ms=24.0)], lambda _: slower, lambda _: 0.5)  # 4 × what is predicted
+    made = scale_units(
+        NETWORK, [replace(ENGINE, median_ms=24.0)], lambda _: slower, lambda _: 0.5
+    )  # 4 × the prediction
     assert [unit.costs["gpu"].time_ms for unit in made.units] == [2.0, 1.0]
     timed = replace(ENGINE, median_ms=24.0, layers=layers(("conv", 6.0), ("relu", 18.0)))  # 2 and 6 times as long
-    made = scaled(NETWORK, [timed], lambda _: slower, lambda _: 0.5)
+    made = scale_units(NETWORK, [timed], lambda _: slower, lambda _: 0.5)
     assert [unit.costs["gpu"].time_ms for unit in made.units] == [1.0, 1.5]
 
 

@@ -13,7 +13,7 @@ from edgert.config.pipeline_file import BudgetConfig
 from edgert.placement.plan_record import BoardPlan, Plan, Row
 from edgert.planner import pareto
 from edgert.planner.plan_page import render
-from edgert.planner.selection import judged
+from edgert.planner.selection import judge_rows
 from tests.unit.planner.test_selection import BOARD, FRUGAL, QUICK, ROW
 
 UNKNOWN = replace(ROW, mode="10W", requested_fps=30.0, power_w=None, power_error=None)
@@ -21,7 +21,7 @@ UNKNOWN = replace(ROW, mode="10W", requested_fps=30.0, power_w=None, power_error
 
 def board(*rows: Row, power: str = "10W") -> BoardPlan:
     known = [replace(row, requested_fps=30.0) for row in rows]
-    return judged(BOARD, known, BudgetConfig(power=power), "energy")
+    return judge_rows(BOARD, known, BudgetConfig(power=power), "energy")
 
 
 def plan(*boards: BoardPlan) -> Plan:
@@ -101,7 +101,7 @@ def test_a_terminal_draws_every_point_where_it_belongs(width: int) -> None:
     assert at["dla15W"][0] < at["gpu15W"][0] < at["gpuMAXN"][0]  # frames a second
     assert at["gpuMAXN"][1] < at["gpu15W"][1] < at["dla15W"][1]  # watts, the most above
     unknown = next(one.label for one in points if one.row.power_w is None)
-    assert list(pareto.together(points, width)) == [f"watts not known: {named[unknown]}"]
+    assert list(pareto.notes_below(points, width)) == [f"watts not known: {named[unknown]}"]
     assert "-" in texts[at["gpu15W"][1] + 1] and any("|" in line[9:] for line in texts[1:17])
     assert all(one.isascii() for one in texts)
 
@@ -109,7 +109,7 @@ def test_a_terminal_draws_every_point_where_it_belongs(width: int) -> None:
 def test_rows_in_one_place_are_named_below() -> None:
     twin = replace(ROW, name="dla")
     points = pareto.board_points(board(ROW, twin))
-    assert list(pareto.together(points, 80)) == ["in the same place as a: b"]
+    assert list(pareto.notes_below(points, 80)) == ["in the same place as a: b"]
 
 
 def test_more_rows_than_letters_are_still_drawn() -> None:

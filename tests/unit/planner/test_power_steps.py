@@ -85,7 +85,7 @@ def test_without_a_power_budget_to_keep_there_is_nothing_to_control(tmp_path: Pa
 def test_another_machine_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match="cannot control the power of this machine") as caught:
         power_steps(pipeline(tmp_path), PowerControl(allow=True, root=tmp_path), root=tmp_path)
-    assert caught.value.why == "it is host, in power mode unknown; no plan has it"
+    assert caught.value.why == "there is no plan for host in power mode unknown"
     assert "leave it out here" in caught.value.fix
 
 

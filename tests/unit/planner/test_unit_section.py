@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from edgert.placement.plan_record import EngineRow, ModelRow
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
-from edgert.planner.unit_section import MOST_BOXES, blocks_of, half_of, model_view, unit_rows
+from edgert.planner.unit_section import MOST_BOXES, blocks_of, model_view, unit_rows, units_in_half
 from edgert.report.page import environment
 
 BOTH = {("gpu", "dla0"): Transition(0.1), ("dla0", "gpu"): Transition(0.1)}
@@ -50,7 +50,7 @@ def test_every_unit_is_a_row_with_its_time_where_it_runs() -> None:
 def test_few_units_take_half_of_the_time(count: int, expected: int) -> None:
     made = model(count)
     rows = unit_rows(made.network, made.engines[0])
-    few = half_of(rows)
+    few = units_in_half(rows)
     slowest = sorted((row.part for row in rows), reverse=True)
     assert few <= expected and (count == 0 or sum(slowest[:few]) >= 0.5 - 1e-9 > sum(slowest[: few - 1]))
 
