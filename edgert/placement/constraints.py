@@ -43,7 +43,6 @@ class PlacedNetwork:
     """A network on its engines.
 
     Attributes:
-        name: name of the network.
         engines: engines of the network, the one with most frames first.
         capacity_hz: maximum runs per second in this placement.
         fps: frames per second, capped at the requested rate.

@@ -47,11 +47,9 @@ class Arcs:
     """Arcs and nodes of one flow network; nodes are units, then tensors that several units read.
 
     Attributes:
-        nodes: number of nodes.
         finite: arcs with a cost; ``loads()`` has a row for each.
         endless: arcs that cannot be cut.
-        second_any: (tensor, unit) pairs; a tensor is on the second's side if any of its units is.
-        first_any: (tensor, unit) pairs; a tensor is on the first's side if any of its units is.
+        second_any, first_any: (tensor, unit) pairs; a tensor is on that side if any of its units is.
         second: whether each unit is on the second accelerator, for two plain placements: all on the first where
             possible, and all on the second where possible.
 
@@ -153,7 +151,6 @@ class CheapestPlacement:
 
     Attributes:
         assignment: accelerator of every unit.
-        use: load of a run.
         cost: priced load, with the additional costs of transitions.
         bound: lower bound on the cost; for a cut, the cost minus the possible loss by rounding.
     """

@@ -85,13 +85,11 @@ class ModelRow:
     """A model in one placement.
 
     Attributes:
-        name: name of the model in the pipeline file.
         network: placement problem that was solved, with every unit's costs.
         engines: engines of the model; more than one where frames are dispatched to several.
         rate_hz: requested frames per second.
         latency_ms: latency of one run alone on the board.
-        p50_ms: median latency with everything else running.
-        p99_ms: 99th percentile of the latency with everything else running.
+        p50_ms, p99_ms: percentiles of the latency with everything else running.
         dla_share: share of its multiply-adds on the DLA, 0 to 1.
         loadables: DLA core → number of its 16 loadables that the model occupies.
         measured: measurements that the times are based on, in words; empty where there are none of this network.
@@ -114,8 +112,6 @@ class Row:
     """A pipeline in one power mode and one placement.
 
     Attributes:
-        board: name of the board.
-        mode: name of the power mode.
         name: name of the placement: ``gpu``, ``dla`` or ``mixed``.
         models: every model in this placement.
         headroom: simulated multiple of the requested rates that can be sustained.
@@ -198,7 +194,6 @@ class BoardPlan:
     """All rows of one board and the one to use.
 
     Attributes:
-        board: name of the board.
         title: full name of the board, for people.
         rows: rows, best first.
         chosen: index of the row to use, which keeps every budget or is too close to decide; None if no row does.
@@ -229,7 +224,6 @@ class Plan:
     """A pipeline planned on one board or several.
 
     Attributes:
-        pipeline: name of the pipeline.
         objective: what was optimized.
         boards: plans of the boards, in the order requested.
         smallest: smallest planned board that surely keeps every budget; None where none does.

@@ -91,7 +91,6 @@ class Edge:
     """A tensor between units, into the network or out of it.
 
     Attributes:
-        name: name of the tensor.
         producer: index of the unit that writes it; None for an input of the network.
         consumers: indices of the units that read it.
         is_output: whether it also leaves the network.
@@ -112,7 +111,6 @@ class Network:
     """A model to be placed.
 
     Attributes:
-        name: name of the model.
         units: units, each after those whose results it reads.
         edges: tensors between units, into the network and out of it.
         home: accelerator where inputs come from and outputs go to.

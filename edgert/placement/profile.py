@@ -82,7 +82,6 @@ class Profile:
     """Measurements of one model on one machine.
 
     Attributes:
-        model: name of the model file.
         digest: SHA-256 of the model file.
         board: ``"host"``, or the name of a board.
         mode: ``""``, or the board's power mode.
@@ -90,7 +89,6 @@ class Profile:
         runs: number of runs behind each median.
         whole: accelerator → times of the complete model.
         units: timed units, each after those whose results it reads.
-        transition: cost of a cut.
     """
 
     model: str

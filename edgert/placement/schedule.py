@@ -234,7 +234,6 @@ class Stream:
     """Frames for one network.
 
     Attributes:
-        name: name of the network.
         replicas: engines that frames are dispatched to.
         rate_hz: arrivals per second; None if a frame arrives as soon as another leaves.
         in_flight: maximum number of frames inside; further arrivals are dropped. None for no limit, or for two per
@@ -254,11 +253,9 @@ class Flow:
     """Result of one stream, without the warm-up.
 
     Attributes:
-        name: name of the network.
         fps: frames per second that left.
         dropped: number of arrivals beyond ``in_flight``.
-        p50_ms: median time from arrival until leaving in order; nan if no frame left.
-        p99_ms: 99th percentile of this time; nan if no frame left.
+        p50_ms, p99_ms: percentiles of the time from arrival until leaving in order; nan if no frame left.
     """
 
     name: str

@@ -42,9 +42,7 @@ class Column:
     """A placement of one network.
 
     Attributes:
-        network: index of the network.
         assignment: accelerator of every unit; the first of each class represents all.
-        use: load of one run.
         cost: cost at the price for which the column was found.
         bound: lower bound on the cost of such columns at that price.
     """

@@ -35,9 +35,6 @@ class BoardCapacity:
     """Number of cameras that one board carries in one power mode.
 
     Attributes:
-        board: name of the board.
-        title: full name of the board.
-        mode: power mode.
         cameras: number of cameras that keep every budget at the unfavorable end of every error bar.
         likely: number of cameras by the predictions themselves; at least ``cameras``.
         power_w: power of the module with ``cameras`` at the upper end of its error bar; None if unknown.
@@ -60,7 +57,6 @@ class CameraPlan:
     """Boards for many cameras.
 
     Attributes:
-        pipeline: name of the pipeline.
         cameras: number of cameras to carry.
         spare: number of boards, whichever they are, that may fail while the others still carry all cameras.
         boards: every board and mode that carries a camera.

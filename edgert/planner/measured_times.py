@@ -322,7 +322,6 @@ class Correction:
     """Measurements that correct a model's predicted times.
 
     Attributes:
-        measured: measurements.
         kinds: measured kinds of accelerators, ``gpu`` and ``dla``.
         words: description for people of what was measured, and of how it changes predictions elsewhere.
     """

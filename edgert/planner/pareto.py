@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from string import ascii_letters
 
 from edgert.placement.plan_record import BoardPlan, Plan, Row, Verdict
+from edgert.planner.plan_text import error_text
 from edgert.report import scatter
 from edgert.report.numbers import fixed, significant
 from edgert.report.svg import Scale
@@ -44,21 +45,17 @@ class Point:
     def detail(self) -> str:
         """All figures in words."""
         row = self.row
-        watts = "watts not known" if row.power_w is None else f"{fixed(row.power_w, 1)}{_error_text(row.power_error)} W"
+        watts = "watts not known" if row.power_w is None else f"{fixed(row.power_w, 1)} {error_text(row.power_error)} W"
         estimated = "\nestimated by ratios of what is published" if row.estimated else ""
         return (
-            f"{self.name}\nat most {significant(row.most_fps)}{_error_text(row.error)} fps, {watts}\n"
-            f"p99 {significant(row.p99_ms)}{_error_text(row.error)} ms{estimated}"
+            f"{self.name}\nat most {significant(row.most_fps)} {error_text(row.error)} fps, {watts}\n"
+            f"p99 {significant(row.p99_ms)} {error_text(row.error)} ms{estimated}"
         )
 
 
 def _error_interval(value: float | None, error: float | None) -> Interval | None:
     """Return the range with nine of ten values: the same ratio below as above; None if unknown."""
     return None if value is None or error is None else (value / (1 + error), value * (1 + error))
-
-
-def _error_text(error: float | None) -> str:
-    return " ±?" if error is None else f" ±{error:.0%}"
 
 
 def board_points(board: BoardPlan) -> tuple[Point, ...]:

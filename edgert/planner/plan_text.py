@@ -121,21 +121,23 @@ class Number(NamedTuple):
 def numbers(row: Row) -> tuple[Number, ...]:
     """Return the numbers of a row in the order of ``NUMBERS``; a dash and 0 where one is unknown."""
 
-    def within(error: float | None) -> str:
-        return "±?" if error is None else f"±{error:.0%}"
-
     def known(value: float | None, show: Callable[[float], str], bar: str = "") -> Number:
         return Number("–", 0.0) if value is None else Number(show(value), value, bar)
 
     return (
         known(row.fps, significant),
-        known(row.most_fps, significant, within(row.error)),
-        known(row.p99_ms, significant, within(row.error)),
-        known(row.power_w, lambda value: fixed(value, 1), within(row.power_error)),
+        known(row.most_fps, significant, error_text(row.error)),
+        known(row.p99_ms, significant, error_text(row.error)),
+        known(row.power_w, lambda value: fixed(value, 1), error_text(row.power_error)),
         Number(short_size(row.memory_bytes), row.memory_bytes, f"+{more_memory(row)}"),
         known(row.energy_mj, significant),
         Number(_dla_text(row), max((model.dla_share for model in row.models), default=0.0)),
     )
+
+
+def error_text(error: float | None) -> str:
+    """Return a relative error, such as ``"±20%"``, or ``"±?"`` if unknown."""
+    return "±?" if error is None else f"±{error:.0%}"
 
 
 def more_memory(row: Row) -> str:

@@ -17,6 +17,7 @@ from edgert.budget.rules import Budget, Rules, Setting, check_settings
 from edgert.config import InferStage, PipelineFile, PipelineSource, load_pipeline
 from edgert.config.flow import fallback_levels, streams_of
 from edgert.errors import BudgetError, ConfigError, PlacementError
+from edgert.limits import TRACE_OBJECTS
 from edgert.placement.cost.coefficients import Coefficients, coefficients
 from edgert.placement.cost.power import Power, power
 from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, Row, Verdict
@@ -208,8 +209,10 @@ class Scenario:
         for where, number, (least, most), unit in (
             ("seconds", self.seconds, _DURATION_S, "s"),
             ("ambient_c", self.ambient_c, _AMBIENT_C, "°C"),
+            ("objects", self.objects or 0.0, (0.0, TRACE_OBJECTS), "on a frame"),
+            ("jitter", self.jitter, (0.0, 10.0), "of the period"),
         ):
-            if not least <= number <= most:  # NaN, too
+            if not least <= number <= most:  # true for NaN too
                 fix = f"from {least:g} to {most:g} {unit}"
                 raise ConfigError(f"cannot simulate {where} {number:g} {unit}", where=where, fix=fix)
 

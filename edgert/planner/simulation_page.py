@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgert.budget.loop import GovernorReport
+from edgert.planner.plan_text import error_text
 from edgert.planner.simulation import Simulation
 from edgert.report import page
 from edgert.report.chart import HUES, LINES, Series, Steps, Track, series_chart, timeline_chart
@@ -20,17 +21,13 @@ def simulation_headline(simulation: Simulation) -> str:
     """Return a sentence with the board, and with rate, latency and power and their error bars."""
     played = simulation.played
     mode = f" in {simulation.mode}" if simulation.mode else ""
-    watts = f" at {fixed(played.power_w, 1)}{_SPACE}W{_error_text(simulation.power_error)}" if played.power_w else ""
+    watts = f" at {fixed(played.power_w, 1)}{_SPACE}W {error_text(simulation.power_error)}" if played.power_w else ""
     least = _least_fps(simulation)
     perhaps = f" (perhaps {significant(least)})" if least is not None else ""
     return (
         f"{simulation.title}{mode}, simulated for {significant(played.seconds)}{_SPACE}s: {significant(played.fps)} "
-        f"frames a second{perhaps}{watts}, p99 {milliseconds(played.latency_ms.p99)}{_error_text(simulation.error)}."
+        f"frames a second{perhaps}{watts}, p99 {milliseconds(played.latency_ms.p99)} {error_text(simulation.error)}."
     )
-
-
-def _error_text(error: float | None) -> str:
-    return " ±?" if error is None else f" ±{error:.0%}"
 
 
 def _least_fps(simulation: Simulation) -> float | None:

@@ -27,10 +27,8 @@ class UnitRow:
     Attributes:
         number: position in the graph, from 1.
         name: name of its first node.
-        on: accelerator.
         time_ms, energy_mj: time and energy of a run, alone on the board.
         part: share of the time of all units, 0 to 1.
-        nodes: number of nodes.
         others_ms: other accelerator → time there.
     """
 

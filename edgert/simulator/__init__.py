@@ -1,4 +1,4 @@
-"""A pipeline played event by event: its sources, queues and threads, the accelerators, the board's power and heat."""
+"""Event-by-event simulation of a pipeline: sources, queues, threads, accelerators, and the board's power and heat."""
 
 from edgert.simulator.design import Design, Edge, Node, Source, Task
 from edgert.simulator.hardware import Cooling, ThermalModel

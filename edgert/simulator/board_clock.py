@@ -1,9 +1,9 @@
-"""The clock of an emulated board for threads of this machine: it stops while any of them works.
+"""Clock of an emulated board for threads of this machine, which stops while any of them works.
 
-Real threads take the place of those in :mod:`edgert.simulator.threads`: each waits for results, and lets the board's
-time pass for its work. When all of them wait, simulated time advances to the next moment at which one continues. They
-continue one at a time, in the order of simulated threads. So the speed and load of this machine affect no figure: a
-machine that is slower than the board only takes longer.
+Real threads replace those of :mod:`edgert.simulator.threads`: each waits for results, and lets the board's time pass
+for its work. When all threads wait, simulated time advances to the next event that continues one. They continue one at
+a time, in the order of simulated threads. So the speed and load of this machine do not affect the figures: a slower
+machine only takes longer.
 """
 
 import queue
@@ -19,17 +19,18 @@ from edgert.placement.schedule import Callback, Timeline
 
 T = TypeVar("T")
 _SLACK_S = 0.05
-"""Most lateness of this machine that is made up for by running faster than real time."""
-_POLL_S = 0.05  # between two looks at whether to stop
-_STUCK_S = 0.5  # of a pipeline that was stopped: threads that work for longer are not waited for
+"""Maximum delay of this machine that it may catch up by running faster than real time."""
+_POLL_S = 0.05  # interval of checks for a stop
+_STUCK_S = 0.5  # after a stop, a thread that works for longer no longer holds up the time
 
 
 class _Waiter:
-    """A thread that waits.
+    """Thread that waits.
 
     Attributes:
-        is_inside: whether time stops when it continues.
-        is_due: its event has happened; ``has_turn``: it may continue.
+        is_inside: whether time stops while the thread works.
+        is_due: whether its event has happened.
+        has_turn: whether it may continue.
     """
 
     __slots__ = ("has_turn", "is_due", "is_inside", "turn")
@@ -40,14 +41,14 @@ class _Waiter:
 
 
 class BoardClock:
-    """An emulated board's clock; see :class:`edgert.clock.Clock`.
+    """Clock of an emulated board, an :class:`edgert.clock.Clock`.
 
-    Threads that :meth:`enter` are inside until they :meth:`leave`: time stops while they work. So are threads that wait
-    for a time, until they are stopped. Time passes while other threads work, such as one that reads a camera.
+    Threads that :meth:`enter` are inside until they :meth:`leave`: time stops while they work. Threads that wait for a
+    time are inside until they are stopped. Time passes while other threads work, such as one that reads a camera.
 
     Args:
-        pace: real seconds for one of the board's, at least; 0: as fast as this machine can, for pipelines without
-            outside input.
+        pace: minimum real seconds for one second of the board; 0 runs as fast as this machine can, for pipelines
+            without live input.
     """
 
     def __init__(self, pace: float = 1.0) -> None:
@@ -55,28 +56,28 @@ class BoardClock:
         self._pace = pace
         self._origin_ns = time.monotonic_ns()
         self.lock = threading.RLock()
-        self._idle = threading.Condition(self.lock)  # nobody inside works
+        self._idle = threading.Condition(self.lock)  # notified when no thread inside works
         self._inside, self._away = set[int](), set[int]()
         self._working = self._expected = self._entered = 0
-        self._due: deque[_Waiter] = deque()  # those whose turn comes next
+        self._due: deque[_Waiter] = deque()  # threads that are due, the next one first
         self._gate: list[tuple[int, _Waiter]] = []
         self._stop: threading.Event | None = None
-        self._anchor = 0.0, 0.0  # a real time in seconds, and the board's then in milliseconds
+        self._anchor = 0.0, 0.0  # real time in seconds, and the board's time at that moment in milliseconds
         self._began_s = self._ended_s = 0.0
 
     def now_ns(self) -> int:
-        """Return the board's time, with the origin of this machine's clock."""
+        """Return the board's time, from the origin of this machine's clock."""
         if not self._working:
             with self.lock:
                 self._catch_up()
         return self._origin_ns + round(1e6 * self.timeline.now_ms)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Sleep, but wake early when ``event`` is set; returns whether it is set."""
+        """Sleep until ``event`` is set or the time is over; return whether the event is set."""
         with self.lock:
             self._join()
-            waiter = self._waiting()
-            self._wake_in(waiter, seconds)
+            waiter = self._new_waiter()
+            self._mark_due_in(waiter, seconds)
             self._continue(waiter, event)
             if event.is_set():
                 self.leave()
@@ -89,19 +90,17 @@ class BoardClock:
 
     @property
     def slowdown(self) -> float:
-        """Real seconds that one of the board's took; at least 1."""
+        """Real seconds per second of the board; at least 1."""
         if not self._began_s or not self.timeline.now_ms:
             return 1.0
         return max(1.0, ((self._ended_s or time.monotonic()) - self._began_s) / self.seconds)
 
-    # Threads, and what they do.
-
     def expect(self, count: int) -> None:
-        """Time begins when as many have entered."""
+        """Start time when ``count`` threads have entered."""
         self._expected = count
 
     def enter(self) -> None:
-        """Stop time while this thread works, from now on. Counts each call, also of a thread inside."""
+        """Stop time while this thread works, from now on; every call counts, even in a thread that is inside."""
         with self.lock:
             self._join()
             self._entered += 1
@@ -109,19 +108,19 @@ class BoardClock:
                 self._begin()
 
     def enter_as(self, number: int, stop: threading.Event) -> bool:
-        """Enter as a source: wait until all have, and then for its turn among others; return whether to continue.
+        """Enter as a source, wait until all threads have entered and for its turn; return whether to continue.
 
         Args:
-            number: its place among the sources.
-            stop: set when it need not begin, and later when others are to end.
+            number: position among the sources.
+            stop: event that is set when the pipeline stops.
         """
         with self.lock:
             self._stop = stop
             self._join()
-            waiter = self._waiting()
+            waiter = self._new_waiter()
             self._gate.append((number, waiter))
             self._entered += 1
-            self._rest_of(waiter)
+            self._rest_for(waiter)
             if self._entered == self._expected:
                 self._begin()
             self._continue(waiter, stop)
@@ -136,7 +135,7 @@ class BoardClock:
                 self._rest()
 
     def close(self) -> None:
-        """End one of the threads that entered, called in it; after the last of them time stops."""
+        """End the calling thread, which has entered; after the last one time stops."""
         with self.lock:
             self._entered -= 1
             self._ended_s = 0.0 if self._entered else time.monotonic()
@@ -145,16 +144,16 @@ class BoardClock:
 
     @contextmanager
     def takes(self, begin: Callable[[Callback], object]) -> Iterator[None]:
-        """Let the block take as long as the work that ``begin`` starts, regardless of its time here.
+        """Let the block take as long as the work that ``begin`` starts, regardless of its real time.
 
         Args:
-            begin: starts it, at this moment of :attr:`timeline`; gets the function to call at its end.
+            begin: function that starts the work at this moment of :attr:`timeline` and calls its argument at the end.
         """
         with self.lock:
             self._catch_up()
-            waiter = self._waiting()
-            begin(partial(self._wake, waiter))
-            self._rest_of(waiter)
+            waiter = self._new_waiter()
+            begin(partial(self._mark_due, waiter))
+            self._rest_for(waiter)
         try:
             yield
         finally:
@@ -162,10 +161,10 @@ class BoardClock:
                 self._continue(waiter)
 
     def new_queue(self) -> queue.SimpleQueue[Any]:
-        """Return a queue whose readers wait by this clock."""
+        """Return a queue whose readers wait in the board's time."""
         return _Queue(self)
 
-    # Within the lock.
+    # The methods below run with the lock held.
 
     def _join(self) -> None:
         ident = threading.get_ident()
@@ -174,20 +173,20 @@ class BoardClock:
             self._working += 1
 
     def _begin(self) -> None:
-        """Start the sources in their order, after all threads entered and those that entered last wait."""
+        """Start the sources in their order, after all threads have entered."""
         self._began_s = time.monotonic()
         self._anchor = self._began_s, self.timeline.now_ms
         for _, waiter in sorted(self._gate, key=lambda one: one[0]):
-            self._wake(waiter)
+            self._mark_due(waiter)
         if not self._working:
-            self._turn()
-        threading.Thread(target=self._move, name="edgert:board-clock", daemon=True).start()
+            self._give_turn()
+        threading.Thread(target=self._advance, name="edgert:board-clock", daemon=True).start()
 
-    def _waiting(self) -> _Waiter:
+    def _new_waiter(self) -> _Waiter:
         return _Waiter(self.lock)
 
-    def _wake(self, waiter: _Waiter) -> None:
-        """Let a thread continue when it is its turn; one outside at once."""
+    def _mark_due(self, waiter: _Waiter) -> None:
+        """Mark a thread as due; a thread outside continues at once."""
         if waiter.is_due:
             return
         waiter.is_due = True
@@ -197,12 +196,12 @@ class BoardClock:
             waiter.has_turn = True
             waiter.turn.notify()
 
-    def _wake_in(self, waiter: _Waiter, seconds: float) -> None:
+    def _mark_due_in(self, waiter: _Waiter, seconds: float) -> None:
         self._catch_up()
-        self.timeline.call_at(self.timeline.now_ms + 1e3 * max(seconds, 0.0), partial(self._wake, waiter))
+        self.timeline.call_at(self.timeline.now_ms + 1e3 * max(seconds, 0.0), partial(self._mark_due, waiter))
 
-    def _rest_of(self, waiter: _Waiter) -> None:
-        """Mark its thread as waiting, or as working on what is not needed before it continues."""
+    def _rest_for(self, waiter: _Waiter) -> None:
+        """Mark the calling thread as waiting, or as working on something that time need not wait for."""
         ident = threading.get_ident()
         if ident in self._inside:
             waiter.is_inside = True
@@ -210,18 +209,18 @@ class BoardClock:
             self._away.add(ident)
             self._rest()
         else:
-            self._idle.notify()  # what is due next may be its own
+            self._idle.notify()  # the next event may be its own
 
     def _continue(self, waiter: _Waiter, event: threading.Event | None = None) -> None:
-        """Wait until it is due, or the event is set, and then for its turn."""
+        """Wait until the thread is due or the event is set, then for its turn."""
         if not waiter.is_inside:
-            self._rest_of(waiter)
+            self._rest_for(waiter)
         while not waiter.has_turn:
             waiter.turn.wait(None if event is None else _POLL_S)
             if event is not None and event.is_set():
-                self._wake(waiter)
+                self._mark_due(waiter)
                 if not self._working:
-                    self._turn()
+                    self._give_turn()
         if waiter.is_inside:
             ident = threading.get_ident()
             self._away.discard(ident)
@@ -231,10 +230,10 @@ class BoardClock:
         """Count a thread inside as no longer working."""
         self._working -= 1
         if not self._working:
-            self._turn()
+            self._give_turn()
 
-    def _turn(self) -> None:
-        """Continue the next due thread; without one, advance time."""
+    def _give_turn(self) -> None:
+        """Continue the next due thread; without one, let time advance."""
         if self._due:
             waiter = self._due.popleft()
             waiter.has_turn = True
@@ -244,7 +243,7 @@ class BoardClock:
             self._idle.notify()
 
     def _catch_up(self) -> None:
-        """Set the time to the real one, at most the next due event, while no thread inside works."""
+        """Advance time to the real time, but not beyond the next event, if no thread inside works."""
         next_ms = self.timeline.next_ms
         if self._working or not self._pace or not self._began_s or self._ended_s or next_ms is None:
             return
@@ -253,8 +252,8 @@ class BoardClock:
         if self.timeline.now_ms < until_ms < next_ms:
             self.timeline.run(until_ms)
 
-    def _move(self) -> None:
-        """Advance time; the body of a thread."""
+    def _advance(self) -> None:
+        """Advance time, as the body of a thread."""
         with self.lock:
             while self._entered:
                 if self._working:
@@ -262,7 +261,7 @@ class BoardClock:
                     if was_idle or self._stop is None or not self._stop.is_set():
                         continue
                 if self._due:
-                    self._turn()
+                    self._give_turn()
                     continue
                 next_ms = self.timeline.next_ms
                 left_s = None if next_ms is None else self._left_s(next_ms)
@@ -270,10 +269,10 @@ class BoardClock:
                     self._idle.wait(left_s)
                     continue
                 self.timeline.step()
-                self._idle.wait(0.0)  # threads from outside get the lock, too, however much there is to play
+                self._idle.wait(0.0)  # gives threads from outside a chance to get the lock
 
     def _left_s(self, next_ms: float) -> float:
-        """Return real seconds until the board has that time."""
+        """Return the real seconds until the board's time is ``next_ms``."""
         if not self._pace:
             return 0.0
         real_s, board_ms = self._anchor
@@ -284,7 +283,7 @@ class BoardClock:
 
 
 class _Queue(queue.SimpleQueue[T]):
-    """Queue whose ``get`` waits by a board's clock."""
+    """Queue whose ``get`` waits in a board's time."""
 
     def __init__(self, clock: BoardClock) -> None:
         super().__init__()
@@ -298,19 +297,19 @@ class _Queue(queue.SimpleQueue[T]):
             super().put(item)
             if self._waiters:
                 clock._catch_up()
-                clock._wake(self._waiters.popleft())
-                if not clock._working:  # it comes from outside
-                    clock._turn()
+                clock._mark_due(self._waiters.popleft())
+                if not clock._working:  # put by a thread from outside
+                    clock._give_turn()
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
-        """Return the oldest item; wait for one up to ``timeout`` of the board's seconds. Raises queue.Empty."""
+        """Return the oldest item; wait for one up to ``timeout`` seconds of the board, then raise queue.Empty."""
         clock = self._clock
         with clock.lock:
             if self.empty() and block and (timeout is None or timeout > 0):
-                waiter = clock._waiting()
+                waiter = clock._new_waiter()
                 self._waiters.append(waiter)
                 if timeout is not None:
-                    clock._wake_in(waiter, timeout)
+                    clock._mark_due_in(waiter, timeout)
                 clock._continue(waiter)
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)

@@ -1,4 +1,4 @@
-"""Simulated hardware: a board in a power mode, with engines placed by a plan or timed by profiles."""
+"""Simulated hardware: a board in a power mode, and engines placed by a plan or timed by profiles."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,22 +25,20 @@ from edgert.simulator.design import ASSUMED_HZ, Design, source_rates
 from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 
-# A board in a power mode.
-
 AMBIENT_C = 25.0
-"""Ambient temperature around the board, by default."""
+"""Default temperature of the air around the board."""
 _RISE_C = 40.0
-"""Assumed rise of a module's temperature at its mode's nominal power, as no cooler is known."""
+"""Assumed rise of a module's temperature at its highest nominal power, because its cooler is unknown."""
 
 
 def contention_of(board: Board, mode: Mode, costs: Coefficients) -> Contention:
-    """Return the bandwidth that the memory of a board in this mode gives to concurrent accelerators."""
+    """Return the contention model of a board's memory in a mode."""
     bandwidth = (board.bandwidth_gb_s(mode) or 0.0) * 1e9
     return Contention(costs.contention.ceiling * bandwidth, floor_bytes_s=costs.contention.floor * bandwidth)
 
 
 def platform_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float = AMBIENT_C) -> Platform:
-    """Return cores, memory, power and heat; no power and heat where the board's draw is not published."""
+    """Return the simulated hardware of a board in a mode; without power and heat where no power is published."""
     watts = power(board, mode)
     named = [one.watts for one in board.modes if one.watts is not None]
     most_w = max(named, default=watts.static_w + watts.busy_gpu_w)
@@ -56,15 +54,14 @@ def platform_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float 
 class BoardSlots:
     """Engines as a row of a plan places them.
 
-    An engine on several accelerators runs in as many threads, each with its own tensors, so that the accelerators work
-    in parallel.
+    An engine on several accelerators runs in one thread for each, with separate tensors, so that they work in parallel.
     """
 
     file: PipelineFile
     row: Row
 
     def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
-        """See :data:`edgert.simulator.pipeline_design.Slots`."""
+        """Return the slots of a stage, as :data:`edgert.simulator.pipeline_design.Slots` does."""
         model = next(one for one in self.row.models if one.name == stage.infer)
         rows = rows_of(self.file.config.models[stage.infer], stage)
         slots = []
@@ -77,39 +74,40 @@ class BoardSlots:
 
 @dataclass(frozen=True, eq=False)
 class HostSlots:
-    """Engines as ``edgert run`` sets them up here, with the times of profiles.
+    """Engines as ``edgert run`` sets them up on this machine, with the times of profiles.
 
     Args:
-        profiles: model → its profile.
+        file: pipeline file.
+        profiles: model → profile.
     """
 
     file: PipelineFile
     profiles: Mapping[str, Profile]
 
     def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
-        """Return the slots of a stage. Raises PlacementError for accelerators that this machine lacks."""
+        """Return the slots of a stage; raise PlacementError for accelerators that this machine lacks."""
         config, profile = self.file.config.models[stage.infer], self.profiles[stage.infer]
         rows = rows_of(config, stage)
         check_accelerators(accelerators_of(config.placement), core_accelerators())
         if isinstance(config.placement, dict):
-            return [_split(config, profile, config.placement)]
+            return [_split_slot(config, profile, config.placement)]
         if placed := weights_of(config.placement):
             return [
-                InferenceSlot(((_step(profile, core, core),),), weight, (core,), rows)
+                InferenceSlot(((_model_step(profile, core, core),),), weight, (core,), rows)
                 for core, weight in placed.items()
             ]
         count = replicas_of(self.file.config, stage.infer, live)
         threads = max(1, threads_of(self.file.config, stage.infer) // count)
-        one = _step(profile, next(iter(profile.whole)), ANY_CORE)
+        one = _model_step(profile, next(iter(profile.whole)), ANY_CORE)
         return [InferenceSlot(((replace(one, time_ms=one.time_ms / threads, threads=threads),),), rows=rows)] * count
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Assumptions made."""
+        """Assumptions about engines."""
         return (
-            "times of this machine do not vary: a p99 is that of the queues alone",
+            "times of this machine do not vary: a p99 is only that of the queues",
             *(
-                f"{name}: its profile is of one thread; several are taken to share its work evenly"
+                f"{name}: its profile has the times of one thread; several are assumed to share the work evenly"
                 for name, config in self.file.config.models.items()
                 if config.placement == "auto" and threads_of(self.file.config, name) > 1
             ),
@@ -117,7 +115,7 @@ class HostSlots:
 
 
 def rows_of(config: ModelConfig, stage: InferStage) -> int:
-    """Return the crops or frames of one run: all where the model leaves its batch open, else its own rows."""
+    """Return the crops or frames in one run: the model's batch, or all of the stage's where its batch is dynamic."""
     rows = _rows(str(config.onnx), config.onnx.stat().st_mtime_ns if config.onnx.is_file() else 0)
     wanted = stage.parts or (stage.batch.max if stage.batch is not None else 1)
     return wanted if rows is None else rows
@@ -125,45 +123,45 @@ def rows_of(config: ModelConfig, stage: InferStage) -> int:
 
 @cache
 def _rows(file: str, changed_ns: int) -> int | None:
-    """Return the first dimension of a model's first input, cached: every row of a plan asks for large files."""
+    """Return the first dimension of a model's first input; cached, because every row of a plan needs it."""
     first = inputs(load(file))[0].shape[:1]
     return first[0] if first and isinstance(first[0], int) else None
 
 
-def _step(profile: Profile, measured: str, core: str) -> Step:
+def _model_step(profile: Profile, measured: str, core: str) -> Step:
     whole = profile.whole[measured]
     return Step(core, whole.alone_ms, slowdown=whole.contention)
 
 
-def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> InferenceSlot:
+def _split_slot(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> InferenceSlot:
     graph = static_graph(config)
     parts = partition(graph, assign(graph, globs, [node.name for node in read(load(config.onnx)).nodes]))
     cores = tuple(part.accelerator for part in parts)
     times_ms = (part_ms(profile, graph, parts, number) for number in range(len(parts)))
-    timed = (replace(_step(profile, core, core), time_ms=ms) for core, ms in zip(cores, times_ms, strict=True))
+    timed = (replace(_model_step(profile, core, core), time_ms=ms) for core, ms in zip(cores, times_ms, strict=True))
     return InferenceSlot(tuple((step,) for step in timed), cores=cores)
 
 
 def static_graph(config: ModelConfig) -> Graph:
-    """Return the model as a profile knows it: with fixed shapes, and everything folded."""
+    """Return the graph of a model as profiled: cleaned, with static shapes."""
     model = load(config.onnx)
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     return read(clean(with_shapes(model, shapes))[0])
 
 
-# Figures of a row, each with one meaning wherever it stands: a whole pipeline is played at the rates that it asks for,
-# and once more with as many frames as are taken.
+# Figures of a row come from two simulations of the pipeline: at the requested rates, and with as many frames as it can
+# process.
 
-_FRAMES = 120  # of the slowest source: nothing varies but how frames meet, so the slowest come again and again
-_TAKEN = 240  # of all sources, where only frames a second are asked for
-_FEWEST = 24  # of them, of the slowest source
-_SLOWEST = 1e3  # times the time that these frames should take, after which it is given up
+_FRAMES = 120  # frames of the slowest source; only the order of frames varies, so slow frames recur
+_SATURATED_FRAMES = 240  # frames of all sources where only the rate is measured
+_FEWEST = 24  # minimum of these frames for the slowest source
+_SLOWEST = 1e3  # ratio to the expected time after which the simulation ends
 
 
 def as_requested(file: PipelineFile, limit: bool = True) -> PipelineFile:
-    """Return the pipeline with its sources at their rates, as on cameras, even where they are files now.
+    """Return the pipeline with sources that run at their rates, as cameras do, even if they are files.
 
-    With ``limit``, sources end where the file says so, and run at full speed where it has ``realtime: false``.
+    With ``limit``, sources keep the file's ``limit:`` and ``realtime: false``.
     """
     stages = dict(file.config.stages)
     for name, stage in file.config.stages.items():
@@ -180,7 +178,7 @@ def as_requested(file: PipelineFile, limit: bool = True) -> PipelineFile:
 
 
 def saturated(design: Design, frames: Mapping[str, int]) -> Design:
-    """Return a design whose sources give so many frames each, at full speed; none is lost."""
+    """Return a design whose sources give these numbers of frames at full speed, without losses."""
     sources = tuple(
         replace(one, rate_hz=None, times_ms=(), is_ahead=True, is_live=False, limit=count)
         for one, count in ((source, frames[source.name]) for source in design.sources)
@@ -198,13 +196,13 @@ _NO_TRACES = Scene({})
 def played(
     file: PipelineFile, row: Row, platform: Platform, stages: BoardStages | None = None, scene: Scene = _NO_TRACES
 ) -> Row:
-    """Return the row with its figures: frames a second, latency, power, and how many times the asked rates it sustains.
+    """Return the row with simulated figures: frames per second, latency, power, and headroom.
 
     Args:
-        file: the pipeline.
-        row: ``error`` is that of its engines; of the pipeline it is theirs and that of the cores, weighted by time.
-        platform: the board's.
-        stages: costs of stages besides models; None: nothing.
+        file: pipeline file.
+        row: row whose ``error`` is that of its engines; the result's also includes that of CPU cores, by time.
+        platform: hardware of the board.
+        stages: costs of stages other than models; None for no cost.
         scene: frame times and objects.
     """
     if stages is not None:
@@ -214,7 +212,7 @@ def played(
     total_hz, slowest_hz = sum(rates_hz.values()), min(rates_hz.values())
     design = design_of(requested, BoardSlots(requested, row), scene)
     found = simulate(design, platform, _FRAMES / slowest_hz)
-    seconds = max(_TAKEN / total_hz, _FEWEST / slowest_hz)
+    seconds = max(_SATURATED_FRAMES / total_hz, _FEWEST / slowest_hz)
     frames = {name: math.ceil(rate_hz * seconds) for name, rate_hz in rates_hz.items()}
     most = simulate(saturated(design, frames), platform, _SLOWEST * seconds)
     headroom = most.steady_hz * seconds / max(most.latency_ms.count, 1)

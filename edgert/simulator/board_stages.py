@@ -1,4 +1,4 @@
-"""Time that pipeline stages take besides their model on a board: CPU steps and video units."""
+"""Costs of stages other than models on a board: time on CPU cores and on hardware units for video."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,19 +21,17 @@ from edgert.placement.segment_engines import Step
 from edgert.simulator.hardware import ANY_CORE
 from edgert.stages.source.kinds import kind_of
 
-# Cost of stages other than models: on a board's CPU cores, and on its hardware units for video.
-#
-# The numbers are in ``configs/costs/cpu.yaml``. A stage's time was measured on one CPU. A core of another CPU is
-# assumed to be slower by the ratio of their 7-Zip results, in proportion to the clock of a power mode. A unit for video
-# takes as long for a frame as the documented number of parallel streams implies.
+# The numbers are in ``configs/costs/cpu.yaml``. Times of stages were measured on one CPU. Those on another CPU are
+# scaled by the ratio of 7-Zip results of a core, and by the clock of the power mode. The time of a video unit for a
+# frame follows from the documented number of parallel streams.
 
 NVDEC, NVENC = "nvdec", "nvenc"
 _STREAM_MP_S = 1920 * 1080 * 30 / 1e6
-Some = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class StageCost(Part):
-    """Milliseconds of one core that a stage takes: per frame, per megapixel of it, and per object."""
+    """Milliseconds of one core that a stage takes: per frame, per megapixel of the frame, and per object."""
 
     frame_ms: Amount
     megapixel_ms: Amount
@@ -45,29 +43,29 @@ class StageCost(Part):
 
 
 class Measured(Part):
-    """Stage times on one processor, ``cpu``, whose core reaches ``mips`` in 7-Zip."""
+    """Stage times on the processor ``cpu``, whose core reaches ``mips`` in 7-Zip."""
 
-    mips: Some
+    mips: Positive
     cpu: str
     stages: dict[str, StageCost]
 
 
 class Core(Part):
-    """Result of 7-Zip, in ``mips``, of one core at a clock."""
+    """7-Zip result of one core, in ``mips``, at a clock."""
 
-    mips: Some
-    mhz: Some
+    mips: Positive
+    mhz: Positive
     note: str = ""
 
 
 class Video(Part):
-    """Streams of 1080p at 30 frames per second that a board's units handle; None: not found.
+    """Number of 1080p streams at 30 frames per second that a board's video units handle; None if unknown.
 
     Attributes:
         decode: streams of the decoder.
         encode: streams of the encoder.
-        confidence: ``copied`` from a data sheet's table by somebody else, or ``assumed``.
-        note: the codec or condition, where that is not plain.
+        confidence: ``copied`` from a public copy of a data sheet, or ``assumed``.
+        note: codec or condition, where it needs to be said.
     """
 
     decode: Count | None
@@ -80,11 +78,11 @@ class CpuCosts(Part):
     """Contents of the file of stage costs.
 
     Attributes:
-        measured: stages on one processor.
-        cores: by the name that boards have for their processor.
-        source: of these.
-        error: relative, of a stage's time on another processor.
-        video: by the name of the board.
+        measured: stage times on one processor.
+        cores: name of a processor in board files → result of a core.
+        source: source of the results.
+        error: relative error of a stage's time on another processor.
+        video: name of a board → streams.
     """
 
     measured: Measured
@@ -94,12 +92,12 @@ class CpuCosts(Part):
     video: dict[str, Video]
 
     def slowdown(self, board: Board, mode: Mode) -> float | None:
-        """Return how many times as long a stage takes on a core in this mode; None where that is not known."""
+        """Return the factor by which a stage takes longer on a core of a board in a mode; None if unknown."""
         core, mhz = self.cores.get(board.cpu.model), mode.cpu_mhz
         return None if core is None or mhz is None else self.measured.mips * core.mhz / (core.mips * mhz)
 
     def unit_ms(self, board: Board, unit: str, megapixels: float) -> float | None:
-        """Return the time of NVDEC or NVENC for a frame; None where the board has none, or its speed was not found."""
+        """Return the time of NVDEC or NVENC for a frame; None where the board has none or its speed is unknown."""
         known = self.video.get(board.name)
         streams = None if known is None else known.decode if unit == NVDEC else known.encode
         return 1e3 * megapixels / (streams * _STREAM_MP_S) if streams else None
@@ -107,7 +105,7 @@ class CpuCosts(Part):
 
 @cache
 def cpu_costs() -> CpuCosts:
-    """Return the numbers; raise ConfigError where their file is damaged."""
+    """Return the costs of stages; raise ConfigError if their file is damaged."""
     return coefficients.validated(
         data_folder("configs") / "costs" / "cpu.yaml", TypeAdapter(CpuCosts), "costs of stages"
     )
@@ -115,11 +113,11 @@ def cpu_costs() -> CpuCosts:
 
 Steps = tuple[Step, ...]
 OBJECTS = 8.0
-"""Objects on a frame, where neither a trace nor the pipeline's crops set them."""
+"""Assumed number of objects on a frame, where neither a trace nor a scenario gives it."""
 UNMEASURED = 0.25
-"""Assumed addition to the error bar of times where a pipeline has stages without measurements."""
-_FREE_SOURCES = ("synthetic", "csi", "camera")  # csi:// is the hardware's work, raw images of a camera need none
-_FREE_SINKS = ("null", "callback", "http", "display", "prometheus")  # http encodes only while somebody looks
+"""Assumed addition to the error of times where a pipeline has stages without measurements."""
+_FREE_SOURCES = ("synthetic", "csi", "camera")  # hardware decodes csi://, raw images of a camera need no decoding
+_FREE_SINKS = ("null", "callback", "http", "display", "prometheus")  # http encodes only while somebody watches
 _ENCODER_THREADS = 4
 _STREAMS = {
     "copied": "public copies of the board's data sheet name",
@@ -129,16 +127,16 @@ _STREAMS = {
 
 @dataclass(frozen=True, slots=True)
 class BoardStages:
-    """A pipeline's stages on a board.
+    """Costs of a pipeline's stages on a board.
 
     Attributes:
-        own: stage → what a frame takes in it, beside its model.
-        unknown: stages without measurements: they take no time.
-        error: relative, of times on a processor core.
-        is_unmeasured: whether there are such behind the sources.
-        streams: how sure the number of streams is that NVDEC and NVENC take.
-        kinds: stage with work on a core besides models → its kind in the costs of stages, and megapixels of its frames.
-        measured: kinds with measured times for this processor in a shared profile, and the boards.
+        own: stage → steps for a frame, without those of a model.
+        unknown: stages without measurements, which take no time.
+        error: relative error of times on a CPU core.
+        is_unmeasured: whether stages other than sources lack measurements.
+        streams: confidence in the numbers of streams of NVDEC and NVENC.
+        kinds: stage with work on a core → its kind in the costs of stages, and megapixels of its frames.
+        measured: kind that shared profiles measured on this processor → their boards.
     """
 
     own: Mapping[str, Steps]
@@ -151,16 +149,16 @@ class BoardStages:
 
     @property
     def cores_ms(self) -> float:
-        """CPU time of all stages, for one frame each, in milliseconds of one core."""
+        """CPU time of all stages for one frame each, in milliseconds of one core."""
         steps = (step for one in self.own.values() for step in one)
         return sum(step.time_ms * step.threads for step in steps if step.accelerator == ANY_CORE)
 
     @property
     def notes(self) -> Iterator[str]:
-        """Assumptions made."""
+        """Assumptions about stages."""
         yield (
             "decoding, drawing, encoding and the like: as measured on another processor, scaled by 7-Zip of a core "
-            f"(± {self.error:.0%}); edgert.Scenario(stages=...) takes those of a run"
+            f"(± {self.error:.0%}); edgert.Scenario(stages=...) takes the times of a run"
         )
         for kind in dict.fromkeys(kind for kind, _ in self.kinds.values() if kind in self.measured):
             yield f"{kind}: corrected by what was measured on {self.measured[kind]}"
@@ -170,7 +168,7 @@ class BoardStages:
             yield f"{named}: as many streams as {_STREAMS[self.streams]}"
         if self.unknown:
             wider = f"; error bars are wider by {UNMEASURED:.0%}" if self.is_unmeasured else ""
-            yield f"{', '.join(self.unknown)}: measured by nobody, so no time is counted for it{wider}"
+            yield f"{', '.join(self.unknown)}: not measured, so it takes no time{wider}"
 
 
 def board_stages(
@@ -183,25 +181,25 @@ def board_stages(
     """Return the costs of a pipeline's stages on a board.
 
     Args:
-        file: the pipeline.
-        board: whose costs.
-        mode: its power mode.
-        objects: on a frame.
-        profiles: of boards with the same processor; None: those in ``configs/costs``.
+        file: pipeline file.
+        board: board with the costs.
+        mode: power mode of the board.
+        objects: number of objects on a frame.
+        profiles: shared profiles that may correct times; None for those in ``configs/costs``.
     """
-    made = _Stages(file, board, mode, objects, shipped() if profiles is None else profiles)
-    found = {name: made.steps(name, stage) for name, stage in file.config.stages.items()}
+    costs = _StageCosts(file, board, mode, objects, shipped() if profiles is None else profiles)
+    found = {name: costs.steps(name, stage) for name, stage in file.config.stages.items()}
     unknown = tuple(name for name, steps in found.items() if steps is None)
     is_unmeasured = any(not isinstance(file.config.stages[name], section.SourceStage) for name in unknown)
     own = {name: steps for name, steps in found.items() if steps}
-    video = made.costs.video.get(board.name)
+    video = costs.costs.video.get(board.name)
     streams = "assumed" if video is None else video.confidence
-    places = {kind: place for kind, (_, place) in made.measured.items()}
-    return BoardStages(own, unknown, made.costs.error, is_unmeasured, streams, made.kinds, places)
+    places = {kind: place for kind, (_, place) in costs.measured.items()}
+    return BoardStages(own, unknown, costs.costs.error, is_unmeasured, streams, costs.kinds, places)
 
 
 def measured_kinds(profiles: Sequence[SharedProfile], at: Board) -> dict[str, tuple[float, str]]:
-    """Return kind of stage → median of measured over predicted time on such a processor, and the boards."""
+    """Return kind of stage → (median of measured over predicted time on this processor, boards)."""
     found: dict[str, list[tuple[float, str]]] = {}
     for profile in profiles:
         there = board_named(profile.board)
@@ -217,7 +215,9 @@ def measured_kinds(profiles: Sequence[SharedProfile], at: Board) -> dict[str, tu
     }
 
 
-class _Stages:
+class _StageCosts:
+    """Costs of each stage; ``steps`` also records the kind of every stage on a core."""
+
     def __init__(
         self, file: PipelineFile, board: Board, mode: Mode, objects: float, profiles: Sequence[SharedProfile]
     ) -> None:
@@ -228,13 +228,12 @@ class _Stages:
         self._slowdown = self.costs.slowdown(board, mode)
 
     def steps(self, name: str, stage: StageConfig) -> Steps | None:
-        """Return the steps of a stage; None when unknown."""
+        """Return the steps of a stage for a frame; None if unknown."""
         self._name, megapixels = name, self._megapixels(name)
         if isinstance(stage, section.SourceStage):
             return self._source(stage, megapixels)
-        if isinstance(stage, section.InferStage):  # pixels are the GPU's work
-            self._on_core("infer", megapixels)
-            return self._on_core("infer", 0.0)
+        if isinstance(stage, section.InferStage):
+            return self._on_core("infer", 0.0)  # the GPU scales the pixels
         if isinstance(stage, section.TrackStage):
             is_known = stage.track in ("bytetrack", "botsort") and not stage.reads_images
             return self._on_core("track", megapixels) if is_known else None
@@ -276,7 +275,7 @@ class _Stages:
         return (Step(ANY_CORE, time_ms / threads, threads=threads),) if time_ms > 0 else ()
 
     def _megapixels(self, name: str) -> float:
-        """Return megapixels of the images that reach a stage: of the largest source, as wide as it is drawn."""
+        """Return the megapixels of a stage's images: those of the largest source, or of the width that is drawn."""
         stages = self._file.config.stages
         above = [name, *upstream(stages, name)]
         found = [stages[one] for one in above]

@@ -1,4 +1,4 @@
-"""Input of a simulation as plain records: rates, fallback models, sources, threads and their work."""
+"""Input of a simulation as plain records: rates, fallback models, sources, threads, and their work."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,26 +12,23 @@ from edgert.placement.plan_record import Row
 from edgert.placement.segment_engines import Step
 from edgert.policy import Drop
 
-# Rates: how often each model of a pipeline has to run.
-
 ASSUMED_HZ = 30.0
-"""Rate of a source whose file gives none."""
+"""Assumed rate of a source without ``fps:``."""
 
 
 def source_rates(config: PipelineConfig) -> dict[str, float]:
-    """Return source → frames a second."""
+    """Return source → frames per second."""
     stages = config.stages.items()
     return {name: stage.fps or ASSUMED_HZ for name, stage in stages if isinstance(stage, SourceStage)}
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Load that a pipeline puts on one model.
+    """Rate at which a pipeline runs a model.
 
     Attributes:
-        model: its name in the file.
         rate_hz: runs per second, over all stages that use it.
-        notes: what had to be assumed.
+        notes: assumptions about the rate.
     """
 
     model: str
@@ -40,11 +37,10 @@ class Demand:
 
 
 def demands(config: PipelineConfig) -> tuple[Demand, ...]:
-    """Return every model that a stage runs, in the order of the file.
+    """Return the demand for every model that a stage runs, in the order of the file.
 
-    A stage runs once per frame of each of its sources, or on every n-th. On crops of detections it runs as often as its
-    ``limit`` allows, since a plan has to hold on a busy frame. On tiles it runs once for each, and for the complete
-    frame.
+    A stage runs once for each frame of its sources, or on every n-th. On crops it runs as often as its ``limit``
+    allows, because a plan must hold on a busy frame. On tiles it runs for each tile and for the complete frame.
     """
     rates_hz, sources = source_rates(config), sources_of(config.stages)
     assumed = {name for name, stage in config.stages.items() if isinstance(stage, SourceStage) and stage.fps is None}
@@ -72,25 +68,25 @@ def demands(config: PipelineConfig) -> tuple[Demand, ...]:
 
 
 def check_demands(file: PipelineFile) -> None:
-    """Raise ConfigError where no stage of a pipeline runs a model."""
+    """Raise ConfigError if no stage of a pipeline runs a model."""
     if not demands(file.config):
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
 
 
 def _runs_per_frame(stages: Mapping[str, StageConfig], name: str, stage: InferStage) -> float:
-    """Return runs per frame: a stage on crops, after a stage that crops, runs once for each."""
+    """Return the runs of a stage per frame; behind a stage that crops it runs for each crop."""
     before = (stages[other] for other in upstream(stages, name))
     crops = [one.crop.limit for one in before if isinstance(one, CropStage) and not isinstance(one.crop, tuple)]
     return (stage.parts or 1) * float(math.prod(crops)) / stage.every
 
 
-# A pipeline with fallback models, level by level, as a governor may choose to run it.
+# Levels of fallback models, among which a governor may choose.
 
-_LOADED: tuple[Kind, ...] = ("weights", "activations", "bindings", "structure")  # of an engine
+_LOADED: tuple[Kind, ...] = ("weights", "activations", "bindings", "structure")  # memory parts of an engine
 
 
 def levels_of(file: PipelineFile) -> tuple[PipelineFile, ...]:
-    """Return the pipeline as its file has it, then with every model's first fallback model, and so on."""
+    """Return the pipeline of the file, then the one with every model's first fallback, and so on."""
     config = file.config
     smaller = (
         config.model_copy(update={"stages": stages_at(config.stages, config.models, level)})
@@ -100,7 +96,7 @@ def levels_of(file: PipelineFile) -> tuple[PipelineFile, ...]:
 
 
 def with_fallbacks(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
-    """Return a row with the memory of further levels, all of whose engines are loaded from the start."""
+    """Return a row with its fallbacks, and with the memory of all their engines, which are loaded from the start."""
     memory, loaded = list(row.memory), {model.name for model in row.models}
     for other in others:
         added = {model.name for model in other.models} - loaded
@@ -117,25 +113,25 @@ def with_fallbacks(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
 
 
 def counterpart(row: Row, others: Sequence[Row]) -> Row:
-    """Return the row of a further level for a placement: of the same name, else the one with most headroom."""
+    """Return the fallback row for a placement: the one with the same name, else the one with most headroom."""
     return next((one for one in others if one.name == row.name), max(others, key=lambda one: one.headroom))
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A thread that makes frames.
+    """Thread that produces frames.
 
     Attributes:
-        name: of the stage, and of its stream.
-        rate_hz: frames that are due per second; None: the next is made when the last is taken.
-        times_ms: when the frames of a trace came, from the first; played over and over in place of ``rate_hz``.
-        jitter: standard deviation of when a frame is due, as a part of the period.
-        is_ahead: whether a frame is made before it is due, as a file's, and not after, as a camera's.
-        is_live: whether a governor has frames left out; otherwise it has them made more slowly.
-        steps: what making one takes.
-        limit: frames; None: no end.
-        objects: how many are on each frame of the trace, or on every one: the mean of a Poisson distribution.
-        most: objects on every frame where ``objects`` is None.
+        name: name of the stage, and of its stream.
+        rate_hz: frames per second; None if a frame is made as soon as the last one is taken.
+        times_ms: times of a trace's frames since the first, repeated without end; they replace ``rate_hz``.
+        jitter: standard deviation of a frame's time, as a share of the period.
+        is_ahead: whether a frame is made before it is due, as from a file, or after, as from a camera.
+        is_live: whether a governor skips frames; otherwise it slows the source down.
+        steps: work to make a frame.
+        limit: number of frames; None for no end.
+        objects: number of objects on each frame of the trace, or the mean of a Poisson distribution.
+        most: number of objects on every frame where ``objects`` is None.
     """
 
     name: str
@@ -152,7 +148,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A channel into a node; see :class:`edgert.policy.BoundedQueue`."""
+    """Channel into a node, an :class:`edgert.policy.BoundedQueue`."""
 
     producer: str
     capacity: int
@@ -164,14 +160,14 @@ class Task:
     """Work of a node on a result.
 
     Attributes:
-        steps: of each result that it processes, with or without objects.
-        run: of one run of a model on top of that; empty for other stages.
-        every: frames between two that the model processes; the others cost nothing.
-        crops: most objects of a frame for the model; None: it runs once, on the complete frame.
-        tiles: runs of the model on every frame that it processes; 0: as ``crops`` says.
-        rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
-        batch: frames that are run together, if as many have come when the first is ready; None: each alone.
-        wait_ms: the longest that the first frame of a batch waits for others.
+        steps: steps for each processed result, with or without objects.
+        run: additional steps for one run of a model; empty for other stages.
+        every: interval of processed frames; the others cost nothing.
+        crops: maximum number of objects on a frame for the model; None if it runs once on the complete frame.
+        tiles: number of runs on every processed frame; 0 without tiles.
+        rows: crops that fit in one run; a run of n rows takes n times as long as a run of one.
+        batch: maximum number of frames that run together; None without batches.
+        wait_ms: maximum time that the first frame of a batch waits for others.
     """
 
     steps: tuple[Step, ...] = ()
@@ -186,18 +182,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A thread that takes results and passes them on.
+    """Thread that takes results and passes them on.
 
     Attributes:
-        inputs: what it listens to.
-        weights: how results are dispatched to those who listen to it, in the order of ``Design.nodes``; empty: all get
-            all.
-        reorders: the dispatcher whose order is restored here; empty: none.
-        joins: whether several inputs bring parts of the same frames.
-        spread: most objects of a frame that each go on as a result of their own; None: the frame goes on.
-        fallbacks: tasks at further levels of degrading, the last for all beyond; empty: always the same.
-        levels: of each listener that results are dispatched to, the level of degrading at which it gets any; empty:
-            any.
+        inputs: edges into the node.
+        weights: shares with which results are dispatched to listeners, in the order of ``Design.nodes``; empty if
+            all listeners get all results.
+        reorders: name of the dispatcher whose order is restored here; empty for none.
+        joins: whether several inputs carry parts of the same frames.
+        spread: maximum number of objects that each become a separate result; None if the frame is passed on.
+        fallbacks: tasks at further fallback levels, the last one for all beyond; empty for the same task.
+        levels: fallback level of each listener at which it gets results; empty for any level.
     """
 
     name: str
@@ -216,7 +211,7 @@ class Design:
     """Simulated pipeline.
 
     Attributes:
-        nodes: each after those it listens to.
+        nodes: nodes, each after those it listens to.
     """
 
     sources: tuple[Source, ...]

@@ -12,7 +12,7 @@ from edgert.placement.schedule import AcceleratorUse, Callback, Progress, Timeli
 from edgert.placement.segment_engines import Step
 
 ANY_CORE = "cpu"
-"""The accelerator of a step that any core may run."""
+"""Accelerator of steps that may run on any core."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,11 +24,12 @@ class _Job:
 class Cores:
     """CPU cores of one machine.
 
-    A step names its core, or :data:`ANY_CORE`. Those that may run anywhere go where least runs, and move at once when
-    that changes; what the memory cache makes of that is not simulated.
+    A step names its core, or :data:`ANY_CORE`. Steps for any core run on the least loaded one, and move at once when
+    that changes. Effects on caches are not simulated.
 
     Args:
-        names: of the cores, as steps name them.
+        timeline: simulated time.
+        names: names of the cores, as in steps.
     """
 
     def __init__(self, timeline: Timeline, names: Sequence[str]) -> None:
@@ -40,7 +41,7 @@ class Cores:
         return name == ANY_CORE or name in self._names
 
     def run(self, step: Step, then: Callback) -> None:
-        """Begin a step at once, at the speed that other steps leave; call ``then`` at its end."""
+        """Begin a step at once, sharing the cores with other steps; call ``then`` at its end."""
 
         def finish() -> None:
             self._catch_up(job)
@@ -65,21 +66,21 @@ class Cores:
         self._used.busy_ms += min(worked_ms, passed_ms) * job.step.threads
 
     def _pace(self) -> None:
-        """Set new speeds, and so new ends, for all running jobs."""
-        places, loads = self._placed()
+        """Update the speeds, and so the ends, of all running jobs."""
+        places, loads = self._assign_cores()
         busy = sum(load > 0 for load in loads)
         for job, cores in zip(self._jobs, places, strict=True):
             share = sum(1 / loads[core] for core in cores) / len(cores)
             speed = share
             if job.step.slowdown != 1.0:
-                # Each of the other cores that are busy is taken to ask the memory for as much as this step.
+                # Each other busy core is assumed to request as much memory bandwidth as this step.
                 demand = requested_share(job.step.slowdown, len(self._names))
                 speed /= MEASURED.slowdown(demand, max(0, busy - len(set(cores))) * demand)
             if speed != job.progress.speed:
                 self._catch_up(job)
                 job.progress.resume(speed)
 
-    def _placed(self) -> tuple[list[list[int]], list[int]]:
+    def _assign_cores(self) -> tuple[list[list[int]], list[int]]:
         """Return the cores of every job, and the jobs per core: pinned jobs first, others on the least loaded."""
         loads = [0] * len(self._names)
         places: list[list[int]] = [[] for _ in self._jobs]
@@ -92,18 +93,17 @@ class Cores:
         return places, loads
 
 
-# What a board draws and how warm it gets while it works, and what its sensor reads.
+# Power and temperature of a board at work, and the reading of its power sensor.
 #
-# Heat is one resistance and one capacity, the simplest model with a time constant: C dT/dt = P - (T - ambient) / R.
-# No resistance of a module with its cooler is published, so :class:`Cooling` is an assumption that people set for
-# theirs.
+# Heat is modeled by one resistance and one capacity: C dT/dt = P - (T - ambient) / R. No resistance of a module with
+# its cooler is published, so :class:`Cooling` is an assumption that users can replace.
 #
-# At the passive trip point clocks are lowered as Linux's step-wise thermal governor does it: a step at each look
-# while it is too warm, and a step back at each look below (drivers/thermal/gov_step_wise.c). How large steps are
-# and how often it looks is set in each board's device tree: both are assumed.
+# At the passive trip point clocks are lowered as by Linux's step-wise thermal governor: one step at each check while
+# the board is too warm, and one step back at each check below (drivers/thermal/gov_step_wise.c). The size of steps and
+# the interval of checks are in each board's device tree; both are assumed here.
 
 TICK_MS = 100.0
-_STEP, _SLOWEST, _STEP_S = 0.05, 0.25, 1.0  # of the clock, its least, and between two looks
+_STEP, _SLOWEST, _STEP_S = 0.05, 0.25, 1.0  # step and minimum of the relative clock, and interval of checks
 _WINDOW = round(SENSOR_AVERAGE_S * 1e3 / TICK_MS)
 
 
@@ -112,10 +112,10 @@ class Cooling:
     """Thermal parameters of the board's cooling.
 
     Attributes:
-        c_per_w: degrees above the surroundings for each watt, in the long run.
-        tau_s: seconds until 63 % of a change has happened.
-        ambient_c: the surroundings.
-        throttle_c: where clocks are lowered by the hardware.
+        c_per_w: steady-state degrees above ambient temperature per watt.
+        tau_s: time constant: seconds until 63 % of a change has happened.
+        ambient_c: ambient temperature.
+        throttle_c: temperature at which the hardware lowers clocks.
     """
 
     c_per_w: float
@@ -125,15 +125,15 @@ class Cooling:
 
 
 class ThermalModel:
-    """A board's power and temperature, tick by tick.
+    """Power and temperature of a board, updated by ticks.
 
     Args:
-        power: watts of idling, of busy cores and of the video decoder; steps contain the draw of accelerators.
-        cooling: how heat leaves.
+        power: watts of the idle board, of busy cores and of the video decoder; steps contain those of accelerators.
+        cooling: thermal parameters.
 
     Attributes:
-        clock: the accelerators' clocks under the thermal limit, up to 1.
-        seconds: that went by.
+        clock: clocks of the accelerators under the thermal limit, relative, up to 1.
+        seconds: elapsed time.
     """
 
     def __init__(self, power: Power, cooling: Cooling) -> None:
@@ -152,15 +152,15 @@ class ThermalModel:
 
     @property
     def margin_c(self) -> float:
-        """Degrees to throttling."""
+        """Degrees below the throttling temperature."""
         return self.cooling.throttle_c - self.temperature_c
 
     def tick(self, used: Mapping[str, AcceleratorUse], seconds: float = TICK_MS / 1e3) -> None:
         """Advance time.
 
         Args:
-            used: work of the accelerators since the beginning.
-            seconds: to advance.
+            used: work of each accelerator since the beginning.
+            seconds: time to advance.
         """
         drawn_mj = 0.0
         for name, one in used.items():

@@ -1,8 +1,9 @@
-"""Engines, stages and sources that do their work here, and take as long as an emulated board would."""
+"""Engines, stages and sources that do real work, and take as long as an emulated board would."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any, cast
@@ -23,12 +24,12 @@ Steps = Sequence[Step]
 
 
 class Pacer:
-    """A board at work by its clock, and who works on it. For any number of threads.
+    """Emulated board whose work takes time of its clock, for any number of threads.
 
     Attributes:
-        clock: the board's.
-        here: ``run``, while a thread works on a result with a model: what it does before each run; without it, runs
-            take this machine's time.
+        clock: clock of the board.
+        here: thread-local data; ``run`` has the steps before each run of a model while a thread works on a result.
+            Without it, runs take this machine's time.
     """
 
     def __init__(self, clock: BoardClock, platform: Platform) -> None:
@@ -42,12 +43,9 @@ class Pacer:
         return self.clock.takes(partial(self._machine.perform, steps))
 
     def used(self) -> Mapping[str, AcceleratorUse]:
-        """Return accelerator → its work so far."""
+        """Return copies of each accelerator's work so far."""
         with self.clock.lock:
-            used = self._machine.used().items()
-            return {
-                name: AcceleratorUse(one.busy_ms, one.worked_ms, one.traffic_bytes, one.energy_mj) for name, one in used
-            }
+            return {name: replace(use) for name, use in self._machine.used().items()}
 
     def _tick(self) -> None:
         self._machine.tick(self._machine.used())
@@ -59,17 +57,19 @@ class Pacer:
 
 
 class PacedStage:
-    """A stage that takes a board's time for each result.
+    """Stage that takes a board's time for each result.
 
     Args:
-        steps: what it does for one.
+        stage: stage that does the work.
+        steps: steps for one result.
+        pacer: emulated board.
     """
 
     def __init__(self, stage: Stage, steps: Steps, pacer: Pacer) -> None:
         self._stage, self._steps, self._pacer = stage, steps, pacer
 
     def open(self) -> None:
-        """See :class:`edgert.runtime.stage.Stage`: before the board's time begins."""
+        """Open the stage before the board's time begins."""
         self._stage.open()
         self._pacer.clock.enter()
 
@@ -87,12 +87,14 @@ class PacedStage:
 
 
 class PacedInference(PacedStage):
-    """A stage with a model, whose runs take the board's time.
+    """Stage with a model, whose runs take the board's time.
 
     Args:
-        steps: what it does besides for a result that is brought to the model, or for each crop.
-        every: frames between two that are.
-        is_on_crops: whether it is on crops or tiles.
+        stage: stage that does the work.
+        steps: other steps for each result that the model processes, or for each crop.
+        pacer: emulated board.
+        every: interval of processed frames.
+        is_on_crops: whether the model runs on crops or tiles.
     """
 
     def __init__(self, stage: Stage, steps: Steps, pacer: Pacer, every: int, is_on_crops: bool) -> None:
@@ -100,14 +102,14 @@ class PacedInference(PacedStage):
         self._run, self._every, self._is_on_crops = steps if is_on_crops else (), every, is_on_crops
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """Do the stage's own work, then the engine's."""
+        """Take the time of the stage's own work, then process the result."""
         is_wanted = result.frame.index % self._every == 0
         if not is_wanted or not self._is_on_crops:
             with self._pacer.takes(self._steps if is_wanted else ()):
                 pass
-        return cast("Result | Iterable[Result] | None", self._ran(partial(self._stage.process, result)))
+        return cast("Result | Iterable[Result] | None", self._run_with_steps(partial(self._stage.process, result)))
 
-    def _ran(self, work: Callable[[], object]) -> object:
+    def _run_with_steps(self, work: Callable[[], object]) -> object:
         here = self._pacer.here
         here.run = self._run
         try:
@@ -117,7 +119,7 @@ class PacedInference(PacedStage):
 
 
 class PacedBatch(PacedInference):
-    """One that collects results: see :class:`edgert.runtime.AsyncStage`."""
+    """Stage with a model that runs batches, an :class:`edgert.runtime.AsyncStage`."""
 
     limit = 1
 
@@ -132,41 +134,43 @@ class PacedBatch(PacedInference):
 
     @property
     def is_ready(self) -> bool:
-        """Whether something is to be collected at once."""
+        """Whether a result can be collected at once."""
         return self._batching.is_ready
 
     def room(self) -> int:
-        """Return 1: each result takes the stage's own time."""
+        """Return 1, because each result takes the stage's own time."""
         return 1
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
-        """Do the stage's own work on a result, and hold it."""
+        """Take the time of the stage's own work on the results, and submit them."""
         for result in results:
             with self._pacer.takes(self._steps if result.frame.index % self._every == 0 else ()):
                 pass
-        self._ran(partial(self._batching.submit, results, onward))
+        self._run_with_steps(partial(self._batching.submit, results, onward))
 
     def due_ns(self) -> int | None:
-        """Return when to collect."""
+        """Return the time at which to collect."""
         return self._batching.due_ns()
 
     def collect(self, wait: bool) -> list[Result]:
-        """Run a batch that is due, while the board's time goes by."""
-        return cast("list[Result]", self._ran(partial(self._batching.collect, wait)))
+        """Run a batch that is due, while the board's time passes."""
+        return cast("list[Result]", self._run_with_steps(partial(self._batching.collect, wait)))
 
     def give_up(self) -> Sequence[Result]:
-        """Return what is held."""
+        """Return the results that are held."""
         return self._batching.give_up()
 
 
 class PacedSource:
-    """A source whose frames take a board's time to be made, from when all stages are ready.
+    """Source whose frames take a board's time to make, from the moment when all stages are ready.
 
     Args:
-        steps: of one frame.
-        number: among the sources.
-        period_ns: between frames from outside, such as a camera's, some of which a slow machine misses. None: those of
-            files and drawn images, which come by the board's clock.
+        source: source of the frames.
+        steps: steps to make one frame.
+        pacer: emulated board.
+        number: position among the sources.
+        period_ns: time between frames of a live source, some of which a slow machine skips. None for files and drawn
+            images, which follow the board's clock.
     """
 
     def __init__(self, source: Source, steps: Steps, pacer: Pacer, number: int, period_ns: float | None) -> None:
@@ -180,10 +184,10 @@ class PacedSource:
             return
         frames = self._source.frames(stop)
         if self._period_ns is None:
-            yield from self._made(frames)
+            yield from self._file_frames(frames)
         else:
             clock.leave()
-            yield from self._taken(frames, self._period_ns)
+            yield from self._live_frames(frames, self._period_ns)
 
     def stats(self) -> SourceStats:
         """See :class:`edgert.runtime.stage.Source`."""
@@ -196,8 +200,8 @@ class PacedSource:
         finally:
             self._pacer.clock.close()
 
-    def _made(self, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """Yield frames, each made before it is due."""
+    def _file_frames(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        """Yield the frames of a source that waits by the board's clock."""
         while True:
             with self._pacer.takes(self._steps):
                 pass
@@ -207,8 +211,8 @@ class PacedSource:
             yield frame
             del frame
 
-    def _taken(self, frames: Iterator[Frame], period_ns: float) -> Iterator[Frame]:
-        """Yield the frames of the board's time: where that passes slowly, not all of them."""
+    def _live_frames(self, frames: Iterator[Frame], period_ns: float) -> Iterator[Frame]:
+        """Yield the frames that are due in the board's time, and skip others where it passes slowly."""
         due_ns = 0.0
         for frame in frames:
             now_ns = self._pacer.clock.now_ns()
@@ -222,11 +226,13 @@ class PacedSource:
 
 
 class PacedEngine:
-    """An engine whose runs take a board's time.
+    """Engine whose runs take a board's time.
 
     Args:
-        slots: steps of a run, for each of the board's engines; sessions use them in turn.
-        board: added to ``info``.
+        engine: engine that does the work.
+        slots: steps of a run for each of the board's engines; sessions use them in turn.
+        pacer: emulated board.
+        board: name of the board for ``info``.
     """
 
     def __init__(self, engine: Engine, slots: Sequence[Steps], pacer: Pacer, board: str) -> None:
@@ -237,7 +243,7 @@ class PacedEngine:
         self.info: Mapping[str, Any] = {**engine.info, "simulated": board}
 
     def session(self, profile: str | None = None) -> Session:
-        """Return a new set of bound tensors. Raises ModelError for an unknown profile."""
+        """Return a new set of bound tensors; raise ModelError for an unknown profile."""
         return PacedSession(self._engine.session(profile), next(self._slots), self._pacer)
 
     def close(self) -> None:
@@ -246,14 +252,14 @@ class PacedEngine:
 
 
 class PacedSession:
-    """Session slowed down to a given time per run; see :class:`edgert.backend.Session`."""
+    """Session whose runs take a board's time, a :class:`edgert.backend.Session`."""
 
     def __init__(self, session: Session, steps: Steps, pacer: Pacer) -> None:
         self._session, self._steps, self._pacer = session, steps, pacer
         self.inputs = session.inputs
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        """Compute while the board's time passes, where a stage processes a result."""
+        """Run the model; the board's time passes if a stage processes a result in this thread."""
         before = getattr(self._pacer.here, "run", None)
         if before is None:
             return self._session.run(rows)
@@ -269,14 +275,14 @@ def paced_tasks(
     rates_hz: Mapping[str, float],
     pacer: Pacer,
 ) -> None:
-    """Make the tasks of a pipeline work by a board's clock.
+    """Change the tasks of a pipeline so that they take a board's time.
 
     Args:
-        tasks: connected; none has started.
-        stages: of its file.
-        own: stage → work of a frame in it, beside its model.
-        rates_hz: of sources from outside, by their names.
-        pacer: with the clock.
+        tasks: connected tasks that have not started.
+        stages: stages of the pipeline file.
+        own: stage → steps for a frame, without those of a model.
+        rates_hz: live source → frames per second.
+        pacer: emulated board.
     """
     paced = [task for task in tasks if not isinstance(task.stage, ServedSource)]
     pacer.clock.expect(len(paced))
@@ -288,7 +294,7 @@ def paced_tasks(
             period_ns = 1e9 / rates_hz[name] if name in rates_hz else None
             task.stage = PacedSource(work, steps, pacer, number, period_ns)
         elif isinstance(section, InferStage) and isinstance(work, Infer | InferBatch):
-            made = PacedBatch if isinstance(work, InferBatch) else PacedInference
-            task.stage = made(work, steps, pacer, section.every, section.parts is not None)
-        else:  # what shares frames out and brings them in order, too
+            kind = PacedBatch if isinstance(work, InferBatch) else PacedInference
+            task.stage = kind(work, steps, pacer, section.every, section.parts is not None)
+        else:  # dispatchers and reorder buffers too
             task.stage = PacedStage(work, () if isinstance(section, InferStage) else steps, pacer)

@@ -1,4 +1,4 @@
-"""Conversion of a pipeline file into a simulation: nodes and queues of a run, with engine times."""
+"""Conversion of a pipeline file into the design of a simulation: nodes and queues as in a run, with engine times."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +20,12 @@ Steps = tuple[Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class InferenceSlot:
-    """An inference slot: one engine of a model and the threads that run it.
+    """Inference slot: one engine of a model and the threads that run it.
 
     Attributes:
-        parts: what its threads do, one after the other; frames follow one another from part to part.
-        weight: its share of the frames, against those of the other slots.
-        cores: of each part, where its own work is done; any core where there are none.
+        parts: steps of each of its threads; a frame passes through them in order.
+        weight: share of the frames, relative to other slots.
+        cores: core for the stage's own work in each part; empty for any core.
         rows: crops that fit in one run.
     """
 
@@ -35,33 +35,33 @@ class InferenceSlot:
     rows: int = 1
 
     def core(self, number: int) -> str:
-        """Return the core of a part."""
+        """Return the core for a part."""
         return self.cores[number] if self.cores else ANY_CORE
 
     @property
     def engine_ms(self) -> float:
-        """Return the milliseconds of one run, alone."""
+        """Milliseconds of one run alone."""
         return sum(self.part_ms(number) for number in range(len(self.parts)))
 
     def part_ms(self, number: int) -> float:
-        """Return milliseconds of a thread's part."""
+        """Return the milliseconds of a part."""
         return _sum_ms(self.parts[number])
 
 
 Slots = Callable[[str, InferStage, bool], Sequence[InferenceSlot]]
-"""A function of a stage's name, the stage, and whether any source is live."""
+"""Function of a stage's name, the stage, and whether any source is live."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Input of a pipeline, and the times of its stages besides models.
+    """Input of a pipeline, and times of stages other than models.
 
     Attributes:
-        traces: source → what its camera delivered.
-        objects: mean on a frame without a trace; None: as many as the crops of the pipeline take at most.
-        jitter: of cameras without a trace, as a part of the period.
-        times: of stages, as a run measured them.
-        own: of stages that no run measured, what a frame takes in them beside their model.
+        traces: source → trace of its camera.
+        objects: mean number of objects on a frame without a trace; None for the maximum that crops take.
+        jitter: jitter of cameras without a trace, as a share of the period.
+        times: times of stages, as measured in a run.
+        own: stage that no run measured → steps for a frame, without those of a model.
     """
 
     traces: Mapping[str, Trace]
@@ -70,33 +70,28 @@ class Scene:
     times: StageTimes = field(default_factory=StageTimes)
     own: Mapping[str, Steps] = field(default_factory=dict)
 
-    def beside(self, name: str) -> Steps:
-        """Return what a stage without a model takes for a frame."""
+    def other_steps(self, name: str) -> Steps:
+        """Return the steps of a stage without a model for a frame."""
         measured_ms = self.times.of(name)
         return (Step(ANY_CORE, measured_ms),) if measured_ms else self.own.get(name, ())
 
 
 def design_of(file: PipelineFile, slots: Slots, scene: Scene, fallbacks: Sequence[Slots] = ()) -> Design:
-    """Return the design of what ``edgert run`` would set up.
+    """Return the design of a pipeline, as ``edgert run`` would set it up.
 
     Args:
-        file: the pipeline.
-        slots: gives the engines of a stage.
+        file: pipeline file.
+        slots: function that returns the slots of a stage.
         scene: frame times and objects.
-        fallbacks: slots of each further level of degraded models; none: they are never degraded.
+        fallbacks: such functions for each further level of fallback models; empty for none.
 
     Raises:
-        ConfigError: a trace is of no source of the pipeline.
+        ConfigError: a trace names no source of the pipeline.
     """
     stages = file.config.stages
     _check_traces(stages, scene.traces)
     designer = _Designer(stages, file.config.models, file.document.path.parent, (slots, *fallbacks), scene)
     return designer.design()
-
-
-def is_live_source(stage: StageConfig, directory: Path) -> bool:
-    """Return whether a stage gives frames that are lost unless they are taken."""
-    return isinstance(stage, SourceStage) and is_live(stage, directory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,27 +126,30 @@ class _Designer:
             jitter=self.scene.jitter if is_camera else 0.0,
             is_ahead=not is_camera,
             is_live=live,
-            steps=self.scene.beside(name),
+            steps=self.scene.other_steps(name),
             limit=stage.limit,
             objects=trace.objects if trace is not None else self.scene.objects,
             most=most,
         )
 
+    def _is_live(self, stage: StageConfig) -> bool:
+        return isinstance(stage, SourceStage) and is_live(stage, self.directory)
+
     def _nodes(self, name: str, stage: StageConfig) -> list[Node]:
-        """Return the nodes of a stage; none of a source."""
+        """Return the nodes of a stage; empty for a source."""
         if isinstance(stage, SourceStage):
             return []
         inputs = tuple(
-            Edge(other, *queue_of(self.stages[other], stage, is_live_source(self.stages[other], self.directory)))
+            Edge(other, *queue_of(self.stages[other], stage, self._is_live(self.stages[other])))
             for other in inputs_of(stage)
         )
         if isinstance(stage, InferStage):
-            return self._infers(name, stage, inputs)
+            return self._inference_nodes(name, stage, inputs)
         spread = stage.crop.limit if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple) else None
-        return [Node(name, inputs, Task(self.scene.beside(name)), spread=spread)]
+        return [Node(name, inputs, Task(self.scene.other_steps(name)), spread=spread)]
 
-    def _infers(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
-        """Return one thread, a chain of them, or a dispatcher with chains and a reorder buffer."""
+    def _inference_nodes(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
+        """Return the nodes of a model: one thread, a chain of threads, or a dispatcher, chains and a reorder buffer."""
         branches = self._branches(name, stage)
         is_cut = any(len(slots[0].parts) > 1 for _, slots in branches)
         capacity = SEGMENT_QUEUE if is_cut else STAGE_QUEUE
@@ -167,19 +165,19 @@ class _Designer:
         for _, slots in branches:
             feed = (Edge(dispatcher.name, capacity, "never"),)
             labels = [f"{name}:{number}" for number in range(count, count + len(slots[0].parts))]
-            made = self._chain(name, stage, slots, labels, feed, capacity)
-            count += len(made)
-            ends.append(Edge(made[-1].name, capacity, "never"))
-            nodes += made
+            chain = self._chain(name, stage, slots, labels, feed, capacity)
+            count += len(chain)
+            ends.append(Edge(chain[-1].name, capacity, "never"))
+            nodes += chain
         return [*nodes, Node(name, tuple(ends), reorders=dispatcher.name, joins=False)]
 
     def _branches(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[InferenceSlot]]]:
-        """Return the threads, or chains of them, of a stage, each with the first level that uses it and its slots.
+        """Return (first level that uses it, its slots by level) for each thread or chain of a stage.
 
-        As in a run, models take turns in the same threads. Where they are placed or their engines differ in number,
-        each has its own.
+        As in a run, a model and its fallbacks share threads. They have separate threads if one has a ``placement:`` or
+        their engines differ in number.
         """
-        any_live = any(is_live_source(one, self.directory) for one in self.stages.values())
+        any_live = any(map(self._is_live, self.stages.values()))
         chain = variants_of(self.models, stage.infer)[: len(self.slots)]
         as_stages = [stage.model_copy(update={"infer": one}) for one in chain]
         levels = [slots(name, one, any_live) for slots, one in zip(self.slots, as_stages, strict=False)]
@@ -198,16 +196,16 @@ class _Designer:
         inputs: tuple[Edge, ...],
         capacity: int,
     ) -> list[Node]:
-        """Return the threads of one slot, or of one at each level; the first also does the stage's other work."""
+        """Return the threads of a slot, with its task at each level; the first also does the stage's other work."""
         nodes: list[Node] = []
         times = self.scene.times
         for number, label in enumerate(labels):
             if len(labels) > 1:
-                measured_ms = times.of(label)  # a run that was cut elsewhere has no times of this segment
+                measured_ms = times.of(label)  # 0 if the run cut the model elsewhere
             else:
                 measured_ms = times.of_stage(name) if label == name else times.of_part(label, name)
             task = self._task(name, stage, slots[0], number, measured_ms)
-            others = tuple(_instead(task, stage, slots[0], slot, number) for slot in slots[1:])
+            others = tuple(_fallback_task(task, stage, slots[0], slot, number) for slot in slots[1:])
             nodes.append(Node(label, inputs, task, fallbacks=others))
             inputs = (Edge(label, capacity, "never"),)
         return nodes
@@ -236,10 +234,10 @@ class _Designer:
         return min(self.scene.objects if self.scene.objects is not None else most, most)
 
 
-def _instead(task: Task, stage: InferStage, first: InferenceSlot, slot: InferenceSlot, number: int) -> Task:
-    """Return a task with the runs of another slot's model, scaled by measured over planned time of the first slot.
+def _fallback_task(task: Task, stage: InferStage, first: InferenceSlot, slot: InferenceSlot, number: int) -> Task:
+    """Return a task with another slot's model, scaled by measured over planned time of the first slot.
 
-    The rest of its work is assumed to be the same.
+    Other work is assumed to be the same.
     """
     planned_ms = first.part_ms(number)
     slower = _sum_ms(task.run) / planned_ms if planned_ms else 1.0
@@ -260,7 +258,7 @@ def _check_traces(stages: Mapping[str, StageConfig], traces: Mapping[str, Trace]
     for name in traces:
         if name and name not in sources:
             raise ConfigError(
-                f"the trace is of stream {name!r}, which is no source here{nearest(name, sources)}",
+                f"the trace names stream {name!r}, which is not a source of the pipeline{nearest(name, sources)}",
                 where="trace",
-                fix=f"sources: {', '.join(sources)}; or leave stream out: it is then any source's",
+                fix=f"sources: {', '.join(sources)}; a trace without stream is for any source",
             )

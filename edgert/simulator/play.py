@@ -1,4 +1,4 @@
-"""Plays a design on a platform: its threads, cores and accelerators, power and heat, and a governor."""
+"""Simulation of a design on a platform: threads, cores and accelerators, power and heat, and a governor."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from edgert.placement.schedule import Accelerators, AcceleratorUse, Callback, Ti
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import Design
 from edgert.simulator.hardware import ANY_CORE, TICK_MS, Cooling, Cores, ThermalModel
-from edgert.simulator.sources import Camera, connected
+from edgert.simulator.sources import Camera, connect
 from edgert.simulator.spans import Recorder
 from edgert.simulator.statistics import Meter, Simulated
 from edgert.simulator.threads import LEAST_MS, BatchThread, Perform, Thread, Token
@@ -24,9 +24,9 @@ class Platform:
     """Hardware that a simulation runs on.
 
     Attributes:
-        cores: of the processor, as steps name them; other accelerators need no list.
-        contention: of accelerators for memory; None: they do not slow one another down.
-        power, cooling: None: nothing is known of it.
+        cores: names of the CPU cores, as in steps; other accelerators need no list.
+        contention: contention of accelerators for memory; None for no slowdown.
+        power, cooling: power and cooling of the board; None if unknown.
     """
 
     cores: tuple[str, ...] = ()
@@ -40,8 +40,8 @@ class Governing:
     """Rules that keep the budgets in a simulation, and the effects of each setting.
 
     Attributes:
-        shares: for each of the rules' settings, source → the part of its frames that go on.
-        levels: of each of them, how far models are degraded; empty: never.
+        shares: source → share of its frames that are processed, for each setting of the rules.
+        levels: fallback level of each setting; empty for no fallback models.
     """
 
     rules: Rules
@@ -50,7 +50,7 @@ class Governing:
 
 
 class Machine:
-    """A platform at work on a timeline: its cores and accelerators, what they draw, and what heat makes of them."""
+    """Platform at work on a timeline: cores and accelerators, their power, and throttling by heat."""
 
     def __init__(self, timeline: Timeline, platform: Platform) -> None:
         self._time = timeline
@@ -59,7 +59,7 @@ class Machine:
         self.thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
 
     def perform(self, steps: Sequence[Step], then: Callback) -> None:
-        """Carry out steps one after the other; never at once, so that time always advances."""
+        """Run steps one after the other, and then ``then``; even no steps take time, so that time always advances."""
         if not steps:
             self._time.call_at(self._time.now_ms + LEAST_MS, then)
             return
@@ -71,13 +71,13 @@ class Machine:
             self._accelerators.run(first, follow)
 
     def used(self) -> dict[str, AcceleratorUse]:
-        """Return accelerator → its work so far; of all cores together."""
+        """Return accelerator → work so far; all cores count as one."""
         used = self._accelerators.used()
         cores = self._cores.used()
         return {**used, ANY_CORE: cores} if cores.busy_ms else used
 
     def tick(self, used: Mapping[str, AcceleratorUse]) -> None:
-        """Advance heat by :data:`TICK_MS` with the new work in ``used``."""
+        """Advance power and temperature by :data:`TICK_MS`; ``used`` is all work so far."""
         if self.thermal is not None:
             self.thermal.tick(used)
             self._accelerators.throttle(self.thermal.clock)
@@ -92,15 +92,15 @@ def simulate(
     governing: Governing | None = None,
     record: bool = False,
 ) -> Simulated:
-    """Simulate a pipeline for ``seconds``. The same seed gives the same outcome.
+    """Simulate a pipeline for ``seconds``; the same seed gives the same result.
 
     Args:
-        design: the pipeline.
-        platform: the board.
-        seconds: of simulated time.
-        seed: of arrivals and objects.
-        governing: the budgets' rules; None: none.
-        record: whether one second is kept in full; it changes nothing else.
+        design: pipeline to simulate.
+        platform: hardware to simulate.
+        seconds: simulated time.
+        seed: random seed of arrivals and objects.
+        governing: rules of a governor; None for no governor.
+        record: whether to record one second in detail.
     """
     return _Simulation(design, platform, seconds, seed, governing, record).run()
 
@@ -121,20 +121,22 @@ class _Simulation:
         self._thermal = self._machine.thermal
         self._recorder = Recorder(self._time, self._machine.perform, platform.cores) if record else None
         self._threads = [
-            (BatchThread if node.task.batch else Thread)(node, self._performing(node.name), self._finished, self._time)
+            (BatchThread if node.task.batch else Thread)(
+                node, self._perform_for(node.name), self._count_result, self._time
+            )
             for node in design.nodes
         ]
         self._cameras = [
-            Camera(source, self._time, Random(rng.random()), self._performing(source.name))  # noqa: S311
+            Camera(source, self._time, Random(rng.random()), self._perform_for(source.name))  # noqa: S311
             for source in design.sources
         ]
-        connected(self._cameras, self._threads)
+        connect(self._cameras, self._threads)
         if self._recorder is not None:
             self._recorder.watch(channel for thread in self._threads for channel in thread.inlets)
         self._meter = Meter(self._cameras, self._threads, self._thermal, self._end_ms)
         self._governing = governing
         self._is_stopped = False
-        self._loop = Loop(governing.rules, self._carry_out, 0) if governing else None
+        self._loop = Loop(governing.rules, self._apply, 0) if governing else None
 
     def run(self) -> Simulated:
         for thread in self._threads:
@@ -143,22 +145,22 @@ class _Simulation:
             self._time.call_at(0.0, camera.start)
         self._time.call_at(TICK_MS, self._tick)
         if self._loop is not None:
-            self._time.call_at(1e3 * PERIOD_S, self._look)
+            self._time.call_at(1e3 * PERIOD_S, self._govern)
         while self._time.now_ms < self._end_ms and not self._is_stopped:
             is_working = any(thread.is_working for thread in self._threads)
             if not is_working and all(camera.has_ended for camera in self._cameras):
                 break
             self._time.run(min(self._time.now_ms + TICK_MS, self._end_ms))
         governed = self._loop.report() if self._loop else None
-        made = self._meter.result(self._time.now_ms, self._machine.used(), governed)
-        return made if self._recorder is None else replace(made, second=self._recorder.result(self._time.now_ms))
+        result = self._meter.result(self._time.now_ms, self._machine.used(), governed)
+        return result if self._recorder is None else replace(result, second=self._recorder.result(self._time.now_ms))
 
-    def _performing(self, stage: str) -> Perform:
+    def _perform_for(self, stage: str) -> Perform:
         if self._recorder is not None:
-            return self._recorder.performing(stage)
+            return self._recorder.perform_for(stage)
         return self._machine.perform
 
-    def _finished(self, thread: Thread, token: Token) -> None:
+    def _count_result(self, thread: Thread, token: Token) -> None:
         if not thread.outlets:
             self._meter.note(self._time.now_ms, token.born_ms)
 
@@ -167,10 +169,10 @@ class _Simulation:
         self._machine.tick(used)
         self._meter.tick(self._time.now_ms, used, self._loop.setting.name if self._loop else "")
         if self._recorder is not None and (moment := self._meter.last) is not None:
-            self._recorder.look(1e3 * moment.at_s, moment.p99_ms)
+            self._recorder.end_second(1e3 * moment.at_s, moment.p99_ms)
         self._time.call_at(self._time.now_ms + TICK_MS, self._tick)
 
-    def _look(self) -> None:
+    def _govern(self) -> None:
         assert self._loop is not None
         queued, lost = self._meter.pressure()
         self._loop.step(
@@ -183,9 +185,9 @@ class _Simulation:
                 lost=lost,
             )
         )
-        self._time.call_at(self._time.now_ms + 1e3 * PERIOD_S, self._look)
+        self._time.call_at(self._time.now_ms + 1e3 * PERIOD_S, self._govern)
 
-    def _carry_out(self, action: Action) -> None:
+    def _apply(self, action: Action) -> None:
         assert self._governing is not None
         if isinstance(action, Switch):
             for camera in self._cameras:

@@ -1,4 +1,4 @@
-"""Sources in simulated time, when their frames are due and what making them takes, and threads connected to them."""
+"""Sources in simulated time, recordings of real runs as their input, and channels between sources and threads."""
 
 import json
 import math
@@ -18,12 +18,12 @@ from edgert.simulator.threads import Channel, Perform, Sender, Thread, Token
 
 # Recordings of a real run: a camera's trace, and the times of stages.
 #
-# A trace has when frames came, and how many objects were on each, one JSON object per line:
+# A trace has the time of each frame and its number of objects, as one JSON object per line:
 #
 #     {"time_s": 0.033, "objects": 4, "stream": "camera"}
 #
-# ``objects`` counts 0 and ``stream`` any source where they are left out. Lines of ``sink: jsonl`` are a trace, too:
-# their time is ``timestamp_ns``, and their objects are those of the last record of detections or keypoints.
+# Without ``objects`` there are 0, and without ``stream`` the line is for any source. Lines of ``sink: jsonl`` are a
+# trace too: their time is ``timestamp_ns``, and their objects are those of the last record of detections or keypoints.
 
 _FIX = 'one object per line: {"time_s": 0.033, "objects": 4}, or what sink: jsonl wrote'
 _COUNTED = ("detections", "keypoints")
@@ -31,11 +31,11 @@ _COUNTED = ("detections", "keypoints")
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One stream.
+    """Trace of one stream.
 
     Attributes:
-        times_ms: of its frames, from the first.
-        objects: on each.
+        times_ms: times of the frames since the first.
+        objects: number of objects on each frame.
     """
 
     times_ms: tuple[float, ...]
@@ -43,10 +43,10 @@ class Trace:
 
 
 def read_trace(path: Path) -> Mapping[str, Trace]:
-    """Return stream → trace; the empty name is for any source.
+    """Return stream → trace; the empty name stands for any source.
 
     Raises:
-        ConfigError: it cannot be read; a line is wrong, with its number; or a stream has fewer than two frames.
+        ConfigError: the file cannot be read, a line is wrong, or a stream has fewer than two frames.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
         try:
             stream, time_ms, objects = _frame(json.loads(line))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise ConfigError("a line of the trace does not parse", why=str(error), where=where, fix=_FIX) from error
+            raise ConfigError("cannot parse a line of the trace", why=str(error), where=where, fix=_FIX) from error
         before = found[stream]
         if before and time_ms <= before[-1][0]:
             raise ConfigError("a frame comes before the last one", why=f"{time_ms:g} ms after {before[-1][0]:g} ms",
@@ -75,11 +75,11 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
 
 
 def _frame(data: Any) -> tuple[str, float, int]:
-    """Return (stream, milliseconds, objects). Raises ValueError or TypeError."""
+    """Return (stream, milliseconds, objects) of a line; raise ValueError or TypeError for wrong values."""
     if not isinstance(data, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("the line is not a JSON object")
     if "time_s" not in data and "timestamp_ns" not in data:
-        raise ValueError("it has neither time_s nor timestamp_ns")
+        raise ValueError("the line has neither time_s nor timestamp_ns")
     time_ms = 1e3 * float(data["time_s"]) if "time_s" in data else float(data["timestamp_ns"]) / 1e6
     outputs = data.get("outputs", {})
     if "objects" not in data and not isinstance(outputs, dict):
@@ -93,38 +93,36 @@ def _frame(data: Any) -> tuple[str, float, int]:
     return str(data.get("stream", "")), time_ms, objects
 
 
-# Times of stages, with their models, from the summary of a run.
-
-_MEASURED_FIX = "write one: edgert run pipeline.yaml --json run.json, on that machine and at an easy rate"
+_MEASURED_FIX = "write one on that machine, at a rate that it sustains: edgert run pipeline.yaml --json run.json"
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Mean milliseconds per result of a run's stages, by the names of their threads."""
+    """Mean milliseconds per result of a run's stages, by thread name."""
 
     threads: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, name: str) -> float:
-        """Return a thread's time; 0 where the run had no thread of that name."""
+        """Return the time of a thread; 0 if the run had no thread of that name."""
         return self.threads.get(name, 0.0)
 
     def of_stage(self, name: str) -> float:
-        """Return the time of a stage that is one thread now; that of its first branch where it had several."""
+        """Return the time of a stage that has one thread; that of its first branch if the run had several."""
         return self.threads.get(f"{name}:0", self.of(name))
 
     def of_part(self, name: str, stage: str) -> float:
-        """Return the time of a branch that is one thread; that of the first where the run had other branches."""
+        """Return the time of a branch; that of the stage's first thread if the run had other branches."""
         return self.threads.get(name, self.of_stage(stage))
 
 
 def read_stage_times(path: Path) -> StageTimes:
-    """Read a summary that ``edgert run --json`` wrote. Raises ConfigError."""
+    """Return the times in a summary from ``edgert run --json``; raise ConfigError if it cannot be used."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         times_ms = {str(name): float(stage["busy_ms_per_result"]) for name, stage in data["stages"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         why = f"{type(error).__name__}: {cause(error)}"
-        raise ConfigError(f"{path} is no summary of a run", why=why, fix=_MEASURED_FIX) from error
+        raise ConfigError(f"{path} is not a summary of a run", why=why, fix=_MEASURED_FIX) from error
     for name, time_ms in times_ms.items():
         if not math.isfinite(time_ms) or time_ms < 0:
             why = f"busy_ms_per_result of {name} is {time_ms}"
@@ -132,17 +130,20 @@ def read_stage_times(path: Path) -> StageTimes:
     return StageTimes(times_ms)
 
 
-_CLOSED_MS = 100.0
+_CLOSED_MS = 100.0  # interval of checks while a governor lets no frame pass
 
 
 class Camera(Sender):
-    """A source at work. A frame that becomes due while the last is not yet passed on replaces one that waits.
+    """Source at work; a new frame replaces one that waits until the frame before is passed on.
 
     Args:
-        perform: carries out what making a frame takes.
+        source: description of the source.
+        timeline: simulated time.
+        rng: random numbers for jitter and objects.
+        perform: function that runs the steps to make a frame.
 
     Attributes:
-        limiter: how many of its frames go on.
+        limiter: limiter of the frames that are passed on.
     """
 
     def __init__(self, source: Source, timeline: Timeline, rng: Random, perform: Perform) -> None:
@@ -151,7 +152,7 @@ class Camera(Sender):
         self._perform = perform
         self.passed = self.lost = self.throttled = 0
         self.limiter = RateLimiter()
-        self._last_ms: float | None = None  # when a frame went on
+        self._last_ms: float | None = None  # time when the last frame was passed on
         self._count = self._index = 0
         self._waiting_ms: float | None = None
         self._is_busy = False
@@ -172,7 +173,7 @@ class Camera(Sender):
             self._make()
 
     def _await(self) -> None:
-        """Schedule a camera's next frame at its time, independent of the last."""
+        """Schedule a camera's next frame at its own time."""
         if not self.has_ended:
             self._timeline.call_at(max(self._timeline.now_ms, self._due()), self._arrived)
 
@@ -186,19 +187,19 @@ class Camera(Sender):
 
     def _take(self, born_ms: float) -> None:
         self._is_busy, self._waiting_ms = True, None
-        self._perform(self.source.steps, lambda: self._give(born_ms))
+        self._perform(self.source.steps, lambda: self._offer(born_ms))
 
     def _make(self) -> None:
-        """Make a frame ahead; it is given out when it is due, or late where making it took longer."""
+        """Make a frame before it is due."""
         if not self.has_ended:
-            self._perform(self.source.steps, self._hold)
+            self._perform(self.source.steps, self._schedule_pass)
 
-    def _hold(self) -> None:
+    def _schedule_pass(self) -> None:
         now_ms = self._timeline.now_ms
         due_ms = max(self._due(), now_ms) if self._is_paced else now_ms
-        self._timeline.call_at(due_ms, lambda: self._give(due_ms))
+        self._timeline.call_at(due_ms, lambda: self._offer(due_ms))
 
-    def _give(self, born_ms: float) -> None:
+    def _offer(self, born_ms: float) -> None:
         if not self.source.is_live:
             now_ms = self._timeline.now_ms
             self._pass_later(born_ms, 0.0 if self._last_ms is None else now_ms - self._last_ms)
@@ -207,10 +208,10 @@ class Camera(Sender):
         else:
             self.throttled += 1
             self._index += 1
-            self._given()
+            self._finish_frame()
 
     def _pass_later(self, born_ms: float, passed_ms: float) -> None:
-        """Hold a frame that must not be lost until its turn; check from time to time where it has none."""
+        """Hold a frame that must not be lost until the limiter lets it pass."""
         pause_ms = self.limiter.pause(passed_ms)
         if pause_ms == math.inf:
             self._timeline.call_at(self._timeline.now_ms + _CLOSED_MS, lambda: self._pass_later(born_ms, passed_ms))
@@ -224,9 +225,9 @@ class Camera(Sender):
         token = Token(self.source.name, self._index, born_ms, self._objects(self._index))
         self._index += 1
         self.passed += 1
-        self.send(((channel, token) for channel in self.outlets), self._given)
+        self.send(((channel, token) for channel in self.outlets), self._finish_frame)
 
-    def _given(self) -> None:
+    def _finish_frame(self) -> None:
         self._is_busy = False
         if not self._is_camera:
             self._make()
@@ -235,11 +236,11 @@ class Camera(Sender):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it gives no more."""
+        """Whether the source gives no more frames."""
         return self.source.limit is not None and self.passed + self.lost + self.throttled >= self.source.limit
 
     def _due(self) -> float:
-        """Return when the next frame is due. Frames of a trace keep its order, those of a rate come by time."""
+        """Return the time when the next frame is due, from the trace or the rate."""
         source, count, times_ms = self.source, self._count, self.source.times_ms
         self._count += 1
         if times_ms:
@@ -261,23 +262,26 @@ class Camera(Sender):
 
 
 def poisson(rng: Random, mean: float) -> int:
-    """Draw a number, for small means, by a product of uniform ones (Knuth, TAOCP 2, 3.4.1)."""
-    least, product, count = math.exp(-mean), rng.random(), 0
-    while product > least:
-        product *= rng.random()
-        count += 1
+    """Return a random number with a Poisson distribution, from products of uniform numbers (Knuth, TAOCP 2, 3.4.1)."""
+    count = 0
+    while mean > 0:  # a sum of numbers with smaller means, because exp(-mean) must not underflow
+        part, mean = min(mean, _LARGEST_MEAN), mean - _LARGEST_MEAN
+        least, product = math.exp(-part), rng.random()
+        while product > least:
+            product *= rng.random()
+            count += 1
     return count
 
 
-# Threads connected by channels, as :mod:`edgert.runtime.branches` connects nodes.
+_LARGEST_MEAN = 500.0
 
 
-def connected(cameras: Sequence[Camera], threads: Sequence[Thread]) -> None:
-    """Give every thread its channels, its join and its reorder buffer.
+def connect(cameras: Sequence[Camera], threads: Sequence[Thread]) -> None:
+    """Connect sources and threads by channels, joins and reorder buffers, as in :mod:`edgert.runtime.branches`.
 
     Args:
-        cameras: the sources.
-        threads: each after its producers.
+        cameras: sources.
+        threads: threads, each after its producers.
     """
     senders: dict[str, Camera | Thread] = {camera.source.name: camera for camera in cameras}
     streams = {name: frozenset({name}) for name in senders}

@@ -1,4 +1,4 @@
-"""One second of a simulation in full: what ran where and when, and how long queues were, from the events themselves."""
+"""One second of a simulation in detail: what ran where and when, and the lengths of queues."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.threads import Channel, Perform
 
 MOST = 6000
-"""Most spans, and changes of queues, of one second; beyond, only its beginning is kept."""
-_LATER = 1 + 1e-3  # a p99 that is not longer by this is the same
+"""Maximum number of spans, and of changes of queues, of one second; after it the rest of the second is cut off."""
+_LONGER = 1 + 1e-3  # smallest ratio at which a p99 counts as longer
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A step at work.
+    """Interval in which a step ran.
 
     Attributes:
-        where: accelerator, or core; ``cpu`` for whichever core is free.
-        stage: whose it is.
-        start_ms, end_ms: since the simulation began; cut off where the recorded time ends.
-        threads: cores that it takes.
+        where: accelerator or core; ``cpu`` for any free core.
+        stage: stage that the step belongs to.
+        start_ms, end_ms: times since the simulation began, limited to the recorded second.
+        threads: number of cores.
     """
 
     where: str
@@ -38,9 +38,9 @@ class QueueLengths:
     """Number of results waiting in a queue over time.
 
     Attributes:
-        producer, consumer: what it connects.
-        capacity: the most that may wait.
-        changes: (time in milliseconds, how many from then on), the first at the beginning.
+        producer, consumer: nodes that the queue connects.
+        capacity: maximum number of results that may wait.
+        changes: (time in milliseconds, number from then on), the first one at the beginning.
     """
 
     producer: str
@@ -50,21 +50,21 @@ class QueueLengths:
 
     @property
     def most(self) -> int:
-        """At any time."""
+        """Maximum number of results at any time."""
         return max(length for _, length in self.changes)
 
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """A stretch of time in full.
+    """Recorded second.
 
     Attributes:
-        start_ms, end_ms: since the simulation began.
-        p99_ms: of the results that came out in it; None where none did.
-        spans: in the order of their ends.
-        queues: all of them.
-        cores: of the processor.
-        is_cut: whether it is only the beginning, because more happened than is kept.
+        start_ms, end_ms: times since the simulation began.
+        p99_ms: 99th percentile of the latency of its results; None without results.
+        spans: spans in the order of their ends.
+        queues: lengths of all queues.
+        cores: names of the CPU cores.
+        is_cut: whether the end is cut off because more happened than can be recorded.
     """
 
     start_ms: float
@@ -88,16 +88,18 @@ class Recorder:
     """Recorder of one second of a simulation: the second with the longest p99 after the first one.
 
     Args:
-        timeline: the time.
-        perform: carries out steps.
-        cores: of the processor.
-        most: spans, and changes of queues, that are kept of a second.
+        timeline: simulated time.
+        perform: function that runs steps.
+        cores: names of the CPU cores.
+        most: maximum number of spans, and of changes of queues, of a second.
     """
 
     def __init__(self, timeline: Timeline, perform: Perform, cores: Sequence[str], most: int = MOST) -> None:
-        self._time, self._carry_out, self._cores, self._most = timeline, perform, tuple(cores), most
+        self._time, self._run_steps, self._cores, self._most = timeline, perform, tuple(cores), most
         self._numbers = count()
-        self._running: dict[int, tuple[str, Step, float]] = {}  # what was handed in and has not ended, in this order
+        self._running: dict[
+            int, tuple[str, Step, float]
+        ] = {}  # steps that were queued and have not ended, in this order
         self._free_ms: dict[str, float] = {}  # accelerator → when its last step ended
         self._channels: list[Channel] = []
         self._start_ms, self._cut_ms = 0.0, float("inf")
@@ -107,45 +109,45 @@ class Recorder:
         self._best: Second | None = None
         self._seconds = 0
 
-    def performing(self, stage: str) -> Perform:
-        """Return a function that carries out a stage's steps and records them."""
+    def perform_for(self, stage: str) -> Perform:
+        """Return a function that runs a stage's steps and records them."""
         return partial(self._perform, stage)
 
     def watch(self, channels: Iterable[Channel]) -> None:
         """Record the lengths of these queues from now on."""
         for channel in channels:
-            channel.noted = partial(self._length, len(self._channels), channel)
+            channel.on_change = partial(self._record_length, len(self._channels), channel)
             self._channels.append(channel)
         self._begin(self._time.now_ms)
 
-    def look(self, at_ms: float, p99_ms: float | None) -> None:
-        """Note the end of a second with this p99."""
+    def end_second(self, at_ms: float, p99_ms: float | None) -> None:
+        """Keep the second that ends now if its p99 is the longest so far, and begin the next."""
         if at_ms <= self._start_ms:
             return
-        is_worse = self._best is None or (p99_ms or 0.0) > (self._best.p99_ms or 0.0) * _LATER
-        if self._seconds < 2 or is_worse:  # in the first one the pipeline starts
-            self._best = self._second(at_ms, p99_ms)
+        is_worse = self._best is None or (p99_ms or 0.0) > (self._best.p99_ms or 0.0) * _LONGER
+        if self._seconds < 2 or is_worse:  # the pipeline starts in the first second
+            self._best = self._recorded_second(at_ms, p99_ms)
         self._seconds += 1
         self._begin(at_ms)
 
     def result(self, now_ms: float) -> Second:
-        """Return the kept second; everything, where none was over."""
-        return self._best or self._second(now_ms, None)
+        """Return the kept second, or all recorded so far if no second was over."""
+        return self._best or self._recorded_second(now_ms, None)
 
     def _perform(self, stage: str, steps: Sequence[Step], then: Callback) -> None:
         if not steps:
-            self._carry_out((), then)
+            self._run_steps((), then)
             return
         first, *rest = steps
         follow = partial(self._perform, stage, rest, then) if rest else then
         if first.accelerator is None:
-            self._carry_out((first,), follow)
+            self._run_steps((first,), follow)
             return
         number = next(self._numbers)
         self._running[number] = stage, first, self._time.now_ms
-        self._carry_out((first,), partial(self._ended, number, follow))
+        self._run_steps((first,), partial(self._record_span, number, follow))
 
-    def _ended(self, number: int, then: Callback) -> None:
+    def _record_span(self, number: int, then: Callback) -> None:
         stage, step, handed_in_ms = self._running.pop(number)
         end_ms, where = self._time.now_ms, step.accelerator or ""
         if len(self._spans) < self._most:
@@ -156,12 +158,12 @@ class Recorder:
         then()
 
     def _started(self, step: Step, handed_in_ms: float) -> float:
-        """Return when a step started: on a core at once, on an accelerator first come first served."""
+        """Return the time when a step started: on a core at once, on an accelerator after the step before."""
         where = step.accelerator or ""
         waited = where == ANY_CORE or where in self._cores
         return handed_in_ms if waited else max(handed_in_ms, self._free_ms.get(where, 0.0))
 
-    def _length(self, number: int, channel: Channel) -> None:
+    def _record_length(self, number: int, channel: Channel) -> None:
         if self._changes < self._most:
             self._lengths[number].append((self._time.now_ms, len(channel.items)))
             self._changes += 1
@@ -173,7 +175,7 @@ class Recorder:
         self._spans = []
         self._lengths = [[(at_ms, len(channel.items))] for channel in self._channels]
 
-    def _second(self, end_ms: float, p99_ms: float | None) -> Second:
+    def _recorded_second(self, end_ms: float, p99_ms: float | None) -> Second:
         start_ms, is_cut = self._start_ms, self._cut_ms < end_ms
         end_ms = min(end_ms, self._cut_ms)
         found = [*self._spans, *self._unfinished(end_ms)]
@@ -194,7 +196,7 @@ class Recorder:
         return Second(start_ms, end_ms, p99_ms, tuple(spans), tuple(queues), self._cores, is_cut)
 
     def _unfinished(self, end_ms: float) -> Iterable[Span]:
-        """Yield what runs at the end; of the steps at an accelerator only the first."""
+        """Yield the steps that run at the end; of the steps queued for an accelerator only the first runs."""
         busy: set[str] = set()
         for stage, step, handed_in_ms in self._running.values():
             where = step.accelerator or ""
@@ -205,12 +207,12 @@ class Recorder:
 
 
 SHARED = "shared"
-"""The lane of work that shares cores, while more threads work than there are cores."""
+"""Lane for work that shares cores while more threads work than there are cores."""
 _FIRST = ("gpu", "dla0", "dla1", "nvdec", "nvenc")
 
 
 def lanes(second: Second) -> tuple[Lane, ...]:
-    """Return accelerators, then cores. Work for any core is shown on a free one, as its core is unknown."""
+    """Return the lanes of accelerators, then of cores; a step for any core is shown on a free one."""
     found: dict[str, list[Span]] = {}
     free_ms = dict.fromkeys(second.cores, 0.0)
     for span in sorted(second.spans, key=lambda one: (one.start_ms, one.end_ms)):

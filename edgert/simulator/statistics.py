@@ -1,4 +1,4 @@
-"""Results of a simulation, in all and second by second, and the meter that counts them."""
+"""Results of a simulation, in total and for each second, and the meter that collects them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,22 +15,20 @@ from edgert.simulator.sources import Camera
 from edgert.simulator.spans import Second
 from edgert.simulator.threads import Thread
 
-# What a simulation found, as plain records.
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """Statistics of one interval, usually one second.
 
     Attributes:
-        at_s: its end.
-        fps: results that the last stages took.
-        p50_ms, p99_ms: of their latencies; None where there were none.
-        dropped: frames.
-        power_w: average drawn; None where it is not known.
-        temperature_c: at the end of it.
-        busy: accelerator → part of the time, 0 to 1; of cores, how many were busy.
-        setting: the governor's; empty without one.
+        at_s: end of the interval.
+        fps: results per second that the last stages took.
+        p50_ms, p99_ms: percentiles of their latency; None without results.
+        dropped: number of dropped results.
+        power_w: mean power; None if unknown.
+        temperature_c: temperature at the end.
+        busy: accelerator → share of the time, 0 to 1; for CPU cores, the mean number that was busy.
+        setting: setting of the governor; empty without one.
     """
 
     at_s: float
@@ -45,7 +43,7 @@ class Moment:
 
     @property
     def energy_j_per_frame(self) -> float | None:
-        """Joules per frame that came out; None where there was none, or the power is not known."""
+        """Joules per frame that left; None without frames or if the power is unknown."""
         return self.power_w / self.fps if self.power_w is not None and self.fps else None
 
 
@@ -60,21 +58,23 @@ class StageCount:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A pipeline's simulated run; frames, fps, drops and latency mean what they mean in the summary of a real one.
+    """Simulated run of a pipeline; frames, fps, drops and latency are defined as in the summary of a real run.
 
     Attributes:
-        seconds: simulated.
-        frames_in, frames_out: that sources gave, and that the last stages took.
-        dropped: lost between stages.
-        latency_ms: from capture to the end of the last stages.
-        power_w, energy_j_per_frame: averages, the latter over ``frames_out``; None where power is not known.
-        temperature_c: the highest.
-        throttled_s: for how long heat kept clocks down.
-        busy: accelerator → part of the time; of cores, how many were busy.
-        steady_hz: results of all last stages a second, after the first quarter of them: without what filling the
-            queues takes.
-        governed: what a governor did; None without one.
-        second: one of them in full; None where none was recorded.
+        seconds: simulated time.
+        frames_in, frames_out: frames that sources gave, and that the last stages took.
+        dropped: results lost between stages.
+        fps: frames per second that the last stages took.
+        latency_ms: time from capture to the end of the last stage.
+        power_w, energy_j_per_frame: mean power, and energy per frame out; None if unknown.
+        temperature_c: highest temperature.
+        throttled_s: time for which heat lowered clocks.
+        busy: accelerator → share of the time; for CPU cores, the mean number that was busy.
+        stages: stage → counts of results.
+        moments: statistics of each second.
+        steady_hz: results per second of all last stages after the first quarter of them, when queues are full.
+        governed: report of the governor; None without one.
+        second: second recorded in detail; None if not recorded.
     """
 
     seconds: float
@@ -95,7 +95,7 @@ class Simulated:
     second: Second | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, without the full second: thousands of times that only a drawing uses."""
+        """Return JSON values, without the recorded second, whose thousands of times only a drawing uses."""
         moments = [{**asdict(one), "energy_j_per_frame": one.energy_j_per_frame} for one in self.moments]
         plain = {**asdict(replace(self, second=None)), "moments": moments}
         del plain["second"]
@@ -103,15 +103,18 @@ class Simulated:
 
 
 _MOMENT_MS = 1000.0
-_RECENT_MS = 2000.0  # what a governor's p99 is of
+_RECENT_MS = 2000.0  # interval of the p99 for the governor
 _NEAR_MS = 1e-6
 
 
 class Meter:
-    """Counts every result that comes out, and samples as time goes by.
+    """Meter that counts every result of the last stages, and takes statistics of each second.
 
     Args:
-        end_ms: when the simulation ends at the latest.
+        cameras: sources.
+        threads: threads.
+        thermal: power and temperature; None if unknown.
+        end_ms: latest end of the simulation.
     """
 
     def __init__(
@@ -135,13 +138,13 @@ class Meter:
         self._latencies_ms.append(now_ms - born_ms)
 
     def recent_p99_ms(self, now_ms: float) -> float | None:
-        """Return p99 of recent latencies."""
+        """Return the 99th percentile of the latency in the last two seconds; None without results."""
         first = int(np.searchsorted(self._times_ms, now_ms - _RECENT_MS))
         return _percentile(self._latencies_ms[first:], 99)
 
     @property
     def last(self) -> Moment | None:
-        """The latest moment that is over."""
+        """Statistics of the latest second that is over."""
         return self._moments[-1] if self._moments else None
 
     def pressure(self) -> tuple[float | None, int]:
@@ -149,7 +152,7 @@ class Meter:
         return self._pressure.look()
 
     def tick(self, now_ms: float, used: Mapping[str, AcceleratorUse], setting: str) -> None:
-        """Time went by."""
+        """Update the statistics after a tick."""
         if self._thermal is not None:
             self._hottest_c = max(self._hottest_c, self._thermal.temperature_c)
             self._throttled_ms += (now_ms - self._ticked_ms) * (self._thermal.clock < 1)
@@ -159,7 +162,7 @@ class Meter:
             self._moments.append(self._moment(now_ms, now_ms - started_ms, used, setting))
 
     def result(self, now_ms: float, used: Mapping[str, AcceleratorUse], governed: GovernorReport | None) -> Simulated:
-        """Return all statistics."""
+        """Return the results at the end of the simulation."""
         frames_in = sum(camera.passed for camera in self._cameras)
         frames_out = max((thread.taken for thread in self._ends), default=frames_in)
         seconds = now_ms / 1e3
@@ -195,7 +198,7 @@ class Meter:
         energy_j = self._thermal.energy_j if self._thermal else 0.0
         before = self._busy_ms
         self._busy_ms = {name: one.busy_ms for name, one in used.items()}
-        made = Moment(
+        moment = Moment(
             at_s=now_ms / 1e3,
             fps=1e3 * (out - self._out) / passed_ms,
             p50_ms=_percentile(latencies, 50),
@@ -207,7 +210,7 @@ class Meter:
             setting=setting,
         )
         self._seen, self._out, self._dropped, self._energy_j = len(self._latencies_ms), out, dropped, energy_j
-        return made
+        return moment
 
     def _steady_hz(self) -> float:
         times_ms = self._times_ms[len(self._times_ms) // 4 :]
@@ -219,5 +222,5 @@ class Meter:
 
 
 def _percentile(values: Sequence[float], percent: float) -> float | None:
-    """Return one of the values, as in the summary of a run, without interpolation."""
+    """Return a percentile without interpolation, as in the summary of a run; None without values."""
     return float(np.percentile(values, percent, method="inverted_cdf")) if values else None

@@ -1,4 +1,4 @@
-"""A pipeline's threads and channels in simulated time, with the policies of :mod:`edgert.policy`."""
+"""Threads and channels of a pipeline in simulated time, with the policies of :mod:`edgert.policy`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from edgert.policy import Batcher, BoundedQueue, Dispatcher, Join, ReorderBuffer
 from edgert.simulator.design import Edge, Node, Task
 
 LEAST_MS = 0.02
-"""A thread's time for a result without cost, so that time always advances."""
+"""Time of a result without cost, so that time always advances."""
 Perform = Callable[[Sequence[Step], Callback], None]
-"""A function that runs steps one after the other, and then calls the next."""
+"""Function that runs steps one after the other, and then calls a function."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Token:
-    """A result: whose frame it is, when that was captured, and how many objects are on it."""
+    """Result with its stream, frame number, time of capture, and number of objects."""
 
     stream: str
     index: int
@@ -29,23 +29,23 @@ class Token:
 
 
 class Channel(BoundedQueue[Token]):
-    """One edge between two threads."""
+    """Queue between two threads."""
 
-    __slots__ = ("blocked", "consumer", "edge", "noted", "number")
+    __slots__ = ("blocked", "consumer", "edge", "number", "on_change")
 
     def __init__(self, edge: Edge, consumer: Thread, number: int) -> None:
         super().__init__(edge.capacity, edge.drop)
         self.edge, self.consumer, self.number = edge, consumer, number
         self.blocked: Callback | None = None
-        self.noted: Callback | None = None
-        """Called whenever its length may have changed; None for no caller."""
+        self.on_change: Callback | None = None
+        """Function called whenever the length may have changed; None for none."""
 
     def put(self, token: Token) -> bool:
         """Add an item; return False where the queue is full and the producer waits."""
         offered = self.offer(token)
         if offered == "added":
-            if self.noted is not None:
-                self.noted()
+            if self.on_change is not None:
+                self.on_change()
             self.consumer.ready.append(self.number)
             self.consumer.wake()
         return offered != "full"
@@ -53,19 +53,16 @@ class Channel(BoundedQueue[Token]):
     def take(self) -> Token:
         """Remove and return the oldest item; unblock a waiting producer."""
         token = self.items.popleft()
-        if self.noted is not None:
-            self.noted()
+        if self.on_change is not None:
+            self.on_change()
         if self.blocked is not None:
-            go_on, self.blocked = self.blocked, None
-            go_on()
+            resume, self.blocked = self.blocked, None
+            resume()
         return token
 
 
 class Sender:
-    """The end of a thread that passes results on: one after the other, each to all consumers or to the next in turn.
-
-    It waits where a channel is full and loses nothing.
-    """
+    """Part of a thread that puts results into channels one after the other, and waits where a channel is full."""
 
     def __init__(self) -> None:
         self.outlets: list[Channel] = []
@@ -73,7 +70,7 @@ class Sender:
         self._then: Callback | None = None
 
     def send(self, puts: Iterable[tuple[Channel, Token]], then: Callback) -> None:
-        """Put items into channels, waiting where needed, then call ``then``."""
+        """Put items into channels in order, waiting where one is full, then call ``then``."""
         self._pending.extend(puts)
         self._then = then
         self._continue()
@@ -91,12 +88,13 @@ class Sender:
 
 
 class Thread(Sender):
-    """A node at work.
+    """Node at work.
 
     Args:
-        perform: carries out its steps.
-        finished: called with every result it is done with.
-        timeline: when it is.
+        node: description of the node.
+        perform: function that runs steps.
+        finished: function called with the thread and each finished result.
+        timeline: simulated time.
     """
 
     def __init__(
@@ -110,9 +108,9 @@ class Thread(Sender):
         self.reorder: ReorderBuffer[Token] | None = None
         self.dispatcher = Dispatcher(node.weights, node.task.every, node.levels) if node.weights else None
         self.level = 0
-        """How far models are degraded; set by the governor."""
+        """Level of fallback models, set by the governor."""
         self.taken = self.passed = self.unmatched = 0
-        self.is_busy = True  # until it is ready
+        self.is_busy = True  # until the simulation starts
 
     @property
     def task(self) -> Task:
@@ -122,12 +120,12 @@ class Thread(Sender):
 
     @property
     def dropped(self) -> int:
-        """Results that it never saw."""
+        """Number of results that it never processed."""
         return self.unmatched + sum(channel.dropped for channel in self.inlets)
 
     @property
     def is_working(self) -> bool:
-        """Whether it has anything to do."""
+        """Whether it has work to do."""
         return self.is_busy or bool(self.ready)
 
     def wake(self) -> None:
@@ -148,7 +146,7 @@ class Thread(Sender):
         self.perform(self._steps(token), partial(self.done, (token,)))
 
     def done(self, tokens: Sequence[Token]) -> None:
-        """Pass results on; then take the next."""
+        """Pass results on, then take the next one."""
         for token in tokens:
             self.taken += 1
             self._finished(self, token)
@@ -188,15 +186,12 @@ class Thread(Sender):
 
 
 def times(steps: Sequence[Step], count: float) -> Iterator[Step]:
-    """Yield steps, multiplied by ``count`` rows."""
+    """Yield the steps with ``count`` times their duration, traffic and energy."""
     return (step.times(count) for step in steps)
 
 
-# A thread that runs a model on several cameras' frames at once; see :class:`edgert.stages.infer.InferBatch`.
-
-
 class BatchThread(Thread):
-    """Simulated thread of a batching model. It runs a batch as soon as its engine is idle."""
+    """Thread that runs batches as :class:`edgert.stages.infer.InferBatch` does, as soon as its engine is idle."""
 
     def __init__(
         self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], timeline: Timeline
@@ -211,7 +206,7 @@ class BatchThread(Thread):
         if batch.passes(token.index):
             super().work(token)
             return
-        if not batch.held:  # a batch is of one model, whatever is decided while it is filled
+        if not batch.held:  # one batch uses one model, even if the level changes while it fills
             self._current = self.task
             batch.most = self._current.batch or 1
         is_wanted = batch.hold(token, token.index, self._timeline.now_ms) is not None

@@ -29,13 +29,9 @@ class GpuCost(Part):
     """GPU coefficients of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
-        dense_fp32: share of the peak that an infinitely large matrix product reaches in FP32.
-        dense_fp16: this share in FP16.
-        dense_int8: this share in INT8.
-        half_depth: depth of the product at which half of that share is left.
-        half_tile: side of a square tile of its results at which half of that share is left.
-        int8_depth: ``half_depth`` in INT8.
-        int8_tile: ``half_tile`` in INT8.
+        dense_fp32, dense_fp16, dense_int8: share of the peak that an infinitely large matrix product reaches.
+        half_depth, int8_depth: depth of the product at which half of that share is left, the latter in INT8.
+        half_tile, int8_tile: side of a square tile of its results at which half of that share is left.
         attention: share of the FP16 peak that both products of an attention reach.
         plain: share of the CUDA cores' peak that depthwise convolutions reach.
         bandwidth: share of the DRAM bandwidth that is reached.
@@ -125,10 +121,8 @@ class Accuracy(Part):
 
     Attributes:
         rows: number of published measurements; 0 if the bar is that of other chips.
-        models: number of different networks.
-        publishers: number of different publishers.
-        median: median relative error for networks left out of the fit.
-        p90: 90th percentile of this error.
+        models, publishers: number of different networks and publishers.
+        median, p90: percentiles of the relative error for networks left out of the fit.
         bar: 90th percentile of the relative difference, in either direction, for publishers left out of the fit; None
             if not computed.
     """

@@ -51,8 +51,7 @@ class Work:
         nodes: names of its nodes, in graph order.
         kind: one of the kinds above.
         product: dimensions of its convolution or matrix product; empty for other kinds.
-        read: number of activation elements read.
-        written: number of activation elements written.
+        read, written: number of activation elements read and written.
         weights: number of elements of stored tensors.
         inputs: names of activations read.
         outputs: names of activations that are read elsewhere or leave the graph.
@@ -379,13 +378,8 @@ class Table:
     """Columns of a sequence of :class:`Work`, one float64 per unit.
 
     Attributes:
-        rows: rows of the matrix product; 0 for units without one.
-        channels: channels of the matrix product.
-        columns: columns of the matrix product.
-        taps: taps of the matrix product.
-        groups: groups of the matrix product.
-        read: activation elements read.
-        written: activation elements written.
+        rows, channels, columns, taps, groups: dimensions of the matrix product; 0 for units without one.
+        read, written: activation elements read and written.
         weights: elements of stored tensors.
         curved: elements that pass a sigmoid or similar.
         launches: kernels started.

@@ -125,4 +125,4 @@ def test_two_threads_share_the_work_of_a_run_evenly(tmp_path: Path) -> None:
     made = simulate(file, board="host", profiles=[profile], scenario=Scenario(seconds=5.0))
     assert made.played.latency_ms.p50 == pytest.approx(alone_ms / 2, rel=0.02)
     assert made.played.busy["cpu"] == pytest.approx(10 * alone_ms / 1e3, rel=0.02)
-    assert any("net: its profile is of one thread; several are taken" in note for note in made.notes)
+    assert any("net: its profile has the times of one thread; several are assumed" in note for note in made.notes)

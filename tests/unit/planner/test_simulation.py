@@ -197,6 +197,11 @@ def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="cannot simulate") as caught:
             simulate(file, scenario=Scenario(seconds=seconds))
         assert caught.value.where == "seconds"
+    for objects in (-1.0, 1e9, float("nan")):
+        with pytest.raises(ConfigError, match="cannot simulate objects"):
+            Scenario(objects=objects)
+    with pytest.raises(ConfigError, match="cannot simulate jitter"):
+        Scenario(jitter=float("nan"))
 
 
 def test_a_pipeline_without_models_is_refused(tmp_path: Path) -> None:
@@ -231,7 +236,7 @@ def test_this_machine_is_simulated_from_profiles(tmp_path: Path) -> None:
     file = pipeline(tmp_path, model=", placement: cpu0")
     made = simulate(file, board="host", profiles=[profile(tmp_path, file)], scenario=SHORT)
     assert made.board == "host" and made.played.power_w is None
-    assert "times of this machine do not vary: a p99 is that of the queues alone" in made.notes
+    assert "times of this machine do not vary: a p99 is only that of the queues" in made.notes
     assert made.played.latency_ms.p50 == pytest.approx(10.0, abs=0.1)
 
 

@@ -85,6 +85,6 @@ def test_more_pixels_take_longer_and_a_narrow_drawing_less(tmp_path: Path) -> No
 def test_what_nobody_measured_is_said_and_takes_no_time(tmp_path: Path) -> None:
     found = stages(tmp_path, "{source: 'python:json:loads'}", "  mine: {python: 'json:dumps', from: look}")
     assert found.unknown == ("cam", "mine") and found.is_unmeasured and "mine" not in found.own
-    assert any("cam, mine: measured by nobody" in note and "wider by 25%" in note for note in found.notes)
+    assert any("cam, mine: not measured" in note and "wider by 25%" in note for note in found.notes)
     alone = stages(tmp_path, "{source: 'python:json:loads'}")
     assert alone.unknown == ("cam",) and not alone.is_unmeasured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -11,6 +12,7 @@ from edgert.placement.contention import Contention
 from edgert.placement.cost.power import Power
 from edgert.placement.segment_engines import Step
 from edgert.simulator import Cooling, Design, Edge, Governing, Node, Platform, Simulated, Source, Task, simulate
+from edgert.simulator.sources import poisson
 
 NEWEST, WAIT = (1, "oldest"), (2, "never")
 
@@ -239,3 +241,11 @@ def test_moments_add_up() -> None:
     assert [round(one.at_s) for one in played.moments] == [1, 2, 3, 4, 5, 6, 7]
     assert sum(one.dropped for one in played.moments) == played.dropped
     assert sum(one.fps for one in played.moments) == pytest.approx(played.frames_out, abs=1)
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0, 2000.0])
+def test_random_numbers_of_objects_have_their_mean(mean: float) -> None:
+    """exp(-mean) is 0 from 746 on."""
+    rng = Random(1)
+    counts = [poisson(rng, mean) for _ in range(200)]
+    assert sum(counts) / len(counts) == pytest.approx(mean, rel=0.1)

@@ -196,7 +196,7 @@ def test_a_live_source_s_frames_are_throttled_alike(shares: list[tuple[float, in
         limiter.share = camera.limiter.share = share
         for _ in range(frames):
             real.append(limiter.passes(threading.Event()))
-            camera._give(0.0)
+            camera._offer(0.0)
     assert (camera.passed, camera.throttled) == (sum(real), limiter.throttled)
 
 
@@ -217,9 +217,9 @@ def test_a_file_is_slowed_down_alike(shares: list[tuple[float, int]], work_ms: i
     time, found = Timeline(), list[float]()
 
     class Noting(Camera):
-        def _hold(self) -> None:
+        def _schedule_pass(self) -> None:
             self.limiter.share = each[self.passed]
-            super()._hold()
+            super()._schedule_pass()
 
         def _pass(self, born_ms: float) -> None:
             found.append(time.now_ms)

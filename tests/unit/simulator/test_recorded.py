@@ -41,7 +41,7 @@ def test_what_a_run_wrote_is_a_trace(tmp_path: Path) -> None:
     ("line", "why"),
     [
         ("{", "Expecting"),
-        ("[1]", "no JSON object"),
+        ("[1]", "not a JSON object"),
         ('{"objects": 3}', "neither time_s nor timestamp_ns"),
         ('{"time_s": "soon"}', "could not convert"),
         ('{"time_s": 1.0, "objects": -1}', "objects -1"),
@@ -51,7 +51,7 @@ def test_what_a_run_wrote_is_a_trace(tmp_path: Path) -> None:
 )
 def test_a_line_that_does_not_parse_is_named(tmp_path: Path, line: str, why: str) -> None:
     path = written(tmp_path, '{"time_s": 0.0}', line)
-    with pytest.raises(ConfigError, match="does not parse") as caught:
+    with pytest.raises(ConfigError, match="cannot parse") as caught:
         read_trace(path)
     assert caught.value.where == f"{path}:2" and why in caught.value.why and "time_s" in caught.value.fix
 
