@@ -21,7 +21,7 @@ from edgert.quantization.throughput import MOST_ROUNDS
 from edgert.reporter import Progress
 from edgert.steps import Product, Report, Runner, Step, code_version, digest_of, to_json
 from edgert.tuner import candidates, memory_use
-from edgert.tuner.candidates import ORT, SearchSpace, Tactic, backends_of, batches, combinations, forms_of
+from edgert.tuner.candidates import ORT, SearchSpace, Tactic, backends_of, combinations, forms_of, powers
 from edgert.tuner.rounds import RoundSetup
 from edgert.tuner.tactic_search import Bounds, Search
 from edgert.tuner.trials import Journal, identity, tuned_of
@@ -82,7 +82,7 @@ def _batches(config: PipelineConfig, one: ModelForms) -> Mapping[str, tuple[int,
         if fixed:
             found[form] = (most if min(fixed) >= most else 1,)
         else:
-            found[form] = batches(most) if len(sizes) == 1 else (most,)
+            found[form] = tuple(powers(most)) if len(sizes) == 1 else (most,)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tactics, and those worth a try: what the pipeline file leaves open, on the cores that the model has."""
+"""Tactics, and the search space of those that the pipeline file allows on the model's cores."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,14 +11,9 @@ from edgert.config import ModelConfig
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.config.model_section import TuningConfig
 
-# Backends that cannot run models on this machine: a search reports each once and leaves it out.
-
 
 def why_not(backend: str) -> str:
-    """Return why a backend runs nothing here, and what to install, in one line; empty where it can.
-
-    It is checked as far as possible without a model.
-    """
+    """Return why a backend cannot run here and what to install; empty if it can, as far as known without a model."""
     if backend == "openvino":
         from edgert.backend import openvino
 
@@ -34,12 +29,10 @@ def why_not(backend: str) -> str:
     return ""
 
 
-# A tactic: settings that run a model on this machine, as keys that a pipeline file could have.
-
 ON_GPU = ("onnxruntime-cuda", "tensorrt")
-"""Backends that need one engine only: a GPU runs the work of several sessions one after the other."""
+"""Backends that need only one engine, because a GPU runs several sessions one after the other."""
 FORMS = {"float": "float", "fp16": "fp16", "ort": "int8"}
-"""Form of a model in a bundle → the name of its precision."""
+"""Form of a model in a bundle → name of its precision."""
 _CHANGES = {
     "conv_search": "{} convolutions",
     "optimization": "{} optimizations",
@@ -57,16 +50,16 @@ _WORDS = {False: "no", True: "constant", "runs": "brief"}
 
 @dataclass(frozen=True, slots=True)
 class Tactic:
-    """Settings that a model is run with.
+    """Settings to run a model with, as a pipeline file could have them.
 
     Attributes:
-        backend: as in the pipeline file.
-        form: of the model, one of :data:`FORMS`.
-        replicas: frames it works on at a time.
-        threads: of each of them.
-        pinned: whether each replica stays on a core of its own.
-        tuning: for ONNX Runtime.
-        batch: frames in one run.
+        backend: name of the backend.
+        form: form of the model, one of :data:`FORMS`.
+        replicas: number of sessions that work on different frames at the same time.
+        threads: number of threads of each replica.
+        pinned: whether each replica is pinned to its own core.
+        tuning: settings of ONNX Runtime.
+        batch: number of frames in one run.
     """
 
     backend: str
@@ -79,11 +72,11 @@ class Tactic:
 
     @property
     def frames(self) -> int:
-        """Frames in progress at a time: each of them waits for all."""
+        """Number of frames in progress at a time, all of which determine a frame's latency."""
         return self.replicas * self.batch
 
     def __str__(self) -> str:
-        """Return ``"ort int8, 2 × 1 thread, pinned, no arena"``."""
+        """Return the tactic in words, such as ``"ort int8, 2 × 1 thread, pinned, no arena"``."""
         share = f"{self.replicas} × " if self.replicas > 1 else ""
         threads = f"{share}{self.threads} thread{'s' if self.threads > 1 else ''}"
         parts = [f"batches of {self.batch}"] if self.batch > 1 else []
@@ -97,7 +90,7 @@ class Tactic:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """Keys of a model's section, without the file of its form and the batch, which belongs to stages."""
+        """Keys of a model's section, without ``onnx:``, and without the batch, which belongs to stages."""
         found = {
             "backend": self.backend,
             "threads": self.replicas * self.threads,
@@ -110,15 +103,15 @@ class Tactic:
 
 
 def tactic_of(data: Mapping[str, Any]) -> Tactic:
-    """Return a tactic from its dict. Raises TypeError: the data is of another edgert, with keys more or fewer."""
+    """Return a tactic from its dict; raise TypeError if the keys are those of another version."""
     known = {field.name for field in fields(Tactic)}
     if set(data) != known:
         raise TypeError(f"a tactic has {sorted(known)}, not {sorted(data)}")
     return Tactic(**{**data, "tuning": Tuning(**data["tuning"])})
 
 
-def applied(config: ModelConfig, tactic: Tactic) -> ModelConfig:
-    """Return a model's section with a tactic's keys."""
+def with_tactic(config: ModelConfig, tactic: Tactic) -> ModelConfig:
+    """Return a model's section with the keys of a tactic."""
     found = {**tactic.keys, "tuning": TuningConfig(**asdict(tactic.tuning))}
     if tactic.pinned:
         found["placement"] = ReplicateConfig.model_validate(found["placement"])
@@ -126,13 +119,13 @@ def applied(config: ModelConfig, tactic: Tactic) -> ModelConfig:
 
 
 def overrides(name: str, tactic: Tactic, onnx: str, batching: Collection[str] = ()) -> list[str]:
-    """Return the tactic as arguments of ``--set``.
+    """Return a tactic as arguments of ``--set``.
 
     Args:
-        name: of the model.
-        tactic: to apply.
-        onnx: file with the tactic's form.
-        batching: the stages that run it in batches.
+        name: name of the model.
+        tactic: tactic to apply.
+        onnx: file with the tactic's form of the model.
+        batching: names of stages that run the model in batches.
     """
     keys = {**tactic.keys, "onnx": onnx}
     found = [f"models.{name}.{key}={json.dumps(value)}" for key, value in keys.items()]
@@ -147,8 +140,8 @@ FORMS_OF = {
     ORT_CUDA: ("fp16", "float"),
     "tensorrt": ("fp16", "float"),
 }
-"""Backend → the forms it can run. OpenVINO converts float16 models back to float32 on a processor. The INT8 form is for
-ONNX Runtime's CPU kernels, which a GPU lacks, and has zero points, which TensorRT does not take."""
+"""Backend → forms that it can run. OpenVINO converts FP16 models back to FP32 on a CPU. The INT8 form is made for ONNX
+Runtime's CPU kernels, and has zero points, which TensorRT does not accept."""
 _FLIPS: Sequence[tuple[str, Any]] = (
     ("optimization", "extended"),
     ("optimization", "basic"),
@@ -164,24 +157,24 @@ _GPU_FLIPS: Sequence[tuple[str, Any]] = (
     ("channels_last", False),
     ("conv_search", "exhaustive"),
 )
-"""One step from a tactic in what ONNX Runtime does inside, on a processor and on a GPU."""
+"""Settings of ONNX Runtime to try one at a time, on a CPU and on a GPU."""
 _FOR_THREADS = ("spinning", "balance", "parallel")
-"""Steps that have no effect on a single thread."""
+"""Settings without effect on a single thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """The search space of a model.
+    """Search space of a model.
 
     Attributes:
-        default: the tactic without tuning.
-        backends, forms: to choose from.
-        threads: altogether.
-        fixed_threads, fixed_replicas: whether the file sets how many.
-        replicated: whether several frames may be worked on at a time.
+        default: tactic without tuning.
+        backends, forms: backends and forms to choose from.
+        threads: total number of threads.
+        fixed_threads, fixed_replicas: whether the file sets these numbers.
+        replicated: whether there may be several replicas.
         pinned: whether threads may be pinned to cores.
-        batches: form → how many frames it can take in one run, largest first; one where it is not listed.
-        left_out: what may not be changed, or is not available here → why.
+        batches: form → batch sizes, largest first; 1 for a form that is not listed.
+        left_out: what is not searched → why.
     """
 
     default: Tactic
@@ -197,21 +190,21 @@ class SearchSpace:
 
 
 def backends_of(config: ModelConfig) -> tuple[str, ...]:
-    """Return the backends that a section allows: the one it names, else all."""
+    """Return the backends that a section allows: the one that it names, or all."""
     return tuple(FORMS_OF) if config.backend == "auto" else (config.backend,)
 
 
-def forms_of(precision: str, made: Collection[str]) -> tuple[str, ...]:
-    """Return the forms that a section's precision allows: all that were made for ``auto``, else the one it names."""
+def forms_of(precision: str, available: Collection[str]) -> tuple[str, ...]:
+    """Return the available forms that a section's precision allows: the one that it names, or all for ``auto``."""
     wanted = {"int8": ("ort",), "fp16": ("fp16",), "fp32": ("float",)}.get(precision, tuple(FORMS))
-    found = tuple(name for name in FORMS if name in made and name in wanted)
-    return found or ("float",)  # a file that is quantized already is run as it is
+    found = tuple(name for name in FORMS if name in available and name in wanted)
+    return found or ("float",)  # a file that is already quantized runs as it is
 
 
 def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
     """Return every combination of backend, form, batch and threads per replica, the default first.
 
-    TF32 is tried on and off: it is faster, and may differ too much from float32.
+    TF32 is tried on and off, because it is faster but may differ too much from FP32.
     """
     default = space.default.tuning
     exact = replace(default, tf32=False)
@@ -222,7 +215,7 @@ def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
         if form in FORMS_OF[backend]
         for replicas, threads, pinned in _shares(space, backend)
         for batch in space.batches.get(form, (1,))
-        if batch == 1 or replicas == 1  # the dispatcher gives frames to replicas one by one
+        if batch == 1 or replicas == 1  # the dispatcher gives single frames to replicas
         for tuning in ((default, exact) if (backend, form) == (ORT_CUDA, "float") else (default,))
     ]
     return tuple(dict.fromkeys([space.default, *found]))
@@ -237,29 +230,24 @@ def _shares(space: SearchSpace, backend: str) -> Iterator[tuple[int, int, bool]]
     if backend in ON_GPU:
         yield 1, total, False
         return
-    yield from ((1, threads, False) for threads in ([total] if space.fixed_threads else _powers(total)))
+    yield from ((1, threads, False) for threads in ([total] if space.fixed_threads else powers(total)))
     if not space.replicated:
         return
-    for replicas in _powers(min(total, MOST_REPLICAS))[:-1]:
+    for replicas in powers(min(total, MOST_REPLICAS))[:-1]:
         yield replicas, total // replicas, False
         if space.pinned and replicas == total and backend == ORT:
             yield replicas, 1, True
 
 
-def batches(most: int) -> tuple[int, ...]:
-    """Return ``most`` frames and fewer, down to one."""
-    return tuple(_powers(most))
-
-
-def _powers(most: int) -> list[int]:
+def powers(most: int) -> list[int]:
     """Return ``most`` and the powers of two below it, largest first."""
     return sorted({most, *(2**n for n in range(most.bit_length()) if 2**n < most)}, reverse=True)
 
 
 def neighbors(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
-    """Return untried tactics that differ in one ONNX Runtime setting; none for other backends."""
+    """Return untried tactics that differ in one ONNX Runtime setting; empty for other backends."""
     flips = {ORT: _FLIPS, ORT_CUDA: _GPU_FLIPS}.get(tactic.backend, ())
-    useless = _FOR_THREADS if tactic.threads == 1 else ()  # there is no pool of threads
+    useless = _FOR_THREADS if tactic.threads == 1 else ()  # no thread pool
     found = [
         replace(tactic, tuning=replace(tactic.tuning, **{key: value})) for key, value in flips if key not in useless
     ]
@@ -267,7 +255,7 @@ def neighbors(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
 
 
 def with_less_memory(tactics: Sequence[Tactic]) -> Sequence[Tactic]:
-    """Return the same tactics with less memory: without ONNX Runtime's arena and second copies of weights."""
+    """Return the tactics for ONNX Runtime without its arena and without prepacked copies of weights."""
     return [
         replace(one, tuning=replace(one.tuning, arena=False, prepacking=False)) for one in tactics if one.backend == ORT
     ]

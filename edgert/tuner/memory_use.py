@@ -1,4 +1,4 @@
-"""Memory of a tactic, measured in a separate process, which also contains native crashes."""
+"""Memory of a tactic, measured in a child process, which also protects the search from native crashes."""
 
 import json
 import os
@@ -10,18 +10,18 @@ from typing import Any
 
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
-from edgert.tuner.candidates import ON_GPU, Tactic, applied, tactic_of
+from edgert.tuner.candidates import ON_GPU, Tactic, tactic_of, with_tactic
 
 _LIMIT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Physical memory at its peak.
+    """Peak physical memory.
 
     Attributes:
-        base_bytes: of a process that has imported all that is needed, and no model.
-        engine_bytes: added by engine, tensors and a run of every replica, on a GPU as well.
+        base_bytes: memory of a process with all imports but no model.
+        engine_bytes: additional memory for engine, tensors and a run of every replica, including that on a GPU.
     """
 
     base_bytes: int
@@ -32,15 +32,15 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
     """Compile and run a tactic in a child process, and return its memory.
 
     Args:
-        tactic: to measure.
-        onnx: file with the tactic's form.
-        config: the model's section.
+        tactic: tactic to measure.
+        onnx: file with the tactic's form of the model.
+        config: section of the model.
 
     Raises:
         BuildError: the backend refuses the model, is not installed, or crashed.
     """
     section = config.model_dump(mode="json", include={"task", "input", "profiles"}, by_alias=True)
-    if config.input.size is not None:  # as in a file
+    if config.input.size is not None:  # in the form of a pipeline file
         section["input"]["size"] = "{}x{}".format(*config.input.size)
     question = {"tactic": asdict(tactic), "section": {**section, "onnx": str(onnx.absolute())}}
     root = str(Path(__file__).resolve().parents[2])
@@ -53,7 +53,7 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
             text=True,
             timeout=_LIMIT_S,
             env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C ends the search between two rounds, not this as if it had crashed
+            start_new_session=True,  # so that Ctrl-C does not reach it and look like a crash
             check=False,
         )
     except subprocess.TimeoutExpired as error:
@@ -78,7 +78,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     base_bytes = rss_bytes()
     try:
         free_bytes = _gpu_free_bytes(tactic)
-        engine = build_engine(model, applied(config, tactic), tactic.threads, tactic.batch)
+        engine = build_engine(model, with_tactic(config, tactic), tactic.threads, tactic.batch)
         sessions = [engine.session() for _ in range(tactic.replicas)]
         for session in sessions:
             session.run()
@@ -90,7 +90,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gpu_free_bytes(tactic: Tactic) -> int:
-    """Return the free bytes of the GPU that a tactic runs on; 0 for one that runs on the processor."""
+    """Return the free bytes of the GPU that a tactic uses; 0 for a tactic on the CPU."""
     if tactic.backend not in ON_GPU:
         return 0
     from edgert.memory.cuda import open_device
@@ -99,7 +99,7 @@ def _gpu_free_bytes(tactic: Tactic) -> int:
 
 
 def main() -> None:
-    """Answer the question on standard input; standard output carries the answer only."""
+    """Read a question from standard input and write only the answer to standard output."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     json.dump(_answer(json.load(sys.stdin)), out)

@@ -1,4 +1,4 @@
-"""Candidates compared in interleaved runs, so that a machine that changes its speed does so for all of them."""
+"""Comparison of candidates in interleaved runs, so that changes of the machine's speed affect all of them."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from edgert.engine import build_engine
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model
 from edgert.memory.cuda import Graph
-from edgert.quantization.throughput import ROUNDS, Timing, race, timing
+from edgert.quantization.throughput import ROUNDS, race
 from edgert.steps import Stopped
-from edgert.tuner.candidates import Tactic, applied
-
-# One run of a session as a pipeline does it: on a GPU as a CUDA graph, where it can be captured.
+from edgert.tuner.candidates import Tactic, with_tactic
 
 Run = Callable[[], object]
 log = logging.getLogger("edgert.tune")
 
 
-def one_run(session: Session, batch: int) -> Run:
-    """Return a function that runs a session once, from inputs in host memory to outputs in host memory; it blocks.
+def single_run(session: Session, batch: int) -> Run:
+    """Return a blocking function that runs a session once as a pipeline does, from host memory to host memory.
+
+    On a GPU it is a CUDA graph where one can be captured.
 
     Args:
-        session: to run.
-        batch: frames in it, where that is open.
+        session: session to run.
+        batch: number of frames where the batch is dynamic.
     """
     if isinstance(session, GpuSession) and session.recordable:
         return _recorded(session, batch)
@@ -46,7 +46,7 @@ def one_run(session: Session, batch: int) -> Run:
 
 
 def _recorded(session: GpuSession, rows: int) -> Run:
-    session.run(rows)  # the first run of a size may allocate, which no recording can hold
+    session.run(rows)  # the first run may allocate, which a CUDA graph cannot record
     try:
         graph = session.device.capture(session.stream, partial(session.enqueue, rows))
     except (BuildError, DeviceError) as error:
@@ -64,17 +64,14 @@ def _replay(session: GpuSession, graph: Graph) -> None:
     session.stream.synchronize()
 
 
-# An engine with the settings of a tactic, compiled and warm, and how long it takes for a frame.
-
-
 class Candidate:
-    """An engine, and a thread with bound tensors for each of its replicas, as in a pipeline; a context manager.
+    """Compiled engine of a tactic with a session for each replica, as in a pipeline; a context manager.
 
     Args:
-        tactic: the settings.
-        model: in the tactic's form.
-        config: the model's section.
-        feed: input → array, written into every session once; all runs use it.
+        tactic: settings to run with.
+        model: model in the tactic's form.
+        config: section of the model.
+        feed: input → array for all runs.
 
     Raises:
         EdgertError: the backend is not installed, or refuses the model.
@@ -82,12 +79,15 @@ class Candidate:
 
     def __init__(self, tactic: Tactic, model: Model, config: ModelConfig, feed: Mapping[str, Array]) -> None:
         self.tactic = tactic
-        self._engine = build_engine(model, applied(config, tactic), tactic.threads, tactic.batch)
-        self._sessions = [self._engine.session() for _ in range(tactic.replicas)]
-        for tensors in (session.inputs for session in self._sessions):
-            for name in tensors.keys() & feed.keys():
-                tensors[name][...] = feed[name]
-        self._runs = [one_run(session, tactic.batch) for session in self._sessions]
+        with ExitStack() as opened:
+            self._engine = build_engine(model, with_tactic(config, tactic), tactic.threads, tactic.batch)
+            opened.callback(self._engine.close)
+            self._sessions = [self._engine.session() for _ in range(tactic.replicas)]
+            for tensors in (session.inputs for session in self._sessions):
+                for name in tensors.keys() & feed.keys():
+                    tensors[name][...] = feed[name]
+            self._runs = [single_run(session, tactic.batch) for session in self._sessions]
+            opened.pop_all()
         self._threads = _threads(tactic)
 
     def __enter__(self) -> Candidate:
@@ -99,14 +99,14 @@ class Candidate:
         self._engine.close()
 
     def outputs(self) -> Mapping[str, Array]:
-        """Return copies of the engine's outputs for the feed; of one frame where the batch is open."""
+        """Return copies of the engine's outputs for the feed; of one frame where the batch is dynamic."""
         arrays = self._sessions[0].run(1)
         return {tensor.name: array.copy() for tensor, array in zip(self._engine.outputs, arrays, strict=True)}
 
     def frame_ms(self, frames: int) -> float:
-        """Return milliseconds per frame, over ``frames`` shared among the replicas.
+        """Return the milliseconds per frame, for ``frames`` shared among the replicas.
 
-        One run before lets the threads of other engines, which spin for a while, go to sleep.
+        A run before the measurement gives spinning threads of other engines time to sleep.
         """
         self._work(1)
         each = max(1, frames // self.tactic.frames)
@@ -129,7 +129,7 @@ def _repeat(run: Run, times: int) -> None:
 
 
 def _threads(tactic: Tactic) -> Sequence[ThreadPoolExecutor]:
-    """Return a thread for each replica, on its core where required; none where the caller's own is enough."""
+    """Return a thread for each replica, pinned if required; empty where the calling thread is enough."""
     if tactic.replicas == 1 and not tactic.pinned:
         return ()
     cores = list(core_accelerators().values()) if tactic.pinned else []
@@ -140,28 +140,28 @@ def _threads(tactic: Tactic) -> Sequence[ThreadPoolExecutor]:
 
 
 _RUN_MS = 10.0
-"""Least duration of a run of the default: handing work to threads then weighs little."""
+"""Minimum duration of a run of the first tactic, so that passing work to threads hardly counts."""
 _MOST_FRAMES = 256
 ROUND_S = 60.0
-"""Duration of a round, once it has enough runs to compare anything."""
+"""Maximum duration of a round that has enough runs for a comparison."""
 _FEWEST = 3
 GIVE_UP_RATIO = 3.0
-"""Times as slow as the first in both of two runs, from which on a candidate is given up. Changes of the machine are
-smaller."""
+"""Ratio to the first tactic's time, in both of two runs, above which a candidate is left out. A machine's speed varies
+less."""
 
 
 @dataclass(frozen=True)
 class RoundSetup:
-    """The setup for comparing tactics of one model.
+    """Setup for comparisons of a model's tactics.
 
     Attributes:
-        config: the model's section.
+        config: section of the model.
         models: form → model.
-        feed: input → array that all of them run on.
-        wrong: returns why outputs on the feed are not accurate enough for a form; empty if they are.
-        streams: least number of frames in a run: the most that any tactic has in progress.
-        stop: ends a round between two runs.
-        on_run: called with the number of finished runs.
+        feed: input → array for all runs.
+        wrong: (form, outputs) → why the outputs are not accurate enough; empty if they are.
+        streams: minimum number of frames in a run, which is the maximum that any tactic has in progress.
+        stop: event that ends a round between two runs.
+        on_run: function called with the number of each run.
     """
 
     config: ModelConfig
@@ -175,64 +175,58 @@ class RoundSetup:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The result of a round.
+    """Result of a round.
 
     Attributes:
-        times: tactic → milliseconds per frame, run by run; the first is what the others are compared with.
-        refused: tactic → why it could not run, or was not run any further.
+        times: tactic → milliseconds per frame of each run; the first tactic is the reference.
+        refused: tactic → why it could not run, or was left out.
     """
 
     times: Mapping[Tactic, Sequence[float]]
     refused: Mapping[Tactic, str]
 
     def gain(self, tactic: Tactic) -> float:
-        """Return how many times as fast as the first it is: the median of the runs."""
+        """Return the tactic's speed relative to the first one's, as the median of the runs."""
         first = next(iter(self.times.values()))
         return float(np.median(np.divide(first, self.times[tactic])))
 
-    def timing(self, tactic: Tactic) -> Timing:
-        """Return the timing of one frame."""
-        return timing(self.times[tactic])
-
 
 def run_round(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float = GIVE_UP_RATIO) -> Round:
-    """Run tactics interleaved until it is sure which is fastest.
-
-    It ends after ``most`` runs, which may be few, or :data:`ROUND_S`.
+    """Run tactics interleaved until the fastest is certain, at most ``most`` runs or :data:`ROUND_S`.
 
     Args:
         setup: model, feed and checks.
-        tactics: the first one is the reference.
-        most: number of runs.
-        give_up_ratio: times as slow as the first, from which on a tactic is left out after two runs.
+        tactics: tactics; the first one is the reference.
+        most: maximum number of runs.
+        give_up_ratio: ratio to the first tactic's time above which a tactic is left out after two runs.
 
     Raises:
-        EdgertError: the first tactic cannot run; the others may.
+        EdgertError: the first tactic cannot run.
         Stopped: a stop was requested.
     """
     refused: dict[Tactic, str] = {}
     with ExitStack() as stack:
-        ready = _ready(setup, tactics, stack, refused)
+        ready = _open_candidates(setup, tactics, stack, refused)
         frames = frames_per_run(_best_ms(ready[0], setup.streams), setup.streams)
-        usual_ms = _best_ms(ready[0], frames)
-        ratios = {ready[0]: 1.0, **{one: _best_ms(one, frames) / usual_ms for one in ready[1:]}}
+        first_ms = _best_ms(ready[0], frames)
+        ratios = {ready[0]: 1.0, **{one: _best_ms(one, frames) / first_ms for one in ready[1:]}}
         refused |= {one.tactic: f"given up: {by:.1f} × the time" for one, by in ratios.items() if by > give_up_ratio}
         left = [one for one, by in ratios.items() if by <= give_up_ratio]
-        run_all = _interleaved(setup, left, frames)
-        most = run_count(most, frames * usual_ms * sum(ratios[one] for one in left))
+        run_all = _interleaved_run(setup, left, frames)
+        most = run_count(most, frames * first_ms * sum(ratios[one] for one in left))
         taken = race(run_all, most) if most > ROUNDS else list(zip(*[run_all() for _ in range(most)], strict=True))
     return Round({one.tactic: list(times) for one, times in zip(left, taken, strict=True)}, refused)
 
 
-def _ready(
+def _open_candidates(
     setup: RoundSetup, tactics: Sequence[Tactic], stack: ExitStack, refused: dict[Tactic, str]
 ) -> Sequence[Candidate]:
-    """Return the candidates that can run, open as long as the stack is; reasons of others go to ``refused``."""
+    """Return the candidates that can run, which the stack closes; add the reasons of others to ``refused``."""
     found = []
     for tactic in tactics:
         _check_stop(setup)
         try:
-            found.append(stack.enter_context(_opened(setup, tactic)))
+            found.append(stack.enter_context(_open_candidate(setup, tactic)))
         except EdgertError as error:
             if tactic == tactics[0]:
                 raise
@@ -241,32 +235,32 @@ def _ready(
 
 
 def _best_ms(one: Candidate, frames: int) -> float:
-    """Return the better of two runs: milliseconds a frame."""
+    """Return the milliseconds per frame of the faster of two runs."""
     return min(one.frame_ms(frames) for _ in range(2))
 
 
-def frames_per_run(usual_ms: float, streams: int) -> int:
-    """Return the frames in a run: enough for each stream that it takes :data:`_RUN_MS` at ``usual_ms`` a frame."""
-    return streams * min(_MOST_FRAMES, math.ceil(_RUN_MS / max(usual_ms * streams, 1e-3)))
+def frames_per_run(frame_ms: float, streams: int) -> int:
+    """Return the number of frames in a run that takes :data:`_RUN_MS`, the same for each stream."""
+    return streams * min(_MOST_FRAMES, math.ceil(_RUN_MS / max(frame_ms * streams, 1e-3)))
 
 
 def run_count(most: int, run_ms: float) -> int:
-    """Return as many runs as time allows; never too few to compare."""
+    """Return the number of runs that the time allows, but enough for a comparison."""
     fewest = ROUNDS if most > ROUNDS else min(most, _FEWEST)
     return max(fewest, min(most, int(ROUND_S * 1e3 / max(run_ms, 1e-3))))
 
 
-def _opened(setup: RoundSetup, tactic: Tactic) -> Candidate:
-    one = Candidate(tactic, setup.models[tactic.form], setup.config, setup.feed)
-    why = setup.wrong(tactic.form, one.outputs())
-    if why:
-        one.__exit__()
-        raise BuildError(f"{tactic} is not accurate enough", why=why, where=str(setup.config.onnx))
+def _open_candidate(setup: RoundSetup, tactic: Tactic) -> Candidate:
+    with ExitStack() as opened:
+        one = opened.enter_context(Candidate(tactic, setup.models[tactic.form], setup.config, setup.feed))
+        if why := setup.wrong(tactic.form, one.outputs()):
+            raise BuildError(f"{tactic} is not accurate enough", why=why, where=str(setup.config.onnx))
+        opened.pop_all()
     return one
 
 
-def _interleaved(setup: RoundSetup, ready: Sequence[Candidate], frames: int) -> Callable[[], Sequence[float]]:
-    """Return a function that runs each once; already warm."""
+def _interleaved_run(setup: RoundSetup, ready: Sequence[Candidate], frames: int) -> Callable[[], Sequence[float]]:
+    """Return a function that runs each candidate once and returns their times."""
     done = 0
 
     def run_all() -> Sequence[float]:
@@ -281,4 +275,4 @@ def _interleaved(setup: RoundSetup, ready: Sequence[Candidate], frames: int) -> 
 
 def _check_stop(setup: RoundSetup) -> None:
     if setup.stop.is_set():
-        raise Stopped("the search was stopped", fix="run it again: it resumes")
+        raise Stopped("the search was stopped", fix="run the same command again to resume it")

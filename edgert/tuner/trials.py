@@ -1,4 +1,4 @@
-"""Results of a search: trials of tactics, the chosen one, and the journal that an interrupted search resumes from."""
+"""Results of a search: trials of tactics, the chosen tactic, and the journal from which a search resumes."""
 
 import json
 import platform
@@ -17,11 +17,9 @@ from edgert.quantization.throughput import Timing
 from edgert.steps import digest_of
 from edgert.tuner.candidates import Tactic, tactic_of
 
-# Facts that times depend on besides the model: a tactic holds for this machine, with these packages, and no other.
-
 
 def identity() -> dict[str, str]:
-    """Return processor, cores, system, GPUs, and the versions of the libraries that run models here.
+    """Return what times depend on besides the model: CPU, cores, system, GPUs, and versions of runtimes.
 
     Raises:
         DeviceError: ONNX Runtime is not installed.
@@ -40,7 +38,7 @@ def identity() -> dict[str, str]:
 
 
 def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return ``"cores 8 → 2, openvino none → 2026.4.1"``; empty where nothing differs."""
+    """Return the changes of an identity, such as ``"cores 8 → 2, openvino none → 2026.4.1"``; empty if none."""
     keys = [key for key in (*then, *(now.keys() - then.keys())) if then.get(key, "") != now.get(key, "")]
     return ", ".join(f"{key} {then.get(key) or 'none'} → {now.get(key) or 'none'}" for key in keys)
 
@@ -54,14 +52,14 @@ def _version(package: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One tactic, with the results of its last runs.
+    """Tactic with the results of its last runs.
 
     Attributes:
-        tactic: the tactic.
-        excluded: why it cannot be chosen, however fast; empty where it can.
-        frame: milliseconds per frame; None where it never ran.
-        gain: how many times as fast as the default in the same runs, the median; None where it never ran.
-        memory_bytes: memory that its engine adds to a process at its peak; None where that was not measured.
+        tactic: settings that were tried.
+        excluded: why it cannot be chosen; empty if it can.
+        frame: milliseconds per frame; None if it never ran.
+        gain: speed relative to the default in the same runs, as the median; None if it never ran.
+        memory_bytes: peak memory of its engine; None if not measured.
     """
 
     tactic: Tactic
@@ -79,17 +77,17 @@ def trial_of(data: Mapping[str, Any]) -> Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result of a search.
+    """Result of a search.
 
     Attributes:
-        default: what runs without it.
-        chosen: the fastest that meets every bound; the default where none was surely faster.
-        gain: how many times as fast as the default, the median of ``runs`` runs after the search; 1 for itself.
-        runs: runs behind ``gain``; 0 for the default itself.
-        live: whether it holds for cameras, or for files.
-        machine: what the times depend on.
+        default: tactic without tuning.
+        chosen: fastest tactic that meets every bound; the default if none was certainly faster.
+        gain: speed relative to the default, as the median of ``runs`` runs after the search; 1 for the default.
+        runs: number of runs behind ``gain``; 0 for the default.
+        live: whether it holds for live sources or for files.
+        machine: properties of the machine that times depend on.
         tried: every tactic, fastest first; those that never ran come last.
-        left_out: what could not be searched here → why.
+        left_out: what was not searched → why.
     """
 
     default: Tactic
@@ -102,14 +100,14 @@ class Tuned:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the result as JSON values."""
         return asdict(self)
 
     @property
     def summary(self) -> str:
         """Summary in one line."""
         if self.chosen == self.default:
-            return f"{self.default} stays: nothing of {len(self.tried)} tactics is surely faster"
+            return f"{self.default} stays: none of {len(self.tried)} tactics is surely faster"
         return f"{self.chosen}: {self.gain:.2f} × as fast as {self.default} (n={self.runs})"
 
 
@@ -117,22 +115,17 @@ def tuned_of(data: Mapping[str, Any]) -> Tuned:
     """Return the result that :meth:`Tuned.to_json` stored.
 
     Raises:
-        TypeError: the data is of another edgert.
-        KeyError: likewise.
+        TypeError, KeyError: the data was written by another version.
     """
     found = {"default": tactic_of(data["default"]), "chosen": tactic_of(data["chosen"])}
     return Tuned(**{**data, **found, "tried": tuple(map(trial_of, data["tried"]))})
 
 
-# Measurements on disk: an interrupted search resumes from them, and one with other budgets reads them, too.
-
-
 class Journal:
-    """A file of measurements, keyed by what was measured.
+    """File of measurements, from which an interrupted search, or one with other budgets, resumes.
 
     Args:
-        path: made when first written to; a damaged one is started over. It is for one machine and model, and used by
-            one search at a time.
+        path: path of the file, for one machine and model, used by one search at a time. A damaged file is replaced.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,13 +134,13 @@ class Journal:
             found = json.loads(path.read_text(encoding="utf-8"))
             self._known = found if isinstance(found, dict) else {}
 
-    def once(self, requested: object, answer: Callable[[], Any]) -> Any:
-        """Return the measurement from the file, as plain data; else measure and write it.
+    def once(self, question: object, answer: Callable[[], Any]) -> Any:
+        """Return the measurement from the file as JSON values, or call ``answer`` and write its result.
 
         Raises:
             ArtifactError: the file cannot be written.
         """
-        key = digest_of(requested)
+        key = digest_of(question)
         if key not in self._known:
             self._known[key] = answer()
             replace_text(self._path, json.dumps(self._known))

@@ -15,10 +15,10 @@ from edgert.tuner.candidates import (
     SearchSpace,
     Tactic,
     backends_of,
-    batches,
     combinations,
     forms_of,
     neighbors,
+    powers,
     why_not,
     with_less_memory,
 )
@@ -101,7 +101,7 @@ def test_a_backend_that_is_named_is_searched_whichever_it_is() -> None:
 def test_batches_up_to_what_the_stages_ask_for_where_the_model_takes_fewer() -> None:
     batched = replace(
         FREE, default=Tactic("ort", "float", 1, 8, batch=4), backends=("ort",),
-        batches={"float": batches(4), "ort": (4,)},
+        batches={"float": powers(4), "ort": (4,)},
     )  # fmt: skip
     found = combinations(batched)
     assert {one.batch for one in found if one.form == "float"} == {1, 2, 4}

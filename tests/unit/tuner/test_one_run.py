@@ -14,7 +14,7 @@ from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import DeviceError
 from edgert.graph import to_bytes
 from edgert.memory.cuda import CudaDevice
-from edgert.tuner.rounds import one_run
+from edgert.tuner.rounds import single_run
 from tests.helpers import models
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.ort_double import CudaLike
@@ -41,7 +41,7 @@ def on_gpu() -> tuple[OrtCudaEngine, CudaLike]:
 
 def test_as_many_rows_as_the_batch() -> None:
     session = Counted()
-    one_run(session, 4)()
+    single_run(session, 4)()
     assert session.rows == [4]
 
 
@@ -56,7 +56,7 @@ def test_a_recording_is_replayed_between_host_and_host(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(session.device, "capture", capture)
     session.inputs["x"].fill(1.0)
-    run = one_run(session, 1)
+    run = single_run(session, 1)
     before, copies = ort.runs, session.device.counter.read().copies
     run()
     assert len(captured) == 1 and ort.runs == before + 1
@@ -76,7 +76,7 @@ def test_what_cannot_be_recorded_is_run_piece_by_piece(monkeypatch: pytest.Monke
         raise DeviceError("this work cannot be recorded", why="it waits")
 
     monkeypatch.setattr(session.device, "capture", refused)
-    run, before = one_run(session, 1), ort.runs
+    run, before = single_run(session, 1), ort.runs
     run()
     assert ort.runs > before
     engine.close()

@@ -13,7 +13,7 @@ import pytest
 from edgert.backend import Tuning
 from edgert.backend.ort.runtime import session_settings
 from edgert.config import load_pipeline
-from edgert.tuner.candidates import Tactic, applied, overrides, tactic_of
+from edgert.tuner.candidates import Tactic, overrides, tactic_of, with_tactic
 from edgert.tuner.trials import difference, identity
 from tests.helpers.small_pipeline import small_pipeline
 
@@ -48,7 +48,7 @@ def test_the_keys_of_a_file_say_the_same(tactic: Tactic, tmp_path: Path) -> None
     path = small_pipeline(tmp_path)
     plain = load_pipeline(path).config.models["parts"]
     written = load_pipeline(path, overrides("parts", tactic, "parts.onnx")).config.models["parts"]
-    assert written == applied(plain, tactic)
+    assert written == with_tactic(plain, tactic)
     assert (written.threads, written.replicas) == (2, tactic.replicas)
     assert (written.placement == "auto") is not tactic.pinned
 
