@@ -1,8 +1,8 @@
-"""Changes of the machine's power mode or the GPU's clock cap: made only here, and only when allowed.
+"""Changes of the machine's power mode and the GPU's clock cap, only when the user allows them.
 
-Every change is written to a journal before it is made. Changes are undone in reverse: at exit, and, after a crash, when
-the next run begins. Nothing here reboots. A mode whose GPU mask differs, which nvpmodel sets only by a reboot, is
-refused, and nvpmodel's question whether to reboot is answered NO. Needs root, like the tools it replaces.
+Every change is written to a journal before it is made. Changes are undone in reverse order: at exit or, after a crash,
+when the next run begins. Nothing here reboots. A mode with another GPU mask needs a reboot and is refused, and
+nvpmodel's question whether to reboot is answered NO. Root is needed, as for nvpmodel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change: ``what`` is ``mode``, or the file of a clock cap; before and after as the system writes them."""
+    """Change of ``mode`` or of the file of a clock cap, with the values before and after as the system writes them."""
 
     what: str
     before: str
@@ -43,22 +43,22 @@ class Change:
 
 
 def run_nvpmodel(command: Sequence[str]) -> str:
-    """Run ``nvpmodel``, answer NO to its question, and return what it printed; blocks for 30 s at most.
+    """Run ``nvpmodel`` for at most 30 s, answer NO to its question, and return its output.
 
     Raises:
-        DeviceError: it cannot be run, takes too long, or fails.
+        DeviceError: nvpmodel cannot be run, takes too long, or fails.
     """
     try:
         done = subprocess.run(  # noqa: S603 - a fixed program; the only argument is a number
             command, input="NO\n", capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DeviceError("nvpmodel cannot be run", why=str(error)) from error
+        raise DeviceError("cannot run nvpmodel", why=str(error)) from error
     output = done.stdout + done.stderr
     if done.returncode or "NVPM ERROR" in output:
         last = output.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise DeviceError(
-            "nvpmodel refused the power mode", why=last[0], fix="it needs root; edgert changes power only when allowed"
+            "nvpmodel refused the power mode", why=last[0], fix="run edgert as root with --allow-power-control"
         )
     return output
 
@@ -67,14 +67,14 @@ class PowerControl:
     """Power settings that are changed inside a ``with`` block and restored at its end.
 
     Args:
-        allow: the user's consent, ``--allow-power-control``; without it every change is refused.
-        dry_run: only log what would be changed; needs no consent and no root.
-        root: where the files of a running Linux are.
-        run: runs ``nvpmodel``.
+        allow: whether the user allows changes by ``--allow-power-control``.
+        dry_run: whether only to log changes, which needs neither permission nor root.
+        root: root of the file system.
+        run: function that runs ``nvpmodel``.
 
     Raises:
-        BudgetError: from every change, without consent.
-        DeviceError: from the start, when a crashed run's settings cannot be restored.
+        BudgetError: a change is not allowed; raised by every change.
+        DeviceError: the settings of a crashed run cannot be restored; raised at the start.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PowerControl:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """Changes that were made, or would have been, the oldest first."""
+        """Changes made, or logged in a dry run, the oldest first."""
         return tuple(self._made)
 
     def __enter__(self) -> PowerControl:
@@ -105,34 +105,34 @@ class PowerControl:
         self.restore()
 
     def check(self) -> None:
-        """Raise DeviceError if the journal cannot be written, before a change is needed; a dry run writes none."""
+        """Raise DeviceError if the journal cannot be written; a dry run writes none."""
         if self._dry_run:
             return
         folder = self._journal.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DeviceError(f"cannot write {self._journal}", why=failure_of(error), fix="it needs root") from error
+            raise DeviceError(f"cannot write {self._journal}", why=failure_of(error), fix="run as root") from error
         if not os.access(folder, os.W_OK):
-            raise DeviceError(f"cannot write {self._journal}", why="not permitted", fix="it needs root")
+            raise DeviceError(f"cannot write {self._journal}", why="not permitted", fix="run as root")
 
     def modes(self) -> tuple[str, ...]:
-        """Return power modes that can be selected without a reboot, including the one in use."""
+        """Return the power modes that can be selected without a reboot, including the present one."""
         masks, now = self._masks(), current_mode(self._root)
         return tuple(name for name, mask in masks.items() if mask == masks.get(now))
 
     def gpu_steps_hz(self) -> tuple[int, ...]:
-        """Return clocks that the GPU can be capped at; none where there is no GPU, or it lists none."""
+        """Return the clocks at which the GPU can be capped; empty without a GPU or without a list of clocks."""
         folder = gpu_folder(self._root)
         if folder is None:
             return ()
         return tuple(int(text) for text in _read(folder / "available_frequencies").split() if text.isdigit())
 
     def set_mode(self, name: str) -> Change:
-        """Switch to a power mode by its name.
+        """Switch to a power mode by its name and return the change.
 
         Raises:
-            BudgetError: not allowed, no such mode, or it takes a reboot.
+            BudgetError: the change is not allowed, there is no such mode, or it needs a reboot.
             DeviceError: nvpmodel fails.
         """
         before = current_mode(self._root)
@@ -141,16 +141,16 @@ class PowerControl:
             known = ", ".join(masks) or "none: there is no nvpmodel here"
             raise BudgetError(f"cannot switch to power mode {name!r}", why=f"modes: {known}; now {before or 'unknown'}")
         if masks[name] != masks.get(before):
-            why = f"{before} and {name} gate other parts of the GPU, which takes a reboot"
-            fix = f"sudo nvpmodel -m, by hand: {name}"
+            why = f"{before} and {name} turn off different parts of the GPU, which needs a reboot"
+            fix = f"change to {name} by hand: sudo nvpmodel -m NUMBER"
             raise BudgetError(f"will not switch to power mode {name}", why=why, fix=fix)
         return self._make(Change("mode", before, name))
 
     def cap_gpu(self, hz: int) -> Change:
-        """Cap the GPU's clock at the fastest step that is not above ``hz``.
+        """Cap the GPU's clock at the fastest step up to ``hz`` and return the change.
 
         Raises:
-            BudgetError: not allowed, or no step is as slow.
+            BudgetError: the change is not allowed, or all steps are faster.
             DeviceError: there is no GPU clock, or it cannot be written.
         """
         folder = gpu_folder(self._root)
@@ -165,7 +165,7 @@ class PowerControl:
         return self._make(Change(shown_path(path, self._root), _read(path).strip(), str(max(slower))))
 
     def restore(self) -> None:
-        """Undo every change, the newest first; it is safe to call again.
+        """Undo every change, the newest first; a second call does nothing.
 
         Raises:
             DeviceError: a change cannot be undone.
@@ -178,7 +178,7 @@ class PowerControl:
             self._write_journal()
 
     def recover(self) -> tuple[Change, ...]:
-        """Undo the changes of a crashed run, and return them; the changes of a living run are left alone."""
+        """Undo and return the changes of a crashed run; raise BudgetError if another run is active."""
         left, owner = self._journaled()
         if owner:
             raise BudgetError("another edgert controls the power of this machine", why=f"process {owner}")
@@ -189,12 +189,12 @@ class PowerControl:
         return left
 
     def left(self) -> tuple[Change, ...]:
-        """Return what :meth:`recover` would undo; changes nothing. Raises DeviceError: the journal cannot be read."""
+        """Return the changes that :meth:`recover` would undo; raise DeviceError if the journal cannot be read."""
         left, owner = self._journaled()
         return () if owner else left
 
     def _journaled(self) -> tuple[tuple[Change, ...], int]:
-        """Return the changes in the journal, and the living process that made them; 0 where none does."""
+        """Return the changes in the journal, and the running process that made them, or 0 if it has ended."""
         try:
             data = json.loads(self._journal.read_text(encoding="utf-8"))
             changes = tuple(Change(**change) for change in data["changes"])
@@ -202,15 +202,15 @@ class PowerControl:
         except FileNotFoundError:
             return (), 0
         except (OSError, ValueError, KeyError, TypeError) as error:
-            fix = "compare power settings, remove it"
+            fix = "check the power settings by hand, then remove the file"
             raise DeviceError(f"cannot read {self._journal}", why=str(error), fix=fix) from error
         lives = owner != os.getpid() and bool(birth) and self._birth(owner) == birth
         return changes, owner if lives else 0
 
     def _make(self, change: Change) -> Change:
         if not self._allow and not self._dry_run:
-            fix = "edgert run --allow-power-control, as root"
-            raise BudgetError(f"may not change {change}", why="power control is not allowed", fix=fix)
+            fix = "run as root: edgert run --allow-power-control"
+            raise BudgetError(f"cannot change {change}", why="power control is not allowed", fix=fix)
         if change.before == change.after:
             return change
         self._made.append(change)
@@ -232,7 +232,7 @@ class PowerControl:
             modes = power_modes(self._root)
             numbers = {title: number for number, title in modes.names.items()} if modes else {}
             if change.after not in numbers:
-                why = "nvpmodel's file no longer has it"
+                why = "nvpmodel's configuration file no longer lists it"
                 raise DeviceError(f"power mode {change.after} no longer exists", why=why)
             self._run(("nvpmodel", "-m", str(numbers[change.after])))
             return
@@ -240,10 +240,10 @@ class PowerControl:
         try:
             path.write_text(change.after)
         except OSError as error:
-            raise DeviceError(f"cannot write {change.what}", why=failure_of(error), fix="it needs root") from error
+            raise DeviceError(f"cannot write {change.what}", why=failure_of(error), fix="run as root") from error
 
     def _masks(self) -> dict[str, str]:
-        """Return name of each mode → its lines about parts of the GPU that are off."""
+        """Return name of a mode → its lines about parts of the GPU that are off."""
         modes = power_modes(self._root)
         if modes is None:
             return {}
@@ -251,12 +251,12 @@ class PowerControl:
         return {name: " ".join(" ".join(_MASK.findall(body)).split()) for name, body in _MODEL.findall(text)}
 
     def _birth(self, pid: int) -> str:
-        """Return when a process began, in ticks since boot (proc(5): stat, field 22); empty for no process."""
+        """Return the start time of a process in ticks since boot (proc(5): stat, field 22); empty for no process."""
         fields = read_text(self._root / "proc" / str(pid) / "stat").rpartition(")")[2].split()
         return fields[19] if len(fields) > 19 else ""
 
     def _write_journal(self) -> None:
-        """Write the journal atomically, and to the disk, before a change is made."""
+        """Write the journal atomically and flush it to the disk."""
         if self._dry_run:
             return
         try:
@@ -271,15 +271,11 @@ class PowerControl:
                 os.fsync(file.fileno())
             draft.replace(self._journal)
         except OSError as error:
-            raise DeviceError(f"cannot write {self._journal}", why=failure_of(error), fix="it needs root") from error
+            raise DeviceError(f"cannot write {self._journal}", why=failure_of(error), fix="run as root") from error
 
 
 def _read(path: Path) -> str:
-    """Return the text of a small system file; nvpmodel's may be longer than a page.
-
-    Raises:
-        DeviceError: it cannot be read.
-    """
+    """Return the text of a small system file, or of nvpmodel's longer one; raise DeviceError if it is unreadable."""
     try:
         return path.read_text(encoding="utf-8") if path.suffix == ".conf" else read_small(str(path))
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Expected power of settings, from predictions and from measurements since the start.
+"""Expected power of settings, from predictions and from measurements in the run.
 
 power = predicted(demand, share) * common * own
 
-``common`` follows the setting in use: it rises for all when the board gets warm. ``own`` is the rest of a setting's
-error; it is learnt anew at each visit.
+``common`` is the error that all settings share; it rises when the board gets warm. ``own`` is the remaining error of a
+setting, which is measured each time the setting is used.
 """
 
 import math
@@ -11,27 +11,27 @@ from dataclasses import replace
 
 from edgert.budget.rules import Observation, Record, Rules, State
 
-_DEMAND_STEP = 0.04  # of the setting's throughput; a smaller change is jitter of the sources
-_SLOWNESS = 0.5  # of learning, per look
+_DEMAND_STEP = 0.04  # smallest change of demand, as a share of the throughput, that is not jitter of the sources
+_LEARNING_RATE = 0.5  # per observation
 _READINGS = 2
 _MOST_DOUBLINGS = 6
 
 
 def estimate_w(rules: Rules, state: State, index: int, demand: float | None, share: float = 1.0) -> float:
-    """Return the power that a setting is expected to draw under that demand, at a share of its throughput."""
+    """Return the expected power of a setting at a demand and a share of its throughput."""
     return rules.settings[index].predicted_w(demand, share) * _error(rules, state, index, demand)
 
 
 def share_within(rules: Rules, state: State, index: int, demand: float | None, power_w: float) -> float:
-    """Return the largest share of a setting's throughput that is expected to stay within that power; 0 for none."""
+    """Return the largest share of a setting's throughput whose expected power is within ``power_w``; 0 for none."""
     return rules.settings[index].share_within(power_w / _error(rules, state, index, demand), demand)
 
 
 def _error(rules: Rules, state: State, index: int, demand: float | None) -> float:
-    """Return the factor to multiply a setting's prediction by.
+    """Return the factor that corrects a setting's prediction.
 
-    The own error of an untried setting is interpolated between its two neighbors in predicted power. Similar settings
-    share what a prediction leaves out, like the work of decoding. With a neighbor on one side only, its error is taken.
+    The own error of an untried setting is interpolated between its neighbors in predicted power, or is that of its only
+    neighbor. Similar settings share what predictions leave out, such as decoding.
     """
     common, own = state.common or 1.0, state.records[index].own
     if own is not None:
@@ -49,7 +49,7 @@ def _error(rules: Rules, state: State, index: int, demand: float | None) -> floa
 
 
 def recent_w(state: State) -> float | None:
-    """Return the power measured in the last second; None while no reading belongs to the setting in use."""
+    """Return the mean power of the last second; None while no reading belongs to the setting in use."""
     return sum(state.powers) / len(state.powers) if state.powers else None
 
 
@@ -79,11 +79,11 @@ def with_failure(rules: Rules, state: State, seen: Observation, power_w: float |
     """Return the state after the setting in use failed.
 
     Args:
-        rules: budget, settings and patience.
-        state: before.
-        seen: the observation.
-        power_w: what it was seen to draw at least; None if that was not the trouble.
-        lasts: whether it must not be taken again too soon.
+        rules: budget, settings and tolerances.
+        state: state before.
+        seen: observation that shows the failure.
+        power_w: measured power; None if power was not the reason.
+        lasts: whether to block the setting for a while.
     """
     tolerances, record = rules.tolerances, state.records[state.index]
     if power_w is not None and not state.is_learnt:
@@ -100,9 +100,9 @@ def with_failure(rules: Rules, state: State, seen: Observation, power_w: float |
 
 
 def _late_samples(rules: Rules, state: State, seen: Observation) -> int:
-    """Return how many times in a row latency was too long, and no longer that of the setting before.
+    """Return the number of observations in a row with too much latency that the setting in use causes.
 
-    Where nothing came out while queues are full, the latency of waiting frames counts.
+    No results while queues are full also count as too much latency.
     """
     limit_ms = rules.budget.latency_ms
     is_late = seen.is_overloaded if seen.latency_ms is None else limit_ms is not None and seen.latency_ms > limit_ms
@@ -113,12 +113,12 @@ def _late_samples(rules: Rules, state: State, seen: Observation) -> int:
 
 
 def _learn(rules: Rules, state: State, seen: Observation) -> State:
-    """Learn from readings that belong to this setting and this demand, and agree."""
+    """Return the state with errors learned from steady readings of the present setting and demand."""
     power_w = recent_w(state)
     is_steady = seen.at_ns - state.steady_ns >= rules.tolerances.sensor_s * 1e9
     if power_w is None or not is_steady or len(state.powers) < _READINGS:
         return state
-    if abs(state.powers[-1] - state.powers[0]) > rules.tolerances.agree * power_w:  # still on their way
+    if abs(state.powers[-1] - state.powers[0]) > rules.tolerances.agree * power_w:  # not yet steady
         return state
     ratio = power_w / max(rules.settings[state.index].predicted_w(state.demand, state.share), 1e-9)
     own = state.records[state.index].own
@@ -127,11 +127,11 @@ def _learn(rules: Rules, state: State, seen: Observation) -> State:
         records = _replaced(state.records, state.index, replace(state.records[state.index], own=own))
         return replace(state, records=records, common=ratio / own, is_learnt=True)
     common = state.common or ratio
-    return replace(state, common=common + _SLOWNESS * (ratio / own - common))
+    return replace(state, common=common + _LEARNING_RATE * (ratio / own - common))
 
 
 def _own_error(rules: Rules, ratio: float, common: float | None) -> float:
-    """Return a setting's own error, limited to what can be its own."""
+    """Return a setting's own error, within its limits."""
     most = 1 + rules.tolerances.own_error
     return 1.0 if common is None else min(max(ratio / common, 1 / most), most)
 

@@ -1,4 +1,4 @@
-"""The memory that a pipeline will take, part by part, and how it is made smaller where that is too much."""
+"""Predicted memory of a pipeline in parts, and changes that make it smaller where it does not fit."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -8,20 +8,20 @@ from edgert.errors import BudgetError
 from edgert.units import format_bytes
 
 Kind = Literal["runtime", "weights", "activations", "bindings", "structure", "frames", "decoder", "encoder"]
-"""``runtime`` is what the process holds before anything is made; ``structure`` an engine's nodes and kernels."""
+"""``runtime`` is the process before it builds anything; ``structure`` is an engine's nodes and kernels."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The memory of one part.
+    """Memory of one part.
 
     Attributes:
-        name: of the model or stage, or ``process``.
-        on: the accelerator whose memory it is; ``cpu`` for the host's.
-        kind: what it is for.
-        size_bytes: at its peak.
-        note: how it was found, or what was assumed.
+        name: name of the model or stage, or ``process``.
+        on: accelerator whose memory it is; ``cpu`` for the host's.
+        kind: purpose.
+        size_bytes: peak size.
+        note: source of the number, or assumption.
     """
 
     name: str
@@ -33,16 +33,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """A pipeline's memory, predicted.
+    """Predicted memory of a pipeline.
 
     Attributes:
-        parts: what adds up.
-        budget_bytes: the limit of ``budgets:``; None without one.
-        machine_bytes: what the machine can give at all; 0 when unknown.
-        steps: changes of the pipeline that save memory, in words.
-        error: relative error of such predictions at worst. A budget is kept with this to spare. The machine only has to
-            have the least that it can mean: a prediction must not stop what may well run.
-        doubt_bytes: memory that may not be needed, as nothing here predicts it better.
+        parts: parts of the memory.
+        budget_bytes: limit of ``budgets:``; None without one.
+        machine_bytes: memory of the machine; 0 if unknown.
+        steps: changes of the pipeline that saved memory, in words.
+        error: largest relative error of such predictions. A budget is kept if even the upper end fits, and the machine
+            is large enough if the lower end fits, so that no prediction stops what may run.
+        doubt_bytes: memory that may not be needed.
     """
 
     parts: tuple[Part, ...]
@@ -59,50 +59,47 @@ class Footprint:
 
     @property
     def limit_bytes(self) -> int:
-        """The smaller of budget and machine; 0 where neither is known."""
+        """Smaller of budget and machine memory; 0 if both are unknown."""
         return min(filter(None, (self.budget_bytes, self.machine_bytes)), default=0)
 
     @property
     def most_bytes(self) -> int:
-        """Sum of all parts, if the prediction is too small by its worst error."""
+        """Upper end of the prediction."""
         return round(self.total_bytes * (1 + self.error))
 
     @property
     def least_bytes(self) -> int:
-        """Sum of all parts, if the prediction is too large by its worst error."""
+        """Lower end of the prediction."""
         return round((self.total_bytes - self.doubt_bytes) * (1 - self.error))
 
     @property
     def keeps_budget(self) -> bool:
-        """Whether it is within the budget, including the error."""
+        """Whether the upper end is within the budget."""
         return self.budget_bytes is None or self.most_bytes <= self.budget_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether it keeps the budget, and the machine has that much."""
+        """Whether it keeps the budget and the machine has enough memory."""
         return self.keeps_budget and not 0 < self.machine_bytes < self.least_bytes
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the footprint as JSON values."""
         names = ("total_bytes", "least_bytes", "most_bytes", "limit_bytes")
         sums = {name: getattr(self, name) for name in names}
         return {**asdict(self), **sums, "fits": self.fits}
 
 
 Step = tuple[str, Callable[[T], T | None]]
-"""A name for people, and a function that returns a smaller pipeline; None where nothing is left to save."""
+"""Name for people, and function that returns a smaller pipeline, or None if it can save no more."""
 
 
 def shrunk(first: T, plan: Callable[[T], Footprint], steps: Iterable[Step[T]]) -> tuple[T, Footprint]:
-    """Return the pipeline as it is, or changed step by step until it fits; steps that save nothing are left out.
+    """Return the pipeline, changed step by step until it fits, and its memory; it may still not fit.
 
     Args:
-        first: the pipeline as it was written.
-        plan: its memory.
-        steps: in the order in which they hurt least; each is repeated as long as it saves memory.
-
-    Returns:
-        The last pipeline that was tried, and its memory with the steps that led to it; it may still not fit.
+        first: pipeline as written.
+        plan: pipeline → memory.
+        steps: steps, the least harmful first; each is repeated as long as it saves memory.
     """
     now, footprint, taken = first, plan(first), list[str]()
     for name, change in steps:
@@ -117,10 +114,10 @@ def shrunk(first: T, plan: Callable[[T], Footprint], steps: Iterable[Step[T]]) -
 
 
 def check_footprint(footprint: Footprint, where: str) -> None:
-    """Refuse a pipeline that does not fit.
+    """Raise BudgetError if a pipeline does not fit.
 
     Raises:
-        BudgetError: with the largest parts, what was tried, and the budget that would do.
+        BudgetError: the error names the largest parts, the steps that were tried, and a budget that would fit.
     """
     if footprint.fits:
         return
@@ -129,7 +126,7 @@ def check_footprint(footprint: Footprint, where: str) -> None:
     tried = f"; already tried: {'; '.join(footprint.steps)}" if footprint.steps else ""
     least, most, machine = map(format_bytes, (footprint.least_bytes, footprint.most_bytes, footprint.machine_bytes))
     if footprint.keeps_budget:
-        needs = f"at least {least} of memory, this machine has {machine}, swap and all"
+        needs = f"at least {least} of memory, this machine has {machine}, including swap"
     else:
         needs = f"up to {most} of memory, the budget has {format_bytes(footprint.budget_bytes or 0)}"
     fix = f"budgets: {{memory: {-(-footprint.most_bytes // 2**20)}MiB}}"

@@ -1,4 +1,4 @@
-"""The governor: it keeps budgets while a pipeline runs, by choosing among planned settings."""
+"""Governor, which keeps the budgets of a running pipeline by choosing among planned settings."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,30 +10,30 @@ from edgert.budget.rules import Action, Keep, Observation, Record, Rules, State,
 from edgert.units import format_bytes
 
 _S = 1e9
-_LATE = 2  # looks in a row with a long latency before something is done
-_URGENT_C = 1.0
-_COOLER = 0.97  # of its power: less would not be felt
-_MORE = 1.01  # a better setting gives at least so much more
-_MORE_FRAMES = 1.03  # and one that is not run whole, as it would be corrected for every degree
-_PROBE_S = 30.0  # in one setting, before an equal one is tried for what it might give
-_PROBED = 1.1  # at least so much more, run whole
-_AS_MANY = 0.97  # frames meanwhile
-_BELOW = 0.97  # of a share that failed: less is no other
-_OVERLOADED = 4  # looks in a row, two seconds: more than a burst
-_SWITCHES = 4  # in as many times the patience between two: the rate of switches that is promised
-_Target: TypeAlias = "tuple[int, float]"  # index of a setting, and the share of its throughput
+_LATE = 2  # observations in a row with too much latency before a switch
+_URGENT_C = 1.0  # margin below which heat does not wait for ``cool_s``
+_COOLER = 0.97  # largest relative power of a setting that helps against heat
+_MORE = 1.01  # smallest relative gain of a better setting
+_MORE_FRAMES = 1.03  # smallest relative gain at a share of its frames, so that small changes cause no switch
+_PROBE_S = 30.0  # time without a switch before an equal setting is tried
+_PROBED = 1.1  # smallest relative gain of such a setting at all its frames
+_AS_MANY = 0.97  # smallest relative number of frames while it is tried
+_BELOW = 0.97  # ratio to a share that failed from which a share counts as another
+_OVERLOADED = 4  # observations in a row, two seconds, which is longer than a burst
+_SWITCHES = 4  # maximum number of switches in as many times ``between_s``
+_Target: TypeAlias = "tuple[int, float]"  # index of a setting, and share of its throughput
 
 
 @dataclass(frozen=True, slots=True)
 class _Exceeded:
-    """A budget that is exceeded.
+    """Budget that is exceeded.
 
     Attributes:
-        why: for people.
-        share_that_helps: the largest share of a setting's throughput at which this budget would be kept; 0 for none.
-        power_w: what was drawn, if a sensor measured that it was too much.
-        lasts: the setting in use is at fault whatever the demand, and should be left alone for a while.
-        eases: whether drawing less power makes it less, even where no setting keeps the budget.
+        why: reason for people.
+        share_that_helps: setting → largest share of its throughput at which the budget would be kept; 0 for none.
+        power_w: measured power if that is too much.
+        lasts: whether to block the setting in use for a while, because it fails at any demand.
+        eases: whether less power helps even if no setting keeps the budget.
     """
 
     why: str
@@ -44,14 +44,12 @@ class _Exceeded:
 
 
 class Governor:
-    """Controller that picks a setting every half second.
+    """Controller that chooses a setting every half second; the caller keeps its state.
 
     It steps down at once, steps up only with headroom, and does not oscillate.
 
-    It has no memory of its own: the caller keeps the state.
-
     Args:
-        rules: budget, settings and patience.
+        rules: budget, settings and tolerances.
 
     Raises:
         ValueError: there are no settings; see :func:`edgert.budget.rules.check_settings`.
@@ -63,7 +61,7 @@ class Governor:
         self.rules = rules
 
     def start(self, at_ns: int = 0) -> State:
-        """Return the first state, in the best setting that the predictions allow; without one, the most frugal."""
+        """Return the first state, with the best setting that predictions allow, or else the most frugal one."""
         state = State(0, tuple(Record() for _ in self.rules.settings), switched_ns=at_ns, steady_ns=at_ns)
         seen = Observation(at_ns)
         fits = self._usable(state, seen, lambda index: self._share_that_fits(state, seen, index, 0.0))
@@ -71,9 +69,9 @@ class Governor:
         return replace(state, index=index, share=share)
 
     def step(self, state: State, seen: Observation) -> tuple[State, Action]:
-        """Return the state after an observation, and what to do now; observations must come in the order of time.
+        """Return the state after an observation, and the action; observations must come in the order of time.
 
-        A budget that no switch can or may keep gives a warning once each time it is exceeded.
+        A budget that no switch can keep gives one warning each time it is exceeded.
         """
         budget = self.rules.budget
         state = with_observation(self.rules, state, seen)
@@ -82,16 +80,16 @@ class Governor:
         if exceeded is not None and (exceeded.eases or not state.was_reported or budget.when_exceeded == "stop"):
             return self._answer(replace(state, wanted_ns=None), seen, exceeded)
         is_unknown = budget.power_w is not None and seen.power_w is not None and recent_w(state) is None
-        if exceeded is None and not is_unknown:  # else the setting in use may still turn out to be too much
+        if exceeded is None and not is_unknown:  # otherwise the setting in use may still prove to be too much
             state = replace(state, exceeded_ns=None, was_reported=False)
         if budget.when_exceeded != "degrade":
             return state, Keep()
         return self._improve(state, seen)
 
-    # Where a budget is exceeded: down at once.
+    # A budget is exceeded: step down at once.
 
     def _answer(self, state: State, seen: Observation, exceeded: _Exceeded) -> tuple[State, Action]:
-        """Switch to the best setting that helps, or to the most frugal if none does; else warn or stop."""
+        """Return a switch to the best setting that helps, or to the most frugal one; otherwise a warning or a stop."""
         rules, why = self.rules, exceeded.why
         since_ns = seen.at_ns if state.exceeded_ns is None else state.exceeded_ns
         state = replace(state, exceeded_ns=since_ns)
@@ -119,7 +117,7 @@ class Governor:
         return replace(state, was_reported=True), Warn(why + hint)
 
     def _exceeded(self, state: State, seen: Observation) -> _Exceeded | None:
-        """Return the first of power, heat, latency and memory that is exceeded; None while all are kept."""
+        """Return the first exceeded budget of power, heat, latency and memory; None if all are kept."""
         found = self._too_much_power(state, seen) or self._too_hot(state, seen) or self._too_late(state, seen)
         most, held = self.rules.budget.memory_bytes, seen.memory_bytes
         if found or most is None or held is None or held <= most:
@@ -135,8 +133,8 @@ class Governor:
         if seen.power_w is None:
             expected *= 1.0 + self._margin_of_untried(state, seen, state.index)
         measured = self._measured_over(state, seen, cap)
-        factor = growth * max(1.0, (measured or 0.0) / max(expected, 1e-9))  # a reading above what was learnt so far
-        later = self._growth_unseen(state, seen, tolerances.most_doubt) / growth  # so that one step is enough
+        factor = growth * max(1.0, (measured or 0.0) / max(expected, 1e-9))  # a reading above the learned power
+        later = self._growth_unseen(state, seen, tolerances.most_doubt) / growth  # so that one step suffices
         most = cap * (1 - tolerances.margin_down) / later
 
         def share_that_helps(index: int) -> float:
@@ -146,7 +144,7 @@ class Governor:
 
         if measured is not None:
             return _Exceeded(self._beside_budget(measured), share_that_helps, measured, state.rose)
-        # No reading covers the present demand: the sensor is gone, or the demand is younger than readings.
+        # No reading covers the present demand: there is no sensor, or the demand is newer than its readings.
         is_new = seen.at_ns - state.steady_ns < tolerances.sensor_s * _S and state.steady_ns > state.switched_ns
         if expected > cap and (seen.power_w is None or (is_new and state.is_learnt)):
             sensor = "no sensor" if seen.power_w is None else "the sensor lags"
@@ -154,14 +152,14 @@ class Governor:
         return None
 
     def _beside_budget(self, power_w: float) -> str:
-        """Return power beside its budget, or the CPU time that replaces it, for people."""
+        """Return power or CPU time and its budget, for people."""
         budget = self.rules.budget
         return f"{'power' if budget.unit == 'W' else 'CPU time'} {power_w:.4g} of {budget.power_w:.4g} {budget.unit}"
 
     def _measured_over(self, state: State, seen: Observation, cap: float) -> float | None:
-        """Return the measured power if it is too much: over two readings, or in one that no noise explains.
+        """Return the measured power if it is too much: in two readings, or in one that noise cannot explain.
 
-        After a rise any reading above the budget counts, however old: the setting before kept it.
+        After a step up every reading above the budget counts, because the setting before kept it.
         """
         recent, tolerances = recent_w(state), self.rules.tolerances
         most = cap * (1 - min(tolerances.over, 0.0))
@@ -174,9 +172,9 @@ class Governor:
         return recent if len(state.powers) > 1 and recent > cap * (1 - tolerances.over) else None
 
     def _growth_unseen(self, state: State, seen: Observation, least: float = 0.0) -> float:
-        """Return by how much power may have grown while there is no reading, as the board may have warmed up.
+        """Return the factor by which power may have grown without a reading, as the board may have warmed up.
 
-        It counts only where there was a reading before.
+        It is 1 if there was never a reading.
         """
         if state.blind_ns is None or state.common is None:
             return 1.0
@@ -186,7 +184,7 @@ class Governor:
     def _too_hot(self, state: State, seen: Observation) -> _Exceeded | None:
         rules, margin_c, least_c = self.rules, seen.margin_c, self.rules.budget.margin_c
         if margin_c is None or margin_c >= least_c or state.margin_c is None or margin_c >= state.margin_c:
-            return None  # cool enough, or getting cooler
+            return None  # cool enough or cooling down
         wait_s = rules.tolerances.sensor_s if margin_c < _URGENT_C else rules.tolerances.cool_s
         if seen.at_ns - state.switched_ns < wait_s * _S:
             return None
@@ -208,10 +206,10 @@ class Governor:
         why = f"latency p99 {measured} of {limit_ms:.4g} ms"
         return _Exceeded(why, lambda index: float(settings[index].latency_ms < here_ms), lasts=True)
 
-    # Where all budgets are kept: up, once there is room.
+    # All budgets are kept: step up once there is headroom.
 
     def _improve(self, state: State, seen: Observation) -> tuple[State, Action]:
-        """Step up once a better setting has fitted for long enough, enough is known and it is cool enough."""
+        """Return a switch to a better setting that has fitted for long enough, if power is known and heat allows it."""
         budget, tolerances, was_measured = self.rules.budget, self.rules.tolerances, state.common is not None
         is_known = budget.power_w is None or not was_measured or (state.is_learnt and recent_w(state) is not None)
         is_cool = seen.margin_c is None or seen.margin_c >= budget.margin_c + tolerances.cool_margin_c
@@ -222,13 +220,13 @@ class Governor:
         between_ns = tolerances.between_s * _S
         recent = [at_ns for at_ns in state.lately_ns if seen.at_ns - at_ns < _SWITCHES * between_ns]
         is_time = seen.at_ns - since_ns >= tolerances.headroom_s * _S and seen.at_ns - state.switched_ns >= between_ns
-        if not is_time or len(recent) > _SWITCHES - 2:  # room for two switches: a rise may have to be taken back
+        if not is_time or len(recent) > _SWITCHES - 2:  # room for two switches, as a step up may have to be undone
             return replace(state, wanted_ns=since_ns), Keep()
         why = f"headroom for {(seen.at_ns - since_ns) / _S:.0f} s"
         return self._switch(state, seen, self._best(better, seen.demand), why, rose=True)
 
     def _better(self, state: State, seen: Observation) -> list[_Target]:
-        """Return settings that give more results, or as many of a more accurate model, and fit with room to spare."""
+        """Return settings that give more results, or as many from a more accurate model, and fit with a margin."""
         settings = self.rules.settings
         here = settings[state.index]
         served = here.served(seen.demand, state.share)
@@ -236,14 +234,14 @@ class Governor:
         def gains(target: _Target) -> bool:
             setting, gain = settings[target[0]], settings[target[0]].served(seen.demand, target[1])
             if state.overloaded >= _OVERLOADED and setting.latency_ms >= here.latency_ms:
-                return False  # of what it gives already, some is lost
+                return False  # results are already lost
             more = _MORE if target[0] != state.index and target[1] == 1.0 else _MORE_FRAMES
             more = _AS_MANY if self._is_probe(state, seen, target[0], served) else more
             return gain > served * more or (gain >= served and setting.accuracy_rank < here.accuracy_rank)
 
         def share_of(index: int) -> float:
             if settings[index].served(seen.demand) < served * _AS_MANY:
-                return 0.0  # cannot gain: most settings, at every look
+                return 0.0  # cannot gain, which excludes most settings early
             share = self._share_that_fits(state, seen, index, self._margin_to_rise(state, seen, index, served))
             if not self._is_probe(state, seen, index, served):
                 return share
@@ -253,10 +251,9 @@ class Governor:
         return list(filter(gains, self._usable(state, seen, share_of)))
 
     def _is_probe(self, state: State, seen: Observation, index: int, served: float) -> bool:
-        """Return whether to try a setting of which only a prediction is known, though it promises no more.
+        """Return whether to try a setting that was never measured, although no gain is predicted within the budget.
 
-        That is done once, after a long time without a change, at the present frame rate, which takes about as much
-        power.
+        It is tried once, after a long time without a switch, at the present frame rate, which takes similar power.
         """
         setting, record = self.rules.settings[index], state.records[index]
         is_calm = seen.at_ns - state.switched_ns >= _PROBE_S * _S and not state.failures
@@ -264,7 +261,7 @@ class Governor:
         return is_calm and is_new and setting.served(seen.demand) > served * _PROBED
 
     def _margin_to_rise(self, state: State, seen: Observation, index: int, served: float) -> float:
-        """Return the part of the power budget that a setting has to leave free to be worth a try."""
+        """Return the share of the power budget that a better setting must leave free."""
         tolerances, setting = self.rules.tolerances, self.rules.settings[index]
         if state.records[index].own is not None:
             return tolerances.margin_known
@@ -275,9 +272,9 @@ class Governor:
         return max(min(0.0, tolerances.margin_new), tolerances.margin_new + wary - eager)
 
     def _margin_of_untried(self, state: State, seen: Observation, index: int) -> float:
-        """Return the part of the power budget that an untried setting must leave free, where fewer frames will do.
+        """Return the share of the power budget that an untried setting must leave free if it can skip frames.
 
-        It is more while another setting is blocked because it failed.
+        It is larger while another setting is blocked.
         """
         if state.records[index].own is not None or self.rules.settings[index].least_share == 1:
             return 0.0
@@ -307,9 +304,9 @@ class Governor:
         return state, Switch(index, share, f"{before} -> {after}: {why}")
 
     def _share_that_fits(self, state: State, seen: Observation, index: int, spare: float) -> float:
-        """Return the largest share at which a setting is expected to keep power and latency; 0 where none does.
+        """Return the largest share at which a setting is expected to keep power and latency; 0 if none.
 
-        A part of the power is kept to spare.
+        ``spare`` is the share of the power budget to leave free.
         """
         cap, limit_ms = self.rules.budget.power_w, self.rules.budget.latency_ms
         if limit_ms is not None and self.rules.settings[index].latency_ms > limit_ms:
@@ -317,7 +314,7 @@ class Governor:
         return 1.0 if cap is None else share_within(self.rules, state, index, seen.demand, cap * (1 - spare))
 
     def _usable(self, state: State, seen: Observation, share_of: Callable[[int], float]) -> list[_Target]:
-        """Return settings with the share that fits; a blocked one is limited to less than the share that failed."""
+        """Return settings with the share that fits; a blocked setting must stay below the share that failed."""
 
         def target(index: int) -> _Target:
             record = state.records[index]
@@ -328,7 +325,7 @@ class Governor:
         return [(index, share) for index, share in map(target, range(len(self.rules.settings))) if share]
 
     def _best(self, targets: Iterable[_Target], demand: float | None) -> _Target:
-        """Return the setting with most results; of equal ones the most accurate, then the first in the list."""
+        """Return the setting with most results; of equal ones the most accurate, then the first."""
         settings = self.rules.settings
         return min(
             targets, key=lambda one: (-settings[one[0]].served(demand, one[1]), settings[one[0]].accuracy_rank, one)

@@ -1,7 +1,7 @@
-"""One governor at work: it gets observations, decides, carries out the decision, and records it.
+"""Governor at work in a run: it takes observations, decides, applies the decision, and records it.
 
-It has no clock and no thread. Every :data:`PERIOD_S` :meth:`Loop.step` is called: by a control thread in a real run, by
-an event in a simulated one.
+It has no clock and no thread. :meth:`Loop.step` is called every :data:`PERIOD_S`, by a thread in a real run and by an
+event in a simulation.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from edgert.budget.governor import Governor
 from edgert.budget.rules import Action, ActionKind, Observation, Rules, Setting, Switch
 
 PERIOD_S = 0.5
-"""Between two looks: Jetson's sensors average over 0.43 s, so that looking more often sees nothing new."""
+"""Interval of observations; Jetson's sensors average over 0.43 s, so that a shorter interval would show nothing new."""
 _KEPT_EVENTS = 1000
 
 CarryOut = Callable[[Action], None]
-"""Carries out an action that is not ``Keep``."""
+"""Function that applies an action other than ``Keep``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An action of a governor.
+    """Action of a governor.
 
     Attributes:
-        at_s: since the loop began.
+        at_s: time since the run began.
         kind: ``switch``, ``warn`` or ``stop``.
-        setting: in use from then on, and at which share of its frames.
-        reason: for people.
+        setting: name of the setting from then on, with the share of its frames.
+        reason: reason for people.
     """
 
     at_s: float
@@ -40,18 +40,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class GovernorReport:
-    """The record of a governor in a run.
+    """Report of a governor in a run.
 
     Attributes:
-        setting: the one in use.
-        seconds: setting → how long it was in use; those that never were are left out.
-        switches, warnings: how many.
-        events: the last thousand, the oldest first.
-        notes: further remarks, such as a meter that vanished.
-        queued: how full the fullest queue of live frames was, the mean of all looks, 0 to 1; None without any.
-        lost: results that those queues dropped.
-        level: of the setting in use: 0 is every model as it was written, each further level has one more fallback
-            model.
+        setting: name of the setting in use.
+        seconds: setting → time in use, without settings that were never used.
+        switches, warnings: number of switches and warnings.
+        events: the last thousand actions, the oldest first.
+        notes: further notes, such as a meter that vanished.
+        queued: mean fill of the fullest queue of live frames, 0 to 1; None without live frames.
+        lost: number of results that these queues dropped.
+        level: fallback level of the setting in use; 0 runs the models of the file.
     """
 
     setting: str
@@ -65,7 +64,7 @@ class GovernorReport:
     level: int = 0
 
     def after(self, past: GovernorReport) -> GovernorReport:
-        """Return the record of a run whose governor had other rules before."""
+        """Return the report of a run whose governor had other rules before."""
         seconds = Counter(past.seconds)
         seconds.update(self.seconds)
         return replace(
@@ -80,16 +79,16 @@ class GovernorReport:
 
 
 class Loop:
-    """The governor of one run, for one thread at a time; :meth:`report` may be called from any.
+    """Governor of one run, for one thread at a time; :meth:`report` may be called from any thread.
 
     Attributes:
-        state: the governor's memory.
+        state: state of the governor.
 
     Args:
-        rules: budget, settings and patience.
-        carry_out: carries out what was decided; not called for ``Keep``.
-        at_ns: when it begins, on the clock of the observations.
-        began_ns: when the run began, if that was before.
+        rules: budget, settings and tolerances.
+        carry_out: function that applies actions other than ``Keep``.
+        at_ns: time of the start, on the clock of the observations.
+        began_ns: time when the run began, if that was before.
 
     Raises:
         ValueError: there are no settings.
@@ -103,7 +102,7 @@ class Loop:
         self._last_ns = at_ns
         self._seconds: dict[str, float] = {}
         self._counts: Counter[ActionKind] = Counter()
-        self._looks, self._queued, self._lost = 0, 0.0, 0  # at queues
+        self._looks, self._queued, self._lost = 0, 0.0, 0  # number of readings of queues, their sum, and losses
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
         if self.state.index or self.state.share < 1:
             why = "the best that is predicted to keep the budgets"
@@ -111,11 +110,11 @@ class Loop:
 
     @property
     def setting(self) -> Setting:
-        """The setting in use."""
+        """Setting in use."""
         return self.rules.settings[self.state.index]
 
     def step(self, seen: Observation) -> Action:
-        """Decide on one observation, carry the action out, and record it.
+        """Decide on an observation, apply the action, record it and return it.
 
         Observations must come in the order of time.
         """
@@ -134,7 +133,7 @@ class Loop:
         return action
 
     def report(self, notes: tuple[str, ...] = ()) -> GovernorReport:
-        """Return the record so far."""
+        """Return the report so far."""
         return GovernorReport(
             self.setting.name,
             dict(self._seconds),

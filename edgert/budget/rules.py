@@ -1,4 +1,4 @@
-"""The governor's records: its settings, budgets and tolerances, what it observes, remembers and decides."""
+"""Records of the governor: settings, budgets and tolerances, observations, state and actions."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,18 +15,17 @@ class Setting:
     """One way to run the pipeline (placement, power mode, rate, model variant) with its predicted cost.
 
     Attributes:
-        name: for people and logs.
-        power_w: drawn at full throughput, in the unit of the budget's power.
-        throughput: results per second that it can give.
-        latency_ms: p99 from capture to sink.
-        accuracy_rank: 0 is the most accurate model variant.
-        idle_w: drawn without work; None: unknown, and less work is taken to save nothing.
-        least_share: it may be run at any part of its throughput down to this, by leaving frames out evenly; 1: whole
-            only.
+        name: name for people and logs.
+        power_w: power at full throughput, in the unit of the budget.
+        throughput: maximum results per second.
+        latency_ms: 99th percentile of the latency from capture to sink.
+        accuracy_rank: rank of the model variant; 0 is the most accurate.
+        idle_w: power without work; None if unknown, and then less work is assumed to save nothing.
+        least_share: smallest share of the throughput at which it may run, by skipping frames evenly; 1 if all frames
+            must be processed.
 
     Raises:
-        ValueError: no throughput, power that is negative or not finite, or a share that is none: a prediction that
-            nothing can be chosen by.
+        ValueError: the throughput is 0, a number is negative or not finite, or the share is impossible.
     """
 
     name: str
@@ -47,19 +46,19 @@ class Setting:
             raise ValueError(f"setting {self.name!r} has an impossible least share of throughput: {self.least_share}")
 
     def load(self, demand: float | None, share: float = 1.0) -> float:
-        """Return the part of its throughput in use, out of ``share``; unknown demand takes all of it."""
+        """Return the share of the throughput in use, at most ``share``; an unknown demand uses all of it."""
         return share if demand is None else min(share, demand / self.throughput)
 
     def predicted_w(self, demand: float | None, share: float = 1.0) -> float:
-        """Return the predicted power under that demand."""
+        """Return the predicted power at a demand."""
         return self._least_w + (self.power_w - self._least_w) * self.load(demand, share)
 
     def served(self, demand: float | None, share: float = 1.0) -> float:
-        """Return the results per second under that demand."""
+        """Return the results per second at a demand."""
         return self.throughput * self.load(demand, share)
 
     def share_within(self, power_w: float, demand: float | None) -> float:
-        """Return the largest share, in hundredths, with no more predicted power than that; 0 where there is none."""
+        """Return the largest share, in hundredths, whose predicted power is at most ``power_w``; 0 if there is none."""
         if self.predicted_w(demand) <= power_w:
             return 1.0
         if self.power_w <= self._least_w:
@@ -68,7 +67,7 @@ class Setting:
         return share if share >= self.least_share else 0.0
 
     def name_at(self, share: float) -> str:
-        """Return its name at a share of its throughput, for people."""
+        """Return the name with a share of the throughput, for people."""
         return self.name if share == 1 else f"{self.name}, {share:.0%} of that"
 
     @property
@@ -78,16 +77,16 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits that the governor must keep; None means no limit.
+    """Limits that the governor must keep; None for no limit.
 
     Attributes:
-        power_w: averaged over a second.
-        latency_ms: p99 from capture to sink.
-        memory_bytes: of the process. No setting frees any, since all engines stay loaded. Memory is planned before the
-            start; later growth beyond the budget is only reported, or stops the pipeline.
-        margin_c: degrees to stay below the temperature at which the hardware throttles.
-        when_exceeded: warn, choose another setting, or end the pipeline.
-        unit: of ``power_w``: ``W``, or ``cores`` where CPU time replaces watts.
+        power_w: mean power over a second.
+        latency_ms: 99th percentile of the latency from capture to sink.
+        memory_bytes: memory of the process. No setting frees any, because all engines stay loaded. So growth beyond the
+            budget is only reported, or ends the pipeline.
+        margin_c: degrees to stay below the throttling temperature.
+        when_exceeded: whether to warn, choose another setting, or end the pipeline.
+        unit: unit of ``power_w``: ``W``, or ``cores`` where CPU time replaces watts.
     """
 
     power_w: float | None = None
@@ -100,29 +99,31 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """Times and tolerances of a governor. The defaults fit Jetson's sensors, whose values are up to a second old.
+    """Times and tolerances of a governor; the defaults fit Jetson's sensors, whose values are up to a second old.
+
+    Margins are shares of the power budget. They are negative where something else keeps the budget meanwhile.
 
     Attributes:
-        sensor_s: after a switch, readings include the setting before, too: half a second between looks, 0.4 s that the
-            sensor averages over, and up to 0.8 s that it lags.
-        headroom_s: a better setting must have fitted for so long before it is taken.
-        between_s: and so long after the last switch.
-        cool_s: what heat needs to show that a switch helped.
-        hold_s: a setting that failed is not taken again for so long; doubled each time it fails again.
-        margin_known: part of the power budget that a better setting, tried before, must leave; negative, like those
-            below, where something else keeps the budget meanwhile.
-        margin_new: the same of one that was never tried; less by ``eager`` times what it gives more, and more by
-            ``wary`` for each failure so far.
-        margin_part: the same of one that was never tried and need not be run whole: it is tried at fewer frames first.
-        margin_down: what a setting must leave that is taken because power was too much.
-        over: part below the budget at which power counts as too much: what the noise of a sensor could hide.
-        surge: part above the budget that needs no second reading to be believed.
-        doubt_per_s, most_doubt: added to expected power for each second without a sensor, and at most.
-        cool_margin_c: degrees more than the budget's margin that a better setting needs.
-        stop_s: how long a budget must be exceeded before ``stop`` ends the pipeline.
-        agree: part of the power by which two readings in a row may differ and still mean a steady state.
-        own_error: part by which a setting's power may be mispredicted beyond what all settings have in common; what is
-            seen beyond that is taken to be common: the machine has changed, and not the setting.
+        sensor_s: time after a switch in which readings include the setting before. It is 0.5 s between observations,
+            0.4 s of the sensor's average, and up to 0.8 s of lag.
+        headroom_s: time for which a better setting must have fitted before a step up.
+        between_s: minimum time between two switches before a step up.
+        cool_s: time until the temperature shows that a switch helped.
+        hold_s: time for which a setting that failed is blocked; doubled with each further failure.
+        margin_known: margin that a better setting must leave if it was tried before.
+        margin_new: margin that a better setting must leave if it was never tried.
+        eager: reduction of ``margin_new`` per relative gain in results.
+        wary: increase of ``margin_new`` and ``margin_part`` after failures.
+        margin_part: margin of an untried setting that may run at fewer frames first.
+        margin_down: margin of a setting that is chosen because power was exceeded.
+        over: margin below the budget within which power counts as exceeded, because of a sensor's noise.
+        surge: excess above the budget that needs no second reading.
+        doubt_per_s, most_doubt: growth of the expected power per second without a sensor, and its maximum.
+        cool_margin_c: degrees beyond the budget's margin that a better setting needs.
+        stop_s: time for which a budget must be exceeded before ``stop`` ends the pipeline.
+        agree: relative difference of two readings in a row up to which they count as steady.
+        own_error: largest error of a setting's prediction beyond the error that all settings have in common. An error
+            beyond that counts as common: the machine has changed, not the setting.
     """
 
     sensor_s: float = 1.7
@@ -148,10 +149,12 @@ class Tolerances:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All that does not change while a governor works.
+    """Constant input of a governor.
 
     Attributes:
-        settings: in the order of preference among equals.
+        budget: limits to keep.
+        settings: settings to choose from, in the order of preference among equals.
+        tolerances: times and tolerances.
     """
 
     budget: Budget
@@ -164,17 +167,17 @@ ActionKind = Literal["keep", "switch", "warn", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One observation of the pipeline and its machine, every half second; None is not known.
+    """Observation of the pipeline and its machine, every half second; None where a value is unknown.
 
     Attributes:
-        at_ns: monotonic.
-        power_w: averaged (energy over time) since the look before; None without a reading.
-        demand: results per second that the sources ask for.
-        latency_ms: p99 of the recent past.
-        margin_c: degrees to throttling.
-        memory_bytes: resident in the process.
-        queued: how full the fullest queue of live frames is, 0 to 1.
-        lost: results that those queues dropped since the look before.
+        at_ns: monotonic time.
+        power_w: mean power since the observation before.
+        demand: results per second that the sources request.
+        latency_ms: 99th percentile of recent latencies.
+        margin_c: degrees below the throttling temperature.
+        memory_bytes: resident memory of the process.
+        queued: fill of the fullest queue of live frames, 0 to 1.
+        lost: number of results that these queues dropped since the observation before.
     """
 
     at_ns: int
@@ -188,20 +191,19 @@ class Observation:
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether more results came than went on."""
+        """Whether live frames arrive faster than they are processed."""
         return self.lost > 0 or (self.queued is not None and self.queued >= 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The knowledge about one setting.
+    """Experience with one setting.
 
     Attributes:
-        own: its measured power over the prediction, corrected by what all settings have in common; None before it was
-            tried.
-        blocked_until_ns: not to be taken before.
-        refused: the share of its throughput that failed last, which blocks it.
-        failures: how often it had to be left.
+        own: measured over predicted power, without the factor that all settings have in common; None if never tried.
+        blocked_until_ns: time until which it is blocked.
+        refused: share of its throughput that failed last.
+        failures: number of failures.
     """
 
     own: float | None = None
@@ -212,28 +214,29 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A governor's memory.
+    """State of a governor.
 
     Attributes:
-        index: the setting in use.
-        share: part of its throughput that it is run at.
-        records: of each setting.
-        switched_ns: when it came into use.
-        lately_ns: when the last few switches were, newest last.
-        steady_ns: since when neither setting nor demand changed.
-        common: measured over predicted power, as far as all settings share it: a warm board, a poor prediction.
-        is_learnt: whether the setting in use was measured since the switch to it.
-        rose: whether that switch was to a better one.
-        demand: that learning is based on.
-        powers: the last readings since the switch, newest last.
-        blind_ns: since when there is no reading of power; None: there is one.
-        margin_c: of the look before.
-        wanted_ns: since when a better setting would fit; None: none does.
-        late: how many looks in a row latency was too long.
-        overloaded: how many looks in a row queues were full, or lost results.
-        exceeded_ns: since when a budget is exceeded; None: it is kept.
-        was_reported: whether it was reported.
-        tried: indices of settings whose own error is known, from ``records``.
+        index: index of the setting in use.
+        records: experience with each setting.
+        switched_ns: time of the last switch.
+        steady_ns: time since which neither setting nor demand changed.
+        common: measured over predicted power that all settings share, such as of a warm board; None if unknown.
+        is_learnt: whether power was measured since the last switch.
+        rose: whether the last switch was a step up.
+        demand: demand for which power is measured.
+        powers: last readings since the switch, newest last.
+        blind_ns: time since which there is no reading of power; None if there is one.
+        margin_c: margin of the observation before.
+        wanted_ns: time since which a better setting would fit; None if none does.
+        late: number of observations in a row with a latency beyond the limit.
+        overloaded: number of observations in a row with full queues or lost results.
+        exceeded_ns: time since which a budget is exceeded; None if all are kept.
+        was_reported: whether the excess was reported.
+        share: share of the setting's throughput in use.
+        lately_ns: times of the last few switches, newest last.
+        tried: indices of settings that were tried, from ``records``.
+        failures: number of failures of all settings, from ``records``.
     """
 
     index: int
@@ -263,12 +266,9 @@ class State:
         object.__setattr__(self, "failures", sum(record.failures for record in self.records))
 
 
-# What a governor decides.
-
-
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Change nothing."""
+    """Action that changes nothing."""
 
     kind: ClassVar[ActionKind] = "keep"
     reason: ClassVar[str] = ""
@@ -276,12 +276,12 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Use another setting from now on, or another share of its frames.
+    """Switch to another setting, or to another share of its frames.
 
     Attributes:
-        setting: its index.
-        share: part of its frames that go on, evenly.
-        reason: for people.
+        setting: index of the setting.
+        share: share of its frames to process, evenly spread.
+        reason: reason for people.
     """
 
     kind: ClassVar[ActionKind] = "switch"
@@ -292,7 +292,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Report a budget that is exceeded."""
+    """Report of an exceeded budget."""
 
     kind: ClassVar[ActionKind] = "warn"
     reason: str
@@ -300,7 +300,7 @@ class Warn:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the pipeline."""
+    """End of the pipeline."""
 
     kind: ClassVar[ActionKind] = "stop"
     reason: str
@@ -309,14 +309,11 @@ class Stop:
 Action = Keep | Switch | Warn | Stop
 
 
-# Whether budgets can be kept at all, checked before a pipeline starts.
-
-
 def check_settings(rules: Rules) -> None:
-    """Refuse a budget that no setting is predicted to keep.
+    """Raise BudgetError if no setting is predicted to keep the budget, or if there is no setting.
 
     Raises:
-        BudgetError: it names the closest setting and what that one needs; or there is no setting at all.
+        BudgetError: the error names the closest setting and its needs.
     """
     budget = rules.budget
     if not rules.settings:
@@ -324,7 +321,7 @@ def check_settings(rules: Rules) -> None:
     if any(_excess(setting, budget) <= 1.0 for setting in rules.settings):
         return
     closest = min(rules.settings, key=lambda setting: _excess(setting, budget))
-    needs, would_keep = [], []  # the latter in the form of the pipeline file
+    needs, would_keep = [], []  # ``would_keep`` has values for the pipeline file
     if budget.power_w:
         needs.append(f"{closest.power_w:.4g} of {budget.power_w:.4g} {budget.unit}")
         most = math.ceil(10 * closest.power_w) / 10
@@ -346,11 +343,11 @@ def check_meter(budget: Budget, power: Reading) -> str:
     """Return a warning about a power budget on a machine without a power sensor; empty if none is needed.
 
     Args:
-        budget: the budget.
-        power: measured; or modeled, which the budget is then kept by; or unavailable, and then it is not watched.
+        budget: limits to keep.
+        power: reading of the power, which may be measured, modeled or unavailable.
 
     Raises:
-        BudgetError: ``when_exceeded: stop`` on such a machine: a pipeline is not ended because of modeled power.
+        BudgetError: the budget has ``when_exceeded: stop``, which modeled power must not trigger.
     """
     if budget.power_w is None or power.kind == "measured":
         return ""
@@ -360,7 +357,7 @@ def check_meter(budget: Budget, power: Reading) -> str:
             "a power budget cannot be enforced here",
             why=f"this machine has no power sensor ({why})",
             where="budgets.power",
-            fix="when_exceeded: warn or degrade use modeled values; or leave budgets.power out",
+            fix="set when_exceeded: warn or degrade, which use modeled values; or leave budgets.power out",
         )
     if not power.is_known:
         warning = f"budgets.power is not watched: no power sensor, and no model of this machine ({why})"
@@ -369,6 +366,6 @@ def check_meter(budget: Budget, power: Reading) -> str:
 
 
 def _excess(setting: Setting, budget: Budget) -> float:
-    """Return the largest factor by which a budget is missed; up to 1 when all are kept."""
+    """Return the largest ratio of a setting's predictions to the budget; at most 1 if all limits are kept."""
     pairs = ((setting.power_w, budget.power_w), (setting.latency_ms, budget.latency_ms))
     return max((value / limit for value, limit in pairs if limit), default=0.0)

@@ -1,4 +1,4 @@
-"""The governor's thread beside a running pipeline: reads meters and latency twice a second, and lets it decide."""
+"""Thread of the governor beside a running pipeline, which reads meters and latency twice a second."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LOG = logging.getLogger(__name__)
 CORES = "cores"
 """Unit of a budget of CPU time, which replaces watts."""
 CPU_SAMPLES = 4
-"""Looks that CPU time is averaged over, two seconds: in half a second a camera gives a dozen frames, one more or less
-is too much."""
+"""Number of observations over which CPU time is averaged, two seconds. In half a second a camera gives a dozen frames,
+so that one frame more or less would change too much."""
 CPU_TOLERANCES = Tolerances(sensor_s=(CPU_SAMPLES + 1) * PERIOD_S, surge=0.1, agree=0.05)
-"""What an average over two seconds needs to cover the setting in use alone; and frames differ in work by more than
-the noise of a power sensor."""
+"""Tolerances for CPU time: its average must cover only the setting in use, and work per frame varies more than the
+noise of a power sensor."""
 ALLOWED_TOLERANCES = replace(
     CPU_TOLERANCES,
     over=-0.5,
@@ -37,15 +37,16 @@ ALLOWED_TOLERANCES = replace(
     wary=0.0,
     own_error=0.15,
 )
-"""The same beside a CPU token bucket, which keeps the budget frame by frame by passing fewer frames. Cores change their
-speed by up to half for seconds. The bucket handles such changes, and only larger, lasting ones change the setting. Half
-the frames take about half the CPU time. A wrong prediction is about the cost of a frame, which is the same in every
-setting. So a rise that met a slow core says little against the setting."""
+"""Tolerances beside a CPU token bucket, which keeps the budget by passing fewer frames.
+
+Cores change their speed by up to half for seconds. The bucket handles such changes, and only larger, lasting ones
+change the setting. A wrong prediction is mostly about the cost of a frame, which is the same in every setting. So a
+failure after a step up says little about the setting."""
 VARIANT_TOLERANCES = replace(
     ALLOWED_TOLERANCES, over=-0.2, surge=0.2, margin_down=-0.1, margin_known=-0.1, margin_new=-0.1
 )
-"""The same where a smaller model is at hand: all frames of that one are worth more than two thirds of the larger."""
-_LEAST_SHARE = 0.05  # of granted frames: from fewer, what all would take cannot be estimated
+"""Tolerances where a smaller model is available, better at all frames than the larger at two thirds."""
+_LEAST_SHARE = 0.05  # smallest share of granted frames from which the cost of all frames can be estimated
 
 _RSS, _NVMAP = "memory.rss", "memory.nvmap"
 _MOST_NOTES = 100
@@ -53,14 +54,16 @@ _MOST_NOTES = 100
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The part of its budget of power, or of CPU time, that a run used.
+    """Power or CPU time that a run used.
 
     Attributes:
         unit: ``W``, or ``cores``.
-        limit: the budget.
-        mean: over the time that is covered; None where that is nothing.
+        limit: budget.
+        mean: mean over the covered time; None without readings.
         total: watts or cores times seconds.
-        covered_s: time with readings; modeled_s: of that, with modeled values; missing_s: time without.
+        covered_s: time with readings.
+        modeled_s: part of the covered time with modeled values.
+        missing_s: time without readings.
     """
 
     unit: str
@@ -73,16 +76,16 @@ class Used:
 
 
 class Observer:
-    """The observations that a governor decides by, for one thread.
+    """Source of a governor's observations, for one thread.
 
     Args:
-        meters: of the machine; read once per look.
-        budget: its unit decides what is read: watts, or cores of CPU time.
-        latency_ms: gives the 99th percentile of the last seconds; None when nothing came.
-        granted: part of the setting's frames since the last call that the CPU budget allowed. The observed CPU time is
-            scaled up to all frames.
-        pressure: returns how full the fullest queue of live frames is, and what was lost since the last call.
-        past: the one that it follows in the same run, whose energy is added to.
+        meters: meters of the machine, read once per observation.
+        budget: budget whose unit says what to read: watts, or cores of CPU time.
+        latency_ms: function that returns the 99th percentile of recent latencies; None without results.
+        granted: function that returns the share of the setting's frames since the last call that the CPU budget
+            allowed. The observed CPU time is scaled up to all frames.
+        pressure: function that returns the fill of the fullest queue of live frames, and losses since the last call.
+        past: observer before this one in the same run, whose energy counts are continued.
     """
 
     def __init__(
@@ -103,12 +106,12 @@ class Observer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Reports of meters: one that vanished, what is used instead."""
+        """Notes of the meters, such as one that vanished and its replacement."""
         return tuple(self._notes)
 
     @property
     def used(self) -> Used | None:
-        """Power or CPU time used so far; None without a budget of either."""
+        """Power or CPU time used so far; None without a budget for it."""
         budget, energy = self._budget, self._energy
         if budget.power_w is None:
             return None
@@ -116,7 +119,7 @@ class Observer:
         return Used(budget.unit, budget.power_w, *amounts)
 
     def observe(self) -> Observation:
-        """Read everything once; never raises."""
+        """Read all meters once and return the observation; never raises."""
         sample = self._meters.sample()
         self._notes.extend(sample.notes)
         rss, nvmap = sample[_RSS].value, sample[_NVMAP].value
@@ -134,13 +137,13 @@ class Observer:
         )
 
     def _drawn(self, sample: Sample) -> float | None:
-        """Return watts, or cores of CPU time that all frames would have taken; None without a budget or a reading."""
+        """Return watts, or the cores that all frames would have used; None without a budget or a reading."""
         if self._budget.power_w is None:
             return None
         if self._budget.unit != CORES:
             self._energy.add(sample.at_ns, sample.power)
             recent_w = self._energy.recent_w(PERIOD_S) if sample.power.is_known else None
-            return sample.power.value if recent_w is None else recent_w  # a sensor's first reading is a mean, too
+            return sample.power.value if recent_w is None else recent_w  # a sensor's first reading is also a mean
         self._energy.add(sample.at_ns, sample[PROCESS])
         used = sample[PROCESS].value
         if used is None:
@@ -151,14 +154,17 @@ class Observer:
 
 
 class Watch(threading.Thread):
-    """A thread that looks every :data:`PERIOD_S` from :meth:`start` to :meth:`stop`.
+    """Thread that runs the governor every :data:`PERIOD_S` from :meth:`start` to :meth:`stop`.
 
     Args:
-        fail: called with the error, once; the thread then ends.
-        notes: warnings to report beside those of meters, such as a budget that cannot be watched here.
+        loop: governor of the run.
+        observer: source of observations.
+        clock: clock of the pipeline.
+        fail: function called with an error, after which the thread ends.
+        notes: further warnings to report, such as a budget that cannot be watched here.
 
     Attributes:
-        observer: what it reads; ``used`` and ``nvmap_bytes`` may be read from any thread.
+        observer: source of observations; ``used`` and ``nvmap_bytes`` may be read from any thread.
     """
 
     def __init__(
@@ -174,24 +180,24 @@ class Watch(threading.Thread):
         self._stop_event = threading.Event()
 
     def run(self) -> None:
-        """Run the thread's body; never raises."""
+        """Run the governor until :meth:`stop`; never raises."""
         for note in self._notes:
             _LOG.warning("%s", note)
         try:
             while not self._clock.wait(self._stop_event, PERIOD_S):
-                action = self._loop.step(self.observer.observe())  # the summary has all of them
+                action = self._loop.step(self.observer.observe())  # the summary reports all actions
                 if action.kind != "keep":
                     level = logging.INFO if action.kind == "switch" else logging.WARNING
                     _LOG.log(level, "budgets: %s", action.reason)
-        except Exception as error:  # noqa: BLE001 - handed to the pipeline, which then ends
+        except Exception as error:  # noqa: BLE001 - ends the pipeline
             self._fail(error)
 
     def stop(self) -> None:
-        """End the thread after its look; may be called before the start, and more than once."""
+        """End the thread after its observation; may be called before the start, and more than once."""
         self._stop_event.set()
         if self.ident is not None and self is not threading.current_thread():
             self.join()
 
     def report(self) -> GovernorReport:
-        """Return the record so far; callable from any thread."""
+        """Return the report so far; callable from any thread."""
         return self._loop.report((*self._notes, *self.observer.notes))

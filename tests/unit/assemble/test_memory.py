@@ -168,7 +168,7 @@ def test_what_no_machine_of_that_size_can_hold_is_refused(tmp_path: Path, monkey
     machine(monkeypatch, 8 * MIB, swap=3 * MIB)
     with pytest.raises(BudgetError) as caught:
         fitted(load_pipeline(write(tmp_path)))
-    assert caught.value.what.endswith("this machine has 11.0 MiB, swap and all")
+    assert caught.value.what.endswith("this machine has 11.0 MiB, including swap")
     assert caught.value.where.endswith("p.yaml:2 models")
     assert "already tried: queues half as long" in caught.value.why and "more memory" in caught.value.fix
 

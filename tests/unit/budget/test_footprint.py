@@ -52,7 +52,8 @@ def test_a_machine_that_is_too_small_is_told_apart() -> None:
     with pytest.raises(BudgetError) as caught:
         check_footprint(plan(budget=None, machine=90), "")
     assert (
-        caught.value.what == "the pipeline needs at least 120.0 MiB of memory, this machine has 90.0 MiB, swap and all"
+        caught.value.what
+        == "the pipeline needs at least 120.0 MiB of memory, this machine has 90.0 MiB, including swap"
     )
     assert caught.value.fix.startswith("a machine with more memory, or a higher limit where a container")
 

@@ -94,4 +94,4 @@ def test_a_journal_that_cannot_be_written_is_told_before_anything_runs(tmp_path:
     write(root, "var/lib/edgert", "a file where the folder should be")
     with pytest.raises(DeviceError, match=r"cannot write .*power\.json") as caught:
         power_steps(pipeline(tmp_path), PowerControl(allow=True, root=root), root=root)
-    assert caught.value.fix == "it needs root"
+    assert caught.value.fix == "run as root"
