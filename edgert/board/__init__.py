@@ -1,4 +1,4 @@
-"""Jetson boards as data, and this machine; :mod:`edgert.board.record` has the board records and reads YAML."""
+"""Jetson boards as data, and detection of this machine; :mod:`edgert.board.record` has the records of boards."""
 
 from edgert.board.detect import HOST, UNKNOWN, Machine, detect
 

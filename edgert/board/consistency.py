@@ -1,7 +1,7 @@
-"""Checks of a board file: wrong types, and contradictory numbers, such as a mode faster than its board.
+"""Checks of a board file for wrong types and contradictory numbers, such as a mode faster than its board.
 
-Checks of numbers work on the plain data, so that their mistakes are reported together with those of type. They skip
-values that are no numbers, which the checks of type report.
+Checks of numbers work on the plain data, so that their mistakes are reported together with wrong types. They skip
+values that are not numbers.
 """
 
 import math
@@ -18,13 +18,13 @@ Loc = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A mistake in a board file.
+    """Mistake in a board file.
 
     Attributes:
         loc: key path in the file.
-        what: the key and its value.
-        why: what is wrong; may be empty.
-        fix: what to write instead; may be empty.
+        what: wrong key and value, in words.
+        why: reason; may be empty.
+        fix: correction; may be empty.
     """
 
     loc: Loc
@@ -33,13 +33,13 @@ class Mistake:
     fix: str = ""
 
 
-def typed(detail: Any, model: type[BaseModel]) -> Mistake:
-    """Return the mistake of a value of the wrong type or out of range, as pydantic reports it for ``model``."""
+def type_mistake(detail: Any, model: type[BaseModel]) -> Mistake:
+    """Return the mistake for an error of pydantic's validation of ``model``: a wrong type, key or range."""
     loc: Loc = detail["loc"]
     key, kind = dotted(loc) or "its top level", detail["type"]
     if kind == "extra_forbidden":
         hint = nearest(str(loc[-1]), sorted(set(_keys(model))))
-        return Mistake(loc, f"unknown key {key!r} in a board file{hint}", fix="rename or remove it")
+        return Mistake(loc, f"unknown key {key!r} in a board file{hint}", fix="rename or remove the key")
     if kind == "missing":
         for step in loc[:-1]:
             if isinstance(step, str) and (section := model.model_fields.get(step)):
@@ -52,7 +52,7 @@ def typed(detail: Any, model: type[BaseModel]) -> Mistake:
 
 
 def dotted(loc: Loc) -> str:
-    """Return a key path as ``modes.0.gpu_mhz``."""
+    """Return a key path as text, such as ``modes.0.gpu_mhz``."""
     return ".".join(map(str, loc))
 
 
@@ -64,7 +64,7 @@ _FIXES = {
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
-    """Yield every key that may be anywhere in such a record."""
+    """Yield every key of a record and of its sections."""
     for name, field in model.model_fields.items():
         yield name
         for part in _parts(field.annotation):
@@ -72,7 +72,7 @@ def _keys(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the sections within a type such as ``tuple[Mode, ...] | None``."""
+    """Yield the records in a type annotation such as ``tuple[Mode, ...] | None``."""
     inner = get_args(annotation)
     if not inner and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
@@ -90,13 +90,13 @@ _AT_MOST = {
     "second_dla_mhz": ("dla", "max_mhz"),
     "emc_mhz": ("memory", "emc_max_mhz"),
 }
-"""Number of the board that each key of a mode cannot exceed."""
+"""Key of a mode → number of the board that it cannot exceed."""
 _CLOCKS = [key for key in _AT_MOST if key.endswith("_mhz")]
 _COMMON = frozenset({"source", "confidence", "notes", "origins"})
 
 
 def contradictions(data: Any) -> list[Mistake]:
-    """Return what cannot be true in a board file's plain data; nothing for data that is no mapping."""
+    """Return the contradictions in a board file's plain data; empty for data that is not a mapping."""
     if not isinstance(data, dict):
         return []
     modes = [(n, mode) for n, mode in enumerate(_list(data.get("modes"))) if isinstance(mode, dict)]
@@ -123,7 +123,7 @@ def _clocks(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mist
             fix = f"{key}: {most:g} or less, or correct {section}.{limit}"
             yield Mistake(loc, f"mode {name}: {key}: {value:g} is impossible", why, fix)
         if value < most and key in uncapped and key in _CLOCKS:
-            why = f"the mode does not limit a clock under uncapped, and {section}.{limit} is {most:g}"
+            why = f"the mode lists it under uncapped, but {section}.{limit} is {most:g}"
             yield Mistake(loc, f"mode {name}: {key}: {value:g} is a cap", why, f"{key}: {most:g}")
     for key in _texts(mode.get("estimated")):
         if mode.get(key) is None:
@@ -131,12 +131,12 @@ def _clocks(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mist
             yield Mistake(("modes", n, "estimated"), what, fix=fix)
     for key in uncapped:
         if key not in _CLOCKS:
-            what = f"mode {name}: uncapped: {key!r} is no clock"
+            what = f"mode {name}: uncapped: {key!r} is not a clock"
             yield Mistake(("modes", n, "uncapped"), what, fix=f"clocks: {', '.join(_CLOCKS)}")
 
 
 def _named(data: dict[str, Any], modes: list[tuple[int, dict[str, Any]]]) -> Iterator[Mistake]:
-    """Yield mistakes of modes without a unique name, and of a default that is none of them."""
+    """Yield mistakes of modes without a unique name, and of names that are not those of modes."""
     seen: dict[str, str] = {}
     for n, mode in modes:
         name = str(mode.get("name"))
@@ -147,17 +147,17 @@ def _named(data: dict[str, Any], modes: list[tuple[int, dict[str, Any]]]) -> Ite
         seen.setdefault(bare, name)
     default, names = _part(data, "default_mode").get("name"), [str(mode.get("name")) for _, mode in modes]
     if default is not None and default not in names:
-        what = f"default_mode.name: {default!r} is none of the modes{nearest(str(default), names)}"
+        what = f"default_mode.name: {default!r} is not a mode of the board{nearest(str(default), names)}"
         yield Mistake(("default_mode", "name"), what, fix=f"modes: {', '.join(names)}")
     for n, line in enumerate(_list(data.get("idle"))):
         for name in _texts(line.get("modes")) if isinstance(line, dict) else []:
             if str(name) not in names:
-                what = f"idle watts of {name!r}, which is none of the modes{nearest(str(name), names)}"
+                what = f"idle watts of {name!r}, which is not a mode of the board{nearest(str(name), names)}"
                 yield Mistake(("idle", n, "modes"), what, fix=f"modes: {', '.join(names)}")
 
 
 def _units(data: dict[str, Any]) -> Iterator[Mistake]:
-    """Yield mistakes of DLA cores without a generation, and of SMs with unequal numbers of CUDA cores."""
+    """Yield mistakes in the numbers of DLA cores and CUDA cores."""
     dla, gpu = _part(data, "dla"), _part(data, "gpu")
     cores, generation = _number(dla.get("cores")), _number(dla.get("generation"))
     if cores == 0 and generation is not None:
@@ -168,13 +168,13 @@ def _units(data: dict[str, Any]) -> Iterator[Mistake]:
         yield Mistake(("dla", "generation"), what, why, "generation: 1 (Xavier) or 2 (Orin)")
     cores, sms = _number(gpu.get("cuda_cores")), _number(gpu.get("sms"))
     if cores and sms and cores % sms:
-        what = f"gpu.cuda_cores: {cores:g} is no multiple of {sms:g} SMs"
-        why = "every SM has the same number"
+        what = f"gpu.cuda_cores: {cores:g} is not a multiple of {sms:g} SMs"
+        why = "every SM has the same number of cores"
         yield Mistake(("gpu", "cuda_cores"), what, why, "correct gpu.cuda_cores or gpu.sms")
 
 
 def _origins(loc: Loc, section: Any) -> Iterator[Mistake]:
-    """Yield mistakes of origins for numbers that the section does not have."""
+    """Yield mistakes of ``origins`` for keys that the section does not have."""
     for n, origin in enumerate(_list(section.get("origins")) if isinstance(section, dict) else []):
         for key in _texts(origin.get("of")) if isinstance(origin, dict) else []:
             keys = sorted(set(section) - _COMMON)
@@ -201,5 +201,5 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except OverflowError:  # YAML's whole numbers have no limit
+    except OverflowError:  # whole numbers in YAML have no limit
         return math.inf if value > 0 else -math.inf

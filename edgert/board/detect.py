@@ -1,11 +1,11 @@
 """Detection of the board, its chip, and its releases of Jetson Linux and JetPack.
 
-The device tree's ``compatible`` names module and carrier, ``nvidia,p3768-0000+p3767-0000-super``. Its ``model`` names
-the kit; makers of carriers change it, so it is only shown. Modules that share a device tree differ by their memory. See
-https://docs.kernel.org/devicetree/usage-model.html.
+The device tree's ``compatible`` names module and carrier, as in ``nvidia,p3768-0000+p3767-0000-super``. Its ``model``
+names the kit, but makers of carriers change it, so it is only shown. Modules with the same device tree differ in
+memory. See https://docs.kernel.org/devicetree/usage-model.html.
 
-Docker hides the device tree (it masks ``/sys/firmware``), but not the chip's number, the cores and the memory, which
-together identify one module. ``EDGERT_BOARD`` overrides detection.
+Docker hides the device tree, because it masks ``/sys/firmware``. Then chip number, cores and memory together identify a
+module. ``EDGERT_BOARD`` overrides detection.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from edgert.board.record import Board
     from edgert.board.sections import Variant
 
-
-# Release of Jetson Linux (L4T), and the JetPack that belongs to it.
 
 _RELEASE = re.compile(r"R(\d+) \(release\), REVISION: ([\d.]+)")
 _JETPACK = {
@@ -61,15 +59,15 @@ _MAJOR = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "7"}
 
 
 def l4t_version(root: Path = Path("/")) -> str:
-    """Return ``"36.4.3"``, from ``/etc/nv_tegra_release`` or the package that contains it; empty with neither."""
+    """Return the release of Jetson Linux, such as ``"36.4.3"``, from its file or its package; empty for none."""
     match = _RELEASE.search(read_text(root / "etc/nv_tegra_release"))
     return ".".join(match.groups()) if match else package_version("nvidia-l4t-core", root).partition("-")[0]
 
 
 def jetpack_of(l4t: str) -> str:
-    """Return the JetPack of a release: ``"6.2"`` for ``"36.4.3"``; empty for none.
+    """Return the JetPack of a release, such as ``"6.2"`` for ``"36.4.3"``; empty for none.
 
-    It is ``"6.2.2 or later"`` for a release newer than the last one in the table, ``"6.x"`` for one older than all.
+    It is ``"6.2.2 or later"`` for a release newer than those in the table, and ``"6.x"`` for an older one.
     """
     exact = _JETPACK.get(l4t) or _JETPACK.get(l4t.rpartition(".")[0])
     family = _MAJOR.get(l4t.partition(".")[0])
@@ -85,46 +83,47 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 def package_version(package: str, root: Path = Path("/")) -> str:
-    """Return ``"36.4.7-20250918154033"`` of an installed Debian package; empty where it is not installed."""
+    """Return the version of a Debian package, such as ``"36.4.7-20250918154033"``; empty if not installed."""
     try:
         status = (root / "var/lib/dpkg/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    # The file has megabytes about every package, so it is searched as one text, not line by line.
+    # The file has megabytes, so it is searched as one text instead of line by line.
     paragraph = f"\n{status}".partition(f"\nPackage: {package}\n")[2].partition("\n\n")[0]
-    return next((line.split()[1] for line in paragraph.splitlines() if line.startswith("Version: ")), "")
+    lines = (line.removeprefix("Version: ") for line in paragraph.splitlines() if line.startswith("Version: "))
+    return next(lines, "").strip()
 
 
 HOST = "host"
-"""Name of a machine that is no Jetson."""
+"""Name of a machine that is not a Jetson."""
 UNKNOWN = "jetson"
-"""Name of a Jetson that no board file describes."""
+"""Name of a Jetson without a board file."""
 DEVICE_TREE = "its device tree"
 VARIABLE = "EDGERT_BOARD"
 """Environment variable that names the board; it overrides detection."""
 _CHIPS = {"33": "tegra210", "24": "tegra186", "25": "tegra194", "35": "tegra234", "38": "tegra264"}
-"""Chip by number in /sys/devices/soc0/soc_id, from include/soc/tegra/fuse.h of Linux: 0x21, 0x18, 0x19, 0x23, 0x26."""
+"""Number in /sys/devices/soc0/soc_id → chip, from include/soc/tegra/fuse.h of Linux: 0x21, 0x18, 0x19, 0x23, 0x26."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine edgert runs on.
+    """Machine that edgert runs on.
 
     Attributes:
-        name: of its board, or ``host``, or ``jetson`` for an unknown one.
-        board: its record; None for ``host`` and ``jetson``.
-        model: the device tree's name for it; may be empty.
-        compatible: the device tree's identifiers, the most specific first.
+        name: name of its board, ``host`` for a machine that is not a Jetson, or ``jetson`` for an unknown Jetson.
+        board: record of its board; None for ``host`` and ``jetson``.
+        model: name in the device tree; may be empty.
+        compatible: identifiers in the device tree, the most specific first.
         l4t: release of Jetson Linux; empty if none.
-        jetpack: the JetPack of that release; empty if none.
-        cpu: the model of the cores.
+        jetpack: JetPack of that release; empty if none.
+        cpu: model of the CPU cores.
         cores: number of cores that are on.
         cores_present: number of all cores.
         memory_bytes: memory that the kernel manages.
-        mode: name of the power mode; empty where there is none, or it is unknown.
-        mode_trouble: why the power mode is unknown although the machine has one; empty otherwise.
-        known_by: what the board was recognized by; empty where it was not.
-        soc: the chip, such as ``tegra234``; empty where it is unknown, and for ``host``.
+        mode: name of the power mode; empty if there is none or it is unknown.
+        mode_trouble: why the power mode of the machine is unknown; empty otherwise.
+        known_by: what identified the board; empty if it is unknown.
+        soc: chip such as ``tegra234``; empty if unknown, and for ``host``.
     """
 
     name: str
@@ -149,7 +148,7 @@ class Machine:
 
     @property
     def variant(self) -> Variant | None:
-        """Module of this machine, where the record :attr:`board` is that of a similar module."""
+        """Module of this machine if :attr:`board` is the record of a similar module; otherwise None."""
         match, words = self.board.match if self.board is not None else None, _words(self.compatible)
         return next((one for one in match.variants if one.word in words), None) if match is not None else None
 
@@ -157,7 +156,7 @@ class Machine:
     def has_desktop_nvdec(self) -> bool:
         """Whether the GPU's decoder is used through the Video Codec SDK, as on a desktop.
 
-        Of Jetsons only a Thor is listed there:
+        The only Jetson in its list is a Thor:
         https://docs.nvidia.com/video-technologies/video-codec-sdk/13.0/read-me/index.html.
         """
         thor_only = not self.soc and self.l4t.startswith("38.")  # a container may hide the chip
@@ -165,7 +164,7 @@ class Machine:
 
     @property
     def why_no_dla(self) -> str:
-        """Reason why nothing can run on a DLA here, by board and power mode; empty if it can."""
+        """Reason why nothing can run on a DLA of this machine; empty if it can."""
         if self.board is None or not self.board.dla.cores:
             return f"{self.board.title if self.board else self.name} has no DLA"
         if self.mode in [mode.name for mode in self.board.modes if not mode.dla_cores]:
@@ -174,12 +173,10 @@ class Machine:
 
 
 def detect(root: Path = Path("/")) -> Machine:
-    """Examine the machine under ``root``, whose files are those of a running Linux.
-
-    It needs no rights and opens no device.
+    """Return the machine whose file system is under ``root``; this needs no rights and opens no device.
 
     Raises:
-        ConfigError: one of edgert's own board files is damaged, or ``EDGERT_BOARD`` names none.
+        ConfigError: a board file of edgert is damaged, or ``EDGERT_BOARD`` names no board.
     """
     compatible, memory_bytes = _compatible(root), system_memory(root).total_bytes
     jetson = is_jetson(root)
@@ -209,7 +206,7 @@ def detect(root: Path = Path("/")) -> Machine:
 
 
 def is_jetson(root: Path = Path("/")) -> bool:
-    """Return whether this is a Jetson, known or not; cheaper than :func:`detect`."""
+    """Return whether this is a Jetson, known or not, faster than :func:`detect`."""
     shown = (word.startswith("nvidia,tegra") for word in _compatible(root))
     return bool(os.environ.get(VARIABLE)) or any(shown) or bool(_chip(root)) or bool(l4t_version(root))
 
@@ -223,19 +220,19 @@ def _model(root: Path) -> str:
 
 
 def _chip(root: Path) -> str:
-    """Return ``tegra234``, as the kernel's driver of the chip's fuses shows it; empty on other machines."""
+    """Return the chip, such as ``tegra234``, from the kernel's driver of its fuses; empty on other machines."""
     soc = root / "sys/devices/soc0"
     return _CHIPS.get(read_text(soc / "soc_id").strip(), "") if read_text(soc / "family").strip() == "Tegra" else ""
 
 
 def _soc(root: Path, compatible: tuple[str, ...]) -> str:
-    """Return the chip, by the device tree, or by the number of its fuses."""
+    """Return the chip from the device tree or the fuses; empty if unknown."""
     named = (word.removeprefix("nvidia,") for word in compatible if word.startswith("nvidia,tegra"))
     return next(named, "") or _chip(root)
 
 
 def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tuple[Board | None, str]:
-    """Return the board, and what it was recognized by."""
+    """Return the board, and what identified it."""
     from edgert.board.record import board, boards
 
     if name := os.environ.get(VARIABLE):
@@ -260,7 +257,7 @@ def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tu
 def _mode_names(root: Path) -> frozenset[str]:
     """Return the names of nvpmodel's power modes.
 
-    Empty where its file is missing or damaged, or has a single mode, which a user wrote.
+    The result is empty if the file is missing or damaged, or has only one mode, as users' own files do.
     """
     try:
         found = power_modes(root)
@@ -270,7 +267,7 @@ def _mode_names(root: Path) -> frozenset[str]:
 
 
 def _by_hardware(known: tuple[Board, ...], root: Path, memory_bytes: int, modes: frozenset[str]) -> Board | None:
-    """Return the board with such a chip, cores and memory; None where two modules fit and none is named."""
+    """Return the board with this machine's chip, cores and memory; None if several different modules match."""
     chip, cores, model = _chip(root), present_cores(root), _model(root).lower()
     alike = [one for one in known if one.soc == chip and one.cpu.cores == cores]
     named = [one for one in alike if _module(one.title) in model]
@@ -280,12 +277,12 @@ def _by_hardware(known: tuple[Board, ...], root: Path, memory_bytes: int, modes:
 
 
 def _module(title: str) -> str:
-    """Return ``orin nx`` for ``Jetson Orin NX 16GB Super``."""
+    """Return the module of a title, such as ``orin nx`` for ``Jetson Orin NX 16GB Super``."""
     return re.sub(r"^jetson | \d+gb.*$", "", title.lower())
 
 
 def _words(compatible: tuple[str, ...]) -> set[str]:
-    """Return ``p3767-0000-super`` and the other words of ``nvidia,p3768-0000+p3767-0000-super``."""
+    """Return the words of identifiers, such as ``p3767-0000-super`` of ``nvidia,p3768-0000+p3767-0000-super``."""
     return {word for entry in compatible for word in re.split(r"[,+]", entry)}
 
 
@@ -300,12 +297,11 @@ def _by_name(
 
 
 def _fitting(named: list[Board], fast: bool, memory_bytes: int, modes: frozenset[str]) -> Board | None:
-    """Return, of boards that share a name, the one that fits firmware and memory.
+    """Return the board, among those that share a name, that fits firmware and memory.
 
-    Boards with or without Super firmware are selected first; of these, the smallest with enough memory. Carriers of
-    other makers have the faster firmware's power modes on a device tree without ``-super``. So the twin that has more
-    of ``modes``, the names in nvpmodel's file, is selected. The device tree decides where both have as many.
-    """
+    Boards with or without Super firmware are selected first, and then the smallest with enough memory. Carriers of
+    other makers may have the power modes of Super firmware on a device tree without ``-super``. So the boards with more
+    of ``modes``, the names in nvpmodel's file, are selected. The device tree decides if both have as many."""
     shared = {True: -1, False: -1}
     for one in named:
         if one.match is not None:

@@ -1,8 +1,7 @@
 """Cameras and NVIDIA GPUs of this machine, found without opening them.
 
-GPUs are read from the CUDA driver's C interface, so that no CUDA package need be installed. Functions and attribute
-numbers are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/.
-"""
+GPUs are listed through the CUDA driver's C interface, so that no CUDA package is needed. Functions and attribute
+numbers are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/."""
 
 import ctypes
 import os
@@ -15,12 +14,12 @@ from edgert.board.host import read_text
 
 @dataclass(frozen=True, slots=True)
 class CameraDevice:
-    """A V4L2 device.
+    """V4L2 device.
 
     Attributes:
-        path: such as ``/dev/video0``.
-        title: its name for people; may be empty, as in a container without sysfs.
-        driver: the kernel driver behind it; may be empty.
+        path: path such as ``/dev/video0``.
+        title: name for people; may be empty, as in a container without sysfs.
+        driver: name of the kernel driver; may be empty.
         is_readable: whether this user may open it.
     """
 
@@ -33,7 +32,7 @@ class CameraDevice:
 def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
     """Return the devices that may deliver images.
 
-    Of the nodes of one device only the first is listed: the others carry its metadata
+    Of a device with several nodes only the first is listed, because the others carry metadata
     (https://docs.kernel.org/admin-guide/media/uvcvideo.html).
     """
     found = []
@@ -47,27 +46,27 @@ def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
 
 
 ARGUS_SOCKET = "tmp/argus_socket"
-"""Socket below the root of the file system on which nvargus-daemon, which owns the CSI cameras, listens."""
+"""Path, below the root, of the socket of nvargus-daemon, which owns the CSI cameras."""
 CSI_DAEMON = "sudo systemctl restart nvargus-daemon; in a container: docker run -v /tmp:/tmp ..."
 """Commands that restore the socket.
 
-The folder is mounted, not the socket alone: the daemon creates a new socket when it starts again."""
+The folder is mounted instead of the socket, because the daemon creates a new socket when it restarts."""
 
 
 THOR = "tegra264"
-"""Chip of a Jetson Thor, whose cameras and video decoder have other interfaces than an Orin's."""
+"""Chip of a Jetson Thor, whose cameras and video decoder have other interfaces than those of an Orin."""
 CSI_INSTEAD = 'a USB or network camera, or the element of the camera\'s maker: source: "gst:..."'
 
 
 def why_no_csi(soc: str, l4t: str = "") -> str:
-    """Return why ``csi://`` cannot open a camera on a chip; empty where Argus, which it uses, supports them.
+    """Return why ``csi://`` cannot open a camera on a chip; empty where Argus supports its cameras.
 
-    For a Thor, the r38.2 guide lists SIPL over Ethernet alone, and the r39.2 guide Argus for existing drivers again:
+    For a Thor, the r38.2 guide lists only SIPL over Ethernet, and the r39.2 guide also Argus for existing drivers:
     https://docs.nvidia.com/jetson/archives/r39.2/DeveloperGuide/SD/CameraDevelopment/CameraDevelopmentSupportMatrix.html
 
     Args:
-        soc: the chip.
-        l4t: the release of Jetson Linux; empty where it is not known.
+        soc: name of the chip.
+        l4t: release of Jetson Linux; empty if unknown.
     """
     if soc != THOR:
         return ""
@@ -77,7 +76,7 @@ def why_no_csi(soc: str, l4t: str = "") -> str:
 
 
 def why_no_mjpeg(soc: str) -> str:
-    """Return why no hardware decodes MJPEG on a chip; empty where some does.
+    """Return why no hardware decodes MJPEG on a chip; empty where it does.
 
     See the r38.2 guide, Video Decode, and
     https://docs.nvidia.com/metropolis/deepstream/dev-guide/text/DS_plugin_gst-nvvideo4linux2.html.
@@ -88,9 +87,9 @@ def why_no_mjpeg(soc: str) -> str:
 def csi_sensors(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
     """Return V4L2 devices that are CSI sensors.
 
-    A Jetson's video input names them ``vi-output, imx219 9-0010``, with the driver tegra-video
-    (https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/CameraDevelopment.html). A container shows only
-    those passed to it; ``csi://`` needs none of them.
+    A Jetson names them ``vi-output, imx219 9-0010``, with the driver tegra-video
+    (https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/CameraDevelopment.html). A container has only those
+    passed to it, and ``csi://`` needs none of them.
     """
     return tuple(one for one in cameras(root) if one.title.startswith("vi-output") or one.driver.startswith("tegra"))
 
@@ -105,11 +104,12 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """A GPU: its name, CUDA compute capability like ``8.7``, and memory in bytes (on a Jetson, all of the board's).
+    """GPU with its name and CUDA compute capability, such as ``8.7``.
 
     Attributes:
-        integrated: it shares the CPU's memory.
-        can_map: it reads pinned host memory in place.
+        memory_bytes: memory of the GPU; on a Jetson that of the board.
+        integrated: whether it shares the CPU's memory.
+        can_map: whether it can read pinned host memory in place.
     """
 
     name: str
@@ -121,12 +121,12 @@ class GpuDevice:
 
 @dataclass(frozen=True, slots=True)
 class CudaDriver:
-    """The CUDA driver of this machine.
+    """CUDA driver of this machine.
 
     Attributes:
-        version: newest CUDA that it can run, ``13.0``.
-        gpus: the GPUs it drives.
-        trouble: why it drives none; empty when it works.
+        version: newest CUDA version that it supports, such as ``13.0``.
+        gpus: GPUs of the driver.
+        trouble: why it has no GPU; empty if it works or there is no GPU.
     """
 
     version: str
@@ -135,7 +135,7 @@ class CudaDriver:
 
 
 def cuda_driver(library: str = _LIBRARY) -> CudaDriver | None:
-    """Return the CUDA driver and its GPUs; None where there is no driver.
+    """Return the CUDA driver and its GPUs; None if no driver is installed.
 
     The driver is loaded into this process; no context is created.
     """
@@ -147,10 +147,7 @@ def cuda_driver(library: str = _LIBRARY) -> CudaDriver | None:
 
 
 def gpu_free_bytes() -> int:
-    """Return the free memory of the GPU whose context is current in this thread.
-
-    0 without a context, or where the GPU shares the board's memory.
-    """
+    """Return the free memory of this thread's GPU; 0 without a context or if it shares the CPU's memory."""
     try:
         driver = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -162,7 +159,7 @@ def gpu_free_bytes() -> int:
 
 
 def query(driver: Any) -> CudaDriver:
-    """Return what a loaded driver library reports."""
+    """Return the driver of a loaded library, and its GPUs."""
     number = ctypes.c_int()
     failed = driver.cuDriverGetVersion(ctypes.byref(number))
     version = "" if failed else f"{number.value // 1000}.{number.value % 1000 // 10}"

@@ -1,8 +1,7 @@
-"""Preparation of a GPU's libraries and context in threads, while Python does something else.
+"""Preparation of a GPU's libraries and context in threads, while Python does other work.
 
-A context takes 0.25 s, a library of hundreds of megabytes 0.1 s. All of it is C code, which runs without Python's
-lock here. Code that needs one of them meanwhile waits until it is ready. An error here occurs there again, and is
-reported there.
+A context takes 0.25 s, a library of hundreds of megabytes 0.1 s. This is C code that runs without Python's lock. Code
+that needs one of them waits until it is ready. An error here occurs again, and is reported, where it is needed.
 """
 
 import ctypes
@@ -16,16 +15,16 @@ from pathlib import Path
 _DRIVER = "libcuda.so.1"
 _NVRTC = ("libnvrtc.so.13", "libnvrtc.so.12")
 _RTX = "tensorrt_rtx_libs"
-"""Name of the PyPI package whose folder has TensorRT-RTX's libraries."""
+"""Python package with TensorRT-RTX's libraries."""
 
 
 @contextmanager
 def gpu_started(wanted: bool, *, rtx: bool = True) -> Iterator[None]:
-    """Create and hold the GPU's primary context, and load libraries, while the block runs, where PyCUDA is installed.
+    """Create and hold the GPU's primary context, and load libraries, during the block, if PyCUDA is installed.
 
     Args:
-        wanted: whether a GPU is likely to be used; otherwise nothing is done.
-        rtx: whether TensorRT-RTX may run models there.
+        wanted: whether a GPU is likely to be used; otherwise nothing happens.
+        rtx: whether TensorRT-RTX may run models on it.
     """
     if not wanted or find_spec("pycuda") is None:
         yield
@@ -56,7 +55,7 @@ def hold_context(library: str = _DRIVER) -> Callable[[], object]:
 
 
 def load_libraries(rtx: bool) -> None:
-    """Load the libraries of TensorRT-RTX, unless TensorRT is installed, and NVIDIA's run-time compiler."""
+    """Load NVIDIA's run-time compiler and, unless TensorRT is installed, the libraries of TensorRT-RTX."""
     found = find_spec(_RTX) if rtx and not find_spec("tensorrt") else None
     folders = (found.submodule_search_locations or []) if found else []
     for path in (path for folder in folders for path in sorted(Path(folder).glob("libtensorrt_rtx.so*"))):
@@ -65,7 +64,7 @@ def load_libraries(rtx: bool) -> None:
 
 
 def load(library: str) -> bool:
-    """Load a library without Python's lock, which ctypes holds; return whether that worked."""
+    """Load a library while Python's lock is released, unlike ctypes does; return whether it worked."""
     function = ctypes.CDLL(None).dlopen
     function.restype, function.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_int)
     return bool(function(os.fsencode(library), os.RTLD_NOW))

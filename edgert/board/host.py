@@ -1,4 +1,4 @@
-"""This machine as the kernel describes it: cores and memory, their limits, and threads pinned to cores."""
+"""Cores and memory of this machine as the kernel describes them, their limits, and threads pinned to cores."""
 
 import math
 import os
@@ -14,7 +14,7 @@ from edgert.errors import DeviceError, cause
 
 
 def core_count(root: Path = Path("/")) -> int:
-    """Return the cores this process may use, at least 1: its affinity, limited by a cgroup's CPU quota."""
+    """Return the number of cores this process may use, at least 1, from its affinity and its cgroup's CPU quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = core_quota(root)
     return max(1, min(cores, math.ceil(quota))) if quota else cores
@@ -43,7 +43,7 @@ def read_text(path: Path) -> str:
 
 
 def share_cores(cores: int, engines: int) -> int:
-    """Return the CPU threads for each of ``engines`` that run at the same time."""
+    """Return the number of CPU threads for each of several engines that run at the same time."""
     return max(1, cores // max(1, engines))
 
 
@@ -53,12 +53,12 @@ _V2, _V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
 
 
 def memory_file(root: Path, v2: str, v1: str) -> Path | None:
-    """Return the file of this process's own group (v2, then v1), or, as in containers, of the root; None without.
+    """Return the file of this process's control group, or of the root group as in containers; None if there is none.
 
     Args:
-        root: root of the Linux file system.
-        v2: its name in version 2 of control groups.
-        v1: its name in version 1.
+        root: root of the file system.
+        v2: name of the file in version 2 of control groups, which is tried first.
+        v1: name of the file in version 1.
     """
     entries = (line.split(":", 2) for line in read_text(root / "proc/self/cgroup").splitlines())
     groups = {entry[1]: entry[2].lstrip("/") for entry in entries if len(entry) == 3}
@@ -67,20 +67,18 @@ def memory_file(root: Path, v2: str, v1: str) -> Path | None:
     return next((path for path in places if path.is_file()), None)
 
 
-# Memory of this machine, and of the container or service around this process.
-
 _LINE = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class SystemMemory:
-    """Memory as the kernel counts it; a Jetson's GPU and DLA use the same.
+    """Memory as the kernel counts it; a Jetson's GPU and DLA share it.
 
     Attributes:
-        total_bytes: what the kernel manages, 0 when unknown.
-        available_bytes: what can be allocated without swapping, 0 when unknown.
-        limit_bytes: of the container or service; None without one.
-        swap_bytes: further memory on a disk, or compressed.
+        total_bytes: memory that the kernel manages; 0 if unknown.
+        available_bytes: memory that can be allocated without swapping; 0 if unknown.
+        limit_bytes: limit of the container or service; None without one.
+        swap_bytes: swap space.
     """
 
     total_bytes: int
@@ -90,17 +88,17 @@ class SystemMemory:
 
     @property
     def most_bytes(self) -> int:
-        """Most memory that a process may hold, all swap included; 0 when unknown."""
+        """Maximum memory of a process, including swap; 0 if unknown."""
         return min(self.total_bytes, self.limit_bytes or self.total_bytes) + self.swap_bytes
 
 
 def system_memory(root: Path = Path("/")) -> SystemMemory:
-    """Read ``/proc/meminfo`` (its kB are KiB, proc(5)) and the limits of this process's cgroup (v2 and v1)."""
+    """Return the memory from ``/proc/meminfo`` (its kB are KiB, proc(5)) and this process's cgroup (v2 and v1)."""
     lines = {name: int(count) * 1024 for name, count in _LINE.findall(read_text(root / "proc/meminfo"))}
     total_bytes, swap_bytes = lines.get("MemTotal", 0), lines.get("SwapTotal", 0)
 
     def limit(v2: str, v1: str, whole_bytes: int) -> int | None:
-        """Return a limit below the whole; v2 writes "max" for no limit, v1 a huge number."""
+        """Return a limit if it is below ``whole_bytes``; no limit is "max" in v2 and a huge number in v1."""
         path = memory_file(root, v2, v1)
         text = read_text(path) if path is not None else ""
         return int(text) if text.isdigit() and int(text) < whole_bytes else None
@@ -112,19 +110,19 @@ def system_memory(root: Path = Path("/")) -> SystemMemory:
 
 
 def swap_areas(root: Path = Path("/")) -> dict[str, int]:
-    """Return the swap areas of ``/proc/swaps`` (proc(5)): ``/dev/zram0`` or ``/swapfile`` → bytes."""
+    """Return swap area → bytes from ``/proc/swaps`` (proc(5)), such as ``/dev/zram0`` or ``/swapfile``."""
     lines = (line.split() for line in read_text(root / "proc/swaps").splitlines()[1:])
     return {line[0]: int(line[2]) * 1024 for line in lines if len(line) == 5 and line[2].isdigit()}
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Return how much of the available memory this process may use; 0 when unknown."""
+    """Return the available memory that this process may use; 0 if unknown."""
     memory = system_memory(root)
     return min(filter(None, (memory.available_bytes, memory.limit_bytes, _left_bytes(root))), default=0)
 
 
 def _left_bytes(root: Path) -> int:
-    """Return the bytes that ``ulimit -d`` leaves this process, at least 1; 0 without such a limit.
+    """Return the bytes that this process may still allocate under ``ulimit -d``, at least 1; 0 without a limit.
 
     The kernel limits VmData of proc(5) by RLIMIT_DATA of setrlimit(2).
     """
@@ -151,11 +149,11 @@ _PARTS = {
     ("0x4e", "0x003"): "Denver 2",
     ("0x4e", "0x004"): "Carmel",
 }
-"""Implementer and part number of Arm's MIDR_EL1, from Linux, arch/arm64/include/asm/cputype.h."""
+"""(Implementer, part number) of Arm's MIDR_EL1 → name, from Linux, arch/arm64/include/asm/cputype.h."""
 
 
 def cpu_name(root: Path = Path("/")) -> str:
-    """Return ``"Cortex-A78AE"``, ``"Intel(R) Xeon(R) …"``; the architecture where the kernel has no name."""
+    """Return the CPU's name, such as ``"Cortex-A78AE"``; the architecture if the kernel has no name."""
     fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
     makers, parts, names = (
         [value for name, value in fields if name == key] for key in ("CPU implementer", "CPU part", "model name")
@@ -165,9 +163,9 @@ def cpu_name(root: Path = Path("/")) -> str:
 
 
 def saturates_bytes(root: Path = Path("/")) -> bool:
-    """Return whether this is an x86 processor without VNNI.
+    """Return whether this is an x86 processor without VNNI, where sums of INT8 products saturate.
 
-    It adds pairs of products of uint8 and int8 in 16 bits, which overflow (Intel's manual, VPMADDUBSW).
+    It adds pairs of products of uint8 and int8 in 16 bits (Intel's manual, VPMADDUBSW).
     """
     fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
     flags: set[str] = {flag for key, value in fields if key == "flags" for flag in value.split()}
@@ -180,54 +178,49 @@ def online_cores(root: Path = Path("/")) -> int:
 
 
 def present_cores(root: Path = Path("/")) -> int:
-    """Return the number of cores, on or off."""
+    """Return the number of cores, including those that are off."""
     return _listed(root / "sys/devices/system/cpu/present") or online_cores(root)
 
 
 def _listed(path: Path) -> int:
-    """Return how many numbers a list like ``0-3,6`` names; 0 when it cannot be read."""
+    """Return the count of numbers in a file with a list like ``0-3,6``; 0 if it cannot be read."""
     spans = re.findall(r"(\d+)(?:-(\d+))?", read_text(path))
     return sum(int(last or first) - int(first) + 1 for first, last in spans)
 
 
-# The cores of this machine as accelerators, ``cpu0``, ``cpu1`` …, and threads pinned to one of them.
-
-
 def core_accelerators(root: Path = Path("/")) -> Mapping[str, int]:
-    """Return accelerator → the kernel's number of its core, one for each core that this process may use.
+    """Return accelerator → kernel's core number, for each core that this process may use.
 
-    They are numbered from 0 whatever cores they are, so that a pipeline file fits every machine with as many of them.
-    Empty where threads cannot be pinned, as on macOS.
+    Accelerators are ``cpu0``, ``cpu1`` and so on, so that a pipeline file works on every machine with enough cores. The
+    result is empty where threads cannot be pinned, as on macOS.
     """
     if not hasattr(os, "sched_getaffinity"):
         return {}
-    cores = sorted(
-        os.sched_getaffinity(os.getpid())
-    )  # of the main thread, since a pinned thread sees its own core only
+    cores = sorted(os.sched_getaffinity(os.getpid()))  # of the main thread, as the calling thread may be pinned
     quota = core_quota(root)
     granted = max(1, math.ceil(quota)) if quota else len(cores)
     return {f"cpu{number}": core for number, core in enumerate(cores[:granted])}
 
 
 def pin(core: int) -> frozenset[int]:
-    """Pin the calling thread to one core; return the cores it had, for :func:`unpin`.
+    """Pin the calling thread to a core and return its previous cores for :func:`unpin`.
 
-    Threads that it starts afterwards inherit this. Raises DeviceError when the core is off or does not exist.
+    Threads that it starts afterwards inherit this. Raise DeviceError if the core is off or does not exist.
     """
     before = frozenset(os.sched_getaffinity(0))
     try:
         os.sched_setaffinity(0, {core})  # 0 is the calling thread, sched_setaffinity(2)
     except OSError as error:
         raise DeviceError(
-            f"this thread cannot be pinned to core {core}",
+            f"cannot pin a thread to core {core}",
             why=cause(error),
-            fix="start again: the core was turned off or removed from this process since the start",
+            fix="start again, as the core was turned off or taken from this process",
         ) from error
     return before
 
 
 def unpin(cores: frozenset[int]) -> None:
-    """Let the calling thread run on the cores it had."""
+    """Allow the calling thread to run on these cores again."""
     os.sched_setaffinity(0, cores)
 
 

@@ -1,8 +1,8 @@
-"""The power mode of a Jetson, read without special rights and without starting a program.
+"""Power mode of a Jetson, read without special rights and without starting a program.
 
 ``nvpmodel`` stores the modes of a board in ``/etc/nvpmodel.conf``, whose header explains its format. The number of the
-current one is in ``/var/lib/nvpmodel/status``. Numbers have a meaning within one such file only: 0 is ``MAXN`` on one
-board and ``15W`` on another. So this module returns names.
+current mode is in ``/var/lib/nvpmodel/status``. This module returns names, because numbers depend on the file: 0 is
+``MAXN`` on one board and ``15W`` on another.
 """
 
 import re
@@ -25,9 +25,9 @@ class PowerModes:
     """Power modes in one ``nvpmodel`` file.
 
     Attributes:
-        path: the file, for errors.
+        path: path of the file, for errors.
         names: number → name.
-        default: name of the mode of the first boot; empty where the file does not name one.
+        default: name of the mode at the first boot; empty if the file has none.
     """
 
     path: str
@@ -35,7 +35,7 @@ class PowerModes:
     default: str
 
     def name(self, number: int, where: str) -> str:
-        """Return the name of a number found in ``where``; raise DeviceError if the file does not have it."""
+        """Return the name of a mode; raise DeviceError for a number, found in ``where``, that the file lacks."""
         if number not in self.names:
             known = ", ".join(f"{number}: {name}" for number, name in self.names.items())
             raise DeviceError(f"no power mode {number} in {self.path}", why=f"it has {known}", where=where, fix=_ASK)
@@ -43,10 +43,10 @@ class PowerModes:
 
 
 def current_mode(root: Path = Path("/")) -> str:
-    """Return the name of the power mode, such as ``"15W"``; empty without nvpmodel, or if no mode was ever set.
+    """Return the name of the power mode, such as ``"15W"``; empty without nvpmodel or if no mode was ever set.
 
     Raises:
-        DeviceError: one of the two files exists and cannot be read or understood.
+        DeviceError: a file exists but cannot be read or parsed.
     """
     status, modes = _text(root / _STATUS), power_modes(root)
     if status is None or modes is None:
@@ -63,16 +63,16 @@ def current_mode(root: Path = Path("/")) -> str:
 
 
 def power_modes(root: Path = Path("/")) -> PowerModes | None:
-    """Return the modes of the machine under ``root``; None where there is no such file, or several that may be meant.
+    """Return the modes of the machine under ``root``; None without a file, or with several candidates.
 
     Raises:
-        DeviceError: the file cannot be read or understood.
+        DeviceError: the file cannot be read or parsed.
     """
     path = root / _CONF
     if path.is_symlink():  # its target is relative to ``root``
         target = path.readlink()
         path = root / target.relative_to("/") if target.is_absolute() else path.parent / target
-    elif not path.exists():  # use the only file that the link could point to
+    elif not path.exists():  # without the link, only a single file is certain
         others = list((root / "etc/nvpmodel").glob("nvpmodel_*.conf"))
         if len(others) != 1:
             return None
@@ -85,18 +85,18 @@ def parse_conf(text: str, path: str) -> PowerModes:
     """Return the modes that an ``nvpmodel`` file defines.
 
     Raises:
-        DeviceError: it defines none, a heading is broken, two modes have one number or one name, or the default is none
-            of them.
+        DeviceError: the file defines no mode, a heading is broken, a number or name is used twice, or the default is
+            not a mode.
     """
 
     def damaged(why: str, where: str) -> DeviceError:
-        return DeviceError(f"cannot understand {path}", why=why, where=where, fix=_DAMAGED)
+        return DeviceError(f"cannot parse {path}", why=why, where=where, fix=_DAMAGED)
 
     names: dict[int, str] = {}
     default: tuple[str, str] | None = None
     for line, content in enumerate(map(str.strip, text.splitlines()), 1):
         match, where = _HEADER.match(content), f"{path}:{line}"
-        if match is None:  # comments do not count
+        if match is None:  # such as a comment
             continue
         if not match[3]:
             raise damaged(f"{content!r} has no closing >", where)
@@ -111,17 +111,17 @@ def parse_conf(text: str, path: str) -> PowerModes:
             raise damaged(f"power mode ID={number} NAME={name} is defined twice", where)
         names[int(number)] = name
     if not names:
-        raise damaged("it defines no POWER_MODEL", path)
+        raise damaged("the file defines no POWER_MODEL", path)
     if default is None:
         return PowerModes(path, names, "")
     number, where = default
     if not _is_number(number) or int(number) not in names:
-        raise damaged(f"PM_CONFIG DEFAULT={number} is none of its modes", where)
+        raise damaged(f"PM_CONFIG DEFAULT={number} is not one of its modes", where)
     return PowerModes(path, names, names[int(number)])
 
 
 def _text(path: Path) -> str | None:
-    """Return the text of a file; None where there is none."""
+    """Return the text of a file; None if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

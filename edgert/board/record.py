@@ -1,4 +1,4 @@
-"""Boards as data: one YAML file each, in ``configs/boards`` or the user's own, every number with its source."""
+"""Boards as data: one YAML file each, shipped or written by a user, where every number has a source."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from edgert import yaml_nodes
 from edgert.board import sections
-from edgert.board.consistency import Loc, Mistake, contradictions, dotted, typed
+from edgert.board.consistency import Loc, Mistake, contradictions, dotted, type_mistake
 from edgert.board.sections import Mode, Origin, Part, Precision, Sourced, Text
 from edgert.errors import ConfigError, cause, nearest
 from edgert.installation import data_folder
@@ -32,28 +32,28 @@ __all__ = [
 ]
 
 _TRANSFERS = 2
-"""Transfers of a double data rate memory in each clock of its controller (JEDEC JESD209)."""
+"""Transfers of double data rate memory per clock of its controller (JEDEC JESD209)."""
 _EXAMPLE = "orin-nx-16gb"
 
 
 class DefaultMode(Sourced):
-    """The power mode, by ``name``, that a freshly installed system boots into."""
+    """Power mode into which a freshly installed system boots."""
 
     name: Text
 
 
 class Board(Part):
-    """A Jetson module, or a board of the user's own; immutable.
+    """Jetson module, or a user's own board; immutable.
 
     Its ``name`` is the value of ``board:`` and ``--board``, and the name of its file.
 
     Attributes:
-        match: how a running system is recognized as this board; None: it never is.
-        encoder: of video; None where the file does not mention it.
-        advertised: the speed on the box; None where there is none in INT8.
-        idle: readings of the module's watts while nothing ran; empty: not known.
+        match: identifiers that a running system is recognized by; None if it never is.
+        encoder: video encoder; None if the file does not describe it.
+        advertised: advertised speed; None if there is none in INT8.
+        idle: readings of the idle module's power; empty if unknown.
         modes: power modes, as ``nvpmodel`` lists them.
-        default_mode: the one it boots into; None where that is unknown.
+        default_mode: mode into which it boots; None if unknown.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -73,15 +73,15 @@ class Board(Part):
 
     @property
     def without_edgert(self) -> str:
-        """Statement that edgert itself cannot run on this board, and why; empty where it can."""
+        """Statement that edgert itself cannot run on this board, with the reason; empty where it can."""
         why = self.jetpack.no_edgert
         return f"edgert itself does not run on a {self.title}: {why}" if why else ""
 
     def mode(self, name: str) -> Mode:
-        """Return the power mode of that name; case and the prefix ``MODE_`` of some boards do not matter.
+        """Return the power mode with a name, ignoring case and the prefix ``MODE_`` of some boards.
 
         Raises:
-            ConfigError: this board has none of that name; the error lists those it has.
+            ConfigError: the board has no such mode; the error lists its modes.
         """
         found = self._mode(name)
         if found is None:
@@ -91,7 +91,7 @@ class Board(Part):
         return found
 
     def has_mode(self, name: str) -> bool:
-        """Return whether :meth:`mode` finds one of that name."""
+        """Return whether :meth:`mode` finds this name."""
         return self._mode(name) is not None
 
     def _mode(self, name: str) -> Mode | None:
@@ -100,17 +100,14 @@ class Board(Part):
 
     @property
     def usual_mode(self) -> Mode:
-        """Mode it boots into; where that is unknown, the first whose clocks are all known, or else the first."""
+        """Mode into which it boots; if unknown, the first mode with known clocks, or else the first."""
         if self.default_mode is not None:
             return self.mode(self.default_mode.name)
         return next((mode for mode in self.modes if not mode.unknown), self.modes[0])
 
     @property
     def peak_mode(self) -> Mode:
-        """Mode with everything on, at the fastest clocks of its sections.
-
-        It is what a box advertises; ``nvpmodel`` may have no such mode, and power may not suffice for it.
-        """
+        """Mode with all units on at their fastest clocks, as advertised; ``nvpmodel`` may not have such a mode."""
         return Mode(
             name="peak",
             watts=None,
@@ -126,11 +123,11 @@ class Board(Part):
         )
 
     def idle_w(self, mode: Mode, clocks: Literal["up", "down"] | None = None) -> float | None:
-        """Return the watts of the module in a mode while nothing runs: the mean of the readings.
+        """Return the power of the idle module in a mode, as the mean of the readings; None if unknown.
 
         Args:
-            mode: of power, of this board.
-            clocks: of which readings; None: the mean of both kinds, as governors move the clocks with the load.
+            mode: power mode of this board.
+            clocks: kind of readings; None for the mean of both kinds, because governors change clocks with the load.
         """
         if clocks is None:
             both = [found for found in (self.idle_w(mode, "down"), self.idle_w(mode, "up")) if found is not None]
@@ -140,39 +137,33 @@ class Board(Part):
         every = own or [line.watts for line in lines if not line.modes]
         return sum(every) / len(every) if every else None
 
-    # Peak speeds of the board: what clocks, units and bus allow at most. No workload reaches these numbers. None means
-    # unknown: a clock or a rate that nobody has published, or a unit that the board lacks.
+    # Peak speeds follow from clocks, units and bus, and no workload reaches them. None means that a clock or rate is
+    # not published, or that the board lacks the unit.
 
     def bandwidth_gb_s(self, mode: Mode) -> float | None:
         """Return the DRAM bandwidth in 10⁹ bytes per second: clock × 2 transfers × width of the bus."""
         return None if mode.emc_mhz is None else mode.emc_mhz * _TRANSFERS * self.memory.bus_bits / 8 / 1000
 
     def gpu_tops(self, mode: Mode, precision: Precision) -> float | None:
-        """Return dense 10¹² operations per second of the SMs that are on.
-
-        None also without a fast path for the precision.
-        """
+        """Return dense 10¹² operations per second of active SMs; also None without a fast path for the precision."""
         rate = getattr(self.gpu.ops_per_clock, precision)
         if rate is None or mode.sms is None or mode.gpu_mhz is None:
             return None
         return float(rate * mode.sms * mode.gpu_mhz / 1e6)
 
     def dla_tops(self, mode: Mode, precision: Precision, core: int = 0) -> float | None:
-        """Return dense 10¹² operations per second of one DLA core.
-
-        None for FP32, which no DLA supports, and without that core.
-        """
+        """Return dense 10¹² operations per second of a DLA core; also None for FP32 and for a missing core."""
         rate = getattr(self.dla.ops_per_clock, precision, None)
         clock_mhz = mode.dla_clock_mhz(core)
         return None if rate is None or clock_mhz is None else float(rate * clock_mhz / 1e6)
 
 
 def load_board(path: Path) -> Board:
-    """Read one board file.
+    """Return the board in a file.
 
     Raises:
-        ConfigError: unreadable, not YAML, an unknown or missing key, a missing or impossible number, or a name that is
-            not its file's. It is the first mistake, with all the others in ``others``.
+        ConfigError: the file is unreadable or not YAML, a key or number is unknown, missing or impossible, or its name
+            differs from the file's. The error is the first mistake, with all others in ``others``.
     """
     try:
         node = yaml_nodes.compose(path.read_text(encoding="utf-8"))
@@ -184,11 +175,11 @@ def load_board(path: Path) -> Board:
         raise ConfigError(f"cannot read board file {path}", why=cause(error)) from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
         raise ConfigError(f"board file {path} is not valid YAML", why=str(error)) from error
-    record, wrong = None, [*_twice(node, (), set()), *contradictions(data)]
+    record, wrong = None, [*_duplicate_keys(node, (), set()), *contradictions(data)]
     try:
         record = Board.model_validate(data)
     except ValidationError as error:
-        wrong += [typed(item, Board) for item in error.errors(include_url=False)]
+        wrong += [type_mistake(item, Board) for item in error.errors(include_url=False)]
     if isinstance(data, dict) and isinstance(data.get("name"), str) and data["name"] != path.stem:
         wrong.append(Mistake(("name",), f"board file has name: {data['name']!r}", fix=f"name: {path.stem}"))
     if record is None or wrong:
@@ -197,21 +188,21 @@ def load_board(path: Path) -> Board:
 
 
 def boards() -> tuple[Board, ...]:
-    """Return all boards that edgert knows, by name; raise ConfigError when one of their files is damaged."""
+    """Return all boards that come with edgert, by name; raise ConfigError if a file is damaged."""
     return tuple(map(_shipped, board_names()))
 
 
 @lru_cache(maxsize=1)
 def board_names() -> tuple[str, ...]:
-    """Return the names of all boards that edgert knows."""
+    """Return the names of all boards that come with edgert."""
     return tuple(sorted(path.stem for path in data_folder("configs").glob("boards/*.yaml")))
 
 
 def board(name: str) -> Board:
-    """Return the board of that name; raise ConfigError for an unknown one.
+    """Return the board with a name; raise ConfigError if it is unknown.
 
-    The error suggests boards with all the words of an incomplete name, as in NVIDIA's "Jetson Orin Nano"; otherwise the
-    nearest name.
+    For an incomplete name, such as NVIDIA's "Jetson Orin Nano", the error suggests boards with all its words; otherwise
+    it suggests the nearest name.
     """
     known = board_names()
     if name in known:
@@ -233,14 +224,14 @@ def _shipped(name: str) -> Board:
 
 
 def find_board(text: str, directory: Path = Path()) -> Board:
-    """Return the board that ``board:`` or ``--board`` means: a name, or a YAML file.
+    """Return the board for a value of ``board:`` or ``--board``.
 
     Args:
-        text: a path if it ends in ``.yaml`` or ``.yml`` or contains a slash, otherwise a name.
-        directory: what a path is relative to; where no such file exists, the current folder.
+        text: path if it ends in ``.yaml`` or ``.yml`` or contains a slash, otherwise a name.
+        directory: folder that a path is relative to; if there is no such file, the current folder is tried.
 
     Raises:
-        ConfigError: no such board, or something is wrong with its file.
+        ConfigError: the board is unknown, or its file is wrong.
     """
     if not _is_path(text):
         return board(text)
@@ -256,7 +247,7 @@ def find_board(text: str, directory: Path = Path()) -> Board:
 
 
 def board_file(text: str, directory: Path = Path()) -> Path:
-    """Return the file of a board, whether or not it exists; arguments and errors are those of :func:`find_board`."""
+    """Return the path of a board's file, which may not exist; arguments and errors are those of :func:`find_board`."""
     if not _is_path(text):
         return data_folder("configs") / "boards" / f"{board(text).name}.yaml"
     path = Path(text).expanduser()
@@ -272,11 +263,8 @@ def _bare(name: str) -> str:
     return name.strip().lower().removeprefix("mode_")
 
 
-def _twice(node: yaml.Node | None, loc: Loc, visited: set[int]) -> Iterator[Mistake]:
-    """Yield keys that are defined twice, of which YAML's reader would silently use the second.
-
-    An alias is visited once.
-    """
+def _duplicate_keys(node: yaml.Node | None, loc: Loc, visited: set[int]) -> Iterator[Mistake]:
+    """Yield a mistake for each duplicate key, because YAML would silently use the second; visit aliases once."""
     if id(node) in visited:
         return
     visited.add(id(node))
@@ -287,11 +275,11 @@ def _twice(node: yaml.Node | None, loc: Loc, visited: set[int]) -> Iterator[Mist
             what = f"{dotted((*loc, name))} is defined twice in a board file"
             yield Mistake((*loc, name), what, "the second would silently replace the first", "remove one of them")
         seen.add(name)
-        yield from _twice(child, (*loc, name), visited)
+        yield from _duplicate_keys(child, (*loc, name), visited)
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[yaml.Node | None, yaml.Node]]:
-    """Yield key and value of each entry of a mapping or list; those of a list have no key."""
+    """Yield (key, value) of each entry of a mapping or list; the key of a list's entry is None."""
     if isinstance(node, yaml.MappingNode):
         yield from node.value
     elif isinstance(node, yaml.SequenceNode):
@@ -299,7 +287,7 @@ def _children(node: yaml.Node | None) -> Iterator[tuple[yaml.Node | None, yaml.N
 
 
 def _error(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> ConfigError:
-    """Return all mistakes as one error, in the order of the file."""
+    """Return the first mistake of the file as an error, with all others in ``others``."""
     placed = sorted(((_line(node, mistake.loc), mistake) for mistake in wrong), key=lambda pair: pair[0])
     first, *others = (
         ConfigError(one.what, why=one.why, where=f"{path}:{line} {dotted(one.loc)}".rstrip(), fix=one.fix)
@@ -310,7 +298,7 @@ def _error(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> Conf
 
 
 def _line(node: yaml.Node | None, loc: Loc) -> int:
-    """Return the line of a key, or of the nearest enclosing one that was written, counted from 1."""
+    """Return the line, from 1, of a key, or of the nearest enclosing key that exists."""
     line = node.start_mark.line + 1 if node else 1
     for step in loc:
         children = (
@@ -323,17 +311,17 @@ def _line(node: yaml.Node | None, loc: Loc) -> int:
     return line
 
 
-# Data sheet: every number of a board's file, what follows from it, and its source.
+# Data sheet: every number of a board with its source, and derived speeds.
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _ABOUT = frozenset(Sourced.model_fields)
 _MAXIMUM = {"cpu_mhz": "cpu", "gpu_mhz": "gpu", "dla_mhz": "dla", "emc_mhz": "memory"}
-"""Section whose maximum a mode's clock has where the mode does not limit it."""
+"""Clock of a mode → section with its maximum, which applies where the mode does not limit the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An entry of a board file and its source; ``key`` like ``gpu.max_mhz`` or ``modes.15W.gpu_mhz``."""
+    """Entry of a board file and its source; a ``key`` is like ``gpu.max_mhz`` or ``modes.15W.gpu_mhz``."""
 
     key: str
     value: Any
@@ -341,10 +329,7 @@ class Number:
 
 
 def data_sheet(board: Board) -> dict[str, Any]:
-    """Return a board as plain data for JSON: its file, with the speeds of each mode and of its maxima.
-
-    None is unknown.
-    """
+    """Return a board as JSON values, with derived speeds of each mode and of its maxima; None means unknown."""
     data: dict[str, Any] = board.model_dump(mode="json")
     for mode, plain in zip(board.modes, data["modes"], strict=True):
         plain["derived"] = speeds(board, mode)
@@ -353,7 +338,7 @@ def data_sheet(board: Board) -> dict[str, Any]:
 
 
 def speeds(board: Board, mode: Mode) -> dict[str, Any]:
-    """Return bandwidth and dense TOPS in a mode; those of the DLA one for each core."""
+    """Return bandwidth and dense TOPS in a mode; a list with one number per core for the DLA."""
     cores = range(mode.dla_cores)
     return {
         "bandwidth_gb_s": board.bandwidth_gb_s(mode),
@@ -363,7 +348,7 @@ def speeds(board: Board, mode: Mode) -> dict[str, Any]:
 
 
 def numbers(board: Board) -> Iterator[Number]:
-    """Yield every entry of a board that has a source, in the order of its file; what a board lacks has no entries."""
+    """Yield every entry of a board that has a source, in the order of its file."""
     for name in type(board).model_fields:
         section = getattr(board, name)
         if isinstance(section, Sourced):

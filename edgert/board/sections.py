@@ -1,4 +1,4 @@
-"""Sections of a board file; every number has a source and a confidence beside it, and ``null`` is unknown."""
+"""Sections of a board file, in which every number has a source and a confidence; ``null`` means unknown."""
 
 from typing import Annotated, Literal
 
@@ -9,10 +9,10 @@ from edgert.units import parse_bytes
 
 Precision = Literal["fp32", "fp16", "int8"]
 Confidence = Literal["high", "medium", "low"]
-"""Degree of trust in a number.
+"""Confidence in a number.
 
-``high``: in the maker's own file or data sheet, or several independent sources agree. ``medium``: in one table, or in a
-copy that could not be compared. ``low``: derived from other numbers, or assumed."""
+``high`` means that it is in the maker's own file or data sheet, or that independent sources agree. ``medium`` means
+that it is in one table, or in a copy that could not be compared. ``low`` means that it is derived or assumed."""
 
 Count = Annotated[int, Field(ge=0, le=limits.WHOLE_NUMBER)]
 Some = Annotated[int, Field(ge=1, le=limits.WHOLE_NUMBER)]
@@ -29,7 +29,7 @@ def _bytes_or_unknown(value: object) -> int | None:
 
 
 class Part(BaseModel):
-    """Base of the mappings of a board file: frozen; an unknown key, or a value of another type, is a mistake."""
+    """Base of the mappings of a board file, which are frozen and refuse unknown keys and values of other types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
@@ -39,9 +39,9 @@ class Origin(Part):
 
     Attributes:
         of: keys of the section.
-        source: an address, or who measured it and how.
-        confidence: see :data:`Confidence`.
-        note: what to know about it; may be empty.
+        source: address, or who measured it and how.
+        confidence: confidence in the numbers.
+        note: remark; may be empty.
     """
 
     of: Words
@@ -54,10 +54,10 @@ class Sourced(Part):
     """Base of sections with numbers.
 
     Attributes:
-        source: of the numbers.
-        confidence: in the numbers.
-        notes: what to know about them; may be empty.
-        origins: of numbers with another source.
+        source: source of the numbers.
+        confidence: confidence in the numbers.
+        notes: remarks; may be empty.
+        origins: sources of single numbers that differ.
     """
 
     source: Text
@@ -72,13 +72,13 @@ class Sourced(Part):
 
 
 class Variant(Part):
-    """A module that another one's file describes, because no better file exists.
+    """Module that uses the file of a similar module.
 
     Attributes:
-        word: its part number, as in the device tree's ``compatible``.
-        name: its maker's name for it.
-        note: what differs.
-        source: of these facts.
+        word: part number, as in the device tree's ``compatible``.
+        name: maker's name.
+        note: differences from the similar module.
+        source: source of these facts.
     """
 
     word: Text
@@ -92,7 +92,7 @@ class Match(Sourced):
 
     Attributes:
         compatible: part numbers and names, one of which is in the device tree's ``compatible``.
-        super: whether the firmware is the faster one, whose device tree has ``-super``.
+        super: whether the firmware is the faster Super firmware, whose device tree has ``-super``.
         variants: other modules that use this board's file.
     """
 
@@ -102,7 +102,7 @@ class Match(Sourced):
 
     @property
     def words(self) -> frozenset[str]:
-        """All words that the board is recognized by, those of its variants included."""
+        """All words by which the board or a variant is recognized."""
         return frozenset((*self.compatible, *(variant.word for variant in self.variants)))
 
 
@@ -111,11 +111,11 @@ class Memory(Sourced):
 
     Attributes:
         bytes: size of the chips.
-        usable_bytes: what the kernel manages, without the reserves of firmware and carve-outs; it differs a little from
-            release to release. None: unknown.
-        type: such as ``LPDDR5``.
-        bus_bits: width of its bus.
-        emc_max_mhz: fastest clock of its controller; two transfers of ``bus_bits`` in each.
+        usable_bytes: memory that the kernel manages, without firmware and carve-outs, which differs slightly between
+            releases; None if unknown.
+        type: memory type such as ``LPDDR5``.
+        bus_bits: width of the bus.
+        emc_max_mhz: fastest clock of the memory controller, with two transfers per clock.
     """
 
     bytes: Bytes
@@ -133,15 +133,12 @@ class Memory(Sourced):
 
     @property
     def most_bytes(self) -> int:
-        """Most memory for programs."""
+        """Maximum memory for programs."""
         return self.usable_bytes or self.bytes
 
 
 class GpuRates(Part):
-    """Dense operations of one SM per clock; a multiplication and an addition are two.
-
-    None: no such fast path, or unknown.
-    """
+    """Dense operations of one SM per clock, where a multiply-add is two; None without a fast path or if unknown."""
 
     fp32: Rate
     fp16: Rate | None
@@ -149,16 +146,15 @@ class GpuRates(Part):
 
 
 class Gpu(Sourced):
-    """The GPU.
+    """GPU of the board.
 
     Attributes:
-        compute: CUDA's compute capability.
-        sms: streaming multiprocessors with none gated off.
-        cuda_cores: of all of them.
-        tensor_cores: of all of them.
-        max_mhz: fastest clock; None where it is unknown.
-        ops_per_clock: of one SM.
-        sparse_speedup: factor for weights with 2 zeros in 4; 1 without such a speedup.
+        compute: CUDA compute capability.
+        sms: number of streaming multiprocessors with none turned off.
+        cuda_cores, tensor_cores: number of cores in all SMs.
+        max_mhz: fastest clock; None if unknown.
+        ops_per_clock: operations of one SM per clock.
+        sparse_speedup: speedup for weights with 2 zeros in 4; 1 for none.
     """
 
     architecture: Text
@@ -172,7 +168,7 @@ class Gpu(Sourced):
 
 
 class Cpu(Sourced):
-    """The CPU with all cores on; ``max_mhz`` is None where it is unknown."""
+    """CPU of the board with all cores on; ``max_mhz`` is None if unknown."""
 
     model: Text
     cores: Some
@@ -180,23 +176,23 @@ class Cpu(Sourced):
 
 
 class DlaRates(Part):
-    """Dense operations of one core per clock; a multiplication and an addition are two; None: not published."""
+    """Dense operations of one core per clock, where a multiply-add is two; None if not published."""
 
     fp16: Rate | None
     int8: Rate | None
 
 
 class Dla(Sourced):
-    """The deep-learning accelerator; a board without one has ``cores: 0`` and ``generation: null`` only.
+    """Deep-learning accelerator; a board without one has only ``cores: 0`` and ``generation: null``.
 
     Attributes:
-        generation: 1 is Xavier's, 2 is Orin's; None without cores.
+        generation: 1 for Xavier, 2 for Orin; None without cores.
         cores: number of cores.
         max_mhz: fastest clock.
-        sram_bytes: fast memory on the chip that TensorRT manages.
-        sram_shared: whether all cores share it; otherwise each has so much.
-        ops_per_clock: of one core.
-        sparse_speedup: factor for weights with 2 zeros in 4; 1 without such a speedup.
+        sram_bytes: on-chip memory that TensorRT manages.
+        sram_shared: whether all cores share this memory; otherwise each core has as much.
+        ops_per_clock: operations of one core per clock.
+        sparse_speedup: speedup for weights with 2 zeros in 4; 1 for none.
     """
 
     generation: Some | None
@@ -209,7 +205,7 @@ class Dla(Sourced):
 
 
 class VideoEncoder(Sourced):
-    """The block that encodes video (NVENC)."""
+    """Video encoder (NVENC)."""
 
     engines: Count
 
@@ -218,7 +214,7 @@ class JetPack(Sourced):
     """Major releases of JetPack that support the board.
 
     Attributes:
-        no_edgert: why edgert itself runs under none of them; empty where it does.
+        no_edgert: why edgert itself runs on none of them; empty where it does.
     """
 
     majors: Numbers
@@ -226,7 +222,7 @@ class JetPack(Sourced):
 
 
 class Advertised(Sourced):
-    """Number on the box, ``tops``: INT8, GPU and all DLA cores together, sparse where the chip supports it."""
+    """Advertised INT8 TOPS of GPU and all DLA cores together, sparse where the chip supports it."""
 
     tops: Rate
 
@@ -235,14 +231,14 @@ Watts = Annotated[float, Field(ge=1e-3, le=1e5)]
 
 
 class Idle(Sourced):
-    """Watts that were read while nothing ran, on one power rail or several that together are the module.
+    """Reading of the idle module's power.
 
     Attributes:
-        watts: the reading.
-        rail: what was read: ``VDD_IN``, ``VIN``, or the rails that were added up.
-        clocks: ``"up"`` where they were locked at their maximum or the GPU was on at its slowest, as while a pipeline
-            runs; ``"down"`` where governors had lowered everything.
-        modes: power modes it holds for; empty: all.
+        watts: power of the module.
+        rail: rail, such as ``VDD_IN`` or ``VIN``, or rails that were added up.
+        clocks: ``"up"`` if clocks were locked at their maximum or the GPU was on at its slowest, as while a pipeline
+            runs; ``"down"`` if governors had lowered all clocks.
+        modes: power modes for which it holds; empty for all.
     """
 
     watts: Watts
@@ -251,28 +247,25 @@ class Idle(Sourced):
     modes: Annotated[tuple[Text, ...], Field(strict=False)] = ()
 
 
-# Power modes of a board, as ``nvpmodel`` sets them.
-
-
 class Mode(Sourced):
-    """A power mode: the units that are on, and their fastest clocks; None is unknown, except in ``watts``.
+    """Power mode of ``nvpmodel``: units that are on, and their fastest clocks; None means unknown, except in ``watts``.
 
     Clocks are upper limits. The hardware runs at the next lower step of its table (``available_frequencies`` in sysfs),
     which differs a little between releases of JetPack.
 
     Attributes:
-        name: as ``nvpmodel -p`` prints it. Modes are selected by name: their numbers differ from board to board.
-        watts: what the module may draw, by the mode's name; None for a mode without a limit, such as ``MAXN``.
-        cpu_cores: cores that are on.
-        cpu_mhz: fastest clock of the fastest of them.
-        sms: streaming multiprocessors of the GPU that are on.
+        name: name as ``nvpmodel -p`` prints it; modes are selected by name, because numbers differ between boards.
+        watts: power of the module according to the mode's name; None for a mode without a limit, such as ``MAXN``.
+        cpu_cores: number of cores that are on.
+        cpu_mhz: fastest clock of the fastest core.
+        sms: number of streaming multiprocessors that are on.
         gpu_mhz: fastest clock of the GPU.
-        dla_cores: cores of the DLA that can be used.
-        dla_mhz: their fastest clock; None where there is no DLA, too.
-        second_dla_mhz: that of the second core, where it has a limit of its own; None where it has not.
+        dla_cores: number of DLA cores that can be used.
+        dla_mhz: fastest clock of the DLA cores; also None without a DLA.
+        second_dla_mhz: fastest clock of the second core if it differs; otherwise None.
         emc_mhz: fastest clock of the memory controller.
-        uncapped: clocks, of those above, that the mode leaves at the board's maximum.
-        estimated: keys, of those above, that nobody has published: their values follow from published ratios.
+        uncapped: clocks that the mode does not limit.
+        estimated: keys whose values are not published but estimated by published ratios.
     """
 
     name: Text
@@ -295,7 +288,7 @@ class Mode(Sourced):
         return tuple(key for key in keys if getattr(self, key) is None)
 
     def dla_clock_mhz(self, core: int = 0) -> float | None:
-        """Return the fastest clock of one DLA core; None where it is unknown or there is no such core."""
+        """Return the fastest clock of a DLA core; None if it is unknown or there is no such core."""
         if core >= self.dla_cores:
             return None
         return self.second_dla_mhz if core and self.second_dla_mhz is not None else self.dla_mhz

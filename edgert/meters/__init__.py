@@ -1,7 +1,7 @@
-"""Meters of a machine: power, clocks, load, heat and memory, each value measured, modeled or unavailable.
+"""Meters of a machine for power, clocks, load, heat and memory; each value is measured, modeled or unavailable.
 
-:class:`edgert.meters.all.Meters` reads all of them at once; a program that needs only its own memory need not import
-it.
+:class:`edgert.meters.all.Meters`, which reads all of them, is not imported here, as many programs need only their own
+memory.
 """
 
 from edgert.meters.reading import Reading, measured, modeled, unavailable

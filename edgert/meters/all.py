@@ -18,10 +18,10 @@ from edgert.meters.energy import Rapl
 from edgert.meters.reading import GONE, NO_TIME, SWITCHED_OFF, Gauges, Meter, Reading, measured, unavailable
 from edgert.meters.usage import CpuLoad, Memory
 
-# NVIDIA's management library: GPUs of workstations, and Thor; only this module uses ``pynvml`` (nvidia-ml-py, BSD-3).
+# NVIDIA's management library has the GPUs of workstations and of Thor; only this module uses ``pynvml`` (nvidia-ml-py).
 #
-# Functions: https://docs.nvidia.com/deploy/nvml-api/. On Orin the library is a stub that answers nearly nothing, and on
-# Thor some functions are missing: each value is read by itself.
+# Functions: https://docs.nvidia.com/deploy/nvml-api/. On Orin the library has almost no values, and on Thor some
+# functions are missing, so each value is read separately.
 
 THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """Bits nvmlClocksEventReason… of nvml.h: power cap, hardware slowdown, software and hardware thermal, power brake."""
@@ -37,28 +37,28 @@ _QUESTIONS: tuple[tuple[str, str, str, Callable[[Any], float], tuple[int, ...]],
     ("memory.{}", "B", "MemoryInfo", lambda memory: float(memory.used), ()),
     ("throttle.{}", "", "CurrentClocksThrottleReasons", lambda bits: float(bool(bits & THROTTLED)), ()),
 )
-"""Values of a device: name here, unit, name of the function after nvmlDeviceGet, conversion of its result to a number
-in the unit, and the function's further arguments."""
+"""Values of a GPU: name, unit, function without the prefix nvmlDeviceGet, conversion of its result to a number in the
+unit, and further arguments of the function."""
 
 
 class Nvml:
-    """Meter of every GPU.
+    """Meter of all GPUs.
 
-    It reads ``power.gpu``, ``gpu.load``, ``gpu.clock``, ``temperature.gpu``, ``memory.gpu``, ``throttle.gpu``; of the
-    second ``power.gpu1`` and so on.
+    It reads ``power.gpu``, ``gpu.load``, ``gpu.clock``, ``temperature.gpu``, ``memory.gpu`` and ``throttle.gpu``. Names
+    of the second GPU are ``power.gpu1`` and so on.
     """
 
     def __init__(self, library: Any) -> None:
         self._library = library
         library.nvmlInit()
         handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
-        names = [library.nvmlDeviceGetName(handle) for handle in handles]  # bytes, in early releases of pynvml
+        names = [library.nvmlDeviceGetName(handle) for handle in handles]  # bytes in early releases of pynvml
         self._gpus = {
             f"gpu{index or ''}": handle for index, handle in enumerate(handles) if _STUB not in str(names[index])
         }
 
     def read(self) -> Mapping[str, Reading]:
-        """Read every value of every GPU; see :meth:`edgert.meters.reading.Meter.read`."""
+        """Return all readings, as :meth:`edgert.meters.reading.Meter.read` does."""
         found = {}
         for gpu, handle in self._gpus.items():
             for name, unit, about, number, arguments in _QUESTIONS:
@@ -67,19 +67,19 @@ class Nvml:
                     answer = getattr(self._library, f"nvmlDeviceGet{about}")(handle, *arguments)
                     found[name.format(gpu)] = measured(number(answer), unit, source)
                 except (self._library.NVMLError, AttributeError, TypeError, ValueError) as error:
-                    # TypeError and ValueError: pynvml returns None or a marker for values that a board lacks
+                    # pynvml returns None or a marker for missing values, which raise TypeError or ValueError
                     found[name.format(gpu)] = unavailable(unit, source, str(error))
         return found
 
 
 def find_nvml(root: Path, load: Callable[[], Any] = lambda: import_module("pynvml")) -> Nvml | str:
-    """Return the meter, or why there is none; empty where the files under ``root`` show no NVIDIA driver."""
+    """Return the meter, or why there is none; empty if there is no NVIDIA driver under ``root``."""
     if not (root / "proc/driver/nvidia/version").is_file():
         return ""
     try:
         library = load()
     except ImportError:
-        return f"reading the NVIDIA driver needs nvidia-ml-py: {_FIX}"
+        return f"the NVIDIA driver can be read only with nvidia-ml-py: {_FIX}"
     try:
         return Nvml(library)
     except library.NVMLError as error:
@@ -99,18 +99,18 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
     sensors.THROTTLE_CURRENT: ("", "alarms of INA3221, events of soctherm_oc"),
     "memory.nvmap": ("B", "NvMapMemUsed in /proc/meminfo"),
 }
-"""Readings that every sample has, at least as unavailable: name → unit, and where it is searched."""
+"""Readings that every sample has, even if unavailable: name → (unit, where it is searched)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Readings taken at one moment.
+    """Readings of all meters at one moment.
 
     Attributes:
-        at_ns: when reading began, on the meters' clock.
-        readings: name → reading, among them all of :data:`EXPECTED`.
-        mode: name of the power mode; empty where there is none or it is unknown.
-        notes: changes since the sample before: a meter that vanished or came back, and its replacement.
+        at_ns: time when reading began, on the meters' clock.
+        readings: name → reading, including all of :data:`EXPECTED`.
+        mode: name of the power mode; empty if there is none or it is unknown.
+        notes: changes since the sample before, such as a meter that vanished or came back.
     """
 
     at_ns: int
@@ -119,36 +119,36 @@ class Sample:
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Reading:
-        """Return the reading of that name; unavailable where no meter here has it."""
+        """Return the reading with a name; it is unavailable if no meter has it."""
         return self.readings.get(name) or unavailable("", name, "no meter here has it")
 
     @property
     def power(self) -> Reading:
-        """Watts of the module; on a machine that is no Jetson, of the parts that can be measured."""
+        """Power of the module; on a machine that is not a Jetson, of the parts that can be measured."""
         return self[sensors.POWER]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sample as plain data."""
+        """Return the sample as JSON values."""
         readings = {name: asdict(reading) for name, reading in self.readings.items()}
         return {"at_ns": self.at_ns, "mode": self.mode, "readings": readings, "notes": list(self.notes)}
 
 
 _LOG = logging.getLogger(__name__)
-_SEARCH_EVERY_NS = 5_000_000_000  # for meters that vanished: a driver that comes back has another number
+_SEARCH_EVERY_NS = 5_000_000_000  # interval of searches for meters that vanished; their paths may change
 _STATUS = "var/lib/nvpmodel/status"
 
 Model = Callable[[], Reading]
-"""Function that returns watts where no meter does; its readings are ``modeled``."""
+"""Function that returns modeled watts where no meter has the power."""
 
 
 class Meters:
-    """The meters of a machine, for one thread at a time; needs no rights, and reading takes about 1 ms.
+    """Meters of a machine, for one thread at a time; they need no rights, and a sample takes about 1 ms.
 
     Args:
-        root: where the files of a running Linux are.
-        clock: of samples and of watts from energy counters.
-        model: replaces ``power`` where no sensor has it, from the start or after one vanishes.
-        nvml: finds NVIDIA's management library, or returns why not.
+        root: root of the file system.
+        clock: clock of samples and of energy counters.
+        model: function that replaces ``power`` while no sensor has it.
+        nvml: function that returns the meter of NVIDIA's management library, or why there is none.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Meters:
         self._status, self._mode = "", ""
 
     def sample(self) -> Sample:
-        """Read everything once; never raises: what cannot be read is ``unavailable``, with the reason."""
+        """Return all readings; never raises, because failures make readings unavailable."""
         at_ns = self._clock.now_ns()
         readings = self._read()
         lost = any(_is_lost(readings[name]) for name in self._known)
@@ -192,7 +192,7 @@ class Meters:
         meters: list[Meter] = [CpuLoad(root, self._clock), Memory(root), sensors.Thermal(root), Gauges(gauges)]
         rails = sensors.hwmon_rails(root) + sensors.iio_rails(root)
         if rails:
-            self._has_rails = True  # from now on a part is never reported as the module's power, even if they vanish
+            self._has_rails = True  # so that parts never count as the module's power, even if the rails vanish
             meters.append(sensors.Rails(rails))
         rapl = Rapl(root, self._clock)
         if rapl.names:
@@ -200,12 +200,12 @@ class Meters:
         nvml = self._nvml(root)
         if isinstance(nvml, Nvml):
             meters.append(nvml)
-        elif nvml:  # a GPU whose driver is installed but cannot be read
+        elif nvml:  # the GPU's driver is installed but cannot be read
             meters.append(Gauges({f"{sensors.POWER}.gpu": lambda: unavailable("W", "NVML", nvml)}))
         return meters
 
     def _read(self) -> dict[str, Reading]:
-        """Return readings of all meters; of a name that two have, the first that is known."""
+        """Return the readings of all meters; of meters with the same name the first known value counts."""
         found: dict[str, Reading] = {}
         for meter in self._meters:
             for name, reading in meter.read().items():
@@ -213,7 +213,7 @@ class Meters:
                     found[name] = reading
         if not self._has_rails:
             found |= _parts(found)
-        for name, last in self._known.items():  # a removed device has no file that could fail
+        for name, last in self._known.items():  # a removed device has no meter any more
             found.setdefault(name, unavailable(last.unit, last.source, GONE))
         return found
 
@@ -230,7 +230,7 @@ class Meters:
 
 
 def _parts(found: Mapping[str, Reading]) -> dict[str, Reading]:
-    """Return the power of a machine without a total sensor: its GPUs and CPU packages, where they can be read."""
+    """Return the power of a machine without power rails as the sum of its readable GPUs and CPU packages."""
     parts = {name: reading for name, reading in found.items() if name.startswith(f"{sensors.POWER}.")}
     known = {name: reading.value for name, reading in parts.items() if reading.value is not None}
     if not parts:
@@ -239,7 +239,7 @@ def _parts(found: Mapping[str, Reading]) -> dict[str, Reading]:
         first = next(iter(parts.values()))
         return {sensors.POWER: unavailable("W", first.source, first.why)}
     names = " + ".join(name.partition(".")[2] for name in known)
-    return {sensors.POWER: measured(sum(known.values()), "W", names, "of these parts only, not of the whole machine")}
+    return {sensors.POWER: measured(sum(known.values()), "W", names, "only these parts, not the complete machine")}
 
 
 def _is_lost(reading: Reading) -> bool:
@@ -247,7 +247,7 @@ def _is_lost(reading: Reading) -> bool:
 
 
 def _change(name: str, before: Reading, now: Reading) -> str:
-    """Return a note on a reading that became known, unknown or of another source; else empty."""
+    """Return a note on a reading whose kind or source changed; empty otherwise."""
     if before.kind == now.kind and (before.source == now.source or name != sensors.POWER):
         return ""
     if now.kind == "unavailable":

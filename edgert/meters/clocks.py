@@ -1,9 +1,9 @@
-"""Clocks and load of GPU, DLA and memory controller (EMC) of a Jetson.
+"""Clocks and load of a Jetson's GPU, DLA and memory controller (EMC).
 
-Values that only root may read are unavailable, with that reason. GPU and, on Thor, EMC are devfreq devices
-(https://docs.kernel.org/driver-api/devfreq.html), found by the name of their device tree node. The names are those of
-the chips: gm20b (Nano), gp10b (TX2), gv11b (Xavier), ga10b (Orin), gb10b. On Thor ``gpu-gpc-0`` computes and
-``gpu-nvd-0`` decodes.
+Values that only root may read are unavailable to other users. GPU and, on Thor, EMC are devfreq devices
+(https://docs.kernel.org/driver-api/devfreq.html), found by the name of their device tree node, which is that of the
+chip: gm20b (Nano), gp10b (TX2), gv11b (Xavier), ga10b (Orin), gb10b. On Thor ``gpu-gpc-0`` computes and ``gpu-nvd-0``
+decodes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ _MOST_HZ = 1e10
 
 
 def activity_percent(activity: str, rate: str) -> float:
-    """Return how busy the memory controller is, in percent of its peak: mean activity over the clock in kHz.
+    """Return the load of the memory controller in percent: mean activity divided by the clock in kHz.
 
     Raises:
         OSError: a file cannot be read.
@@ -42,7 +42,7 @@ def activity_percent(activity: str, rate: str) -> float:
 
 
 def powered(path: str) -> float:
-    """Return 1 while runtime power management keeps a block on, 0 while it is suspended; not how busy it is.
+    """Return 1 while runtime power management keeps a block on, and 0 while it is suspended.
 
     Raises:
         OSError: the file cannot be read.
@@ -55,7 +55,7 @@ def powered(path: str) -> float:
 
 
 def gpu_gauges(root: Path) -> dict[str, reading.Gauge]:
-    """Return ``gpu.clock``, ``gpu.max_clock`` (the cap), ``gpu.load``; Thor's ``gpu.video_clock``."""
+    """Return gauges of ``gpu.clock``, ``gpu.max_clock`` (the cap), ``gpu.load``, and Thor's ``gpu.video_clock``."""
     found: dict[str, reading.Gauge] = {}
     for folder in _devfreqs(root, _GPUS):
         name = "gpu.video_clock" if folder.name.startswith(_VIDEO) else "gpu.clock"
@@ -69,13 +69,13 @@ def gpu_gauges(root: Path) -> dict[str, reading.Gauge]:
 
 
 def gpu_folder(root: Path) -> Path | None:
-    """Return the devfreq device that computes; None where there is none."""
+    """Return the devfreq folder of the GPU; None if there is none."""
     folders = _devfreqs(root, _GPUS)
     return next((folder for folder in folders if not folder.name.startswith(_VIDEO)), None)
 
 
 def emc_gauges(root: Path) -> dict[str, reading.Gauge]:
-    """Return ``emc.clock`` and ``emc.load``; on a Jetson older than Thor only root may read them."""
+    """Return gauges of ``emc.clock`` and ``emc.load``, which only root may read on a Jetson before Thor."""
     thor = next((folder for folder in reading.children(root / "sys/class/devfreq") if "bwmgr" in folder.name), None)
     if thor is not None:
         return {"emc.clock": _hertz(thor / "cur_freq", root)}
@@ -87,7 +87,7 @@ def emc_gauges(root: Path) -> dict[str, reading.Gauge]:
 
 
 def dla_gauges(root: Path) -> dict[str, reading.Gauge]:
-    """Return ``dla0.powered`` and ``dla0.clock`` of each core; no public file shows how busy a core is."""
+    """Return gauges of ``dla0.powered`` and ``dla0.clock`` for each core; no public file has the load of a core."""
     found: dict[str, reading.Gauge] = {}
     folders = {folder.name: folder for pattern in _DLA_FOLDERS for folder in root.glob(pattern)}
     for core, name in enumerate(sorted(folders, key=lambda name: name.rpartition("nvdla")[2])):
@@ -101,7 +101,7 @@ def dla_gauges(root: Path) -> dict[str, reading.Gauge]:
 
 
 def cpu_gauges(root: Path) -> dict[str, reading.Gauge]:
-    """Return ``cpu0.clock`` … of the cores whose clock cpufreq reports.
+    """Return gauges of ``cpu0.clock`` and so on for the cores whose clock cpufreq reports.
 
     See https://docs.kernel.org/admin-guide/pm/cpufreq.html.
     """
@@ -125,5 +125,5 @@ def _is_there(path: Path) -> bool:
     """Return whether a file exists and this user may see it."""
     try:
         return path.is_file()
-    except PermissionError:  # of debugfs; is_file() returns False for it only from Python 3.14 on
+    except PermissionError:  # in debugfs; is_file() returns False for it only from Python 3.14 on
         return False

@@ -1,7 +1,7 @@
 """Energy as the integral of power over monotonic time.
 
-Jetson's power sensors average over about 0.4 s: one sample means little, and samples taken faster repeat. So budgets
-are checked against energy over a period, by the trapezoid rule between samples.
+Jetson's power sensors average over about 0.4 s, so that faster samples repeat. So budgets are compared with energy over
+a period, integrated by the trapezoid rule.
 """
 
 from collections import deque
@@ -15,19 +15,19 @@ from edgert.meters import reading
 
 SENSOR_AVERAGE_S = 0.43
 """Averaging time that NVIDIA's nvpower.sh sets for the INA3221 of Jetsons: 512 samples in 430 ms."""
-_LONGEST_S = 5.0  # between samples; a longer pause counts as unknown
+_LONGEST_S = 5.0  # longest interval between samples; the power in a longer one is unknown
 _KEPT_S = 60.0
 
 
 @dataclass(slots=True)
 class Energy:
-    """Joules since the first sample, and watts over the recent past; for one thread at a time.
+    """Energy since the first sample and mean power of the recent past, for one thread at a time.
 
     Attributes:
-        joules: total, over the time that samples cover.
-        covered_s: that time.
-        modeled_s: part of it for which at least one end was modeled.
-        missing_s: time between samples without a known value; never counted as 0 W.
+        joules: energy over the covered time.
+        covered_s: time between known samples.
+        modeled_s: part of the covered time with a modeled sample at one end.
+        missing_s: time without known samples, which is never counted as 0 W.
     """
 
     joules: float = 0.0
@@ -38,7 +38,7 @@ class Energy:
     _spans: deque[tuple[int, int, float]] = field(default_factory=deque)
 
     def add(self, at_ns: int, sample: reading.Reading) -> None:
-        """Add the next sample; one that is not later than the one before is ignored."""
+        """Add the next sample; ignore one that is not later than the one before."""
         last = self._last
         if last is not None and at_ns <= last[0]:
             return
@@ -59,13 +59,13 @@ class Energy:
 
     @property
     def average_w(self) -> float | None:
-        """Mean watts over all that is covered; None where that is nothing."""
+        """Mean watts over the covered time; None if there is none."""
         return self.joules / self.covered_s if self.covered_s else None
 
     def recent_w(self, window_s: float) -> float | None:
-        """Return the mean watts over what is covered of the last ``window_s`` (60 at most); None where that is nothing.
+        """Return the mean watts over the covered part of the last ``window_s``, at most 60 s; None if there is none.
 
-        An interval between samples that begins before the window counts with the part inside it.
+        An interval that begins before the window counts with the part inside it.
         """
         if self._last is None:
             return None
@@ -82,8 +82,8 @@ class Energy:
 
 # Energy counters of x86 processors (RAPL): https://docs.kernel.org/power/powercap/powercap.html.
 #
-# Since Linux 5.10 only root may read them. ``psys`` is the whole platform. Without it the packages count, never their
-# parts (``core``, ``uncore``, ``dram``), which the packages include or, for DRAM, not every processor has.
+# Since Linux 5.10 only root may read them. ``psys`` is the complete platform. Without it the packages count, without
+# their parts: packages include ``core`` and ``uncore``, and not every processor has ``dram``.
 
 _MOST_W = 5000.0
 
@@ -98,26 +98,26 @@ class _Counter:
 
 
 class Rapl:
-    """Meter of ``power.package-0`` … or ``power.psys``: watts since it was last read."""
+    """Meter of ``power.psys``, or of ``power.package-0`` and so on: mean watts since the last reading."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._root, self._clock = root, clock
         zones = reading.children(root / "sys/class/powercap")
-        # intel-rapl:0, not its parts intel-rapl:0:0; and not intel-rapl-mmio:0, the same package again
+        # intel-rapl:0, without its parts intel-rapl:0:0, and without intel-rapl-mmio:0, which is the same package
         folders = [zone for zone in zones if zone.name.startswith("intel-rapl:") and zone.name.count(":") == 1]
         found = [(read_text(folder / "name"), folder) for folder in folders]
         whole = [pair for pair in found if pair[0] == "psys"]
         packages = [pair for pair in found if pair[0].startswith("package")]
         self._counters = {name: _Counter(folder) for name, folder in whole or packages}
-        self.read()  # counting begins here
+        self.read()  # starts the counts
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the counters; empty on a machine without."""
+        """Names of the counters; empty on a machine without counters."""
         return tuple(f"power.{name}" for name in self._counters)
 
     def read(self) -> Mapping[str, reading.Reading]:
-        """Read every counter; see :meth:`edgert.meters.reading.Meter.read`."""
+        """Return all readings, as :meth:`edgert.meters.reading.Meter.read` does."""
         return {f"power.{name}": self._watts(counter) for name, counter in self._counters.items()}
 
     def _watts(self, counter: _Counter) -> reading.Reading:
@@ -132,7 +132,7 @@ class Rapl:
         if before_uj is None or counter.last_ns <= before_ns:
             return reading.unavailable("W", source, reading.NO_TIME)
         spent_uj = counter.last_uj - before_uj
-        spent_uj += counter.range_uj if spent_uj < 0 else 0.0  # it wrapped around
+        spent_uj += counter.range_uj if spent_uj < 0 else 0.0  # the counter wrapped around
         watts = spent_uj * 1e3 / (counter.last_ns - before_ns)
         if not 0.0 <= watts <= _MOST_W:
             return reading.unavailable("W", source, f"it reads {watts:g} W, which is impossible")

@@ -1,8 +1,8 @@
-"""Power rails, those that sum to the module's power, and temperatures.
+"""Power rails, the module's power as their sum, temperatures, and throttling.
 
-Names of rails per module: NVIDIA's Jetson Linux Developer Guide, Platform Power and Performance. Rails that another one
-feeds are listed and not added: ``VDD_IN`` and ``VIN`` include all the others. On AGX Orin ``VDDQ_VDD2_1V8AO`` is
-believed to be fed from ``VIN_SYS_5V0``.
+Names of rails are in NVIDIA's Jetson Linux Developer Guide, Platform Power and Performance. A rail that another rail
+feeds is listed but not added: ``VDD_IN`` and ``VIN`` include all others. On AGX Orin ``VIN_SYS_5V0`` is assumed to feed
+``VDDQ_VDD2_1V8AO``.
 """
 
 import re
@@ -22,15 +22,15 @@ LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"),  # AGX Orin
     ("GPU", "CPU", "SOC", "CV", "VDDRQ", "SYS5V"),  # AGX Xavier
 )
-"""Sets of rails that sum to a module's power; the first that is complete counts."""
+"""Sets of rails whose sum is a module's power; the first complete set counts."""
 POWER = "power"
 MOST_W = 1000.0
-"""Limit of plausible watts, above any Jetson's rail: a sensor that reads more is broken."""
+"""Upper limit of plausible watts of a rail; a sensor that reads more is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """A rail: its name, its sensor, and its watts."""
+    """Power rail with its name, its sensor, and a gauge of its watts."""
 
     name: str
     device: str
@@ -38,16 +38,16 @@ class Rail:
 
 
 def layout_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the rails that sum to the module's power; empty where that is not known."""
+    """Return the rails whose sum is the module's power; empty if unknown."""
     present = set(names)
     return next((layout for layout in LAYOUTS if present.issuperset(layout)), ())
 
 
 def total(rails: Mapping[str, reading.Reading], twice: Iterable[str] = ()) -> reading.Reading:
-    """Return the module's watts from those of its rails.
+    """Return the module's power as the sum of rails.
 
-    Names in ``twice``, which several sensors have, cannot be part of a sum. It is unavailable where the layout is
-    unknown, or one of its rails cannot be read: otherwise a part would look like the whole.
+    It is unavailable if the layout is unknown, or if one of its rails cannot be read or is in ``twice``, the names that
+    several sensors have. Otherwise a part would look like the complete power.
     """
     layout = layout_of(rails)
     if not layout:
@@ -66,7 +66,7 @@ def total(rails: Mapping[str, reading.Reading], twice: Iterable[str] = ()) -> re
 
 
 class Rails:
-    """Meter of a machine's power rails: ``power.NAME`` each, and ``power`` for the whole module."""
+    """Meter of ``power.NAME`` for each power rail, and of ``power`` for the module."""
 
     def __init__(self, rails: Sequence[Rail]) -> None:
         names = [rail.name for rail in rails]
@@ -75,20 +75,20 @@ class Rails:
         self._gauges = {key: rail.gauge for key, rail in zip(keys, rails, strict=True)}
 
     def read(self) -> Mapping[str, reading.Reading]:
-        """Read every rail once; the sum is of these same readings."""
+        """Return the readings of all rails, and their sum."""
         rails = {key: gauge() for key, gauge in self._gauges.items()}
         plain = {key.partition("@")[0]: one for key, one in rails.items()}
         return {POWER: total(plain, self._twice), **{f"{POWER}.{key}": one for key, one in rails.items()}}
 
 
-# Power sensors that JetPack 5 and later show through hwmon: INA3221 (three rails) and INA238 (one).
+# Power sensors in hwmon, from JetPack 5 on: INA3221 (three rails) and INA238 (one rail).
 #
-# They are found by the contents of their files, not by path: numbers of hwmon devices change from boot to boot. Files
-# and units: https://docs.kernel.org/hwmon/ina3221.html and https://docs.kernel.org/hwmon/ina238.html. An INA3221 has no
-# file of power: it is volts times amperes, both averaged by the chip over some 0.4 s as Jetsons configure it.
+# They are found by the contents of their files, because numbers of hwmon devices change from boot to boot. Files and
+# units: https://docs.kernel.org/hwmon/ina3221.html and https://docs.kernel.org/hwmon/ina238.html. An INA3221 has no
+# file of power, which is volts times amperes; the chip averages both over about 0.4 s in Jetsons.
 
 _CHANNELS = (1, 2, 3)
-_MOST_MV = 26_000.0  # the widest bus that the INA3221's data sheet (TI SBOS576) allows
+_MOST_MV = 26_000.0  # maximum bus voltage in the INA3221's data sheet (TI SBOS576)
 _MOST_MA = 200_000.0  # 163.8 mV, its full scale, across the smallest shunts of Jetsons
 _ALARMS = ("curr*_max_alarm", "curr*_crit_alarm")
 
@@ -104,7 +104,7 @@ def channel_watts(volts: str, amperes: str) -> float:
 
 
 def hwmon_rails(root: Path) -> tuple[Rail, ...]:
-    """Return every rail of every INA3221 and INA238, in the order of their I2C addresses."""
+    """Return the rails of all INA3221 and INA238, in the order of their I2C addresses."""
     found = list[Rail]()
     for folder in _sensors(root, "ina3221"):
         for channel in _CHANNELS:
@@ -122,9 +122,9 @@ def hwmon_rails(root: Path) -> tuple[Rail, ...]:
 
 
 def alarms(root: Path) -> dict[str, reading.Gauge]:
-    """Return alarms of the rails' over-current limits, by ``VDD_IN.max``; empty where no sensor has any.
+    """Return gauges of over-current alarms, by names such as ``VDD_IN.max``.
 
-    Crossing a limit throttles clocks whatever the temperature.
+    An alarm means that clocks are throttled, at any temperature.
     """
     found = dict[str, reading.Gauge]()
     for folder in _sensors(root, "ina3221"):
@@ -142,7 +142,7 @@ def _sensors(root: Path, name: str) -> Iterator[Path]:
 
 
 def _device(folder: Path) -> str:
-    """Return the sensor's place on the bus, ``1-0040``; the hwmon's own name where there is none."""
+    """Return the sensor's address on the bus, such as ``1-0040``, or else the name of its folder."""
     device = folder / "device"
     name = device.resolve().name if device.exists() else ""
     return name or folder.name
@@ -152,13 +152,13 @@ def _is_not_connected(name: str) -> bool:
     return "NC" in name.split("_") or name.startswith("NC")
 
 
-# Power rails of JetPack 4, whose driver shows the INA3221 through iio: ``rail_name_N``, ``in_powerN_input`` in mW.
+# Power sensors of JetPack 4, whose driver uses iio: ``rail_name_N`` and ``in_powerN_input`` in mW.
 
 _IIO_CHANNELS = (0, 1, 2)
 
 
 def iio_rails(root: Path) -> tuple[Rail, ...]:
-    """Return every rail of every sensor, in the order of their I2C addresses."""
+    """Return the rails of all sensors, in the order of their I2C addresses."""
     found = list[Rail]()
     for device in reading.children(root / "sys/bus/i2c/drivers/ina3221x"):
         for folder in sorted(device.glob("iio:device*")):
@@ -170,28 +170,28 @@ def iio_rails(root: Path) -> tuple[Rail, ...]:
     return tuple(found)
 
 
-# Temperatures, their distance to throttling, and whether something is throttled now.
+# Temperatures, margins to throttling, and throttling.
 #
-# Files: https://docs.kernel.org/driver-api/thermal/sysfs-api.html. A zone of a block that is off reads -256 C or cannot
-# be read; neither is an error.
+# Files: https://docs.kernel.org/driver-api/thermal/sysfs-api.html. The zone of a block that is off reads -256 C or
+# cannot be read, which is no error.
 
 TEMPERATURE, MARGIN = "temperature", "temperature.margin"
 THROTTLE_HEAT, THROTTLE_CURRENT, EVENTS = "throttle.heat", "throttle.current", "throttle.events"
 _OFF_C = -256.0
 _COLDEST_C, _HOTTEST_C = -60.0, 200.0
-_CONSTANT = "pmic"  # Nano, TX2 and Xavier report PMIC-Die as 100 C whatever it is
+_CONSTANT = "pmic"  # on Nano, TX2 and Xavier PMIC-Die always reads 100 C
 _BRAKE = re.compile(r"^(cpufreq|devfreq|Processor)|throttle", re.IGNORECASE)
-"""Pattern of cooling devices that slow something down; fans do not, nor does Intel's ``TCC Offset``."""
+"""Pattern of cooling devices that slow something down, unlike fans and Intel's ``TCC Offset``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A thermal zone.
+    """Thermal zone.
 
     Attributes:
-        name: ``tj``, ``cpu``: its type without ``-therm`` and ``-thermal``, in lower case.
-        gauge: its temperature.
-        limit_c: where the kernel begins to slow things down for it (its lowest passive trip point); None if nowhere.
+        name: type in lower case without ``-therm`` or ``-thermal``, such as ``tj`` or ``cpu``.
+        gauge: gauge of its temperature.
+        limit_c: lowest passive trip point, at which the kernel begins to throttle; None if it has none.
     """
 
     name: str
@@ -200,7 +200,7 @@ class Zone:
 
 
 def zone_degrees(path: str) -> float:
-    """Return the degrees of one zone, of the millidegrees in its file.
+    """Return the temperature of a zone, in degrees, from the millidegrees in its file.
 
     Raises:
         OSError: the file cannot be read.
@@ -215,7 +215,7 @@ def zone_degrees(path: str) -> float:
 
 
 class Thermal:
-    """Meter of all thermal zones and brakes of a machine."""
+    """Meter of all temperatures of a machine, and of throttling by heat and over-current."""
 
     def __init__(self, root: Path) -> None:
         self._zones = tuple(zones(root))
@@ -227,7 +227,7 @@ class Thermal:
         self._events = self._over_current.since_boot()
 
     def read(self) -> Mapping[str, reading.Reading]:
-        """Read ``temperature`` (tj, else the hottest), ``temperature.ZONE``, ``temperature.margin`` and throttling."""
+        """Return ``temperature`` (tj, or the hottest zone), ``temperature.ZONE``, ``.margin``, and throttling."""
         degrees = {zone.name: zone.gauge() for zone in self._zones}
         found = {f"{TEMPERATURE}.{name}": one for name, one in degrees.items()}
         if self._zones:
@@ -242,7 +242,7 @@ class Thermal:
         return found
 
     def _counted(self, alarms: reading.Reading | None) -> dict[str, reading.Reading]:
-        """Return events since boot, and those since the sample before together with the alarms of this moment."""
+        """Return ``throttle.events`` since boot, and ``throttle.current``: new events and present alarms."""
         before, self._events = self._events, self._over_current.since_boot() or self._events
         source, total = self._over_current.source, self._events
         new, now = difference(total, before), 0.0 if alarms is None else alarms.value or 0.0
@@ -256,7 +256,7 @@ class Thermal:
 
 
 def zones(root: Path) -> Iterator[Zone]:
-    """Yield the thermal zones that report a temperature; of one name, the second is called ``name-2``."""
+    """Yield the thermal zones that report a temperature; the second with the same name is called ``name-2``."""
     seen: dict[str, int] = {}
     for place in ("sys/class/thermal", "sys/devices/virtual/thermal"):
         folders = [folder for folder in reading.children(root / place) if folder.name.startswith("thermal_zone")]
@@ -277,7 +277,7 @@ def zones(root: Path) -> Iterator[Zone]:
 
 
 def _hottest(degrees: Mapping[str, reading.Reading]) -> reading.Reading:
-    """Return the junction's temperature, which is the hottest of the chip; without one, the hottest zone."""
+    """Return the junction temperature, the hottest of the chip; without one, the temperature of the hottest zone."""
     known = {name: one for name, one in degrees.items() if one.value is not None}
     if not known:
         return reading.unavailable("C", "thermal zones", "none of them can be read")

@@ -1,4 +1,4 @@
-"""Readings of meters, each measured, modeled or unavailable, and the kernel's small files that they come from."""
+"""Readings of meters, which are measured, modeled or unavailable, and access to the kernel's small files."""
 
 import errno
 import math
@@ -13,14 +13,14 @@ Kind = Literal["measured", "modeled", "unavailable"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A value, or why there is none; what could not be read is never 0.
+    """Value of a meter, or the reason why there is none; an unavailable value is never 0.
 
     Attributes:
-        value: in ``unit``; None exactly when ``kind`` is ``unavailable``.
-        unit: ``W``, ``Hz``, ``%``, ``C``, ``B``, ``cores``; empty for a count.
-        kind: whether hardware measured it, a model computed it, or neither.
-        source: the file, library or model; for ``unavailable``, where it was searched.
-        why: for ``unavailable``, the reason; else a remark, or empty.
+        value: value in ``unit``; None exactly if ``kind`` is ``unavailable``.
+        unit: ``W``, ``Hz``, ``%``, ``C``, ``B`` or ``cores``; empty for a count.
+        kind: whether hardware measured the value, a model computed it, or neither.
+        source: file, library or model; for an unavailable value, where it was searched.
+        why: reason for an unavailable value; otherwise a remark, or empty.
 
     Raises:
         ValueError: value and kind contradict each other, or the value is not finite.
@@ -34,9 +34,9 @@ class Reading:
 
     def __post_init__(self) -> None:
         if (self.value is None) != (self.kind == "unavailable"):
-            raise ValueError(f"a reading that is {self.kind} with value {self.value}")
+            raise ValueError(f"a reading that is {self.kind} cannot have the value {self.value}")
         if self.value is not None and not math.isfinite(self.value):
-            raise ValueError(f"a reading of {self.value}")
+            raise ValueError(f"a reading cannot have the value {self.value}")
 
     @property
     def is_known(self) -> bool:
@@ -45,29 +45,29 @@ class Reading:
 
 
 def measured(value: float, unit: str, source: str, why: str = "") -> Reading:
-    """Return a value of hardware or kernel; raise ValueError when it is not finite."""
+    """Return a reading of a value from hardware or kernel; raise ValueError if it is not finite."""
     return Reading(value, unit, "measured", source, why)
 
 
 def modeled(value: float, unit: str, source: str, why: str = "") -> Reading:
-    """Return a modeled value in place of a meter's; raise ValueError when it is not finite."""
+    """Return a reading of a modeled value; raise ValueError if it is not finite."""
     return Reading(value, unit, "modeled", source, why)
 
 
 def unavailable(unit: str, source: str, why: str) -> Reading:
-    """Return a reading without value, and why."""
+    """Return a reading without a value, with the reason."""
     return Reading(None, unit, "unavailable", source, why)
 
 
 Gauge = Callable[[], Reading]
-"""Function that reads one value; it never raises and does not block."""
+"""Function that returns one reading; it never raises and does not block."""
 
 
 class Meter(Protocol):
-    """Reader of several values that belong together."""
+    """Reader of several related values."""
 
     def read(self) -> Mapping[str, Reading]:
-        """Return name → reading, the same names each time; never raises: what cannot be read is ``unavailable``."""
+        """Return name → reading, with the same names each time; never raises."""
         ...
 
 
@@ -78,13 +78,13 @@ class Gauges:
     by_name: Mapping[str, Gauge]
 
     def read(self) -> Mapping[str, Reading]:
-        """Read every gauge; see :meth:`Meter.read`."""
+        """Return all readings, as :meth:`Meter.read` does."""
         return {name: gauge() for name, gauge in self.by_name.items()}
 
 
 _MOST_BYTES = 4096  # a sysfs file is one page: https://docs.kernel.org/filesystems/sysfs.html
 GONE, SWITCHED_OFF, NO_TIME = "not there", "switched off", "no time has passed"
-"""Reasons for no value. The last two are normal: a gated block, and a rate read twice at the same time."""
+"""Reasons for an unavailable value; the last two are normal: a block that is off, and a rate read twice at once."""
 _TROUBLE = {
     errno.ENOENT: GONE,
     errno.EACCES: "needs root",
@@ -99,26 +99,26 @@ _TROUBLE = {
 
 
 def read_number(path: str, low: float = float("-inf"), high: float = float("inf")) -> float:
-    """Return the one number in a file.
+    """Return the number in a file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no number, or outside ``low`` to ``high``, the sensor's possible range.
+        OSError: the file cannot be read.
+        ValueError: the file has no number, or one outside the sensor's possible range from ``low`` to ``high``.
     """
     text = read_small(path)
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"it reads {text.strip()[:40]!r}, which is no number") from None
+        raise ValueError(f"it reads {text.strip()[:40]!r}, which is not a number") from None
     if not low <= value <= high:
         raise ValueError(f"it reads {value:g}, which is impossible (limits {low:g} to {high:g})")
     return value
 
 
 def read_small(path: str) -> str:
-    """Return a page of a file; raise OSError when it cannot be read.
+    """Return up to a page of a file; raise OSError if it cannot be read.
 
-    It takes a third of the time of Path.read_text, which matters to a meter that reads fifty files.
+    It takes a third of the time of Path.read_text, which matters for a meter that reads fifty files.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -135,12 +135,12 @@ def failure_of(error: OSError | ValueError) -> str:
 
 
 def shown_path(path: Path | str, root: Path) -> str:
-    """Return a path as the machine under ``root`` shows it."""
+    """Return a path relative to ``root``, as the machine itself would show it."""
     return "/" + os.path.relpath(path, root)
 
 
 def children(folder: Path) -> Iterator[Path]:
-    """Yield the entries of a folder, by name; nothing where it cannot be listed."""
+    """Yield the entries of a folder by name; nothing if it cannot be listed."""
     try:
         yield from sorted(folder.iterdir())
     except OSError:
@@ -148,7 +148,7 @@ def children(folder: Path) -> Iterator[Path]:
 
 
 def gauge(unit: str, source: str, value: Callable[[], float]) -> Gauge:
-    """Return a gauge of the result of ``value``, in ``unit``; unavailable where it raises OSError or ValueError."""
+    """Return a gauge of the result of ``value``, which is unavailable if that raises OSError or ValueError."""
 
     def read() -> Reading:
         try:
@@ -162,6 +162,6 @@ def gauge(unit: str, source: str, value: Callable[[], float]) -> Gauge:
 def file_gauge(
     path: Path, root: Path, unit: str, scale: float = 1.0, low: float = 0.0, high: float = float("inf")
 ) -> Gauge:
-    """Return a gauge of a file below ``root``, whose number times ``scale`` is in ``unit``, ``low`` to ``high``."""
+    """Return a gauge of the number in a file times ``scale``, which must be from ``low`` to ``high`` in ``unit``."""
     name, least, most = str(path), low / scale, high / scale
     return gauge(unit, shown_path(path, root), lambda: read_number(name, least, most) * scale)

@@ -1,4 +1,4 @@
-"""CPU time and memory of machine, container and process."""
+"""CPU time and memory of the machine, the container and the process."""
 
 import re
 import resource
@@ -12,17 +12,14 @@ from edgert.board.host import memory_file, read_text
 from edgert.clock import Clock
 from edgert.meters import reading
 
-# CPU time is in cores for this process, in percent for the machine. On a machine without a power sensor, cores
-# replace watts.
-
 PROCESS, MACHINE = "cpu.process", "cpu.load"
 _STAT = "proc/stat"
-_IDLE = (3, 4)  # idle and iowait, proc(5); guest time, the last two fields, is counted in user time already
+_IDLE = (3, 4)  # idle and iowait, proc(5); guest time, in the last two fields, is part of user time
 _FIELDS = 8
 
 
 class CpuLoad:
-    """Meter of the CPU time since it was last read; the first time, since it was created."""
+    """Meter of the CPU time since the last reading, or since its creation."""
 
     def __init__(self, root: Path, clock: Clock, process_ns: Callable[[], int] = time.process_time_ns) -> None:
         self._path, self._clock, self._process_ns = str(root / _STAT), clock, process_ns
@@ -51,24 +48,21 @@ class CpuLoad:
 
 
 def _ticks(path: str) -> tuple[int, int] | str:
-    """Return busy and all ticks of all cores, or why they are unknown."""
+    """Return (busy ticks, all ticks) of all cores, or why they are unknown."""
     try:
         name, *fields = reading.read_small(path).partition("\n")[0].split()
         ticks = [int(field) for field in fields[:_FIELDS]]
     except (OSError, ValueError) as error:
         return reading.failure_of(error)
     if name != "cpu" or len(ticks) < _FIELDS:
-        return "does not begin with the sum of all cores"
+        return "the file does not begin with the sum of all cores"
     return sum(ticks) - sum(ticks[field] for field in _IDLE), sum(ticks)
 
 
-# Memory of this process, as the operating system counts it.
-
-
 def peak_rss_bytes(root: Path = Path("/")) -> int:
-    """Return the most physical memory this process ever held (proc(5): status, VmHWM).
+    """Return the peak physical memory of this process (proc(5): status, VmHWM).
 
-    Where the system has no such file, it is that of getrusage(2), which includes the parent's size before the exec.
+    Without such a file it is that of getrusage(2), which includes the parent's size before the exec.
     """
     try:
         lines = (root / "proc/self/status").read_text().splitlines()
@@ -79,7 +73,7 @@ def peak_rss_bytes(root: Path = Path("/")) -> int:
 
 
 def rss_bytes(root: Path = Path("/")) -> int:
-    """Return the physical memory this process holds now (proc(5): statm, field 2); its peak without such a file."""
+    """Return the physical memory of this process now (proc(5): statm, field 2); its peak without such a file."""
     try:
         pages = int((root / "proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -98,9 +92,9 @@ _NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes "no limit" as the largest multiple
 
 
 class Memory:
-    """Meter of bytes.
+    """Meter of memory in bytes.
 
-    It reads ``memory.total``, ``.available``, ``.nvmap`` (what GPU and DLA map on a Jetson), ``.rss`` (this process),
+    It reads ``memory.total``, ``.available``, ``.nvmap`` (mapped by GPU and DLA on a Jetson), ``.rss`` (this process),
     ``.limit`` and ``.used`` (the container).
     """
 
@@ -114,7 +108,7 @@ class Memory:
         self._container = reading.Gauges(gauges)
 
     def read(self) -> Mapping[str, reading.Reading]:
-        """Read every value; see :meth:`edgert.meters.reading.Meter.read`."""
+        """Return all readings, as :meth:`edgert.meters.reading.Meter.read` does."""
         found = {name: one for name, one in self._meminfo().items() if self._has_nvmap or "nvmap" not in name}
         found["memory.rss"] = reading.measured(float(rss_bytes(self._root)), "B", "/proc/self/statm")
         return {**found, **self._container.read()}
@@ -138,11 +132,11 @@ def container_bytes(path: Path) -> float:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: there is no limit, or no number.
+        ValueError: the file has "no limit", or no number.
     """
     text = reading.read_small(str(path)).strip()
     if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT_BYTES):
         raise ValueError("no limit")
     if not text.isdigit():
-        raise ValueError(f"it reads {text[:40]!r}, which is no number")
+        raise ValueError(f"it reads {text[:40]!r}, which is not a number")
     return float(text)

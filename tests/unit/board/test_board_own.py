@@ -100,10 +100,10 @@ def test_ones_own_measurements_are_a_source(tmp_path: Path) -> None:
         (("  bytes: 16GiB", "  bytes: 0GiB"), "memory.bytes", "data sheet"),
         (("usable_bytes: 15388MiB", "usable_bytes: 17GiB"), "memory.usable_bytes: '17GiB'", ""),
         (("  bus_bits: 128\n", ""), "memory.bus_bits is missing", "add bus_bits: with a value"),
-        (("  cuda_cores: 1024", "  cuda_cores: 1001"), "gpu.cuda_cores: 1001 is no multiple of 8 SMs", "correct"),
+        (("  cuda_cores: 1024", "  cuda_cores: 1001"), "gpu.cuda_cores: 1001 is not a multiple of 8 SMs", "correct"),
         (("  generation: 2", "  generation: null"), "dla.generation: null for a board with DLA cores", "1 (Xavier)"),
-        (('  name: "15W"', "  name: 16W"), "default_mode.name: '16W' is none of the modes", "modes: MAXN, 10W"),
-        (("emc_mhz, dla_mhz]", "emc_mhz, dla]"), "uncapped: 'dla' is no clock", "clocks: cpu_mhz"),
+        (('  name: "15W"', "  name: 16W"), "default_mode.name: '16W' is not a mode of the board", "modes: MAXN, 10W"),
+        (("emc_mhz, dla_mhz]", "emc_mhz, dla]"), "uncapped: 'dla' is not a clock", "clocks: cpu_mhz"),
         (("    - of: [emc_max_mhz]", "    - of: [emc_mhz]"), "origins of 'emc_mhz', which is not in memory", "keys:"),
         (("  confidence: high", "  confidence: sure"), "match.confidence: 'sure'", ""),
         (("  - watts: 4.6", "  - watts: -4.6"), "idle.0.watts: -4.6", "data sheet"),
@@ -111,7 +111,7 @@ def test_ones_own_measurements_are_a_source(tmp_path: Path) -> None:
         (("    rail: VDD_IN", "    clocks: sideways\n    rail: VDD_IN"), "idle.0.clocks: 'sideways'", ""),
         (
             ("    rail: VDD_IN", "    modes: [16W]\n    rail: VDD_IN"),
-            "idle watts of '16W', which is none",
+            "idle watts of '16W', which is not a mode",
             "modes: MAXN",
         ),
         (

@@ -68,23 +68,23 @@ def test_a_machine_without_nvpmodel_has_no_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why", "line"),
     [
-        ("", "it defines no POWER_MODEL", ""),
-        ("# < POWER_MODEL ID=0 NAME=MAXN >\n", "it defines no POWER_MODEL", ""),
+        ("", "defines no POWER_MODEL", ""),
+        ("# < POWER_MODEL ID=0 NAME=MAXN >\n", "defines no POWER_MODEL", ""),
         ("< POWER_MODEL ID=0 >\n", "a POWER_MODEL needs ID=NUMBER and NAME=NAME", ":1"),
         ("\n< POWER_MODEL ID=zero NAME=MAXN >\n", "a POWER_MODEL needs ID=NUMBER", ":2"),
         ("\n\n< POWER_MODEL ID=0 NAME=MAXN\n", "has no closing >", ":3"),
         ("< POWER_MODEL ID=0 NAME=A >\n< POWER_MODEL ID=0 NAME=B >", "ID=0 NAME=B is defined twice", ":2"),
         ("< POWER_MODEL ID=0 NAME=A >\n< POWER_MODEL ID=1 NAME=A >", "ID=1 NAME=A is defined twice", ":2"),
-        ("< POWER_MODEL ID=0 NAME=A >\n< PM_CONFIG DEFAULT=4 >", "DEFAULT=4 is none of its modes", ":2"),
-        ("< POWER_MODEL ID=0 NAME=A >\n< PM_CONFIG >", "DEFAULT= is none of its modes", ":2"),
-        ("\x00\xff<>", "it defines no POWER_MODEL", ""),
+        ("< POWER_MODEL ID=0 NAME=A >\n< PM_CONFIG DEFAULT=4 >", "DEFAULT=4 is not one of its modes", ":2"),
+        ("< POWER_MODEL ID=0 NAME=A >\n< PM_CONFIG >", "DEFAULT= is not one of its modes", ":2"),
+        ("\x00\xff<>", "defines no POWER_MODEL", ""),
     ],
 )
 def test_a_damaged_file_is_told_with_its_line(tmp_path: Path, text: str, why: str, line: str) -> None:
     write(tmp_path, "etc/nvpmodel.conf", text)
     with pytest.raises(DeviceError) as caught:
         power_modes(tmp_path)
-    assert caught.value.what == "cannot understand /etc/nvpmodel.conf"
+    assert caught.value.what == "cannot parse /etc/nvpmodel.conf"
     assert why in caught.value.why and caught.value.where == f"/etc/nvpmodel.conf{line}"
     assert "nvidia-l4t-nvpmodel" in caught.value.fix
 

@@ -87,7 +87,7 @@ def test_a_workstation_adds_gpus_and_packages_and_says_that_it_is_not_the_whole(
     later(clock, 2.0)
     sample = meters.sample()
     assert sample.power.value == pytest.approx(15.0 + 71.5 + 72.5)
-    assert "not of the whole machine" in sample.power.why
+    assert "not the complete machine" in sample.power.why
     assert (sample["gpu.load"].value, sample["gpu.clock"].value, sample["temperature.gpu"].value) == (37, 1.98e9, 41)
     assert (sample["throttle.gpu"].value, sample["power.gpu1"].value) == (1.0, 72.5)
     write(tmp_path, f"{ZONE}/energy_uj", 61_000_000)
