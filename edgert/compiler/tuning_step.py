@@ -82,7 +82,7 @@ def _batches(config: PipelineConfig, one: ModelForms) -> Mapping[str, tuple[int,
         if fixed:
             found[form] = (most if min(fixed) >= most else 1,)
         else:
-            found[form] = tuple(powers(most)) if len(sizes) == 1 else (most,)
+            found[form] = powers(most) if len(sizes) == 1 else (most,)
     return found
 
 

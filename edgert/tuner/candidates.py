@@ -239,9 +239,9 @@ def _shares(space: SearchSpace, backend: str) -> Iterator[tuple[int, int, bool]]
             yield replicas, 1, True
 
 
-def powers(most: int) -> list[int]:
+def powers(most: int) -> tuple[int, ...]:
     """Return ``most`` and the powers of two below it, largest first."""
-    return sorted({most, *(2**n for n in range(most.bit_length()) if 2**n < most)}, reverse=True)
+    return tuple(sorted({most, *(2**n for n in range(most.bit_length()) if 2**n < most)}, reverse=True))
 
 
 def neighbors(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
