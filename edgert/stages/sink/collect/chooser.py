@@ -11,18 +11,18 @@ from edgert.stages.bytetrack import iou
 from edgert.stages.zones.rules import Events
 
 SURE = 0.5
-"""Score from which an object must be found by the other model, too."""
+"""Score from which the other model must find an object, too."""
 OVERLAP = 0.5
-"""Least overlap (IoU) of two boxes of one object."""
+"""Least overlap (IoU) of two boxes that count as one object."""
 
 
 class Chooser:
-    """Chooser of frames by what models found. Times are positions in the stream.
+    """Chooser of frames by the records of models. Times are positions in the stream.
 
     Args:
-        score: a detection's score lies between these.
-        differ: two stages whose objects differ.
-        rules: an event of one of these begins.
+        score: range of scores; a frame with a detection in it is kept.
+        differ: names of two stages; a frame on which they disagree is kept.
+        rules: names of rules; a frame in which an event of one begins is kept.
         gap_ns: least time between two frames of a stream that are kept for ``score`` or ``differ``.
     """
 
@@ -37,11 +37,11 @@ class Chooser:
         self._kept_ns, self._taken_ns = dict[str, int](), dict[str, int]()
 
     def reasons(self, result: Result, every_ns: int) -> list[str]:
-        """Return why to keep a frame; nothing where it is not worth a label.
+        """Return the reasons to keep a frame; none for a frame that is not worth a label.
 
         Args:
-            result: the frame, and what was found in it.
-            every_ns: time in which one frame of each stream is kept in any case; 0: none is.
+            result: the frame with its records.
+            every_ns: period in which one frame of each stream is kept in any case; 0: none is.
         """
         stream, now_ns = result.frame.stream, result.frame.media_ns
         found = []
@@ -72,12 +72,12 @@ class Chooser:
 
 
 def _has_passed(since_ns: int | None, now_ns: int, length_ns: int) -> bool:
-    """Return whether a time has passed; a stream that began again has no past."""
+    """Return whether a time has passed, or the stream has started over."""
     return since_ns is None or not 0 <= now_ns - since_ns < length_ns
 
 
 def disagree(one: Detections, other: Detections) -> bool:
-    """Return whether one has an object with a score of at least :data:`SURE` that the other lacks at any score."""
+    """Return whether either has an object with a score of at least :data:`SURE` that the other lacks."""
     return _lacks(one, other) or _lacks(other, one)
 
 
@@ -91,6 +91,6 @@ def _lacks(sure: Detections, other: Detections) -> bool:
 
 
 def _names(found: Detections) -> list[str]:
-    """Return each object's label; its class number where the model has no labels."""
+    """Return the label of each object; its class number where the model has no labels."""
     count = len(found.labels)
     return [found.labels[one] if 0 <= one < count else str(one) for one in found.classes.tolist()]

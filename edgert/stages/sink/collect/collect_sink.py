@@ -1,4 +1,4 @@
-"""The stage that keeps frames worth a label: it chooses; a thread of its own encodes and writes."""
+"""Sink that keeps frames worth a label. A thread of its own encodes and writes them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from edgert.stages.sink.output_files import safe_name
 
 log = logging.getLogger("edgert.sink")
 
-_WAITING = 4
-"""Images that may wait to be written; further ones are left out behind a camera."""
+_MAX_QUEUED = 4
+"""Maximum number of images that wait to be written; behind a camera, further ones are left out."""
 _QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95]
-_TEND_S, _REMIND_S, _CLOSE_S = 60.0, 300.0, 1.5
+_TRIM_S, _REMIND_S, _CLOSE_S = 60.0, 300.0, 1.5
 
 
 class _Kept(NamedTuple):
-    """A frame on its way to the disk: its own copy of the pixels."""
+    """A frame to write, with a copy of its pixels."""
 
     image: U8
     sample: Sample
@@ -42,13 +42,13 @@ class _Kept(NamedTuple):
 class CollectSink(SimpleStage):
     """Sink that writes chosen frames, without drawings, and their detections into a dataset.
 
-    A full disk, or one that fails, is logged and never ends the run.
+    A full or failing disk is logged, and never ends the run.
 
     Args:
-        every: seconds in which a frame of each stream is kept in any case; 0: none is.
+        every: period in seconds in which one frame of each stream is kept in any case; 0: none is.
 
     Attributes:
-        left_out: frames that were worth a label and are not in the dataset: the disk was too slow, or full.
+        left_out: number of frames worth a label that are not in the dataset, because the disk was too slow or full.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class CollectSink(SimpleStage):
         self.every, self.left_out = every, 0
         self._clock, self._is_again = context.clock, context.starts_over
         self._waits = context.is_waited_for
-        self._waiting: queue.Queue[_Kept | None] = queue.Queue(_WAITING)
+        self._waiting: queue.Queue[_Kept | None] = queue.Queue(_MAX_QUEUED)
         self._thread: threading.Thread | None = None
         self._is_down, self._reminded = False, -_REMIND_S
 
     def open(self) -> None:
-        """Open the dataset. Raises StageError when it cannot be written, or another process writes it."""
+        """Open the dataset. Raises StageError where it cannot be written, or another process writes it."""
         try:
             self._folder.open()
         except OSError as error:
@@ -89,12 +89,12 @@ class CollectSink(SimpleStage):
             "objects": [],
         }
         if not self._waits and self._waiting.full():
-            self._missed("the disk is too slow")
+            self._leave_out("the disk is too slow")
             return
         self._waiting.put(_Kept(frame.to_bgr(), sample, result.detections))
 
     def close(self) -> None:
-        """Write what waits, and close the dataset; what a slow disk does not take in time is left out."""
+        """Write the queued images, and close the dataset. A slow disk may leave images out."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -103,12 +103,12 @@ class CollectSink(SimpleStage):
             self._waiting.put(None, timeout=_CLOSE_S)
         thread.join(max(until - time.monotonic(), 0.0))
         if thread.is_alive():
-            log.warning("%s: %s does not answer; images that wait are left out", self._where, self._folder.path)
+            log.warning("%s: %s does not answer; queued images are left out", self._where, self._folder.path)
         if self.left_out:
             log.warning("%s: %d frames worth a label were left out", self._where, self.left_out)
 
     def _name(self, result: Result, time_ns: int) -> str:
-        """Return an image's name: of a recording always the same, of a camera with the time of the capture."""
+        """Return the name of an image: with the capture time for cameras, else the same in every run."""
         frame = result.frame
         if self._is_again:
             middle = f"{Path(frame.file).stem}-" if frame.file else ""
@@ -120,35 +120,36 @@ class CollectSink(SimpleStage):
         try:
             while True:
                 try:
-                    kept = self._waiting.get(timeout=_TEND_S)
+                    kept = self._waiting.get(timeout=_TRIM_S)
                 except queue.Empty:
-                    self._tried(None)
+                    self._try(None)
                     continue
                 if kept is None:
                     return
                 if not self._folder.has(kept.sample["image"]):
-                    self._tried(kept)
+                    self._try(kept)
                 self._waiting.task_done()
         finally:
             self._folder.close()
 
-    def _tried(self, kept: _Kept | None) -> None:
-        """Write an image, or only remove old ones; log what goes wrong."""
+    def _try(self, kept: _Kept | None) -> None:
+        """Write an image, or only remove old ones; log an error."""
         try:
             if kept is None:
-                self._folder.tend(time.time())
+                self._folder.remove_excess(time.time())
                 return
             _, data = cv2.imencode(".jpg", kept.image, _QUALITY)
             self._folder.add(data.data, kept.sample, kept.found)
         except (OSError, EdgertError, cv2.error) as error:
             self._is_down = True
-            self._missed(cause(error))
+            self._leave_out(cause(error))
             return
         if self._is_down:
-            log.info("%s: %s takes images again", self._where, self._folder.path)
+            log.info("%s: images are written to %s again", self._where, self._folder.path)
             self._is_down = False
 
-    def _missed(self, why: str) -> None:
+    def _leave_out(self, why: str) -> None:
+        """Count an image that is left out; log it, at most every five minutes."""
         self.left_out += 1
         now = time.monotonic()
         if now - self._reminded >= _REMIND_S:

@@ -1,8 +1,8 @@
-"""The folder of a collected dataset: written so that it can be read at any moment, and kept within its limits.
+"""The folder of a collected dataset, which is readable at any moment and stays within its limits.
 
-An image enters in this order: a line of the index ``collected.jsonl``, the label, the image under its own name, the
-annotation file. It leaves in the opposite one. A process that is killed in between leaves lines without an image, which
-the next run removes, and nothing else.
+An image is added in this order: a line in the index ``collected.jsonl``, the label, the image under its name, the
+annotation file. It is removed in the opposite order. So a process that is killed only leaves lines without an image,
+which the next run removes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgert.units import format_bytes
 
 Format = Literal["yolo", "coco"]
 _SPARE_LINES = 64
-"""Lines of images that are gone, beside half as many as there are images, before the index is written anew."""
+"""Superfluous lines, beyond half the number of images, from which the index is written again."""
 _LONGEST_INDEX_BYTES = 1 << 30
 
 
@@ -41,12 +41,12 @@ class Limits:
 
 
 class DatasetFolder:
-    """A dataset that images are added to, by one thread.
+    """A dataset to which one thread adds images.
 
     The folder may be moved away for labeling at any time: the next image begins a new one.
 
     Args:
-        path: of the folder.
+        path: path of the folder.
         format: ``yolo``: data.yaml, images and labels; ``coco``: images, and annotations/instances_collected.json.
         where: the sink's stage, for messages.
     """
@@ -65,15 +65,15 @@ class DatasetFolder:
 
     @property
     def size_bytes(self) -> int:
-        """What the images and their labels take."""
+        """Size of the images and their labels."""
         return self._size_bytes
 
     def has(self, name: str) -> bool:
-        """Return whether an image of that name is there."""
+        """Return whether the dataset has an image of a name."""
         return name in self._names
 
     def open(self) -> None:
-        """Make the folder, or read what an earlier run left in it.
+        """Create the folder, or read the dataset of an earlier run.
 
         Raises:
             OSError: it cannot be read or written.
@@ -86,19 +86,19 @@ class DatasetFolder:
             os.close(descriptor)
             raise output_file.written_elsewhere(self._parts, self._where)
         self._lock = descriptor
-        for left in self._parts.iterdir():  # by a process that was killed
-            left.unlink()
+        for leftover in self._parts.iterdir():  # from a process that was killed
+            leftover.unlink()
         self._samples.clear()
         self._classes = Classes()
-        for line in self._read():
-            self._understand(line)
+        for line in self._index_lines():
+            self._restore(line)
         self._names = {one["image"] for one in self._samples}
         self._size_bytes = sum(one.get("bytes", 0) for one in self._samples)
         self._write_index()
-        self._describe()
+        self._write_description()
 
     def close(self) -> None:
-        """Give the folder back."""
+        """Release the folder."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -109,19 +109,19 @@ class DatasetFolder:
         """Add an image, and remove the oldest ones beyond the limits.
 
         Args:
-            image: the bytes of its file.
-            sample: what is known of it; its labels are added here.
-            found: the detections in it.
+            image: content of the image file.
+            sample: description of the image; its labels are added to it.
+            found: detections in it.
 
         Raises:
-            OSError: the disk is full, or fails; nothing was added.
-            StageError: another process has the folder meanwhile.
+            OSError: the disk is full, or fails. Nothing was added then.
+            StageError: another process writes the folder by now.
         """
-        self._come_back()
+        self._reopen_if_moved()
         if self._classes.take(found):
             self._append({"names": self._classes.names, "points": self._classes.points})
             if self._format == "yolo":
-                self._describe()
+                self._write_description()
         sample["objects"] = self._classes.objects(found, sample["size"])
         label = yolo_rows(sample, self._classes.points).encode() if self._format == "yolo" else b""
         line_bytes = len(json_form.encoded(sample)) * (2 if self._format == "yolo" else 4)  # the index is written anew
@@ -141,10 +141,10 @@ class DatasetFolder:
         self._samples.append(sample)
         self._names.add(sample["image"])
         self._size_bytes += sample["bytes"]
-        self.tend(sample["time_s"], has_new=True)
+        self.remove_excess(sample["time_s"], has_new=True)
 
-    def tend(self, now_s: float, has_new: bool = False) -> None:
-        """Remove what is beyond the limits at a time in seconds of the epoch. Raises OSError."""
+    def remove_excess(self, now_s: float, has_new: bool = False) -> None:
+        """Remove the oldest images beyond the limits, at a time in seconds of the epoch. Raises OSError."""
         gone = []
         limits = self._limits
         while self._samples and (
@@ -158,16 +158,16 @@ class DatasetFolder:
             gone.append(old)
         try:
             if self._format == "coco" and (gone or has_new):
-                self._describe()
-        finally:  # on a full disk, too: this is what makes room
+                self._write_description()
+        finally:  # also on a full disk, because this makes room
             for old in gone:
                 (self._images / old["image"]).unlink(missing_ok=True)
                 self._label_file(old).unlink(missing_ok=True)
         if self._lines > 1.5 * len(self._samples) + _SPARE_LINES:
             self._write_index()
 
-    def _come_back(self) -> None:
-        """Begin a new folder where this one was moved away or removed."""
+    def _reopen_if_moved(self) -> None:
+        """Begin a new folder if this one was moved away or removed."""
         with suppress(FileNotFoundError):
             if self._lock >= 0 and os.path.samestat(self._parts.stat(), os.fstat(self._lock)):
                 return
@@ -175,7 +175,7 @@ class DatasetFolder:
         self.open()
 
     def _check_room(self, more_bytes: int) -> None:
-        """Raise OSError where an image would not fit."""
+        """Raise OSError for an image that does not fit."""
         limits, disk = self._limits, os.statvfs(self.path)
         free_bytes, left = disk.f_bavail * disk.f_frsize - more_bytes, format_bytes(limits.free_bytes)
         if free_bytes < limits.free_bytes:
@@ -185,8 +185,8 @@ class DatasetFolder:
             why = f"an image takes {format_bytes(more_bytes)}, more than keep: size"
             raise OSError(errno.EFBIG, why, str(self.path))
 
-    def _read(self) -> list[dict[str, Any]]:
-        """Return the lines of the index; those that are damaged are left out."""
+    def _index_lines(self) -> list[dict[str, Any]]:
+        """Return the lines of the index, without damaged ones."""
         try:
             with self._index.open("rb") as file:
                 lines = file.read(_LONGEST_INDEX_BYTES).splitlines()
@@ -194,17 +194,18 @@ class DatasetFolder:
             return []
         found = []
         for line in lines:
-            with suppress(ValueError):  # a power cut may leave half a line
+            with suppress(ValueError):  # a power cut may leave an incomplete line
                 found.append(json.loads(line))
         return [one for one in found if isinstance(one, dict)]
 
-    def _understand(self, line: dict[str, Any]) -> None:
+    def _restore(self, line: dict[str, Any]) -> None:
+        """Take the classes or the sample of a line, if its image exists; ignore incomplete lines."""
         if isinstance(names := line.get("names"), list) and isinstance(points := line.get("points"), int):
             self._classes.names, self._classes.points = [str(one) for one in names], points
             return
         sample = cast("Sample", line)
         try:
-            coco([sample], self._classes)  # whether all of it is there
+            coco([sample], self._classes)  # raises for missing parts
             image = self._images / Path(sample["image"]).name
             float(sample["time_s"]), int(sample["bytes"])
         except (KeyError, TypeError, ValueError):
@@ -218,7 +219,7 @@ class DatasetFolder:
         return (self._labels / Path(sample["image"]).name).with_suffix(".txt")
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        """Add a line to the index: all of it, or nothing."""
+        """Add a line to the index, completely or not at all. Raises OSError."""
         with self._index.open("ab") as file:
             end = file.tell()
             try:
@@ -236,8 +237,8 @@ class DatasetFolder:
         replace_bytes(self._index, b"".join(line + b"\n" for line in lines))
         self._lines = len(lines)
 
-    def _describe(self) -> None:
-        """Write what makes the folder a dataset."""
+    def _write_description(self) -> None:
+        """Write ``data.yaml``, or the annotation file of COCO."""
         if self._format == "yolo":
             if self._classes.names:
                 replace_bytes(self.path / "data.yaml", data_yaml(self._classes).encode())
@@ -246,7 +247,7 @@ class DatasetFolder:
 
 
 def replace_label(image: Path, label: bytes, parts: Path) -> None:
-    """Write the label file of an image: all of it, or nothing. Raises OSError."""
+    """Write the label file of an image, completely or not at all. Raises OSError."""
     part = (parts / image.name).with_suffix(".txt")
     try:
         part.write_bytes(label)

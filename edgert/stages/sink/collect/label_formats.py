@@ -1,4 +1,4 @@
-"""Detections as the labels of a dataset: rows of YOLO, and the annotation file of COCO."""
+"""Conversion of detections to the labels of a dataset: YOLO's rows, and COCO's annotation file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgert.runtime.records import Detections, Segmentation
 
 F64 = npt.NDArray[np.float64]
-_SMOOTH_PX = 1.0  # of an outline, at the network's resolution
+_SMOOTH_PX = 1.0  # tolerance of an outline, at the network's resolution
 
 
 class _Shapes(TypedDict, total=False):
@@ -25,10 +25,10 @@ class Object(_Shapes):
     """One label; ``box``, ``outline`` and ``points`` are in pixels.
 
     Attributes:
-        label: number of its class in the dataset.
+        label: number of the class in the dataset.
         box: x1, y1, x2, y2.
-        outline: x, y, x, y, … around it.
-        points: x, y and visibility of each.
+        outline: x, y, x, y, … around the object.
+        points: x, y and visibility of each keypoint.
     """
 
     label: int
@@ -41,15 +41,15 @@ class _Stored(TypedDict, total=False):
 
 
 class Sample(_Stored):
-    """One image of a dataset and its labels, as a line of its index has them.
+    """One image of a dataset and its labels, as a line of the index.
 
     Attributes:
         image: file name.
-        time: of the capture, RFC 3339.
-        time_s: the same, seconds of the epoch.
-        why: reasons for which it was kept.
+        time: time of the capture, RFC 3339.
+        time_s: time of the capture, seconds of the epoch.
+        why: reasons to keep the image.
         size: width and height in pixels.
-        bytes: what its files take on the disk.
+        bytes: size of its files on the disk.
     """
 
     image: str
@@ -63,18 +63,18 @@ class Sample(_Stored):
 
 
 class Classes:
-    """The classes of a dataset, and the number of points of each object. Classes are added, never renumbered.
+    """The classes of a dataset, and the number of keypoints of an object. Classes are never renumbered.
 
     Attributes:
-        names: of the classes, by number.
-        points: of each object; 0 where none are labeled.
+        names: names of the classes, by number.
+        points: number of keypoints of each object; 0 where none are labeled.
     """
 
     def __init__(self) -> None:
         self.names, self.points = list[str](), 0
 
     def take(self, found: Detections) -> bool:
-        """Add the classes of a record; return whether any is new."""
+        """Add the classes and keypoints of a record; return whether any are new."""
         names = found.labels or tuple(str(one) for one in range(int(found.classes.max(initial=-1)) + 1))
         new = [one for one in dict.fromkeys(names) if one not in self.names]
         self.names += new
@@ -83,7 +83,7 @@ class Classes:
         return bool(new or has_points)
 
     def objects(self, found: Detections, size: tuple[int, int]) -> list[Object]:
-        """Return the labels of an image of (width, height); detections that lie outside are left out."""
+        """Return the labels of an image of (width, height), without detections that lie outside."""
         numbers = {name: number for number, name in enumerate(self.names)}
         limits, rows = np.array(size * 2, np.float64), list[Object]()
         for row, one in enumerate(found):
@@ -103,7 +103,7 @@ class Classes:
 
 
 _VISIBLE = 0.5
-"""Score from which a point counts as seen."""
+"""Score from which a keypoint counts as visible."""
 
 
 def outline_of(mask: Segmentation) -> F64 | None:
@@ -130,8 +130,8 @@ def yolo_rows(sample: Sample, points: int) -> str:
     """Return the text of an image's label file.
 
     Args:
-        sample: the image and its labels.
-        points: of each object; with any, boxes and points are written, else an outline where there is one.
+        sample: image with its labels.
+        points: number of keypoints of each object. With any, boxes and points are written; else outlines, or boxes.
     """
     width, height = sample["size"]
     lines = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Bounds(Section):
-    """Limits of a collected dataset."""
+    """Section of a dataset's limits."""
 
     count: int = Field(default=1000, ge=1)
     size: PositiveBytes = 2 << 30

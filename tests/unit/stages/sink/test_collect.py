@@ -282,7 +282,7 @@ def test_a_full_disk_is_an_event_and_the_run_goes_on(
         sink.close()
     assert len(images(tmp_path)) == 2 and sink.left_out == 4 and len(truth(tmp_path).images) == 2
     logged = [one.message for one in caplog.records]
-    assert sum("No space left" in one for one in logged) == 1 and any("takes images again" in one for one in logged)
+    assert sum("No space left" in one for one in logged) == 1 and any("images are written to" in one for one in logged)
 
 
 def test_nothing_is_added_while_little_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
