@@ -1,4 +1,4 @@
-"""The zones stage: which objects are in which zone, since when, and which crossed a line."""
+"""The stage that finds which objects are in which zone, for how long, and which crossed a line."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _NONE: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A zone or a line as the pipeline file has it.
+    """A zone or a line of the pipeline file.
 
     Attributes:
-        points: around the zone, or along the line; parts 0–1 of the frame, or pixels of the source.
-        streams: the only cameras that have it; all where empty.
-        classes: the only objects that count, by label or number; all where empty.
-        inside: which point of an object says that it is in the zone, or that enough of its box is.
-        part: of the box that is in the zone, with ``inside: overlap``.
+        points: points around the zone, or along the line, in fractions of the frame or in pixels of the source.
+        streams: cameras that have it; all where empty.
+        classes: classes that count, by label or number; all where empty.
+        inside: point of an object that must be in the zone, or the overlap of its box.
+        part: least fraction of the box in the zone, with ``inside: overlap``.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Area:
     part: float = 0.5
 
     def pixels(self, width: int, height: int) -> Points:
-        """Return the points in pixels of an image of that size; coordinates up to 1 are fractions of it."""
+        """Return the points in pixels of an image; they are fractions of it where no coordinate is above 1."""
         if max(max(point) for point in self.points) > 1:
             return self.points
         return [(x * width, y * height) for x, y in self.points]
@@ -55,11 +55,11 @@ class Change:
 
     Attributes:
         place: name of the zone or line.
-        what: ``entered`` or ``left`` a zone. A line is crossed ``in``, to the right as seen along it from its first
-            point, or ``out``, to the left.
-        track: number of the object.
-        label: its class.
-        seconds: for how long it had been in the zone that it left; else 0.
+        what: ``entered`` or ``left`` for a zone. For a line, ``in`` is to the right, as seen along it from its first
+            point, and ``out`` to the left.
+        track: track number of the object.
+        label: class of the object.
+        seconds: time that the object was in the zone that it left; else 0.
     """
 
     place: str
@@ -74,13 +74,13 @@ class Zones:
     """Result of a zones stage for a frame with Z zones, L lines and N objects.
 
     Attributes:
-        zones, lines: names of those that this stream has.
-        shapes: (points, 2) float64 pixels of the source image of every zone, then of every line.
-        objects: the detections that were looked at; ``inside`` has their rows.
-        inside: (Z, N) bool, which objects are in which zone.
-        seconds: (Z, N) float64 for how long each has been there; 0 for those that are not, or have no number.
-        changes: of this frame.
-        totals: (Z + L, 2) int64 since the start: objects that entered and left each zone, and crossed each line in and
+        zones, lines: names of the stream's zones and lines.
+        shapes: points of every zone, then of every line, (points, 2) float64 in pixels of the source.
+        objects: the N detections.
+        inside: (Z, N) bool, whether an object is in a zone.
+        seconds: (Z, N) float64, time that an object has been in a zone; 0 for objects outside or without a track.
+        changes: changes in this frame.
+        totals: (Z + L, 2) int64 since the start: objects that entered and left each zone, or crossed each line in and
             out.
     """
 
@@ -94,7 +94,7 @@ class Zones:
     totals: npt.NDArray[np.int64]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as ``sink: jsonl`` writes it."""
+        """Return the record as plain data, in the form of ``sink: jsonl``."""
         rows = [np.flatnonzero(inside) for inside in self.inside]
         totals = self.totals.tolist()
         found = {
@@ -135,14 +135,17 @@ def _counted(objects: Detections, rows: npt.NDArray[np.intp]) -> dict[str, int]:
 
 
 def label_of(objects: Detections, number: int) -> str:
-    """Return the name of a class, or its number as text."""
+    """Return the label of a class, or its number as text."""
     return objects.labels[number] if 0 <= number < len(objects.labels) else str(number)
 
 
 def class_numbers(
     classes: Sequence[str], labels: Sequence[str], where: str, who: str = "the detector"
 ) -> npt.NDArray[np.int64]:
-    """Convert class names or numbers to numbers. Raises StageError for a name that ``who`` does not have."""
+    """Return the numbers of classes that are given by label or number. Raises StageError for an unknown label.
+
+    ``who`` names the owner of the labels in the error.
+    """
     found = {name: labels.index(name) if name in labels else whole_number(name) for name in classes}
     for name, number in found.items():
         if number is None:
@@ -158,14 +161,14 @@ def class_numbers(
 class ZonesStage(SimpleStage):
     """Stage that finds the zones and lines of each stream's objects.
 
-    Times are positions in the stream, so that they are right of a recording that is read faster than it was made.
+    Times are positions in the stream, so that they are right for recordings that are read faster than they were made.
 
     Args:
-        name: of the stage; the key of its record.
-        zones, lines: of all streams.
-        settle: seconds for which an object must be on the other side of a zone's border before it counts.
-        forget: seconds after which an object that is not seen any more has left.
-        heat: where maps of the places are written in which objects were, if anywhere.
+        name: name of the stage, and key of its record.
+        zones, lines: zones and lines of all streams.
+        settle: seconds that an object must be across a zone's border before it counts.
+        forget: seconds after which an unseen object has left.
+        heat: heat maps to update; None: there are none.
     """
 
     def __init__(
@@ -183,7 +186,7 @@ class ZonesStage(SimpleStage):
 
     def process(self, result: Result) -> Result:
         found = result.latest(Detections)
-        if found is None:  # no model looked at this frame
+        if found is None:  # no model ran on this frame
             return result
         frame, name = full_frame(result.frame), result.frame.stream
         stream = self._streams.get(name)
@@ -191,7 +194,7 @@ class ZonesStage(SimpleStage):
             stream = self._streams[name] = self._stream(frame, stream)
         if self._heat is not None:
             self._heat.add(name, anchors(found.boxes, "foot") / stream.size)
-        return result.with_output(self.name, stream.look(found, result.frame.media_ns))
+        return result.with_output(self.name, stream.update(found, result.frame.media_ns))
 
     def close(self) -> None:
         self._streams.clear()
@@ -206,7 +209,7 @@ class ZonesStage(SimpleStage):
         for one in (*zones, *lines):
             _check_within(one, frame, self.name)
         stream = _Stream(self.name, zones, lines, (frame.width, frame.height), self._settle_ns, self._forget_ns)
-        if before is not None:  # the camera's size changed; what was counted stays
+        if before is not None:  # the image size changed; the totals stay
             stream.totals[:] = before.totals
         return stream
 
@@ -225,13 +228,13 @@ def _check_within(area: Area, frame: Frame, stage: str) -> None:
 
 
 def anchors(boxes: npt.NDArray[np.floating[Any]], inside: Inside) -> F64:
-    """Return (N, 2) points of (N, 4) boxes: the middle of the lower side, an object's foot, or of the box."""
+    """Return one point of each of (N, 4) boxes, (N, 2): the middle of the lower side (``foot``), or of the box."""
     x, y = (boxes[:, 0] + boxes[:, 2]) / 2, boxes[:, 3] if inside == "foot" else (boxes[:, 1] + boxes[:, 3]) / 2
     return np.stack([x, y], axis=1).astype(np.float64)
 
 
 class _Stream:
-    """One camera: its zones in pixels, and what is known of every object."""
+    """The zones of one camera in pixels, and the state of every object."""
 
     def __init__(
         self,
@@ -247,14 +250,14 @@ class _Stream:
         self._zone_names, self._line_names = tuple(one.name for one in zones), tuple(one.name for one in lines)
         places = [one.pixels(*size) for one in (*zones, *lines)]
         self._shapes = tuple(np.array(points, np.float64) for points in places)
-        self._polygons = {
-            how: ([row for row, one in enumerate(zones) if one.inside == how])
+        self._zone_rows = {
+            how: [row for row, one in enumerate(zones) if one.inside == how]
             for how in dict.fromkeys(one.inside for one in zones)
         }
-        self._of_polygons = {how: Polygons([places[row] for row in rows]) for how, rows in self._polygons.items()}
+        self._polygons = {how: Polygons([places[row] for row in rows]) for how, rows in self._zone_rows.items()}
         self._parts = np.array([one.part for one in zones])[:, None]
         self._crossings = Lines([off_border(line, size) for line in places[len(zones) :]])
-        self._wanted: npt.NDArray[np.bool_] | None = None  # (Z + L, classes), made for the detector's labels
+        self._wanted: npt.NDArray[np.bool_] | None = None  # (Z + L, classes), by the detector's labels
         self._labels: tuple[str, ...] | None = None
         count = len(zones)
         self._known = ByTrack(
@@ -266,10 +269,10 @@ class _Stream:
         )
         self.totals = np.zeros((count + len(lines), 2), np.int64)
 
-    def look(self, found: Detections, now_ns: int) -> Zones:
-        """Update the zones with the next frame."""
+    def update(self, found: Detections, now_ns: int) -> Zones:
+        """Update the zones by the next frame; return its record."""
         feet, counts = within_frame(anchors(found.boxes, "foot"), self.size), self._counts(found)
-        here = self._here(found, feet) & counts[: len(self._zones)]
+        here = self._inside_now(found, feet) & counts[: len(self._zones)]
         changes: list[Change] = []
         seconds = np.zeros(here.shape)
         if found.ids is not None:
@@ -280,18 +283,18 @@ class _Stream:
             seconds = np.where(since == NEVER, 0.0, (now_ns - since) / 1e9)
             self._known["seen"][rows], self._known["classes"][rows] = now_ns, found.classes
             self._forget(now_ns, found, changes)
-        self._count(changes)
+        self._add_totals(changes)
         return Zones(
             self._zone_names, self._line_names, self._shapes, found, here, seconds, tuple(changes), self.totals.copy()
         )
 
-    def _here(self, found: Detections, feet: F64) -> npt.NDArray[np.bool_]:
-        """Return (Z, N) which objects are in which zone now."""
+    def _inside_now(self, found: Detections, feet: F64) -> npt.NDArray[np.bool_]:
+        """Return (Z, N) whether an object is in a zone in this frame."""
         here = np.zeros((len(self._zones), len(found)), bool)
-        for how, rows in self._polygons.items():
-            polygons = self._of_polygons[how]
+        for how, rows in self._zone_rows.items():
+            polygons = self._polygons[how]
             if how == "overlap":
-                boxes = np.clip(found.boxes.astype(np.float64), 0, self.size * 2)  # what is not seen is in no zone
+                boxes = np.clip(found.boxes.astype(np.float64), 0, self.size * 2)  # only the visible part counts
                 here[rows] = polygons.overlaps(boxes) >= self._parts[rows]
             else:
                 points = feet if how == "foot" else within_frame(anchors(found.boxes, how), self.size)
@@ -299,7 +302,7 @@ class _Stream:
         return here
 
     def _counts(self, found: Detections) -> npt.NDArray[np.bool_]:
-        """Return (Z + L, N) whether objects of this class count there."""
+        """Return (Z + L, N) whether an object's class counts for a zone or line."""
         highest = int(found.classes.max(initial=0))
         if self._wanted is None or self._labels != found.labels or highest >= self._wanted.shape[1]:
             self._labels, areas = found.labels, (*self._zones, *self._lines)
@@ -318,6 +321,7 @@ class _Stream:
         rows: npt.NDArray[np.intp],
         changes: list[Change],
     ) -> None:
+        """Add the objects that crossed a line to ``changes``."""
         if not self._line_names:
             return
         known = self._known["point"]
@@ -335,7 +339,7 @@ class _Stream:
         found: Detections,
         changes: list[Change],
     ) -> npt.NDArray[np.bool_]:
-        """Return (Z, N) which objects count as inside, after they have been there, or elsewhere, for long enough."""
+        """Return (Z, N) whether an object counts as inside: a change counts once it has lasted for ``settle``."""
         all_since, all_other = self._known["since"], self._known["other"]
         since, other = all_since[:, rows], all_other[:, rows]
         inside = since != NEVER
@@ -354,7 +358,7 @@ class _Stream:
         return settled
 
     def _forget(self, now_ns: int, found: Detections, changes: list[Change]) -> None:
-        """Let objects that are no longer seen leave the zones that they were in."""
+        """Remove objects that are no longer seen, from their zones too."""
         seen = self._known["seen"]
         gone = now_ns - seen > self._forget_ns
         if not gone.any():
@@ -366,7 +370,7 @@ class _Stream:
             changes.append(Change(self._zone_names[zone], "left", int(self._known.ids[row]), label, spent))
         self._known.keep(~gone)
 
-    def _count(self, changes: Sequence[Change]) -> None:
+    def _add_totals(self, changes: Sequence[Change]) -> None:
         places: Mapping[str, int] = {name: row for row, name in enumerate((*self._zone_names, *self._line_names))}
         for one in changes:
             self.totals[places[one.place], 0 if one.what in ("entered", "in") else 1] += 1

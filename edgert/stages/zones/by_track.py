@@ -1,4 +1,4 @@
-"""Numbers that are kept for every object of a stream: columns of arrays, a row for each track."""
+"""A table of numbers for the objects of a stream, with a row for each track."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ I64 = npt.NDArray[np.int64]
 
 
 class ByTrack:
-    """Table with a row per track number. Its columns are attributes: arrays whose last axis is the rows.
+    """Table with a row for each track number. Its columns are arrays whose last axis is the rows.
 
     Args:
-        columns: name → a row of it, which new tracks get; its shape is that of the column without its last axis.
+        columns: values of new tracks, by column; their shape is that of the column without its last axis.
+
+    Attributes:
+        ids: track numbers of the rows, in rising order.
     """
 
     def __init__(self, **columns: npt.NDArray[Any]) -> None:
         self.ids: I64 = np.zeros(0, np.int64)
-        """Track number of every row, rising."""
         self._fresh = columns
         self._columns = {name: np.zeros((*row.shape, 0), row.dtype) for name, row in columns.items()}
 
@@ -27,11 +29,11 @@ class ByTrack:
         return len(self.ids)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """Return a column, to be read and written until the next :meth:`rows` or :meth:`keep`."""
+        """Return a column, to read and write until the next :meth:`rows` or :meth:`keep`."""
         return self._columns[name]
 
     def rows(self, ids: I64) -> npt.NDArray[np.intp]:
-        """Return the row of every number, (N,); new ones get one."""
+        """Return the row of each track number, (N,); add rows for new ones."""
         places = np.searchsorted(self.ids, ids)
         if len(self.ids) and (self.ids.take(places, mode="clip") == ids).all():
             return places
@@ -43,7 +45,7 @@ class ByTrack:
         return np.searchsorted(self.ids, ids)
 
     def keep(self, stays: npt.NDArray[np.bool_]) -> None:
-        """Remove all rows except these."""
+        """Remove all rows but these, given as (rows,)."""
         if not stays.all():
             self.ids = self.ids[stays]
             self._columns = {name: column[..., stays] for name, column in self._columns.items()}

@@ -1,7 +1,7 @@
-"""Points, boxes and paths against polygons and lines: all objects against all edges in one step of NumPy.
+"""Tests of points, boxes and paths against polygons and lines, for all objects and edges at once with NumPy.
 
-Coordinates are pixels with y down. Edges are half-open: a point on the border of two adjacent zones is in one of them.
-A path through the common end of two lines crosses one of them.
+Coordinates are pixels with y down. Edges are half-open: a point on the border of two adjacent zones is in exactly one.
+A path through the common end of two lines crosses exactly one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Polygons:
     """Z polygons, of at least three points each, which need not be convex.
 
     Args:
-        polygons: the points around each, in either direction; the last is joined with the first.
+        polygons: points around each polygon, in either direction; the last is joined to the first.
     """
 
     def __init__(self, polygons: Sequence[Points]) -> None:
@@ -31,7 +31,7 @@ class Polygons:
         (self._x1, self._y1), (self._x2, self._y2) = first.T.copy(), second.T.copy()
         rise = self._y2 - self._y1
         self._run_per_rise = np.divide(self._x2 - self._x1, rise, out=np.zeros_like(rise), where=rise != 0)
-        # Zones that share an edge may go along it in opposite directions; both must compute the same x on it.
+        # Two zones with a common edge, in opposite directions, must compute the same x on it.
         self._low_x, self._low_y = np.where(rise < 0, (self._x2, self._y2), (self._x1, self._y1))
 
     def __len__(self) -> int:
@@ -51,10 +51,10 @@ class Polygons:
         return inside
 
     def overlaps(self, boxes: F64) -> F64:
-        """Return (Z, N) the part, 0–1, of each of (N, 4) boxes x1, y1, x2, y2 that lies in each polygon.
+        """Return (Z, N) the fraction of each of (N, 4) boxes x1, y1, x2, y2 that lies in each polygon.
 
-        By Green's theorem, the area of a polygon within a box is an integral along the polygon's edges between the
-        box's top and bottom. It integrates how far x lies right of the box's left side, at most the box's width.
+        By Green's theorem, the area of a polygon within a box is an integral over y, along the polygon's edges. The
+        integrand is the distance of x from the box's left side, limited to the box's width.
         """
         if not len(self):
             return np.zeros((0, len(boxes)))
@@ -63,7 +63,7 @@ class Polygons:
         y1, y2 = np.clip(self._y1, top, bottom), np.clip(self._y2, top, bottom)
         run = self._run_per_rise
         x1, x2 = self._x1 + run * (y1 - self._y1) - left, self._x1 + run * (y2 - self._y1) - left
-        # The integral of min(max(x, 0), width) over y, where x runs straight from x1 to x2.
+        # The integral of min(max(x, 0), width) over y, where x changes linearly from x1 to x2.
         slanted = np.abs(x2 - x1) > 1e-9
         mean = np.divide(_under(x2, width) - _under(x1, width), x2 - x1, out=np.clip(x1, 0, width), where=slanted)
         areas = np.abs(np.add.reduceat(mean * (y2 - y1), self._starts, axis=1)).T
@@ -82,7 +82,7 @@ class Lines:
     """L directed lines, of at least two points each.
 
     Args:
-        lines: the points along each.
+        lines: points along each line.
     """
 
     def __init__(self, lines: Sequence[Points]) -> None:
@@ -102,8 +102,8 @@ class Lines:
             now: (N, 2) ends of the paths.
 
         Returns:
-            (L, N) int8: 1 for a path to the right-hand side as seen along the line, -1 for one to the left-hand side. 0
-            for one that does not cross it, or crosses it and comes back.
+            (L, N) int8: 1 for a path to the right side, as seen along the line, and -1 for one to the left side. 0 for
+            a path that does not cross the line, or crosses it and comes back.
         """
         if not len(self):
             return np.zeros((0, len(now)), np.int8)
@@ -120,14 +120,13 @@ class Lines:
 
 
 INSET_PX = 1e-6
-"""Distance by which points on the frame's border are moved inwards: far more than rounding, far less than a pixel."""
+"""Distance by which points on the frame's border are moved inwards: more than rounding errors, less than a pixel."""
 
 
 def within_frame(points: F64, size: tuple[int, int]) -> F64:
-    """Return (N, 2) points with those on the frame's border, or beyond it, moved just inside.
+    """Return (N, 2) points, with those on the frame's border or beyond moved just inside. NaN stays.
 
-    Edges are half-open, so a point on the border of the frame would be in no zone that ends there. Moved inwards, it
-    is in the zone that holds its surroundings. Not-a-number stays.
+    Edges are half-open, so a point on the frame's border would not be in a zone that ends there.
     """
     return np.clip(points, INSET_PX, np.array(size, np.float64) - INSET_PX)
 
@@ -154,9 +153,9 @@ def _side(along: F64, point: F64) -> F64:
 
 
 def crossing_edges(points: Points) -> tuple[int, int] | None:
-    """Return two edges of a polygon that cross or touch though they are no neighbors; None where there are none.
+    """Return the numbers of two edges of a polygon that cross or touch without being neighbors; None without any.
 
-    Edges are numbered by their first points, from 1.
+    An edge has the number of its first point, from 1.
     """
     ring, count = np.array(points, np.float64), len(points)
     for one, other in combinations(range(count), 2):
@@ -169,6 +168,7 @@ def crossing_edges(points: Points) -> tuple[int, int] | None:
 
 
 def _meet(a: F64, b: F64, c: F64, d: F64) -> bool:
+    """Return whether the segments from a to b and from c to d cross or touch."""
     sides = [float(_side(b - a, p - a)) for p in (c, d)] + [float(_side(d - c, p - c)) for p in (a, b)]
     if sides[0] * sides[1] < 0 and sides[2] * sides[3] < 0:
         return True
@@ -181,6 +181,6 @@ def _within(point: F64, a: F64, b: F64) -> bool:
 
 
 def area(points: Points) -> float:
-    """Return the area of a polygon, in the square of its unit."""
+    """Return the area of a polygon."""
     x, y = np.array(points, np.float64).T
     return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2

@@ -1,4 +1,4 @@
-"""Heat maps: where objects were, as an image for every stream."""
+"""Heat maps of where objects were, as an image for every stream."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SIZE = (960, 540)
 
 
 class HeatMap:
-    """Counts in which cell of the frame objects stood; written every minute and at the end.
+    """Counter of objects in each cell of the frame. Images are written every minute and at the end.
 
     Args:
-        path: of the images, with ``{stream}`` for the name of the stream.
+        path: path of the images, with ``{stream}`` for the name of the stream.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,16 +37,14 @@ class HeatMap:
             self.write()
 
     def write(self) -> None:
-        """Write the images of all streams that were seen."""
+        """Write the images of all streams. Raises ArtifactError."""
         self._written_s = time.monotonic()
         for stream, counts in self._counts.items():
-            path = Path(self._path.replace("{stream}", stream))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.replace_bytes(path, heat_image(counts))
+            files.replace_bytes(Path(self._path.replace("{stream}", stream)), heat_image(counts))
 
 
 def heat_image(counts: F64) -> bytes:
-    """Return a PNG: dark where there was no object, and on a logarithmic scale up to the busiest cell."""
+    """Return a PNG image, on a logarithmic scale from dark without objects to the busiest cell."""
     shares = np.log1p(counts) / max(float(np.log1p(counts.max())), 1e-9)
     smooth = cv2.resize(np.uint8(255 * shares), _SIZE, interpolation=cv2.INTER_CUBIC)
     _, encoded = cv2.imencode(".png", cv2.applyColorMap(smooth, cv2.COLORMAP_INFERNO))

@@ -1,4 +1,4 @@
-"""The events stage: what rules make of zones, lines and objects."""
+"""The stage that makes events of zones, lines and objects, by rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgert.stages.zones.schedule import Hours, is_within
 
 Phase = Literal["begin", "update", "end"]
 _REMEMBERED_NS = 60 * 10**9
-"""Time for which the events of an object are remembered after it was last seen."""
+"""Time for which an object's state is kept after it was last seen."""
 _STREAM = np.zeros(1, np.int64)
 """The track number of events without an object."""
 
@@ -30,18 +30,20 @@ class Rule:
     """A condition for events.
 
     Attributes:
-        zones: the object is in one of them; anywhere where empty.
-        lines: the object crosses one of them, in the direction ``way``, or in any where that is None.
-        classes, score: of the object; every class where empty.
-        attributes: name of a stage that looked at crops → the labels, one of which it must have found in the object.
-        count: so many objects at once make one event; None: every object makes its own.
-        absent: there is an event while no such object is there.
-        hold_ns: for how long that must have been so.
-        gap_ns: for how long it may be interrupted.
-        once: at most one event for every object.
-        every_ns: the shortest time between two events of a stream.
-        update_ns: how often an event is reported while it lasts; never where 0.
-        during: times of the week; always where empty.
+        zones: zones, one of which the object must be in; empty: anywhere.
+        lines: lines, one of which the object must cross.
+        way: direction of the crossing; None: either.
+        classes: classes of the object; all where empty.
+        score: least score of the object.
+        attributes: labels by stage, one of which the stage must have found in the object's crop.
+        count: number of objects that together make one event; None: every object makes its own.
+        absent: whether the event lasts while there is no such object.
+        hold_ns: time that the condition must hold before the event begins.
+        gap_ns: longest interruption that does not end the event.
+        once: whether an object makes at most one event.
+        every_ns: least time between two events of a stream.
+        update_ns: period of reports while an event lasts; 0: there are none.
+        during: hours of the week; always where empty.
     """
 
     name: str
@@ -62,23 +64,23 @@ class Rule:
 
     @property
     def is_of_stream(self) -> bool:
-        """Whether all objects together make one event."""
+        """Whether all objects of a stream together make one event."""
         return self.count is not None or self.absent
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Start, continuation or end of something that a rule describes.
+    """A report of an event: its beginning, an update, or its end.
 
     Attributes:
-        id: the same in all phases, and of no other event anywhere.
-        time_ns: when its condition began to hold, nanoseconds of the epoch by this machine's clock.
-        seconds: for how long it has held.
-        place: the zone or line; empty where the rule names none.
-        way: in which an object crossed the line; else empty.
-        track, label, score, box: of the object now; 0 and empty where the event is not of one object.
-        count: objects that the rule counts now.
-        best_frame, best_score: the frame in which the object was found most surely.
+        id: globally unique id, the same in all phases.
+        time_ns: time since which the condition holds, nanoseconds of the epoch.
+        seconds: time that the condition has held.
+        place: zone or line; empty where the rule has none.
+        way: direction of a crossing; else empty.
+        track, label, score, box: present values of the object; 0 and empty for events of a stream.
+        count: number of objects that match the rule.
+        best_frame, best_score: number of the frame with the object's best score, and that score.
     """
 
     id: str
@@ -98,7 +100,7 @@ class Event:
     best_score: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the event as ``sink: jsonl`` writes it; fields that do not apply are left out."""
+        """Return the event as plain data, in the form of ``sink: jsonl``, without fields that do not apply."""
         found: dict[str, Any] = {"id": self.id, "rule": self.rule, "phase": self.phase, "stream": self.stream}
         found |= {"time": rfc3339(self.time_ns), "seconds": round(self.seconds, 3)}
         found |= {"place": self.place} if self.place else {}
@@ -117,17 +119,17 @@ class Events:
     events: tuple[Event, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as ``sink: jsonl`` writes it."""
+        """Return the record as plain data, in the form of ``sink: jsonl``."""
         return {"type": "events", "events": [one.to_json() for one in self.events]}
 
 
 class EventsStage(SimpleStage):
-    """Stage that derives events from results. A result without events has no record of this stage.
+    """Stage that makes events of results. A result without events gets no record.
 
-    How long something lasts is counted by positions in the stream, when it was by the clock.
+    Durations are measured by positions in the stream, times by the clock.
 
     Args:
-        run: identifies the run, so that the ids of events are those of no other; a replay gives that of its recording.
+        run: id of the run, which makes the ids of events unique; a replay uses that of its recording.
     """
 
     def __init__(self, name: str, rules: Sequence[Rule], clock: Clock, run: str = "") -> None:
@@ -140,9 +142,9 @@ class EventsStage(SimpleStage):
             return result
         frame = result.frame
         if frame.stream not in self._streams:
-            ids = _ids(f"{self._run} {self.name} {frame.stream} {frame.timestamp_ns}")
+            ids = _event_ids(f"{self._run} {self.name} {frame.stream} {frame.timestamp_ns}")
             self._streams[frame.stream] = _Stream(self.name, frame.stream, self._rules, ids)
-        events = tuple(self._streams[frame.stream].look(result, time_of_day_ns(frame.timestamp_ns, self._clock)))
+        events = tuple(self._streams[frame.stream].events(result, time_of_day_ns(frame.timestamp_ns, self._clock)))
         return result.with_output(self.name, Events(events)) if events else result
 
     def close(self) -> None:
@@ -151,7 +153,7 @@ class EventsStage(SimpleStage):
 
 @dataclass(frozen=True, slots=True)
 class _FrameView:
-    """One frame, as rules see it. ``matches`` is (R, N): which objects each rule is about."""
+    """One frame with its objects; ``matches`` is (R, N) bool, whether an object matches a rule."""
 
     frame: int
     now_ns: int
@@ -161,8 +163,8 @@ class _FrameView:
     matches: npt.NDArray[np.bool_]
 
 
-def _ids(seed: str) -> Iterator[str]:
-    """Yield ids of events that no other seed gives, each 32 hexadecimal digits."""
+def _event_ids(seed: str) -> Iterator[str]:
+    """Yield unique ids of 32 hexadecimal digits, always the same for a seed."""
     number = 0
     while True:
         yield blake2b(f"{seed} {number}".encode(), digest_size=16).hexdigest()
@@ -170,7 +172,7 @@ def _ids(seed: str) -> Iterator[str]:
 
 
 class _Stream:
-    """One camera: the rules, and what they wait for."""
+    """The rules for one camera, with their state."""
 
     def __init__(self, stage: str, stream: str, rules: Sequence[Rule], ids: Iterator[str]) -> None:
         self._stage, self._stream, self._ids = stage, stream, ids
@@ -194,23 +196,23 @@ class _Stream:
         self._places: npt.NDArray[np.float32] | None = None  # (R, Z), made for the zones of this stream
         self._zones: tuple[str, ...] | None = None
 
-    def look(self, result: Result, time_ns: int) -> Iterator[Event]:
+    def events(self, result: Result, time_ns: int) -> Iterator[Event]:
         """Yield the events of one frame."""
         zones, frame = result.latest(Zones), result.frame
         found = zones.objects if zones is not None else result.detections
-        matches = self._matching(result, found, zones)
+        matches = self._matches(result, found, zones)
         for rule, matching in zip(self._crossing, matches, strict=False):
-            yield from self._crossed(rule, matching, result, zones, time_ns)
+            yield from self._crossings(rule, matching, result, zones, time_ns)
         if self._by_object.rules and found.ids is not None:
-            look = _FrameView(frame.index, frame.media_ns, time_ns, found, zones, matches[self._single])
-            yield from self._by_object.step(look, found.ids, look.matches)
+            view = _FrameView(frame.index, frame.media_ns, time_ns, found, zones, matches[self._single])
+            yield from self._by_object.step(view, found.ids, view.matches)
         if self._by_stream.rules:
-            look = _FrameView(frame.index, frame.media_ns, time_ns, found, zones, matches[self._shared])
-            holds = (look.matches.sum(axis=1) >= self._least) != self._absent
-            yield from self._by_stream.step(look, _STREAM, holds[:, None])
+            view = _FrameView(frame.index, frame.media_ns, time_ns, found, zones, matches[self._shared])
+            holds = (view.matches.sum(axis=1) >= self._least) != self._absent
+            yield from self._by_stream.step(view, _STREAM, holds[:, None])
 
-    def _matching(self, result: Result, found: Detections, zones: Zones | None) -> npt.NDArray[np.bool_]:
-        """Return (R, N) the objects that match each rule."""
+    def _matches(self, result: Result, found: Detections, zones: Zones | None) -> npt.NDArray[np.bool_]:
+        """Return (R, N) whether an object matches a rule."""
         matches: npt.NDArray[np.bool_] = (found.scores >= self._scores) & self._by_class(found)[:, found.classes]
         if zones is None:
             matches &= self._anywhere
@@ -225,11 +227,11 @@ class _Stream:
                 crops = result.outputs.get(stage)
                 if isinstance(crops, Crops):
                     self._check_labels(rule, stage, crops)
-                matches[row] &= _has(crops, labels, len(found))
+                matches[row] &= _has_label(crops, labels, len(found))
         return matches
 
     def _check_labels(self, rule: Rule, stage: str, crops: Crops) -> None:
-        """Raise StageError where a rule waits for a label that a stage never finds."""
+        """Raise StageError for a label of a rule that a stage does not have."""
         key = rule.name, stage
         for record in crops.records:
             if isinstance(record, Classification) and self._known.get(key) is not record.labels:
@@ -238,6 +240,7 @@ class _Stream:
                 self._known[key] = record.labels
 
     def _by_class(self, found: Detections) -> npt.NDArray[np.bool_]:
+        """Return (R, classes) whether a class matches a rule."""
         highest = int(found.classes.max(initial=0))
         if self._classes is None or self._labels != found.labels or highest >= self._classes.shape[1]:
             self._labels = found.labels
@@ -247,10 +250,10 @@ class _Stream:
             self._classes = np.array([np.isin(every, one) if len(one) else every >= 0 for one in wanted])
         return self._classes
 
-    def _crossed(
+    def _crossings(
         self, rule: Rule, matching: npt.NDArray[np.bool_], result: Result, zones: Zones | None, time_ns: int
     ) -> Iterator[Event]:
-        """Yield an event without duration for every object that crosses a line."""
+        """Yield an event without duration for every matching object that crosses a line of a rule."""
         for change in zones.changes if zones is not None else ():
             if zones is None or change.place not in rule.lines or rule.way not in (None, change.what):
                 continue
@@ -264,8 +267,8 @@ class _Stream:
                 )  # fmt: skip
 
 
-def _has(crops: object, labels: Sequence[str], count: int) -> npt.NDArray[np.bool_]:
-    """Return (N,) the objects for which a second model ranked one of the labels first."""
+def _has_label(crops: object, labels: Sequence[str], count: int) -> npt.NDArray[np.bool_]:
+    """Return (N,) whether a model on crops ranked one of the labels first for an object."""
     found = np.zeros(count, bool)
     if isinstance(crops, Crops):
         for row, record in zip(crops.rows.tolist(), crops.records, strict=True):
@@ -282,7 +285,7 @@ class _Limit:
         self._rule, self._last_ns = rule, NEVER
 
     def allows(self, now_ns: int, time_ns: int) -> bool:
-        """Return whether an event may begin now, and record that it does."""
+        """Return whether an event may begin now; record that it begins."""
         too_early = self._last_ns != NEVER and now_ns - self._last_ns < self._rule.every_ns
         if too_early or not is_within(self._rule.during, time_ns):
             return False
@@ -291,11 +294,11 @@ class _Limit:
 
 
 class _LastingEvents:
-    """Events that last: for every rule and every object, since when the rule's condition holds.
+    """Events with a duration, by rule and object.
 
-    Columns of R rules: ``since`` and ``last``, when it began to hold and held last. ``number`` is the present event's,
-    0 for none; ``done``, whether there was one; ``reported``, when it was reported last. ``score`` and ``frame`` are
-    the best so far.
+    Columns of R rules: ``since`` and ``last`` are when a rule's condition began to hold and last held. ``number`` is
+    that of the present event, or 0; ``done`` whether there was one; ``reported`` the time of the last report. ``score``
+    and ``frame`` are the best so far.
     """
 
     def __init__(self, stream: str, rules: Sequence[Rule], limits: Sequence[_Limit], ids: Iterator[str]) -> None:
@@ -313,15 +316,15 @@ class _LastingEvents:
         self._live: dict[int, Event] = {}
         self._count = 0
 
-    def step(self, look: _FrameView, ids: npt.NDArray[np.int64], holds_now: npt.NDArray[np.bool_]) -> Iterator[Event]:
-        """Update with the next frame; yield its events.
+    def step(self, view: _FrameView, ids: npt.NDArray[np.int64], holds_now: npt.NDArray[np.bool_]) -> Iterator[Event]:
+        """Update the state by the next frame; yield its events.
 
         Args:
-            look: the frame's objects and matches.
-            ids: (N,) of the objects.
-            holds_now: (R, N) whether each rule's condition holds for each.
+            view: frame with its objects and matches.
+            ids: (N,) track numbers of the objects.
+            holds_now: (R, N) whether a rule's condition holds for an object.
         """
-        now, rows = look.now_ns, self._known.rows(ids)
+        now, rows = view.now_ns, self._known.rows(ids)
         known = self._known
         holds = np.zeros(known["since"].shape, bool)
         holds[:, rows] = holds_now
@@ -330,62 +333,62 @@ class _LastingEvents:
         over = ~holds & (last != NEVER) & (now - last > self._gap)
         for rule, row in np.argwhere(over & (number != 0)).tolist():
             event = self._live.pop(int(number[rule, row]))
-            yield self._later(event, "end", float(last[rule, row] - since[rule, row]) / 1e9, known, rule, row)
+            yield self._report(event, "end", float(last[rule, row] - since[rule, row]) / 1e9, known, rule, row)
         since[over], last[over], number[over] = NEVER, NEVER, 0
         since[holds & (since == NEVER)] = now
         last[holds] = now
         ready = holds & (number == 0) & (now - since >= self._hold) & ~(self._once & known["done"])
         for rule, row in np.argwhere(ready).tolist():
-            if self._limits[rule].allows(now, look.time_ns):
-                yield self._begun(look, known, rule, row, int(np.flatnonzero(rows == row)[0]))
+            if self._limits[rule].allows(now, view.time_ns):
+                yield self._begin(view, known, rule, row, int(np.flatnonzero(rows == row)[0]))
         if len(ids) and self._live:
-            self._improve(look, known, rows)
+            self._improve(view, known, rows)
         due = holds & (number != 0) & (self._update > 0) & (now - known["reported"] >= self._update)
         for rule, row in np.argwhere(due).tolist():
             known["reported"][rule, row] = now
-            event = self._at(look, self._live[int(number[rule, row])], rule, int(np.flatnonzero(rows == row)[0]))
+            event = self._updated(view, self._live[int(number[rule, row])], rule, int(np.flatnonzero(rows == row)[0]))
             self._live[int(number[rule, row])] = event
-            yield self._later(event, "update", float(now - since[rule, row]) / 1e9, known, rule, row)
+            yield self._report(event, "update", float(now - since[rule, row]) / 1e9, known, rule, row)
         forgotten = (now - known["seen"] > _REMEMBERED_NS) & (number == 0).all(axis=0)
         self._known.keep(~forgotten)
 
-    def _begun(self, look: _FrameView, known: ByTrack, rule: int, row: int, at: int) -> Event:
+    def _begin(self, view: _FrameView, known: ByTrack, rule: int, row: int, at: int) -> Event:
         self._count += 1
-        held_ns = look.now_ns - int(known["since"][rule, row])
-        empty = Event(next(self._ids), self.rules[rule].name, "begin", self._stream, look.time_ns - held_ns)
-        event = self._at(look, empty, rule, at)
+        held_ns = view.now_ns - int(known["since"][rule, row])
+        empty = Event(next(self._ids), self.rules[rule].name, "begin", self._stream, view.time_ns - held_ns)
+        event = self._updated(view, empty, rule, at)
         self._live[self._count] = event
         known["number"][rule, row], known["done"][rule, row] = self._count, True
-        known["reported"][rule, row] = look.now_ns
-        known["score"][rule, row], known["frame"][rule, row] = event.score, look.frame
-        return self._later(event, "begin", held_ns / 1e9, known, rule, row)
+        known["reported"][rule, row] = view.now_ns
+        known["score"][rule, row], known["frame"][rule, row] = event.score, view.frame
+        return self._report(event, "begin", held_ns / 1e9, known, rule, row)
 
-    def _at(self, look: _FrameView, event: Event, rule: int, at: int) -> Event:
-        """Return the event as the frame shows it."""
-        places, found = self.rules[rule].zones, look.found
-        count = int(look.matches[rule].sum())
+    def _updated(self, view: _FrameView, event: Event, rule: int, at: int) -> Event:
+        """Return the event with the object's values in the frame."""
+        places, found = self.rules[rule].zones, view.found
+        count = int(view.matches[rule].sum())
         if self.rules[rule].is_of_stream:
             return replace(event, place=places[0] if len(places) == 1 else "", count=count)
         assert found.ids is not None
-        if places and look.zones is not None:
-            names = look.zones.zones
-            places = tuple(name for name in places if name in names and look.zones.inside[names.index(name), at])
+        if places and view.zones is not None:
+            names = view.zones.zones
+            places = tuple(name for name in places if name in names and view.zones.inside[names.index(name), at])
         return replace(
             event, place=places[0] if places else "", track=int(found.ids[at]),
             label=label_of(found, int(found.classes[at])), score=float(found.scores[at]),
             box=tuple(found.boxes[at].tolist()), count=count,
         )  # fmt: skip
 
-    def _improve(self, look: _FrameView, known: ByTrack, rows: npt.NDArray[np.intp]) -> None:
+    def _improve(self, view: _FrameView, known: ByTrack, rows: npt.NDArray[np.intp]) -> None:
         """Keep the frame with the highest score of each object."""
         if self.rules[0].is_of_stream:
             return
-        better = (known["number"][:, rows] != 0) & (look.found.scores > known["score"][:, rows])
+        better = (known["number"][:, rows] != 0) & (view.found.scores > known["score"][:, rows])
         rule, at = np.nonzero(better)
-        known["score"][rule, rows[at]] = look.found.scores[at]
-        known["frame"][rule, rows[at]] = look.frame
+        known["score"][rule, rows[at]] = view.found.scores[at]
+        known["frame"][rule, rows[at]] = view.frame
 
     @staticmethod
-    def _later(event: Event, phase: Phase, seconds: float, known: ByTrack, rule: int, row: int) -> Event:
+    def _report(event: Event, phase: Phase, seconds: float, known: ByTrack, rule: int, row: int) -> Event:
         best = float(known["score"][rule, row]), int(known["frame"][rule, row])
         return replace(event, phase=phase, seconds=seconds, best_score=best[0], best_frame=best[1])

@@ -1,4 +1,4 @@
-"""Times of the week, as rules have them: ``mon-fri 08:00-18:00``."""
+"""Times of the week for rules, such as ``mon-fri 08:00-18:00``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY = "|".join(_DAYS)
-_WRITTEN = re.compile(
+_HOURS = re.compile(
     rf"(?:(?P<days>(?:{_DAY})(?:-(?:{_DAY}))?(?:,(?:{_DAY})(?:-(?:{_DAY}))?)*)\s*)?"
     r"(?P<times>(?P<from>\d\d?:\d\d)-(?P<to>\d\d?:\d\d))?"
 )
@@ -17,11 +17,12 @@ _WRITTEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Some days, from one minute of the day to another; over midnight where the second is not later.
+    """A period on some days of the week. It lasts over midnight where the end is not later than the beginning.
 
     Attributes:
-        days: on which they begin, from 0, Monday.
-        begin, end: minutes since midnight; the end is not in them.
+        days: days on which it begins, from 0 for Monday.
+        begin: first minute, since midnight.
+        end: minute after the last one.
     """
 
     days: frozenset[int]
@@ -38,7 +39,7 @@ class Hours:
 
 def parse_hours(text: object) -> Hours:
     """Parse ``mon-fri 08:00-18:00``, ``sat,sun`` or ``22:00-06:00``. Raises ValueError for anything else."""
-    found = _WRITTEN.fullmatch(str(text).strip().lower()) if isinstance(text, str) and text.strip() else None
+    found = _HOURS.fullmatch(str(text).strip().lower()) if isinstance(text, str) and text.strip() else None
     if found is None:
         raise ValueError("expected days and hours like 'mon-fri 08:00-18:00', 'sat,sun' or '22:00-06:00'")
     days = frozenset(_days(found["days"])) if found["days"] else frozenset(range(7))
@@ -46,7 +47,7 @@ def parse_hours(text: object) -> Hours:
         return Hours(days)
     begin, end = _minutes(found["from"]), _minutes(found["to"])
     if begin == end:
-        raise ValueError("it ends when it begins; leave the hours out for complete days")
+        raise ValueError("the hours end when they begin; leave them out for complete days")
     return Hours(days, begin, end)
 
 
@@ -65,8 +66,8 @@ def _minutes(text: str) -> int:
 
 
 def is_within(hours: Sequence[Hours], time_ns: int) -> bool:
-    """Return whether a time, in nanoseconds of the epoch, is within one of these hours; always without hours.
+    """Return whether a time, in nanoseconds of the epoch, is within some hours of this machine's time zone.
 
-    Hours are in this machine's time zone.
+    Without hours, return True.
     """
     return not hours or any(datetime.fromtimestamp(time_ns / 1e9) in one for one in hours)
