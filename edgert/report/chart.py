@@ -1,6 +1,6 @@
-"""Charts from plain numbers: bars, intervals, histograms, values over time, and time lines.
+"""Charts of plain numbers: bars, intervals, histograms, values over time, and time lines.
 
-Every function is pure, and returns an empty text where there is nothing to draw.
+Every function is pure, and returns empty Markup where there is nothing to draw.
 """
 
 import math
@@ -15,15 +15,15 @@ from edgert.report import svg
 from edgert.report.numbers import power_of_ten, significant
 from edgert.report.svg import Plot, Scale, Show
 
-_MIDDLE = 50.0  # labels of marks right of here stand on their left side
+_MIDDLE = 50.0  # percent; marks right of it have their labels on the left
 
-# Bars, thin ones where there are hundreds.
+# Bars, of which there may be hundreds.
 
 _BARS_PX, _BARS_TOP_PX = 236, 18
 _RUG_PX = 5
 _BARS_FOOT_PX = _BARS_PX - svg.AXIS_PX - _RUG_PX
-_GAP = 0.22  # of a bar's room, between bars
-_CLOSE_PERCENT = 2.4  # marks nearer than this may touch on a narrow page
+_GAP = 0.22  # gap between bars, as a part of a bar's space
+_CLOSE_PERCENT = 2.4  # distance below which marks may touch on a narrow page
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Bar:
     """One bar.
 
     Attributes:
-        value: None or not a number: not known; infinite: to the top.
-        label: shown on hovering.
-        mark: written above it; it then has the color of the worst.
-        rug: whether a dash is under it.
+        value: height of the bar; None or NaN: not known; infinite: up to the top.
+        label: text on hovering.
+        mark: text above the bar, which then has the color of the worst.
+        rug: whether there is a dash below the bar.
     """
 
     value: float | None
@@ -44,7 +44,7 @@ class Bar:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a value."""
+        """Whether the value is known."""
         return self.value is not None and not math.isnan(self.value)
 
 
@@ -52,10 +52,10 @@ def bar_chart(bars: Sequence[Bar], *, title: str, left: Show, right: Show) -> Ma
     """Return vertical bars in the order given, from zero.
 
     Args:
-        bars: any number of them.
+        bars: bars, of any number.
         title: text for screen readers.
-        left: writes a value of the grid, left of the chart.
-        right: likewise on the right.
+        left: function that formats a grid value, for the left side.
+        right: function that formats a grid value, for the right side.
     """
     if not bars:
         return Markup("")
@@ -87,12 +87,12 @@ def _bar(bar: Bar, place: int, plot: Plot) -> Markup:
 
 
 def _drawn(bar: Bar, plot: Plot) -> float:
-    """Return the value that a bar is drawn up to, and its mark, where it is known."""
+    """Return the value up to which a bar is drawn; 0 where it is not known."""
     return min(max(bar.value or 0.0, plot.y.low), plot.y.high) if bar.is_known else 0.0
 
 
 def _marks(bars: Sequence[Bar], plot: Plot) -> list[Markup]:
-    """Return what stands above the marked bars, lifted where neighbors would touch."""
+    """Return the texts above marked bars, moved up where neighbors would touch."""
     placed: list[tuple[float, float, str]] = []
     for place, bar in enumerate(bars):
         if bar.mark:
@@ -104,12 +104,12 @@ def _marks(bars: Sequence[Bar], plot: Plot) -> list[Markup]:
     return [svg.text(x, y, name, "mark") for x, y, name in placed]
 
 
-# Values with their intervals and limits, each in a row of its own.
+# Values with intervals and limits, one in each row.
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its interval, the limit it must not exceed, and whether it does."""
+    """A value with its interval, its limit, and whether it is over the limit."""
 
     label: str
     value: float
@@ -119,12 +119,12 @@ class Interval:
 
 
 def interval_chart(intervals: Sequence[Interval], *, title: str, show: Show) -> Markup:
-    """Return values as dots with whiskers on one axis from zero, and each one's limit as a bar across.
+    """Return values as dots with whiskers on one axis from zero, with their limits as vertical bars.
 
     Args:
-        intervals: all in one unit; those whose value is not finite are left out.
+        intervals: intervals of one unit; those with a value that is not finite are left out.
         title: text for screen readers.
-        show: writes a number of the axis with its unit.
+        show: function that formats a number of the axis.
     """
     intervals = [one for one in intervals if math.isfinite(one.value)]
     if not intervals:
@@ -151,13 +151,13 @@ def _interval(one: Interval, top: int, plot: Plot) -> Markup:
     return svg.join([*parts, svg.element("circle", cx=dot, cy=middle, r="5.5", class_=kind)])
 
 
-# How often values occur, with marked thresholds.
+# Histograms with thresholds.
 
-_COLUMNS = 110  # what a small chart can show
+_COLUMNS = 110  # number that a small chart can show
 _HISTOGRAM_PX = 92
 _LEVELS = 200  # vertical resolution of the outline
-_FLOOR_DECADES = 0.35  # a count of one is still seen
-_ROOM = 1.02  # beyond the largest value, so that its marker is inside
+_FLOOR_DECADES = 0.35  # keeps a count of one visible
+_ROOM = 1.02  # keeps the marker of the largest value inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,18 +181,19 @@ def histogram_chart(
     """Return the counts of each magnitude on a log scale, with labeled lines, shaded beyond the chosen one.
 
     Args:
-        counts: (bins,) counts of equal bins from zero up; neighbors are added up to visible columns.
-        bin_width: in the values' own unit.
-        largest: the largest value; the axis ends there or at the largest marker.
-        markers: the labeled lines.
-        title: text for screen readers; shown on hovering.
-        rows: lines of labels to keep space for, so that charts side by side have equal plots; at least one per marker.
+        counts: (bins,) counts of equal bins from zero up; neighbors are added to visible columns.
+        bin_width: width of a bin, in the unit of the values.
+        largest: largest value; the axis ends there, or at the largest marker.
+        markers: labeled lines.
+        title: text for screen readers and on hovering.
+        rows: number of label lines to keep space for, so that charts side by side have equal plots; at least one for
+            each marker.
     """
     end = max([largest, *(marker.value for marker in markers)]) * _ROOM
     if not len(counts) or not 0 < end < math.inf:
         return Markup("")
     chosen = next((marker.value for marker in markers if marker.chosen), end)
-    # counts of whole groups of bins, up to the largest value
+    # counts of groups of bins, up to the largest value
     filled = min(max(math.ceil(largest / bin_width), 1), len(counts))
     group = math.ceil(filled / _COLUMNS)
     padded = np.zeros(math.ceil(filled / group) * group)
@@ -238,10 +239,10 @@ def _value_ticks(plot: Plot) -> Iterator[Markup]:
 
 
 def _marker_lines(markers: Sequence[Marker], plot: Plot) -> list[Markup]:
-    """Return a line and a label each; every label has a row of its own, so that labels never overlap.
+    """Return a line and a label for each marker; every label has a row of its own, so that labels never overlap.
 
-    On the left half labels are right of their lines and the leftmost is highest; on the right half it is the other way
-    round. So lines do not cross labels, except around the middle.
+    On the left half, labels are right of their lines and the leftmost is highest. On the right half, labels are left of
+    their lines and the rightmost is highest. So lines cross no labels, except around the middle.
     """
     left = sorted((one for one in markers if plot.across(one.value) < _MIDDLE), key=lambda one: one.value)
     right = sorted((one for one in markers if one not in left), key=lambda one: -one.value)
@@ -255,19 +256,19 @@ def _marker_lines(markers: Sequence[Marker], plot: Plot) -> list[Markup]:
     return [*lines, *labels]
 
 
-# Values over time as lines.
+# Values over time.
 
 _SERIES_PX, _SERIES_TOP_PX = 120, 14
-_SERIES_ROOM = 1.05  # above the highest value
-_UNITS = 1000.0  # of the box of a line, either way
+_SERIES_ROOM = 1.05  # space above the highest value, as a ratio
+_UNITS = 1000.0  # width and height of a line's coordinates
 
 LINES = 3
-"""Lines that a reader can tell apart in one chart."""
+"""Maximum number of lines in one chart, which have different colors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: its name and a value at each moment; None leaves a gap."""
+    """One line: its name, and a value at each time; None leaves a gap."""
 
     label: str
     values: Sequence[float | None]
@@ -276,14 +277,14 @@ class Series:
 def series_chart(
     times_s: Sequence[float], lines: Sequence[Series], *, title: str, show: Show, limit: float | None = None
 ) -> Markup:
-    """Return lines from zero up, at most :data:`LINES`; the first has the color ``line0``, and so on.
+    """Return a chart of at most :data:`LINES` lines, in the colors ``line0``, ``line1`` and so on.
 
     Args:
-        times_s: rising, from 0 at the left.
-        lines: each with a value at every time; one that is not finite leaves a gap.
+        times_s: times in rising order, from 0 at the left.
+        lines: lines with a value at every time; a value that is not finite leaves a gap.
         title: text for screen readers.
-        show: writes a value with its unit.
-        limit: a budget, drawn across.
+        show: function that formats a value.
+        limit: budget, drawn as a horizontal line; None: there is none.
     """
     if not times_s:
         return Markup("")
@@ -305,13 +306,13 @@ def series_chart(
     return svg.chart("series", title, plot.foot + svg.AXIS_PX, *plot.rows(4, show), *moments, *drawn)
 
 
-# What happened where and when, in rows above one another.
+# Time lines: rows of spans, and of numbers that change.
 
 _TRACK_PX, _TRACK_GAP_PX = 18, 5
-_WIDTH = 10_000  # units across the whole of a time line
-_LEAST, _BETWEEN = 5, 6  # units of what is too short to be seen otherwise; and between two that follow one another
+_WIDTH = 10_000  # units of a time line's width
+_LEAST, _BETWEEN = 5, 6  # units: minimum width of a span, and gap between two spans
 HUES = 8
-"""Colors of a time line, ``hue0`` to ``hue7``."""
+"""Number of colors of a time line, ``hue0`` to ``hue7``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,9 +320,9 @@ class Track:
     """A row of a time line: the spans in which something worked.
 
     Attributes:
-        label: beside it.
-        spans: color → (start, end) of each.
-        titles: color → text on hovering.
+        label: text beside the row.
+        spans: (start, end) of the spans, by color.
+        titles: text on hovering, by color.
     """
 
     label: str
@@ -331,7 +332,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A row of a time line: a number that changes, as (when, from then on) with the first at the beginning."""
+    """A row of a time line: a number that changes, as (time, value from then on), from the beginning."""
 
     label: str
     changes: Sequence[tuple[float, float]]
@@ -342,14 +343,14 @@ class Steps:
 def timeline_chart(
     ends: tuple[float, float], tracks: Sequence[Track], steps: Sequence[Steps], *, title: str, show: Show
 ) -> Markup:
-    """Return rows of working spans, then rows of numbers, on one time axis; a page's script stretches it.
+    """Return rows of spans, then rows of numbers, on one time axis, which the page's script stretches.
 
     Args:
-        ends: of the axis.
+        ends: ends of the axis.
         tracks: rows of spans.
         steps: rows of numbers.
         title: text for screen readers.
-        show: writes a moment with its unit.
+        show: function that formats a time.
     """
     if not (tracks or steps):
         return Markup("")
@@ -372,7 +373,7 @@ def timeline_chart(
 
 
 def _track(track: Track, top: int, plot: Plot) -> Markup:
-    """Return one path for each color: thousands of spans stay small."""
+    """Return a row of spans as one path for each color, so that thousands of spans stay small."""
     parts = [svg.element("rect", x=0, y=top, width=_WIDTH, height=_TRACK_PX, class_="lane")]
     for hue, spans in track.spans.items():
         boxes = []

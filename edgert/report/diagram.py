@@ -1,9 +1,8 @@
-"""A directed graph drawn as boxes and lines: in rows, every box below those that feed it, with few crossings.
+"""Drawings of directed graphs as boxes and lines, with every box below its inputs, and few crossings.
 
-The method is that of Sugiyama, Tagawa and Toda (1981, https://doi.org/10.1109/TSMC.1981.4308636). Rows follow from the
-longest path, with a dummy node on every row that a long line passes. Rows are ordered by the mean place of their
-neighbors. Then places are as near to that mean as the order and the space between neighbors allow, which is isotonic
-regression.
+The method is that of Sugiyama, Tagawa and Toda (1981, https://doi.org/10.1109/TSMC.1981.4308636). The row of a box is
+the longest path to it, and a long line has a dummy node in every row that it passes. Rows are ordered by the mean
+place of their neighbors. Isotonic regression then finds the places that are nearest to these means.
 """
 
 import math
@@ -16,21 +15,21 @@ from markupsafe import Markup
 
 from edgert.report.svg import element, visible
 
-_SWEEPS = 8  # down and up in turns; more changed nothing in the networks tried
-_DUMMY = 0.4  # space that a passing line takes, in boxes
+_SWEEPS = 8  # alternately down and up; more changed nothing in the networks that were tried
+_DUMMY = 0.4  # width of a passing line, in boxes
 
 Point = tuple[float, float]
-"""Across and down, in boxes."""
+"""Position across and down, in boxes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Places, in units of a box's space; the first row is 0 and the leftmost place is 0.
+    """Positions in units of a box's space, from 0 at the top left.
 
     Attributes:
-        places: of every box.
-        routes: of every line, in the order given: the points it passes, from box to box.
-        width, height: of the whole drawing.
+        places: position of every box.
+        routes: points that every line passes, from box to box.
+        width, height: size of the drawing.
     """
 
     places: tuple[Point, ...]
@@ -40,18 +39,18 @@ class Layout:
 
 
 def arrange(count: int, lines: Iterable[tuple[int, int]]) -> Layout:
-    """Place ``count`` boxes, numbered so that every line goes from a smaller number to a larger one."""
+    """Return the layout of ``count`` boxes. Every line must go from a smaller number to a larger one."""
     drawing = _Drawing(count, tuple(lines))
     drawing.order()
-    return drawing.placed()
+    return drawing.layout()
 
 
 class _Drawing:
-    """Boxes first, then a dummy node for each row that a line passes; ``after`` and ``before`` are its neighbors."""
+    """Nodes of a graph: boxes, then a dummy node for each row that a line passes, with neighbors before and after."""
 
     def __init__(self, count: int, lines: Sequence[tuple[int, int]]) -> None:
         self.count, self.lines = count, lines
-        self.row = [0] * count  # the longest path to each box from one that nothing feeds
+        self.row = [0] * count  # length of the longest path to each box
         for start, end in sorted(lines):
             self.row[end] = max(self.row[end], self.row[start] + 1)
         self.after: list[list[int]] = [[] for _ in range(count)]
@@ -65,7 +64,7 @@ class _Drawing:
             self._spread(nodes, [float(place) for place in range(len(nodes))])
 
     def order(self) -> None:
-        """Sweep down and up: each row is sorted by, then placed near, the mean of its neighbors."""
+        """Sweep down and up, sorting each row by the mean of its neighbors and placing it near them."""
         for sweep in range(_SWEEPS):
             down = sweep % 2 == 0
             near = self.before if down else self.after
@@ -74,7 +73,8 @@ class _Drawing:
                 nodes.sort(key=wanted.__getitem__)
                 self._spread(nodes, [wanted[node] for node in nodes])
 
-    def placed(self) -> Layout:
+    def layout(self) -> Layout:
+        """Return the layout of boxes and lines."""
         upright = self._upright()
         places = upright if _wide(upright) < _wide(self.x) else self.x
         left = min(places, default=0.0)
@@ -84,7 +84,7 @@ class _Drawing:
         return Layout(tuple(points[: self.count]), routes, width, float(len(self.rows)))
 
     def _upright(self) -> list[float]:
-        """Return places with the lean removed: in long drawings every row drifts to one side of the one above."""
+        """Return the places without their slant: in long drawings, rows drift to one side."""
         rows, means = range(len(self.rows)), [fmean(self.x[node] for node in nodes) for nodes in self.rows if nodes]
         if len(means) < 2:
             return self.x
@@ -92,6 +92,7 @@ class _Drawing:
         return [x - slope * row for x, row in zip(self.x, self.row, strict=True)]
 
     def _chain(self, start: int, end: int) -> list[int]:
+        """Add the dummy nodes of a line; return all nodes on it."""
         chain = [start]
         for row in range(self.row[start] + 1, self.row[end]):
             chain.append(len(self.row))
@@ -105,7 +106,7 @@ class _Drawing:
         return chain
 
     def _spread(self, nodes: Sequence[int], wanted: Sequence[float]) -> None:
-        """Place a row's nodes, in order and with space between them, with least squared distance from ``wanted``."""
+        """Place the nodes of a row in order, with space between them, at the least squared distance from ``wanted``."""
         rooms = [1.0 if node < self.count else _DUMMY for node in nodes]
         offsets = list(accumulate(((one + other) / 2 for one, other in pairwise(rooms)), initial=0.0))[: len(nodes)]
         steady = _isotonic([want - offset for want, offset in zip(wanted, offsets, strict=True)])
@@ -118,7 +119,7 @@ def _wide(places: Sequence[float]) -> float:
 
 
 def _isotonic(values: Sequence[float]) -> list[float]:
-    """Return the rising sequence nearest to the values, by pooling neighbors that fall."""
+    """Return the nearest rising sequence to the values, by pooling adjacent violators."""
     pools: list[tuple[float, int]] = []
     for value in values:
         total, size = value, 1
@@ -129,29 +130,29 @@ def _isotonic(values: Sequence[float]) -> list[float]:
     return [total / size for total, size in pools for _ in range(size)]
 
 
-# A network drawn as boxes and lines, colored by time and striped by who runs what; with the classes of ``network.css``.
+# Drawings of networks, with boxes colored by time and striped by accelerator, in the classes of ``network.css``.
 
-_ROOM_X, _ROOM_Y = 180, 58  # of a box with what is free around it, pixels at full size
+_ROOM_X, _ROOM_Y = 180, 58  # space of a box, in pixels at full size
 _BOX_X, _BOX_Y = 160, 38
 _STRIPE_X = 7
 _MARGIN = 10
-_LETTERS, _SMALL_LETTERS = 20, 24  # that fit in a box
-_WIDTH_PX, _FEWEST_ROWS = 860, 8  # narrow drawings go on in a further column, as many as a page is wide
+_LETTERS, _SMALL_LETTERS = 20, 24  # maximum number in a box
+_WIDTH_PX, _FEWEST_ROWS = 860, 8  # narrow drawings are folded into columns, as many as a page is wide
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A unit, or several.
+    """A box for a unit, or for a block of several units.
 
     Attributes:
-        name: what it is found by.
-        label: in its first line.
-        shares: who runs it (``gpu``, ``dla0``, ``cpu1`` …) → what part of its time, 0 to 1.
-        note: in its second line.
-        detail: shows when it is pointed at.
+        name: name, by which the page's search finds it.
+        label: text of its first line.
+        shares: fraction of its time, by accelerator (``gpu``, ``dla0``, ``cpu1`` …).
+        note: text of its second line.
+        detail: text on hovering.
         heat: class of its color, 0 to 4.
-        group: number of the block that it belongs to, or is; None: none.
-        is_block: whether it stands for several units.
+        group: number of its block; None: it has none.
+        is_block: whether it is a block.
     """
 
     name: str
@@ -166,7 +167,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A tensor from one box to a later one; ``crosses`` where it is handed to another accelerator."""
+    """A tensor from one box to a later one; ``crosses`` is whether it moves to another accelerator."""
 
     start: int
     end: int
@@ -175,14 +176,14 @@ class Line:
 
 
 def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) -> Markup:
-    """Return an SVG of its natural size; the page's script zooms it.
+    """Return a network as an SVG image at full size, which the page's script zooms.
 
     Args:
-        boxes: at least one, every one after those that feed it.
-        lines: each from a box to one that comes later.
+        boxes: at least one box, each after its inputs.
+        lines: lines from boxes to later ones.
         title: text for screen readers.
     """
-    layout = folded(arrange(len(boxes), [(line.start, line.end) for line in lines]), _WIDTH_PX / _ROOM_X)
+    layout = fold(arrange(len(boxes), [(line.start, line.end) for line in lines]), _WIDTH_PX / _ROOM_X)
     width, height = (round(rooms) + 2 * _MARGIN for rooms in (layout.width * _ROOM_X, layout.height * _ROOM_Y))
     drawn = [_line(line, route) for line, route in zip(lines, layout.routes, strict=True)]
     drawn += [_box(box, place) for box, place in zip(boxes, layout.places, strict=True)]
@@ -198,8 +199,8 @@ def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) ->
     )
 
 
-def folded(layout: Layout, width: float) -> Layout:
-    """Return the layout in several columns, from left to right, where it is long and they fit into ``width``."""
+def fold(layout: Layout, width: float) -> Layout:
+    """Return a layout in columns from left to right, if it is long and they fit into ``width``."""
     count = min(int(width // layout.width), math.ceil(layout.height / _FEWEST_ROWS)) if layout.height else 1
     if count < 2:
         return layout
@@ -242,7 +243,7 @@ def _box(box: Box, place: Point) -> Markup:
 
 
 def _line(line: Line, route: Sequence[Point]) -> Markup:
-    """Return a line straight down through the rows it passes, bent between them, and up to a new column's top."""
+    """Return a line that is vertical within rows and bends between them, also up to the top of the next column."""
     points = [(left + _BOX_X / 2, top) for left, top in map(_corner, route)]
     x, y = points[0]
     path = [f"M{x:.1f} {y + _BOX_Y:.1f}"]

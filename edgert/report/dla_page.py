@@ -1,4 +1,4 @@
-"""The part of a network that a DLA can run, as one HTML file: obstacles first, then segments and every node."""
+"""The page about the part of a network that a DLA can run: obstacles, segments, and every node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _MARKS = {"yes": "✓ yes", "no": "✗ no", "verify": "? verify", "folded": "· 
 
 @dataclass(frozen=True, slots=True)
 class DlaPage:
-    """Contents of the page about a DLA; ``counts`` is the number of nodes per verdict, ``"yes:2 no:1"``."""
+    """Contents of the page; ``counts`` is the number of nodes by verdict, like ``"yes:2 no:1"``."""
 
     obstacles: Part
     segments: Part
@@ -30,11 +30,11 @@ class DlaPage:
 
 
 def render(survey: Survey, model: str, board: str) -> str:
-    """Return the survey as a whole HTML document; equal surveys give equal text.
+    """Return the page of a survey; equal surveys give equal text.
 
     Args:
-        survey: the verdicts on every node.
-        model: name of the model, as it is shown.
+        survey: verdicts on every node.
+        model: shown name of the model.
         board: title of the board.
     """
     words = [verdict_word(verdict) for verdict in survey.verdicts]
@@ -50,7 +50,7 @@ def render(survey: Survey, model: str, board: str) -> str:
 
 
 def headline(survey: Survey, board: str) -> str:
-    """Return one sentence."""
+    """Return the result of a survey in one sentence."""
     found = survey.summary
     if survey.target.release.answer == "no":
         return f"Nothing of it can run on a DLA of {board}: {survey.target.release.reason}."
@@ -60,7 +60,7 @@ def headline(survey: Survey, board: str) -> str:
 
 
 def verdict_word(verdict: Verdict) -> str:
-    """Return ``"folded"`` for a node that is gone before anything runs, else the answer."""
+    """Return ``"folded"`` for a node that is folded at build time, else the verdict's answer."""
     return "folded" if verdict.is_folded else verdict.answer
 
 
@@ -84,7 +84,7 @@ def _head(survey: Survey, model: str, board: str) -> page.Head:
 
 
 def cautions(survey: Survey) -> list[str]:
-    """Return what a reader should know before trusting the numbers."""
+    """Return what limits the certainty of the numbers, in sentences."""
     found = []
     if survey.target.release.answer == "verify":
         found.append(f"{survey.target.release.reason}: {survey.target.release.fix}.")
@@ -96,7 +96,7 @@ def cautions(survey: Survey) -> list[str]:
 
 
 def _map(survey: Survey, words: Sequence[str]) -> Markup:
-    """Return every node as a square in graph order, colored by its verdict; hovering names it."""
+    """Return an image of all nodes in graph order, as squares in the color of their verdicts."""
     cells = []
     for place, (node, word) in enumerate(zip(survey.nodes, words, strict=True)):
         x, y = place % _ROW * _CELL_PX, place // _ROW * _CELL_PX
@@ -112,7 +112,7 @@ def _obstacles(survey: Survey) -> Part:
     summary = survey.summary
     reasons = [("no", reason) for reason in summary.refusals] + [("verify", reason) for reason in summary.doubts]
     if not reasons:
-        return Part("Nothing: every node that needs a layer has one.")
+        return Part("None: every node that needs a layer has one.")
     found = [reason for _, reason in reasons]
     columns = (
         Column("Rule", [_rule(reason.rule) for reason in found]),
@@ -122,7 +122,7 @@ def _obstacles(survey: Survey) -> Part:
         Column("Why, and what helps", [_why(reason) for reason in found], "prose"),
         Column("For example", [reason.example for reason in found], "minor name"),
     )
-    lead = "Those with most work first. A doubt is a limit that public sources do not settle; the device does."
+    lead = "Those with most work first. A doubt is a limit that public sources leave open; the device settles it."
     return Part(lead, tables=(Table("Rules that objected", columns, sortable=True, stacked=True),))
 
 
@@ -169,7 +169,7 @@ def _work(survey: Survey, part: float) -> Cell:
 
 
 def _rule(name: str) -> Cell:
-    """Return a rule's name, linked to the page that states it."""
+    """Return the name of a rule, with a link to its source."""
     return Cell(name, link=SOURCES.get(name, ""))
 
 

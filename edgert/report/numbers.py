@@ -1,4 +1,4 @@
-"""Numbers in readable form: no meaningless digit, a real minus sign, and a unit that stays on the same line."""
+"""Numbers as text: without meaningless digits, with a real minus sign, and with a unit on the same line."""
 
 import math
 
@@ -6,20 +6,20 @@ from edgert.units import format_bytes
 
 _SPACE = "\N{NO-BREAK SPACE}"
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_LARGEST_PLAIN = 5  # decimal exponent from which ten-to-the reads better than zeros
+_LARGEST_PLAIN = 5  # decimal exponent from which numbers are written as powers of ten
 _SMALLEST_PLAIN = -3
 _SMALLEST_SHARE = 1e-5
-_CLEAR = 1.05  # a ratio nearer to 1 prints as 1.0 and is called the same
+_CLEAR = 1.05  # a ratio nearer to 1 counts as the same
 
 
 def fixed(value: float, places: int) -> str:
-    """Return ``-0.5`` with 2 places as ``"−0.50"``; a negative zero loses its sign."""
+    """Return -0.5 with 2 places as ``"−0.50"``, and a negative zero without its sign."""
     text = f"{value:.{places}f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Return three significant digits: ``0.0253``, ``3.21``, ``412``, ``1.2×10⁻⁷``, without trailing zeros."""
+    """Return a number with three significant digits: ``0.0253``, ``3.21``, ``412``, ``1.2×10⁻⁷``."""
     if value == 0 or not math.isfinite(value):
         return fixed(value, 0) if value == 0 else ("∞" if value > 0 else "−∞" if value < 0 else "not a number")
     mantissa, exponent = f"{abs(value):.{digits - 1}e}".split("e")
@@ -43,14 +43,14 @@ def percent(fraction: float, places: int = 2) -> str:
 
 
 def share(fraction: float) -> str:
-    """Return a small part of a whole: ``"0.013 %"``, ``"none"``, ``"all"``."""
+    """Return a fraction, which may be small, as ``"0.013 %"``, ``"none"`` or ``"all"``."""
     if 0 < fraction < _SMALLEST_SHARE:
         return f"under {100 * _SMALLEST_SHARE:g}{_SPACE}%"
     return "none" if fraction <= 0 else "all" if fraction >= 1 else f"{significant(fraction * 100, 2)}{_SPACE}%"
 
 
 def points(fraction: float) -> str:
-    """Return 0.0042 as ``"0.42 points"``, of a percentage."""
+    """Return 0.0042 as ``"0.42 points"``, which are percentage points."""
     return f"{fixed(fraction * 100, 2)}{_SPACE}points"
 
 
@@ -92,7 +92,7 @@ def times(ratio: float) -> str:
 
 
 def is_same(ratio: float) -> bool:
-    """Return whether a ratio is so near to 1 that it counts as the same."""
+    """Return whether a ratio is close enough to 1 to count as the same."""
     return 1 / _CLEAR < ratio < _CLEAR
 
 

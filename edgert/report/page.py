@@ -1,7 +1,7 @@
-"""Pages: what they are made of, as plain records, and the templates that lay them out.
+"""Pages: the records of their contents, and the templates that render them.
 
 Names of models, layers and files come from strangers, so templates escape everything that is not Markup. A page is one
-HTML file that needs nothing else: no network, no fonts, and it can be read without its script.
+HTML file that needs no network and no fonts, and can be read without its script.
 """
 
 import base64
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).with_name("templates")
 _STYLES = ("page.css", "charts.css", "network.css", "dla.css")
 _SCRIPTS = ("page.js", "network.js", "dla.js")
-_NAME_HEAD, _NAME_TAIL = 52, 18  # characters of a name that are shown at most; all of it on hover
+_NAME_HEAD, _NAME_TAIL = 52, 18  # maximum characters of a name's two ends; hovering shows all of it
 
 VERDICTS = {"kept": ("✓", "good"), "close": ("≈", "doubt"), "unknown": ("?", "open"), "missed": ("✗", "bad")}
-"""Sign and class of budget verdicts."""
+"""Sign and CSS class of verdicts on budgets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Cell:
     """One cell of a table.
 
     Attributes:
-        text: what it says.
-        order: the number it is sorted by; None: its text.
-        below: a remark on a line below.
-        look: classes of its text: ``good``, ``bad``, ``strong`` …
-        link: address that the text links to.
+        text: text of the cell.
+        order: number to sort by; None: sort by text.
+        below: remark on a line below.
+        look: CSS classes of the text: ``good``, ``bad``, ``strong`` …
+        link: URL that the text links to.
     """
 
     text: str | int
@@ -55,11 +55,11 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A header and its cells.
+    """A column of a table, with its header.
 
     ``number`` columns align right. ``name``, ``prose`` and ``length`` columns share the free width. Names are
-    shortened, and a length is drawn from its cell's ``order``, 0 to 1. Text of a ``wrap`` column may take several
-    lines. ``rank`` columns number the rows. ``minor`` ones are left out on narrow pages.
+    shortened. A length is drawn as a bar, by the ``order`` of its cell, 0 to 1. Text of a ``wrap`` column may take
+    several lines. ``rank`` columns number the rows. ``minor`` columns are left out on narrow pages.
     """
 
     header: str
@@ -72,13 +72,13 @@ class Table:
     """A table.
 
     Attributes:
-        caption: read out before the table; not shown, for a heading has the same text.
-        columns: of equal length.
-        head: number of the column whose cells name their rows.
+        caption: text for screen readers; it is not shown, because the heading has the same text.
+        columns: columns of equal length.
+        head: number of the column whose cells name the rows.
         sortable: whether a click on a header sorts, where scripts may run.
-        stacked: whether on narrow pages every row is a block of its own, with the headers inside.
-        heading: shown above.
-        folded: the words that unfold it; empty: it is open.
+        stacked: whether every row is a block with its headers inside on narrow pages.
+        heading: heading above the table.
+        folded: text on which a click unfolds the table; empty: the table is open.
     """
 
     caption: str
@@ -91,12 +91,12 @@ class Table:
 
     @property
     def heads(self) -> Sequence[tuple[str, str]]:
-        """Titles and classes of its columns."""
+        """Headers and kinds of the columns."""
         return [(column.header, column.kind) for column in self.columns]
 
     @property
     def looks(self) -> str:
-        """Its classes."""
+        """CSS classes of the table."""
         return " ".join(filter(None, ("sortable" if self.sortable else "", "stacked" if self.stacked else "")))
 
     @property
@@ -111,12 +111,12 @@ class Chart:
     """A drawing with its caption.
 
     Attributes:
-        drawn: SVG.
-        caption: what is drawn.
-        keys: (words, class of color) of a legend.
-        about: words before the keys.
-        signs: a further line of the caption.
-        remark: how to read it, below.
+        drawn: SVG of the drawing.
+        caption: text above the drawing.
+        keys: legend: texts and the CSS classes of their colors.
+        about: text before the legend.
+        signs: second line of the caption.
+        remark: how to read the drawing, below it.
     """
 
     drawn: Markup
@@ -132,10 +132,10 @@ class Part:
     """The content of a section, in this order: sentences, charts, tables.
 
     Attributes:
-        lead: what is most worth knowing.
-        absent: why there is nothing.
-        caution: what keeps it from being certain.
-        charts, tables: shown one below the other.
+        lead: most important information.
+        absent: reason why there is no content.
+        caution: what limits the certainty of the content.
+        charts, tables: charts, and then tables, one below the other.
     """
 
     lead: str = ""
@@ -146,7 +146,7 @@ class Part:
 
 
 class Figure(NamedTuple):
-    """A number to print large: its label, its value, and what it was computed from."""
+    """A number in large print: its label, its value, and a detail."""
 
     label: str
     value: str
@@ -154,7 +154,7 @@ class Figure(NamedTuple):
 
 
 class Badge(NamedTuple):
-    """A word that stands out above the headline, its class of color, and the address it links to."""
+    """A highlighted text above the headline, the CSS class of its color, and the URL that it links to."""
 
     words: str
     look: str
@@ -166,14 +166,14 @@ class Head:
     """The beginning of every page.
 
     Attributes:
-        title: of the window.
-        kicker: what the page is, above the headline.
-        name: of the model or pipeline that it is about.
-        headline: the page's result in one sentence.
-        badges: between kicker and headline.
-        cautions: what keeps the headline from being certain.
-        figures: the same as numbers to print large.
-        advice: paragraphs below.
+        title: title of the window.
+        kicker: kind of page, above the headline.
+        name: name of the model or pipeline.
+        headline: result in one sentence.
+        badges: highlighted texts between kicker and headline.
+        cautions: what limits the certainty of the headline.
+        figures: numbers in large print.
+        advice: paragraphs below the figures.
     """
 
     title: str
@@ -187,28 +187,28 @@ class Head:
 
 
 def render(template: str, head: Head, page: object, more: str = "") -> str:
-    """Return a whole HTML document; equal pages give equal text.
+    """Return a complete HTML document; equal pages give equal text.
 
     Args:
-        template: file of this package's ``templates``, which extends ``base.html.j2``.
-        head: its ``head``.
-        page: its ``page``.
-        more: name of a style and a script that no other page has.
+        template: file in ``templates`` that extends ``base.html.j2``.
+        head: beginning of the page.
+        page: contents of the page, for the template.
+        more: name of an additional style and script; empty: there are none.
     """
     found = environment().get_template(template)
     return found.render(head=head, page=page, **(_looks((f"{more}.css",), (f"{more}.js",)) if more else {}))
 
 
 def script_data(json: str) -> Markup:
-    """Return JSON as it may stand in a ``script`` element, which none of its texts can end."""
+    """Return JSON for a ``script`` element, which no text in it can end."""
     return Markup(json.replace("<", "\\u003c"))  # noqa: S704  # ours
 
 
 @cache
 def _looks(styles: tuple[str, ...] = (), scripts: tuple[str, ...] = ()) -> dict[str, Markup]:
-    """Return style and script of all pages, with further files, and the policy that allows nothing else.
+    """Return style and script of all pages, with additional files, and the policy that allows only these.
 
-    Even a mistake in escaping could not act.
+    So even a mistake in escaping has no effect.
     """
     each = ((*_STYLES, *styles), (*_SCRIPTS, *scripts))
     style, script = ("".join((_FOLDER / name).read_text("utf-8") for name in names) for names in each)
@@ -218,10 +218,10 @@ def _looks(styles: tuple[str, ...] = (), scripts: tuple[str, ...] = ()) -> dict[
 
 @cache
 def environment() -> "Environment":
-    """Return the templates' environment, with what all pages share."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # records of a report need none of it
+    """Return the environment of all templates."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed by users of the records
 
-    # autoescape with our own finalizer, so that invisible characters are shown, too
+    # the finalizer also makes invisible characters visible
     made = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -238,7 +238,7 @@ def environment() -> "Environment":
 
 
 def name(text: str) -> Markup:
-    """Return a node's or tensor's name; a long one is shortened in the middle, and hovering shows all."""
+    """Return the name of a node or tensor. A long one is shortened in the middle; hovering shows all of it."""
     shown = visible(text)
     if len(shown) > _NAME_HEAD + _NAME_TAIL:
         parts = [shown[:_NAME_HEAD] + "…", shown[-_NAME_TAIL:]]
@@ -250,7 +250,7 @@ def name(text: str) -> Markup:
 
 
 def breakable(text: str) -> Markup:
-    """Return a name that may go on in a second line behind each of its underscores."""
+    """Return a name that may break into lines behind its underscores."""
     return Markup("_<wbr>").join(map(escaped, text.split("_")))
 
 

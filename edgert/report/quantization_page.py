@@ -1,4 +1,4 @@
-"""A quantization report as one HTML file that needs nothing else, section by section."""
+"""The page of a quantization report, section by section."""
 
 import math
 import statistics
@@ -23,7 +23,7 @@ _NO_LABELS = "Without labels, FP32's own answers served as ground truth: this is
 
 
 def accuracy_part(report: QuantizationReport) -> Part:
-    """Return what stands above the table of metrics, with a chart; a reason where nothing was scored."""
+    """Return the text above the table of metrics, with charts; a reason where nothing was scored."""
     rows = report.accuracy
     if not rows:
         return Part(absent=report.absent.get("accuracy", "Accuracy was not measured."))
@@ -36,13 +36,13 @@ def accuracy_part(report: QuantizationReport) -> Part:
 
 
 def metric_names(report: QuantizationReport) -> list[str]:
-    """Return the name of every row of accuracy, with its precision where rows have several."""
+    """Return a name for every row of accuracy, with the precision where rows have several."""
     several = any(row.precision != report.precision for row in report.accuracy)
     return [f"{row.metric}, {row.precision}" if several else row.metric for row in report.accuracy]
 
 
 def _drops(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Chart]:
-    """Yield one chart for each unit that has an interval or a budget to compare with."""
+    """Yield a chart of drops for each unit that has an interval or a budget."""
     for unit, words in (("percent", ", in points"), ("plain", "")):
         some = [(name, row) for name, row in zip(names, rows, strict=True) if row.unit == unit]
         if any(row.interval or row.max_drop is not None for _, row in some):
@@ -56,13 +56,13 @@ def _drops(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Chart]
 # Noise layer by layer, and layers in another precision.
 
 _WORST = 5
-_MANY = 12  # layers from which a list is folded away
-_LOUD = 9.5  # times the signal: from here on percent stop helping
-_NOT_KNOWN = -math.inf  # sorts below every measured value
+_MANY = 12  # number of layers from which a list is folded
+_LOUD = 9.5  # ratio of noise to signal from which it is not shown in percent
+_NOT_KNOWN = -math.inf  # sorts below all measured values
 
 
 def layers_part(report: QuantizationReport) -> Part:
-    """Return noise layer by layer: a chart, the worst by name, all of them folded."""
+    """Return the noise of the layers: a chart, a table of the worst, and a folded table of all."""
     rows = report.layers
     known = [layer.sqnr_db for layer in rows if layer.sqnr_db is not None and not math.isnan(layer.sqnr_db)]
     if not known:
@@ -78,7 +78,7 @@ def layers_part(report: QuantizationReport) -> Part:
     ranks = Column("Rank", [Cell(rank, look="bad") for rank in range(1, len(worst) + 1)], "number")
     tables = [
         _table(report, worst, "The noisiest layers", ranks, heading="The noisiest layers"),
-        # what to look at first when a budget is missed
+        # the layers to change first when a budget is missed
         _table(report, costliest, "The costliest layers", heading="The costliest layers"),
         _table(report, range(len(rows)), "All layers", folded=f"All {counted(len(rows), 'layer')} as a table"),
     ]
@@ -86,7 +86,7 @@ def layers_part(report: QuantizationReport) -> Part:
 
 
 def kept_part(report: QuantizationReport) -> Part:
-    """Return layers that compute in another precision than the result's, and why."""
+    """Return the layers that compute in another precision than the result's, by reason."""
     places = [place for place, layer in enumerate(report.layers) if layer.precision != report.precision]
     if not report.layers:
         return Part(absent="Nothing is known of single layers.")
@@ -105,7 +105,7 @@ def kept_part(report: QuantizationReport) -> Part:
 
 
 def _noise(sqnr_db: float) -> str:
-    """Return the RMS of the noise as a part of the signal's, by the definition of the decibel: 20 dB is a tenth."""
+    """Return the RMS of the noise as a part of the signal's, by the definition of the decibel."""
     ratio = 10 ** (-sqnr_db / 20)
     return f"{significant(100 * ratio, 2)}\N{NO-BREAK SPACE}%" if ratio < _LOUD else f"{significant(ratio, 2)} times"
 
@@ -140,7 +140,7 @@ def _table(
     heading: str = "",
     folded: str = "",
 ) -> Table:
-    """Return a table of the layers in some places of the graph; ``first`` replaces their numbers."""
+    """Return a table of layers, by their places in the graph; ``first`` replaces the column of numbers."""
     found = [report.layers[place] for place in places]
     costs = [Cell("–", _NOT_KNOWN) if one.cost is None else Cell(significant(one.cost), one.cost) for one in found]
     meaning = f", {report.cost_meaning}" if report.cost_meaning else ""
@@ -161,10 +161,10 @@ def _order(layer: LayerRow) -> float:
     return _NOT_KNOWN if layer.sqnr_db is None or math.isnan(layer.sqnr_db) else layer.sqnr_db
 
 
-# The section on activations: what values tensors have, and where they are clipped.
+# Activations: the values of tensors, and where they are clipped.
 
 _OPEN = 6
-_LEVELS = 127  # of int8 on each side of zero
+_LEVELS = 127  # levels of int8 on each side of zero
 _TENSOR_LEAD = (
     "How often each magnitude |x| occurred during calibration, counts on a logarithmic scale: {}, by the noise that "
     "rounding and clipping add to the tensor itself. The solid line is the threshold in use; what lies beyond it, "
@@ -174,12 +174,12 @@ _TENSOR_LEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The histogram of one tensor, or of several that have the same.
+    """The histogram of one tensor, or of several tensors with the same values.
 
     Attributes:
-        names: of the tensors; the first represents all.
-        drawn: SVG; empty for a tensor that is always zero.
-        facts: in one line.
+        names: names of the tensors; the first represents all.
+        drawn: SVG of the histogram; empty for a tensor that is always zero.
+        facts: line of facts.
     """
 
     names: tuple[str, ...]
@@ -189,7 +189,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """The section: histograms that are open, and those that are folded, of ``more`` tensors."""
+    """The section on activations: open histograms, and folded ones of ``more`` tensors."""
 
     about: Part
     opened: tuple[Card, ...] = ()
@@ -198,10 +198,10 @@ class Activations:
 
 
 def activations_part(report: QuantizationReport) -> Activations:
-    """Return histograms: those that lose most are open, the others folded in graph order."""
+    """Return histograms: those that lose most are open, the others are folded, in graph order."""
     if not report.tensors:
         return Activations(Part(absent=report.absent.get("tensors", "No activations were counted.")))
-    same: dict[object, list[TensorRow]] = {}  # with one and the same histogram, as before and after a transposition
+    same: dict[object, list[TensorRow]] = {}  # tensors with the same histogram, as before and after a Transpose
     for row in report.tensors:
         key = (row.counts.tobytes(), row.exponent, row.amax, row.threshold, *row.thresholds.items())
         same.setdefault(key, []).append(row)
@@ -225,10 +225,9 @@ def _card(same: Sequence[TensorRow], sqnr_db: float, rows: int) -> Card:
 
 
 def own_sqnr_db(row: TensorRow) -> float:
-    """Return the SQNR of rounding and clipping this tensor, in dB, from its histogram; infinite if it is always zero.
+    """Return the SQNR in dB of rounding and clipping a tensor, by its histogram; infinite if it is always zero.
 
-    Every value counts as the middle of its bin. Those of the first bin count as zero: they round to it, and after a
-    ReLU most of them are.
+    Every value counts as the middle of its bin, but those of the first bin as zero, which most are after a ReLU.
     """
     width = _bin_width(row)
     values = (np.arange(len(row.counts)) + 0.5) * width
@@ -241,7 +240,7 @@ def own_sqnr_db(row: TensorRow) -> float:
 
 
 def clipped_share(row: TensorRow) -> float:
-    """Return the share of values that lie beyond the threshold, to the precision of a bin."""
+    """Return the fraction of values beyond the threshold, to the precision of a bin."""
     starts = np.arange(len(row.counts)) * _bin_width(row)
     counts: npt.NDArray[np.float64] = row.counts.astype(np.float64)
     return float(counts[starts >= row.threshold].sum() / max(counts.sum(), 1.0))
@@ -278,7 +277,7 @@ _BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"
 
 @dataclass(frozen=True, slots=True)
 class QuantizationPage:
-    """Contents of the page: the report, values computed from it, and names of its metrics and precisions."""
+    """Contents of the page: the report, names of its metrics, the reference's name, and its sections."""
 
     report: QuantizationReport
     names: tuple[str, ...]
@@ -290,7 +289,7 @@ class QuantizationPage:
 
 
 def render(report: QuantizationReport) -> str:
-    """Return the report as a whole HTML document; equal reports give equal text."""
+    """Return the page of a report; equal reports give equal text."""
     shown = QuantizationPage(
         report,
         tuple(metric_names(report)),

@@ -1,4 +1,4 @@
-"""A quantization's result as plain records: all that a report shows, without what it can compute itself."""
+"""The result of a quantization, as plain records for a report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,27 +10,27 @@ from edgert.report.numbers import bare, counted, difference, is_same, millisecon
 from edgert.report.page import Figure
 
 Missing = Literal["accuracy", "speed", "layers", "tensors", "corrections"]
-"""Parts of a report that may be missing, with a reason."""
+"""Parts of a report that may be missing, for a reason."""
 
 REFERENCE = "FP32"
-"""The precision that all others are compared with."""
+"""Precision with which all others are compared."""
 
-_ROUNDING = 1e-9  # scores are fractions of images: 0.702 - 0.692 must count as 0.010, not as a hair more
+_ROUNDING = 1e-9  # 0.702 - 0.692 must count as 0.010, and not as more
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRow:
-    """One metric before and after; larger is better.
+    """One metric before and after quantization; larger is better.
 
     Attributes:
-        metric: as the field writes it: ``top-1``, ``mAP50-95``, ``cosine``.
-        fp32, result: the metric of the float model and of the one in ``precision``.
-        precision: which result this is; rows of other precisions that were tried may stand beside the chosen one.
+        metric: name of the metric: ``top-1``, ``mAP50-95``, ``cosine``.
+        fp32, result: metric of the float model, and of the model in ``precision``.
+        precision: precision of the result; there may be rows of other precisions that were tried.
         interval: 95 % confidence interval of the drop, lowest first.
-        max_drop: the budget, in the metric's own unit (0.01 is one point of a percentage).
-        images: how many were scored.
-        unit: ``percent``: a fraction, shown as percent and points; ``plain``: shown as it is.
-        labeled: false where there were no labels and FP32's own answers stood in for them.
+        max_drop: budget, in the unit of the metric (0.01 is one percentage point).
+        images: number of scored images.
+        unit: ``percent``: a fraction, shown in percent and points; ``plain``: shown unchanged.
+        labeled: whether there were labels; else FP32's answers replaced them.
     """
 
     metric: str
@@ -50,12 +50,12 @@ class AccuracyRow:
 
     @property
     def kept(self) -> bool | None:
-        """Whether the drop is inside its budget; None without one. Tiny float rounding errors are ignored."""
+        """Whether the drop is within its budget, ignoring rounding errors; None without a budget."""
         return None if self.max_drop is None else self.drop <= self.max_drop + _ROUNDING
 
     @property
     def sure(self) -> bool:
-        """Whether the whole interval is on one side of the budget; True without an interval."""
+        """Whether the complete interval is on one side of the budget; True without an interval."""
         if self.interval is None or self.max_drop is None:
             return True
         low, high = self.interval
@@ -68,7 +68,7 @@ class SpeedRow:
 
     Attributes:
         precision: ``FP32``, ``FP16``, ``INT8``.
-        median_ms: median over ``runs`` calls.
+        median_ms: median time of ``runs`` calls.
     """
 
     precision: str
@@ -81,13 +81,13 @@ class LayerRow:
     """One layer; rows come in graph order.
 
     Attributes:
-        name: of its main node; any text at all.
-        op: operator, ``Conv``.
-        sqnr_db: signal over quantization noise of its output, in dB, with everything before it quantized too; infinite
-            for an exact one, None where it was not measured.
-        precision: what it computes in.
+        name: name of its main node; any text.
+        op: operator, such as ``Conv``.
+        sqnr_db: signal to quantization noise ratio of its output in dB, with all earlier layers quantized; infinite for
+            an exact output, None where it was not measured.
+        precision: precision of its computation.
         reason: why it does not compute in the report's precision.
-        cost: what quantizing this layer alone does, in words of the report's ``cost_meaning``.
+        cost: cost of quantizing only this layer, explained by the report's ``cost_meaning``.
     """
 
     name: str
@@ -100,18 +100,17 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorRow:
-    """One tensor's values over all calibration images, and where they are clipped.
+    """The values of one tensor over all calibration images, and its thresholds.
 
     Attributes:
-        name: any text at all.
-        counts: (bins,) integers: how many values have their magnitude in each of as many equal parts of
-            ``[0, 2**exponent)``.
-        exponent: of the histogram's range.
-        amax: the largest magnitude seen; 0 for a tensor that is always zero.
-        thresholds: method → magnitude at which it would clip this tensor.
-        chosen: the method that was used.
-        used: the threshold in force where it is not ``thresholds[chosen]``, as in a group that shares one scale.
-        shared: the other tensors of that group.
+        name: name of the tensor; any text.
+        counts: (bins,) integers, histogram of the magnitudes in equal bins of ``[0, 2**exponent)``.
+        exponent: exponent of the histogram's range.
+        amax: largest magnitude; 0 for a tensor that is always zero.
+        thresholds: magnitude at which a method would clip the tensor, by method.
+        chosen: method that was used.
+        used: threshold in use if it is not ``thresholds[chosen]``, as in a group with one scale; else None.
+        shared: other tensors of that group.
     """
 
     name: str
@@ -125,7 +124,7 @@ class TensorRow:
 
     @property
     def threshold(self) -> float:
-        """Threshold in use."""
+        """The threshold in use."""
         return self.thresholds[self.chosen] if self.used is None else self.used
 
 
@@ -135,8 +134,8 @@ class Correction:
 
     Attributes:
         kind: ``Cross-layer equalization``, ``Bias correction``, ``AdaRound``.
-        nodes: whose weights changed.
-        effect: in words, with numbers where there are any.
+        nodes: nodes whose weights changed.
+        effect: effect in words.
     """
 
     kind: str
@@ -146,11 +145,11 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something the reader should know.
+    """A remark in the report.
 
     Attributes:
         text: one or a few lines.
-        level: a warning may change what the reader does; a note only explains.
+        level: ``warning`` for what the reader may act on; ``note`` for an explanation.
     """
 
     text: str
@@ -159,18 +158,18 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Origin of a result, enough to reproduce it.
+    """The origin of a result, by which it can be reproduced.
 
     Attributes:
-        model: file name.
-        digest: SHA-256 of that file.
-        images: how many were used for calibration.
-        source: where they came from, in words.
-        method: of choosing thresholds.
-        command: as it was typed.
-        versions: package → version.
-        machine: what it was made on.
-        made: date and time.
+        model: file name of the model.
+        digest: SHA-256 of the file.
+        images: number of calibration images.
+        source: origin of the calibration images, in words.
+        method: method of choosing thresholds.
+        command: command line.
+        versions: versions of packages, by name.
+        machine: machine on which the result was made.
+        made: date and time of the result.
     """
 
     model: str
@@ -186,18 +185,18 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizationReport:
-    """Everything that a page shows of one quantized model; whatever is not known is left out.
+    """The contents of a report on one quantized model. Unknown parts are left out.
 
     Attributes:
-        provenance: where the result comes from.
-        precision: the result's name: ``INT8``, or what was chosen instead; rows of this precision are the result.
-        target: what the model was made for: ``ONNX Runtime``, ``TensorRT 10 (DLA)``.
+        provenance: origin of the result.
+        precision: precision of the result: ``INT8``, or what was chosen instead. Rows of it are the result.
+        target: target of the model: ``ONNX Runtime``, ``TensorRT 10 (DLA)``.
         timed_on: engine, processor and threads of ``speed``, in words.
-        sizes_bytes: precision → size of the model file.
-        layers, tensors: in graph order.
-        cost_meaning: what the layers' ``cost`` is, with its unit.
-        settings: name → value, as the user would write them.
-        absent: part → why there is none, one sentence; there are general reasons for those that are not named.
+        sizes_bytes: size of the model file, by precision.
+        layers, tensors: layers and tensors in graph order.
+        cost_meaning: meaning and unit of the layers' ``cost``.
+        settings: settings by name, in the form of the pipeline file.
+        absent: reason why a part is missing, in one sentence; other parts have a general reason.
     """
 
     provenance: Provenance
@@ -217,7 +216,7 @@ class QuantizationReport:
 
     @property
     def fp32(self) -> SpeedRow | None:
-        """The time that others are compared with; None where FP32 was not timed."""
+        """The time of the reference; None where FP32 was not timed."""
         return next((row for row in self.speed if row.precision == REFERENCE), None)
 
 
@@ -227,9 +226,9 @@ class Verdict:
 
     Attributes:
         kept: whether every budget was kept; None without accuracy budgets.
-        sentence: the whole result in one sentence.
-        cautions: what keeps the sentence from being certain.
-        figures: the same as numbers to print large.
+        sentence: result in one sentence.
+        cautions: what limits the certainty of the sentence.
+        figures: numbers in large print.
     """
 
     kept: bool | None
@@ -239,11 +238,11 @@ class Verdict:
 
 
 def judge(report: QuantizationReport) -> Verdict:
-    """Return the verdict: budgets are kept when every row of the report's precision keeps its own."""
+    """Return the verdict of a report, whose budgets are kept if every row of its precision keeps its own."""
     rows = [row for row in report.accuracy if row.precision == report.precision]
     judged = [row for row in rows if row.kept is not None]
     kept = all(row.kept for row in judged) if judged else None
-    # to speak of: the first row that misses its budget, else the first that has one, else the first
+    # the first row that misses its budget, else the first with a budget, else the first
     main = min(rows, key=lambda row: (False, True, None).index(row.kept), default=None)
     compared = [found for found in (_speed(report), _size(report)) if found is not None]
     figures = [figure for _, figure in compared]
@@ -283,7 +282,7 @@ def _listed(clauses: list[str]) -> str:
 
 
 def _speed(report: QuantizationReport) -> tuple[str, Figure] | None:
-    """Return a clause and a figure on the speed beside FP32; None without both."""
+    """Return a clause and a figure on the speed compared with FP32; None where one of the two was not timed."""
     base = report.fp32
     made = next((row for row in report.speed if row is not base and row.precision == report.precision), None)
     if base is None or made is None:
@@ -299,7 +298,7 @@ def _speed(report: QuantizationReport) -> tuple[str, Figure] | None:
 
 
 def _size(report: QuantizationReport) -> tuple[str, Figure] | None:
-    """Return a clause and a figure on the sizes of the files likewise."""
+    """Return a clause and a figure on the size of the file compared with FP32; None where one is not known."""
     before, after = (report.sizes_bytes.get(name) for name in (REFERENCE, report.precision))
     if not before or not after:
         return None

@@ -1,4 +1,4 @@
-"""Dots with error bars on two logarithmic axes, and classes of numbers shown by color."""
+"""Scatter charts with error bars on two logarithmic axes, and classes of numbers for colors."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,11 +10,11 @@ from edgert.report import svg
 from edgert.report.svg import Plot, Point, Scale, Show
 
 _PLOT_PX, _TOP_PX, _AXIS_PX, _STRIP_PX = 300, 32, 38, 26
-_NOMINAL_PX, _NARROW_PX = 640, 290  # widths to keep labels apart, and inside; a chart is as wide as its page lets it
-_LETTER_PX = 7  # of small text
-_SAME_PX = 7  # dots that are closer than that have one label
-_ROOM = 1.06  # beyond the outermost bars, as a ratio
-_NEAR = 1.7  # a limit that is farther beyond all bars is named at the edge, and not drawn
+_NOMINAL_PX, _NARROW_PX = 640, 290  # widths at which labels are apart, and inside the chart
+_LETTER_PX = 7  # width of a letter of small text
+_SAME_PX = 7  # distance below which dots share a label
+_ROOM = 1.06  # space beyond the outermost bars, as a ratio
+_NEAR = 1.7  # ratio beyond all bars from which a limit is named at the edge, not drawn
 _SHAPES = {
     "kept": "M-5,0a5,5 0 1,0 10,0a5,5 0 1,0 -10,0z",
     "close": "M0,-6.5L6.5,0L0,6.5L-6.5,0z",
@@ -24,41 +24,41 @@ _SHAPES = {
 SIGNS = {"kept": "● kept", "close": "◆ too close to tell", "unknown": "☐ not known", "missed": "✕ missed"}
 """Meaning of the shapes of dots."""
 
-# Classes of numbers, drawn as the colors ``heat0`` to ``heat4`` of ``series.css``.
+# Classes of numbers, in the colors ``heat0`` to ``heat4``.
 
 CLASSES = 5
-_WIDEST = 12  # from the least number of the second class to that of the last, about
+_WIDEST = 12  # approximate ratio of the largest number to the least of the second class
 
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Classes of equal ratio, up to the largest of some numbers.
+    """Classes of numbers, with edges of equal ratio.
 
     Attributes:
-        edges: least number of each class, the coldest first; one where all numbers are about the same.
-        high: the largest of the numbers.
+        edges: least number of each class, the coldest first; a single one where all numbers are about the same.
+        high: largest number.
     """
 
     edges: tuple[float, ...]
     high: float
 
     def of(self, value: float) -> int:
-        """Return the class of a number, 0 to 4; the last one for infinity."""
+        """Return the class of a number, 0 to 4; 4 for infinity."""
         return CLASSES - 1 if value == math.inf else sum(value >= edge * (1 - 1e-9) for edge in self.edges[1:])
 
     def keys(self, show: Show) -> tuple[tuple[str, str], ...]:
-        """Return the keys of a legend: the range of every class, and its color."""
+        """Return the legend: the range of every class, and its color."""
         ends = zip(self.edges, [*self.edges[1:], self.high], strict=True)
         texts = [dict.fromkeys((show(low), show(high))) for low, high in ends]
         return tuple((" – ".join(words), f"heat{number}") for number, words in enumerate(texts))
 
 
 def heat_of(values: Sequence[float], *, is_from_least: bool = False) -> Heat:
-    """Return classes for numbers; numbers that are not finite or not above zero are ignored.
+    """Return classes for the numbers that are finite and above zero.
 
     Args:
-        values: the numbers.
-        is_from_least: far numbers share the hottest class, and not the coldest.
+        values: numbers.
+        is_from_least: whether outliers share the hottest class, not the coldest.
     """
     known = [value for value in values if 0 < value < math.inf]
     if not known:
@@ -76,12 +76,12 @@ class Dot:
     """One dot.
 
     Attributes:
-        x, y: above 0; ``y`` is None where it is not known: the dot is then in a strip of its own below.
+        x, y: position, above 0; ``y`` is None where it is not known, which places the dot in a strip below the plot.
         x_bar, y_bar: ends of the error bars; None: there is none.
-        label: beside it; empty: none.
+        label: text beside the dot; empty: none.
         detail: text on hovering.
         heat: class of its color.
-        mark: its shape, of :data:`SIGNS`.
+        mark: shape, a key of :data:`SIGNS`.
         kind: ``chosen``, ``small`` (without bars) or empty.
     """
 
@@ -97,17 +97,17 @@ class Dot:
 
 
 def log_scale(values: Sequence[float], limit: float | None = None) -> Scale:
-    """Return a logarithmic scale of all finite numbers above zero, and of a limit that is not far from them."""
+    """Return a logarithmic scale with all finite numbers above zero, and a limit if it is near to them."""
     known = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = min(known), max(known)
     if limit is not None and low / _NEAR <= limit <= high * _NEAR:
         low, high = min(low, limit), max(high, limit)
-    room = max(_ROOM, (1.3 / (high / low)) ** 0.5)  # a single number stands in the middle
+    room = max(_ROOM, (1.3 / (high / low)) ** 0.5)  # centers a single number
     return Scale(low / room, high * room, is_log=True)
 
 
 def front_of(dots: Sequence[Dot]) -> list[Dot]:
-    """Return the dots that no other is right of and below of, from left to right."""
+    """Return the Pareto front from left to right: the dots without another one to the right and below."""
     found: list[Dot] = []
     for dot in sorted((one for one in dots if one.y is not None), key=lambda one: (-one.x, one.y or 0.0)):
         if not found or (dot.y or 0.0) < (found[-1].y or 0.0):
@@ -190,7 +190,7 @@ def _budget(most: float | None, plot: Plot, show: Show) -> Iterator[Markup]:
 
 
 def _front(points: Sequence[Point], height: float) -> Markup:
-    """Return steps from dot to dot: the best combinations of both axes."""
+    """Return the Pareto front as steps from dot to dot."""
     if len(points) < 2:
         return Markup("")
     steps = [f"M{points[0][0]:.2f},{points[0][1]:.1f}", *(f"V{y:.1f}H{x:.2f}" for x, y in points[1:])]
@@ -217,7 +217,7 @@ def _dot(dot: Dot, x: float, y: float) -> Markup:
 
 
 def _labels(places: Sequence[tuple[float, float, str]]) -> Iterator[Markup]:
-    """Yield one label for dots in the same place, where it overlaps no dot and no other label, if there is space."""
+    """Yield one label for all dots in a place, where it overlaps the least with dots and other labels."""
     groups: list[tuple[float, float, list[str]]] = []
     for x, y, label in places:
         near = (one for one in groups if abs(one[0] - x) * _NOMINAL_PX / 100 < _SAME_PX and abs(one[1] - y) < _SAME_PX)

@@ -1,8 +1,8 @@
-"""SVG as text: escaped elements, and the scales, axes and marks that every chart is made of.
+"""SVG as text: escaped elements, and the scales, axes and marks of all charts.
 
-Positions across are percentages of a chart's width, and positions down are pixels. So a chart fills any width while its
-text and lines keep their size. Marks beyond 0 and 100 % need a margin of the page. Colors and fonts are those of
-``templates/charts.css``.
+Horizontal positions are percentages of a chart's width, and vertical ones are pixels. So a chart fills any width, while
+text and lines keep their size. Marks beyond 0 and 100 % need a margin of the page. ``templates/charts.css`` has colors
+and fonts.
 """
 
 import math
@@ -18,18 +18,18 @@ LINE_PX = 13
 """Distance between two lines of small text."""
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})  # controls, direction overrides, lone surrogates, ...
-_DECADES = 8  # ratio of a logarithmic axis's ends from which its ticks are these digits times powers of ten
+_DECADES = 8  # ratio of a logarithmic axis's ends from which ticks are these digits times powers of ten
 _DIGITS = ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
 _LARGEST = 1e300  # beyond it, differences are infinite
 _EDGE_PERCENT = 4  # nearer than this to an edge, a label stays inside
 
 Point = tuple[float, float]
 Show = Callable[[float], str]
-"""Writes a number of an axis, with its unit where there is one."""
+"""Function that formats a number of an axis."""
 
 
 def visible(text: str) -> str:
-    """Return the text with characters that are invisible, or would hide others, as Python escapes."""
+    """Return a text with invisible characters, and those that hide others, as Python escapes."""
     if text.isprintable():
         return text
     return "".join(
@@ -38,7 +38,7 @@ def visible(text: str) -> str:
 
 
 def escaped(value: object) -> Markup:
-    """Return the value as text of HTML or SVG, with its line ends; Markup as it is."""
+    """Return a value as escaped text for HTML or SVG; Markup is not escaped."""
     return value if isinstance(value, Markup) else escape("\n".join(map(visible, str(value).split("\n"))))
 
 
@@ -46,9 +46,10 @@ def element(name: str, /, *children: object, **attributes: object) -> Markup:
     """Return ``<text class="end">a &lt; b</text>`` for ``element("text", "a < b", class_="end")``.
 
     Args:
-        name: of the element.
-        children: text is escaped, Markup is not; without any the element has no end tag.
-        attributes: ``_`` becomes ``-`` and one at the end is removed; None is left out; a float has five digits.
+        name: name of the element.
+        children: content: text, which is escaped, or Markup. Without any, the element has no end tag.
+        attributes: attributes by name, in which ``_`` becomes ``-``, but is removed at the end. None is left out;
+            floats have five digits.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(f"{value:.5g}" if isinstance(value, float) else value)}"'
@@ -60,12 +61,12 @@ def element(name: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def join(parts: Iterable[object]) -> Markup:
-    """Return the parts one after the other."""
+    """Return the concatenated parts."""
     return Markup("").join(map(escaped, parts))
 
 
 def percent(value: float) -> str:
-    """Return 12.5 as ``"12.5%"``, the form of SVG."""
+    """Return 12.5 as ``"12.5%"``, as SVG has it."""
     return f"{value:.2f}".rstrip("0").rstrip(".") + "%"
 
 
@@ -74,7 +75,7 @@ def percent(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis: its ends, ``low`` below ``high``, both above zero where it is logarithmic."""
+    """An axis from ``low`` to ``high``, which are above zero on a logarithmic one."""
 
     low: float
     high: float
@@ -100,11 +101,11 @@ class Scale:
 
 
 def scale_of(values: Iterable[float | None], *, room: float = 0.0) -> Scale:
-    """Return a linear scale that holds zero and all numbers that are known and not larger than 1e300.
+    """Return a linear scale with zero and all known numbers up to 1e300.
 
     Args:
-        values: any of them may be None, infinite or not a number.
-        room: what is free beyond the outermost of them, as a part of the scale.
+        values: numbers, of which any may be None, infinite or NaN.
+        room: free space beyond the outermost numbers, as a part of the scale.
     """
     known = [0.0, *(value for value in values if value is not None and abs(value) <= _LARGEST)]
     low, high = min(known), max(known)
@@ -114,15 +115,12 @@ def scale_of(values: Iterable[float | None], *, room: float = 0.0) -> Scale:
 
 
 def ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
-    """Return about ``wanted`` multiples of 1, 2 or 5 times a power of ten, within ``[low, high]``.
-
-    There are none if the interval is empty.
-    """
+    """Return about ``wanted`` multiples of 1, 2 or 5 times a power of ten in ``[low, high]``, which may be empty."""
     if high <= low or wanted < 1:
         return ()
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
-    # the round step nearest to the rough one on a ratio scale
+    # the round step with the ratio to the rough one that is nearest to 1
     step = min((power * one for one in (1.0, 2.0, 5.0, 10.0)), key=lambda step: abs(math.log(step / rough)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return tuple(number * step for number in range(first, last + 1))
@@ -132,18 +130,18 @@ def ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
 
 
 def text(across: float, down: float, content: object, class_: str | None = None, dx: int | None = None) -> Markup:
-    """Return a label; ``across`` in percent of the chart's width, ``down`` and ``dx`` in pixels."""
+    """Return a text; ``across`` in percent of the chart's width, ``down`` and ``dx`` in pixels."""
     return element("text", content, x=percent(across), y=float(down), dx=dx, class_=class_ or None)
 
 
 def label(across: float, down: float, content: object) -> Markup:
-    """Return a label in the middle of its position; near an edge of the chart it stays inside."""
+    """Return a text that is centered at its position, or stays inside near an edge of the chart."""
     side = "start" if across < _EDGE_PERCENT else "end" if across > 100 - _EDGE_PERCENT else "middle"
     return text(across, down, content, side)
 
 
 def level(down: float, class_: str, left: str = "", right: str = "") -> Markup:
-    """Return a line across the whole chart, ``down`` in pixels, with a label beside either end."""
+    """Return a horizontal line across the chart, ``down`` in pixels, with a label beside each end."""
     labels = [text(0, down + 4, left, "end", -6)] if left else []
     labels += [text(100, down + 4, right, None, 6)] if right else []
     return join([element("line", x1="0", x2="100%", y1=down, y2=down, class_=class_), *labels])
@@ -161,19 +159,19 @@ def whisker(ends: tuple[float, float], down: float) -> Markup:
 
 
 def stretched(top: float, height: float, box: tuple[float, float], *marks: object, width: float = 100.0) -> Markup:
-    """Return marks with coordinates of their own, from 0 to ``box``, stretched over a part of the chart."""
+    """Return marks with coordinates from 0 to ``box``, stretched over a part of the chart."""
     view = f"0 0 {box[0]:g} {box[1]:g}"
     place = {"y": top or None, "width": percent(width), "height": height}
     return element("svg", *marks, **place, viewBox=view, preserveAspectRatio="none")
 
 
 def line(points: Iterable[Point | None], class_: str, box: float) -> Iterator[Markup]:
-    """Yield a path for every stretch of points between gaps; a point alone is a short dash.
+    """Yield a path for every run of points between gaps; a single point is a short dash.
 
     Args:
-        points: across and down, 0 to 1 each; None is a gap.
-        class_: its class of color.
-        box: units of the box it is drawn in, either way.
+        points: positions across and down, 0 to 1; None is a gap.
+        class_: CSS class of the color.
+        box: width and height of the box in which the line is drawn.
     """
     stretch: list[str] = []
     for point in [*points, None]:
@@ -190,8 +188,9 @@ class Plot:
     """The area of a chart between its axes.
 
     Attributes:
-        x, y: scales, from left to right and from ``foot`` up to ``top``.
-        top, foot: of the area, in pixels.
+        x: scale from left to right.
+        y: scale from ``foot`` to ``top``.
+        top, foot: upper and lower end in pixels.
     """
 
     x: Scale
@@ -200,19 +199,19 @@ class Plot:
     foot: float
 
     def across(self, value: float) -> float:
-        """Return the position of a value in percent."""
+        """Return the horizontal position of a value in percent."""
         return 100 * self.x.part(value)
 
     def down(self, value: float) -> float:
-        """Return the position of a value in pixels."""
+        """Return the vertical position of a value in pixels."""
         return self.foot - (self.foot - self.top) * self.y.part(value)
 
     def rows(self, wanted: int, left: Show, right: Show = lambda value: "") -> Iterator[Markup]:
-        """Yield grid lines across, with their labels beside either end."""
+        """Yield horizontal grid lines, with labels beside each end."""
         return (level(self.down(value), "grid", left(value), right(value)) for value in self.y.ticks(wanted))
 
     def columns(self, wanted: int, show: Show, below: float = 0.0) -> Iterator[Markup]:
-        """Yield grid lines upwards, with their labels ``below`` the foot, in pixels."""
+        """Yield vertical grid lines, which go on ``below`` the foot by pixels, with labels at their lower ends."""
         for value in self.x.ticks(wanted):
             across = self.across(value)
             yield upright(across, self.top, self.foot + below, "grid" if value else "grid zero")
@@ -220,13 +219,13 @@ class Plot:
 
 
 def chart(kind: str, title: str, height: float, *marks: object) -> Markup:
-    """Return a whole chart.
+    """Return a complete chart.
 
     Args:
-        kind: its classes.
-        title: read out by screen readers and shown on hovering.
-        height: in pixels.
-        marks: what is drawn, the first behind.
+        kind: CSS classes of the chart.
+        title: text for screen readers and on hovering.
+        height: height in pixels.
+        marks: marks of the chart, the first in the background.
     """
     head = element("title", title)
     return element("svg", head, *marks, class_=f"chart {kind}", role="img", height=height)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from edgert.report import chart
 from edgert.report.chart import Bar, Interval, Marker, Series, Steps, Track
-from edgert.report.diagram import arrange, folded
+from edgert.report.diagram import arrange, fold
 from edgert.report.scatter import Dot, scatter_chart
 from edgert.report.svg import Scale, element, escaped, scale_of
 
@@ -120,9 +120,9 @@ def test_a_long_drawing_does_not_lean() -> None:
 def test_long_drawings_go_on_in_further_columns() -> None:
     chain = arrange(40, [(one, one + 1) for one in range(39)])
     assert chain.places == tuple((0, row) for row in range(40))  # straight
-    made = folded(chain, 4.5)
+    made = fold(chain, 4.5)
     assert made.width == 4 and made.height == 10 and len(set(made.places)) == 40
     assert made.places[9] == (0, 9) and made.places[10] == (1, 0)
     assert all(route[0] == made.places[n] and route[-1] == made.places[n + 1] for n, route in enumerate(made.routes))
-    assert folded(chain, 1.5) == chain and folded(arrange(5, []), 4.5).height <= 5
-    assert folded(arrange(0, []), 4.5).places == ()
+    assert fold(chain, 1.5) == chain and fold(arrange(5, []), 4.5).height <= 5
+    assert fold(arrange(0, []), 4.5).places == ()
