@@ -1,4 +1,4 @@
-"""Recorder of what the threads of a pipeline do: a ring of plain tuples for each thread, written without a lock.
+"""Recorder of a pipeline's threads: a ring of plain tuples for each thread, written without a lock.
 
 While nothing is recorded, tasks have no :class:`TaskTrace`, and threads have no ring in :data:`HERE`. A test for None
 is then the only cost.
@@ -18,18 +18,18 @@ from typing import Any, Protocol
 from edgert.errors import StageError
 
 Event = tuple[str, int, int, str, str, int, Any]
-"""Kind, begin and end in nanoseconds of the pipeline's clock, name, stream, number of the frame, and what else belongs.
+"""Kind, begin and end in nanoseconds of the pipeline's clock, name, stream, frame index, and a detail.
 
-Kinds and what is last in them: ``give``, a source made a frame: its capture time; ``step``, a stage worked on one;
-``submit`` and ``collect`` of an asynchronous stage: (stream, frame) of all results; ``put``, a result waits for the
-named stage: the number of the edge; ``room``, a thread waited until there was room before the named stage; ``drop``:
-the cause; ``fail``: the error; ``part``, some work within a step; ``copy``: bytes; ``gpu``: number of images;
-``operation``: by whom, and what came of it; ``governor``: why."""
+Details by kind: ``give``, a source made a frame: its capture time. ``step``, a stage worked on a frame: None.
+``submit`` and ``collect`` of an asynchronous stage: (stream, frame index) of all results. ``put``, a result begins to
+wait for the named stage: number of the edge. ``room``, a thread waited for room before the named stage: None. ``drop``:
+cause. ``fail``: error. ``part``, work within a step: None. ``copy``: bytes. ``gpu``: number of images. ``operation``:
+client and outcome. ``governor``: reason."""
 
 AnyFrame = Any
-"""A :class:`edgert.runtime.Frame`; this module is below it."""
+"""A :class:`edgert.runtime.Frame`, which this module may not import."""
 SIZE = 1 << 15
-"""Events that a ring keeps: about five megabytes, and four minutes of a stage at 30 frames a second."""
+"""Capacity of a ring in events: about 5 MB, and four minutes of a stage at 30 frames a second."""
 _MOST_RINGS = 256
 
 
@@ -37,11 +37,11 @@ class Ring:
     """Ring of the newest events of one thread. Only that thread adds events.
 
     Attributes:
-        events: event ``n`` is at place ``n`` modulo :data:`SIZE`; None where there is none yet.
-        count: the number of events ever added.
-        thread: the thread's name.
-        thread_id: the thread's number in the kernel.
-        now_ns: returns the time of the pipeline's clock, in nanoseconds.
+        events: event ``n`` at index ``n`` modulo :data:`SIZE`; None where there is none yet.
+        count: number of events ever added.
+        thread: name of the thread.
+        thread_id: the kernel's id of the thread.
+        now_ns: function that returns the time of the pipeline's clock in nanoseconds.
     """
 
     __slots__ = ("count", "events", "now_ns", "thread", "thread_id")
@@ -52,7 +52,7 @@ class Ring:
         self.thread, self.thread_id = threading.current_thread().name, threading.get_native_id()
 
     def add(self, event: Event) -> None:
-        """Add an event; where the ring is full, it replaces the oldest."""
+        """Add an event; in a full ring, replace the oldest."""
         self.events[self.count % SIZE] = event
         self.count += 1
 
@@ -63,22 +63,22 @@ class Ring:
         return now_ns
 
     def copied(self, nbytes: int) -> None:
-        """Add a copy that was made just now."""
+        """Add a copy that was just made."""
         now_ns = self.now_ns()
         self.add(("copy", now_ns, now_ns, "copy", "", -1, nbytes))
 
     def since(self, count: int) -> tuple[int, list[Event]]:
-        """Return how many events there were by now, and those behind the first ``count``; from any thread."""
+        """Return the number of events so far, and those after the first ``count``. Any thread may call it."""
         end = self.count
         events = self.events[:]
         return end, [one for n in range(max(count, end - SIZE), end) if (one := events[n % SIZE]) is not None]
 
 
 class _Here(threading.local):
-    """What the current thread records in.
+    """State of the current thread.
 
     Attributes:
-        ring: while it is in a step of a pipeline that is recorded; None at all other times.
+        ring: ring to record in during a step of a recorded pipeline; None at all other times.
     """
 
     ring: Ring | None = None
@@ -88,26 +88,26 @@ HERE = _Here()
 
 
 class Sampler(Protocol):
-    """Chooser of frames whose way is exported, and taker of errors. Any thread may call it."""
+    """Receiver of frames of sources, some of which it samples for export, and of errors. Any thread may call it."""
 
     def give(self, frame: Any, now_ns: int) -> object:
-        """Choose a frame of a source, or not."""
+        """Take a frame of a source, which may be sampled."""
 
     def fail(self, frame: Any, task: str, error: str, now_ns: int) -> object:
-        """Take an error of a task, on a frame or on none."""
+        """Take an error of a task, on a frame, or on none (None)."""
 
 
 class Recorder:
-    """Rings of all threads of one pipeline.
+    """The rings of all threads of one pipeline.
 
     Args:
-        now_ns: of the pipeline's clock.
-        marks: of a profiler, that gets the same steps; None: there is none.
+        now_ns: function that returns the time of the pipeline's clock in nanoseconds.
+        marks: ranges of a profiler, for the same steps; None: there is none.
 
     Attributes:
-        rings: of every thread that has added an event.
-        lost: events of threads that got no ring, as there were too many.
-        sampler: gets each frame of a source, and each error; None: nobody wants them.
+        rings: rings of all threads that have added an event.
+        lost: number of events of threads without a ring, because there are too many threads.
+        sampler: receiver of frames and errors; None: there is none.
     """
 
     def __init__(self, now_ns: Callable[[], int], marks: _NvtxMarks | None = None) -> None:
@@ -115,7 +115,7 @@ class Recorder:
         self.rings: list[Ring] = []
         self.sampler: Sampler | None = None
         self._own = _Here()
-        self._last = Ring(now_ns)  # of the threads that get none: nobody reads it
+        self._unread = Ring(now_ns)  # shared by threads beyond the limit; nobody reads it
 
     def ring(self) -> Ring:
         """Return the ring of the current thread."""
@@ -123,19 +123,14 @@ class Recorder:
         if ring is None:
             if len(self.rings) >= _MOST_RINGS:
                 self.lost += 1
-                return self._last
+                return self._unread
             ring = self._own.ring = Ring(self.now_ns)
             self.rings.append(ring)
         return ring
 
 
 class TaskTrace:
-    """Recorder of one task. Every method is called by the thread that does what is recorded.
-
-    Args:
-        recorder: of the pipeline.
-        task: its name.
-    """
+    """Recorder of one task. Every method is called by the thread that does the recorded work."""
 
     __slots__ = ("_marks", "_recorder", "_task", "now_ns")
 
@@ -143,21 +138,21 @@ class TaskTrace:
         self._recorder, self._task, self._marks, self.now_ns = recorder, task, recorder.marks, recorder.now_ns
 
     def begin(self) -> Ring:
-        """Note that a step begins in this thread; return the thread's ring, which :meth:`end` gets."""
+        """Begin a step in this thread; return the thread's ring, for :meth:`end`."""
         ring = HERE.ring = self._recorder.ring()
         if self._marks is not None:
             self._marks.push(self._task)
         return ring
 
     def end(self, ring: Ring, kind: str, began_ns: int, ended_ns: int, frame: AnyFrame, more: Any = None) -> None:
-        """Note what the step did, and on which frame."""
+        """End the step, and record it with its frame."""
         HERE.ring = None
         if self._marks is not None:
             self._marks.pop()
         ring.add((kind, began_ns, ended_ns, self._task, frame.stream, frame.index, more))
 
     def end_all(self, ring: Ring, kind: str, began_ns: int, ended_ns: int, frames: Sequence[AnyFrame]) -> None:
-        """Note a step on several frames, or on none, of which nothing but the end is noted."""
+        """End the step, and record it with its frames; record nothing without frames."""
         if frames:
             self.end(ring, kind, began_ns, ended_ns, frames[0], [(one.stream, one.index) for one in frames])
             return
@@ -166,16 +161,16 @@ class TaskTrace:
             self._marks.pop()
 
     def collected(self, at_ns: int, frames: Sequence[AnyFrame]) -> None:
-        """Note frames that came out of the stage at once, when it took others."""
+        """Record frames that the stage returned at once, when it took others."""
         about = [(one.stream, one.index) for one in frames]
         self._recorder.ring().add(("collect", at_ns, at_ns, self._task, *about[0], about))
 
     def more(self, kind: str, began_ns: int, ended_ns: int, frame: AnyFrame) -> None:
-        """Note further work on a frame, behind the end of its step."""
+        """Record further work on a frame, after the end of its step."""
         self._recorder.ring().add((kind, began_ns, ended_ns, self._task, frame.stream, frame.index, None))
 
     def give(self, frames: Iterable[AnyFrame], made_ns: int, worked_ns: int) -> None:
-        """Note frames of a source, and the work that they took together."""
+        """Record frames of a source, and their work, which counts for the first."""
         ring, sampler = self._recorder.ring(), self._recorder.sampler
         for frame in frames:
             if sampler is not None:
@@ -185,32 +180,30 @@ class TaskTrace:
             worked_ns = 0
 
     def put(self, frame: AnyFrame, edge: int) -> None:
-        """Note that a result is about to wait on an edge of the task."""
+        """Record that a result begins to wait on an edge of the task."""
         now_ns = self.now_ns()
         self._recorder.ring().add(("put", now_ns, now_ns, self._task, frame.stream, frame.index, edge))
 
     def room(self, began_ns: int) -> None:
-        """Note that this thread waited until there was room before the task."""
+        """Record that this thread waited for room before the task."""
         self._recorder.ring().add(("room", began_ns, self.now_ns(), self._task, "", -1, None))
 
     def drop(self, frame: AnyFrame, cause: str) -> None:
-        """Note that a result was lost on its way to the task, and why."""
+        """Record that a result was lost before the task, with the cause."""
         now_ns = self.now_ns()
         self._recorder.ring().add(("drop", now_ns, now_ns, self._task, frame.stream, frame.index, cause))
 
     def fail(self, frames: Iterable[AnyFrame], error: str) -> None:
-        """Note frames that the task failed on."""
+        """Record an error of the task, with its frames."""
         now_ns, ring, sampler, failed = self.now_ns(), self._recorder.ring(), self._recorder.sampler, [*frames]
         for frame in failed:
             ring.add(("fail", now_ns, now_ns, self._task, frame.stream, frame.index, error))
         if sampler is not None:
-            for frame in failed:
+            for frame in failed or [None]:
                 sampler.fail(frame, self._task, error, now_ns)
-            if not failed:
-                sampler.fail(None, self._task, error, now_ns)
 
 
-# What was recorded, as plain data: what is written to files, sent to clients, and drawn.
+# Recordings as plain data.
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +211,8 @@ class ThreadEvents:
     """Events of one thread.
 
     Attributes:
-        name: the thread's name.
-        thread_id: the thread's number in the kernel; 0 where it is no thread.
+        name: name of the thread.
+        thread_id: the kernel's id of the thread; 0 where it is no thread.
         events: events in the order of their ends.
         lost: number of older events that the ring no longer has.
     """
@@ -232,12 +225,12 @@ class ThreadEvents:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Recorded events of a pipeline, from one time to another.
+    """A recording: the events of a pipeline in a period.
 
     Attributes:
-        pipeline: the pipeline's name.
-        process: number of its process.
-        began_ns, ended_ns: times by the pipeline's clock.
+        pipeline: name of the pipeline.
+        process: id of the process.
+        began_ns, ended_ns: ends of the period, by the pipeline's clock.
         day_ns: nanoseconds since the epoch at time 0 of that clock.
         threads: events by thread.
         label: note on times that are not this machine's; empty for none.
@@ -258,7 +251,7 @@ class Recorded:
 
 
 class Window:
-    """Window of a recording, from its construction to :meth:`end`."""
+    """The period of a recording, from the construction to :meth:`end`."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -266,12 +259,12 @@ class Window:
         self._lost, self._began_ns = recorder.lost, recorder.now_ns()
 
     def end(self, pipeline: str, label: str = "", more: Iterable[ThreadEvents] = ()) -> Recorded:
-        """Return the events of the window.
+        """Return the recording.
 
         Args:
-            pipeline: the pipeline's name.
+            pipeline: name of the pipeline.
             label: note on times that are not this machine's.
-            more: events of other recorders, such as the governor; those outside the window are left out.
+            more: other events, such as the governor's; those outside of the period are left out.
         """
         recorder, began_ns, ended_ns = self._recorder, self._began_ns, self._recorder.now_ns()
         threads = []
@@ -293,8 +286,8 @@ class Tracing:
     """The recorder of one pipeline, shared by its users, from the first :meth:`begin` to the last :meth:`end`.
 
     Args:
-        record: sets the recorder of all tasks; None: they record nothing.
-        now_ns: returns the time of the pipeline's clock, in nanoseconds.
+        record: function that sets the recorder of all tasks; with None, they record nothing.
+        now_ns: function that returns the time of the pipeline's clock in nanoseconds.
     """
 
     def __init__(self, record: Callable[[Recorder | None], object], now_ns: Callable[[], int]) -> None:
@@ -322,14 +315,10 @@ class Tracing:
 
     @contextmanager
     def window(self) -> Iterator[Window]:
-        """Record from now on until the block ends.
-
-        Raises:
-            StageError: another window is open.
-        """
+        """Record until the end of the block. Raises StageError during another recording."""
         with self._turn:
             if self._is_watched:
-                why = "one at a time, as each holds what it records in memory"
+                why = "only one is recorded at a time, because it is held in memory"
                 raise StageError("a trace is under way", why=why, fix="try again when it is over")
             self._is_watched = True
         try:
@@ -343,7 +332,7 @@ class Tracing:
 
 
 class _NvtxMarks:
-    """Ranges of NVTX, as Nsight Systems shows them."""
+    """Ranges of NVTX, which Nsight Systems shows."""
 
     def __init__(self, nvtx: Any) -> None:
         self._domain, self._known = nvtx.get_domain("edgert"), dict[str, Any]()
@@ -360,7 +349,7 @@ class _NvtxMarks:
 
 
 def profiler_marks() -> _NvtxMarks | None:
-    """Return the ranges of NVTX where its package is installed and not turned off by NVTX_DISABLE."""
+    """Return the ranges of NVTX; None where its package is not installed, or disabled by NVTX_DISABLE."""
     if find_spec("nvtx") is None:
         return None
     import nvtx

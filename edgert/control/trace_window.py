@@ -12,7 +12,7 @@ from typing import Any
 from edgert import limits
 from edgert.control.controlled import Controlled
 from edgert.errors import ConfigError, DeviceError
-from edgert.timeline.packed import packed, unpacked
+from edgert.timeline.packed import pack, unpack
 from edgert.timeline.trace_file import check_trace_path, write_trace
 from edgert.tracing import Recorded, Window
 from edgert.units import parse_seconds
@@ -24,7 +24,7 @@ _POLL_S = 0.05
 def trace(run: Controlled, seconds: str = DEFAULT_LENGTH) -> dict[str, Any]:
     """Record a pipeline for some time, or until its end; return the recording as Base64, and a description."""
     recorded = record_for(run, parse_length(seconds))
-    return {**describe(recorded), "recording": base64.b64encode(packed(recorded)).decode()}
+    return {**describe(recorded), "recording": base64.b64encode(pack(recorded)).decode()}
 
 
 def record_for(run: Controlled, seconds: float) -> Recorded:
@@ -88,5 +88,5 @@ def write_answer(result: dict[str, Any], path: Path) -> None:
         content = base64.b64decode(text.encode("ascii", "replace"))
     except ValueError as error:
         raise DeviceError("the pipeline sent a damaged recording", why=str(error)) from error
-    write_trace(unpacked(content), path)
+    write_trace(unpack(content), path)
     result["path"] = str(path)

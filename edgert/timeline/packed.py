@@ -1,4 +1,4 @@
-"""A recording as bytes that a running pipeline makes in small steps, so that its threads hardly notice."""
+"""Compression of a recording, in steps so small that the running pipeline is hardly delayed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from edgert.runtime.json_form import encoded
 from edgert.tracing import Event, Recorded, ThreadEvents
 
 _PIECE = 256
-"""Events that are encoded at a time: for about a tenth of a millisecond nobody else gets Python's lock."""
+"""Events that are encoded at a time, which holds Python's lock for about 0.1 ms."""
 _UNPACKED = 16
-"""Times a recording may grow when it is unpacked; ours grow six- to tenfold."""
+"""Maximum growth of a recording when it is unpacked; real ones grow six- to tenfold."""
 
 
-def packed(recorded: Recorded) -> bytes:
-    """Return a recording as compressed lines of JSON, at most about :data:`edgert.limits.TRACE_BYTES` long.
+def pack(recorded: Recorded) -> bytes:
+    """Return a recording as compressed lines of JSON, of about :data:`edgert.limits.TRACE_BYTES` at most.
 
-    Events beyond that are lost, and counted as such.
+    Further events count as lost.
     """
     made, packer = bytearray(), zlib.compressobj(level=1)
     for piece in _pieces(recorded):
@@ -32,20 +32,20 @@ def packed(recorded: Recorded) -> bytes:
     return bytes(made + packer.flush())
 
 
-def unpacked(content: bytes) -> Recorded:
-    """Return the recording in bytes of :func:`packed`. Raises DeviceError where there is none."""
+def unpack(content: bytes) -> Recorded:
+    """Return the recording that :func:`pack` compressed. Raises DeviceError for other content."""
     try:
         unpacker = zlib.decompressobj()
         lines = unpacker.decompress(content, _UNPACKED * limits.TRACE_BYTES).splitlines()
         if not unpacker.eof:
-            raise ValueError("it is cut off, or too long")
+            raise ValueError("it is incomplete, or too long")
         return _recorded(map(json.loads, lines))
     except (zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DeviceError("what came is no recording", why=str(error) or type(error).__name__) from error
+        raise DeviceError("the answer is no recording", why=str(error) or type(error).__name__) from error
 
 
 def _pieces(recorded: Recorded) -> Iterator[Mapping[str, Any]]:
-    """Yield a recording in pieces of plain data: its head, then for each thread its head and its events."""
+    """Yield a recording in pieces of plain data: its head, and for each thread a head and the events."""
     yield {
         "pipeline": recorded.pipeline, "process": recorded.process, "began_ns": recorded.began_ns,
         "ended_ns": recorded.ended_ns, "day_ns": recorded.day_ns, "label": recorded.label,
@@ -58,7 +58,7 @@ def _pieces(recorded: Recorded) -> Iterator[Mapping[str, Any]]:
 
 
 def _recorded(pieces: Iterable[Mapping[str, Any]]) -> Recorded:
-    """Return what :func:`_pieces` was made of. Raises KeyError, TypeError or ValueError for anything else."""
+    """Return the recording of some pieces. Raises KeyError, TypeError or ValueError for malformed ones."""
     first, *others = pieces
     heads, lost = dict[int, Mapping[str, Any]](), dict[int, int]()
     events = dict[int, list[Event]]()
@@ -77,7 +77,7 @@ def _recorded(pieces: Iterable[Mapping[str, Any]]) -> Recorded:
 
 
 def _event(kind: str, begin: int, end: int, name: str, stream: str, frame: int, more: Any) -> Event:
-    """Return an event of its parts, checked: ``more`` is what its kind has there."""
+    """Return an event with parts of the right types. Raises TypeError or ValueError where that is impossible."""
     if kind in ("submit", "collect"):
         more = [(str(one), int(index)) for one, index in more]
     elif kind in ("give", "put", "copy", "gpu"):

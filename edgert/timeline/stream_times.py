@@ -1,4 +1,4 @@
-"""Where the time of each camera's frames goes: in which stages, and before which of them."""
+"""The time of each stream's frames, by place: in stages, and in the queues before them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median
 from edgert.timeline.timeline_spans import Spans
 
 _FELT = 0.01
-"""Part of the longest time below which a place is left out as negligible."""
+"""Fraction of the longest time below which a place is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Share:
         place: name for messages, such as ``waits before find``.
         is_wait: whether frames only wait there.
         frames: number of frames that were there.
-        median_ms, p99_ms: time of these frames there.
+        median_ms, p99_ms: time of these frames in the place.
     """
 
     place: str
@@ -36,9 +36,10 @@ class StreamTime:
     """The time of one stream's frames, from capture to the end of their last stage.
 
     Attributes:
-        frames: number of frames recorded from their source on, and not lost.
+        frames: number of frames that were recorded from their source on, and not lost.
+        median_ms, p99_ms: time of these frames.
         lost: number of lost frames, by place and cause.
-        shares: places of their time, the longest first.
+        shares: their time by place, the longest first.
     """
 
     stream: str
@@ -52,11 +53,11 @@ class StreamTime:
 def stream_times(spans: Spans) -> list[StreamTime]:
     """Return the times of all streams, the slowest first."""
     taken: dict[tuple[str, str, bool], dict[int, int]] = {}
-    for number, place, is_wait, ns in _taken(spans):
+    for number, place, is_wait, ns in _times_by_place(spans):
         stream = spans.frames[number - 1][0]
         of_place = taken.setdefault((stream, place, is_wait), {})
         of_place[number] = of_place.get(number, 0) + ns
-    whole, lost = _whole(spans)
+    whole, lost = _total_times(spans)
     found = []
     for stream in sorted({stream for stream, _ in spans.frames}):
         mine = [ns for number, ns in whole.items() if spans.frames[number - 1][0] == stream]
@@ -72,8 +73,8 @@ def stream_times(spans: Spans) -> list[StreamTime]:
     return sorted(found, key=lambda one: -one.median_ms)
 
 
-def _taken(spans: Spans) -> Iterator[tuple[int, str, bool, int]]:
-    """Yield frame, place, whether it waits, and nanoseconds of all that frames were in."""
+def _times_by_place(spans: Spans) -> Iterator[tuple[int, str, bool, int]]:
+    """Yield frame, place, whether it is a wait, and nanoseconds, for each time that a frame was in a place."""
     captured = {
         span.frames[0]: span.begin_ns for track in spans.tracks if track.kind == "frame" for span in track.spans
     }
@@ -95,8 +96,8 @@ def _taken(spans: Spans) -> Iterator[tuple[int, str, bool, int]]:
                 yield span.frames[0], f"from capture to {span.name}", True, span.end_ns - captured[span.frames[0]]
 
 
-def _whole(spans: Spans) -> tuple[dict[int, int], list[tuple[str, str]]]:
-    """Return nanoseconds of each frame that came through, and stream and words of each loss."""
+def _total_times(spans: Spans) -> tuple[dict[int, int], list[tuple[str, str]]]:
+    """Return nanoseconds of each frame that was not lost, and stream and text of each loss."""
     given = {span.frames[0] for track in spans.tracks for span in track.spans if span.category == "source"}
     lost, losses = set[int](), list[tuple[str, str]]()
     for track in spans.tracks:
@@ -110,7 +111,7 @@ def _whole(spans: Spans) -> tuple[dict[int, int], list[tuple[str, str]]]:
 
 
 def _figures(times_ns: Sequence[int]) -> tuple[float, float]:
-    """Return median and 99th percentile in milliseconds; zeros of none."""
+    """Return median and 99th percentile in milliseconds; zeros without times."""
     if not times_ns:
         return 0.0, 0.0
     ordered = sorted(times_ns)

@@ -1,7 +1,7 @@
 """OpenTelemetry export by OTLP: one frame a second as a tree of spans, and every error.
 
-A thread reads the recorder's rings once a second. It exports the frame that was sampled a second before, whose work is
-done by then. The only work on the path of a frame is the choice of the sampled one.
+A thread reads the recorder's rings once a second, and exports the frame that was sampled a second before, whose work is
+done by then. The only work in the path of a frame is sampling.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from edgert.tracing import Event, Recorded, Recorder, Ring, ThreadEvents, Tracin
 _LOG = logging.getLogger(__name__)
 _EVERY_NS = 1_000_000_000
 _REPEAT_NS = 1_000_000_000
-"""An error that a stage repeats, as while it is down, is sent once in this time."""
+"""Least time between two exports of an error that a stage repeats."""
 _MOST_ERRORS = 256
 _CLOSE_S = 1.0
 _MISSING = "the packages of OpenTelemetry are not installed"
@@ -39,12 +39,13 @@ _OFF = {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"}
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A frame whose spans are exported, or an error.
+    """A sampled frame, or an error.
 
     Attributes:
-        trace, parent: trace id, and span of the machine that sent the frame; empty where there is none.
-        stream, index: of the frame; "" and -1 of an error that is about none.
-        task, error, at_ns: of an error: whose, what, and when.
+        trace: trace id; empty where there is none.
+        parent: id of the span of the machine that sent the frame; empty where there is none.
+        stream, index: stream and index of the frame; ``""`` and -1 for an error without a frame.
+        task, error, at_ns: task, text and time of an error.
     """
 
     trace: str = ""
@@ -57,7 +58,7 @@ class Noted:
 
     @classmethod
     def of(cls, frame: Frame | None, *more: Any) -> Noted:
-        """Return a frame, with its error where there is one."""
+        """Return the record of a frame; ``more`` is task, text and time of an error."""
         if frame is None:
             return cls("", "", "", -1, *more)
         parent = "" if frame.delivery is None else frame.delivery.parent
@@ -65,7 +66,7 @@ class Noted:
 
 
 class Sampler:
-    """Sampler of one frame a second, called by threads of sources. For frames of another machine, the sender decides.
+    """Sampler of one frame a second, and of all frames that the machine which sent them has sampled.
 
     Attributes:
         chosen: sampled frames that are not exported yet.
@@ -78,7 +79,7 @@ class Sampler:
         self._failed_ns: dict[tuple[str, str], int] = {}
 
     def give(self, frame: Frame, now_ns: int) -> None:
-        """Sample a frame of a source if its time has come."""
+        """Sample a frame of a source if it is due. Called in threads of sources."""
         is_sent = frame.delivery is not None and frame.delivery.is_sampled
         if now_ns < self._next_ns and not is_sent:
             return
@@ -98,13 +99,13 @@ class Sampler:
 
 
 class Telemetry:
-    """Export of spans of a pipeline, from :meth:`start` to :meth:`close`.
+    """Exporter of a pipeline's spans, from :meth:`start` to :meth:`close`.
 
     Args:
-        tracing: of the pipeline.
-        pipeline: its name.
-        processor: takes finished spans, as those of the SDK do.
-        resource: of all spans.
+        tracing: recorder of the pipeline.
+        pipeline: name of the pipeline.
+        processor: span processor of the SDK.
+        resource: resource of all spans.
     """
 
     def __init__(self, tracing: Tracing, pipeline: str, processor: Any, resource: Any) -> None:
@@ -138,11 +139,11 @@ class Telemetry:
 
     def _run(self, recorder: Recorder) -> None:
         while not self._over.wait(_EVERY_NS / 1e9):
-            self.look(recorder)
-        self.look(recorder)
-        self.look(recorder)  # those that were chosen last
+            self.export(recorder)
+        self.export(recorder)
+        self.export(recorder)  # the frames that were sampled last
 
-    def look(self, recorder: Recorder) -> None:
+    def export(self, recorder: Recorder) -> None:
         """Export the frames that were sampled before the last call, and all errors since then."""
         day_ns = time.time_ns() - recorder.now_ns()
         now = list[tuple[Ring, list[Event]]]()
@@ -152,12 +153,12 @@ class Telemetry:
         for frame in self._chosen:
             for span in self._tree(frame, [*self._before, *now], day_ns):
                 self._processor.on_end(span)
-        self._before, self._chosen = now, _taken(self.sampler.chosen)
-        for failure in _taken(self.sampler.failures):
-            self._processor.on_end(self._failed(failure, day_ns))
+        self._before, self._chosen = now, _take_all(self.sampler.chosen)
+        for failure in _take_all(self.sampler.failures):
+            self._processor.on_end(self._error_span(failure, day_ns))
 
     def _tree(self, frame: Noted, seen: Iterable[tuple[Ring, list[Event]]], day_ns: int) -> Iterator[Any]:
-        """Yield the root span of a frame, and below it spans of its waits, steps and their parts."""
+        """Yield the root span of a frame, then the spans of its waits, its steps and their parts."""
         threads: dict[str, list[Event]] = {}
         for ring, events in seen:
             if found := [*_about(frame, events)]:
@@ -170,9 +171,8 @@ class Telemetry:
         ways = [span for track in tracks if track.kind == "frame" for span in track.spans]
         begin_ns = min(span.begin_ns for span in ways) if ways else min(span.begin_ns for _, span in spans)
         end_ns = max(max(span.end_ns for _, span in spans), begin_ns)
-        root = (
-            span_of(frame.trace) if frame.trace not in self._roots else _new_id()
-        )  # crops of one image have one trace
+        is_first = frame.trace not in self._roots  # crops of one image share a trace
+        root = span_of(frame.trace) if is_first else _new_id()
         self._roots.append(frame.trace)
         about = {"edgert.stream": frame.stream, "edgert.frame": frame.index, "edgert.pipeline": self._pipeline}
         yield self._span(frame.trace, root, frame.parent, frame.stream, (begin_ns, end_ns), day_ns, about)
@@ -183,10 +183,10 @@ class Telemetry:
                     around.pop()
                 own, times = _new_id(), (span.begin_ns, span.end_ns)
                 parent, more = (around[-1][1] if around else root), {"edgert.thread": track.name, **dict(span.about)}
-                yield self._span(frame.trace, own, parent, _named(track, span), times, day_ns, more)
+                yield self._span(frame.trace, own, parent, _span_name(track, span), times, day_ns, more)
                 around.append((span.end_ns, own))
 
-    def _failed(self, failure: Noted, day_ns: int) -> Any:
+    def _error_span(self, failure: Noted, day_ns: int) -> Any:
         """Return the span of an error."""
         about: dict[str, Any] = {"edgert.pipeline": self._pipeline, "edgert.stage": failure.task}
         if failure.trace:
@@ -249,13 +249,13 @@ def _about(frame: Noted, events: Sequence[Event]) -> Iterator[Event]:
                 parts.clear()
 
 
-def _named(track: Track, span: Span) -> str:
+def _span_name(track: Track, span: Span) -> str:
     if track.kind == "queue":
         return f"lost before {track.name}" if span.category == "drop" else f"wait for {track.name}"
     return f"{track.name}: run" if track.kind == "run" else span.name
 
 
-def _taken(each: deque[Any]) -> list[Any]:
+def _take_all(each: deque[Any]) -> list[Any]:
     return [each.popleft() for _ in range(len(each))]
 
 
@@ -264,15 +264,15 @@ def _new_id() -> str:
 
 
 def telemetry_of(url: str | None, tracing: Tracing, pipeline: str) -> Telemetry | None:
-    """Return the exporter that the pipeline file or the environment asks for; None where neither does.
+    """Return the exporter that the pipeline file or the environment requests; None where neither does.
 
     Args:
-        url: ``telemetry:`` of the file; else OTEL_EXPORTER_OTLP_ENDPOINT and its like hold.
-        tracing: of the pipeline.
-        pipeline: its name.
+        url: ``telemetry:`` of the file; None: OTEL_EXPORTER_OTLP_ENDPOINT and the like hold.
+        tracing: recorder of the pipeline.
+        pipeline: name of the pipeline.
 
     Raises:
-        ConfigError: the file asks for it, and the packages are not installed.
+        ConfigError: the file requests it, and OpenTelemetry is not installed.
     """
     if any(os.environ.get(name, "").lower() == value for name, value in _OFF.items()):
         return None
@@ -280,7 +280,8 @@ def telemetry_of(url: str | None, tracing: Tracing, pipeline: str) -> Telemetry 
         return None
     if url is not None and "@" in url:
         fix = "export OTEL_EXPORTER_OTLP_HEADERS=authorization=..."
-        raise ConfigError("telemetry: an address has no password", why="logs show it", where="telemetry", fix=fix)
+        what = "telemetry: a password may not be in the address"
+        raise ConfigError(what, why="logs show addresses", where="telemetry", fix=fix)
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

@@ -1,4 +1,4 @@
-"""A recording as a page: where the time of frames goes, and the time line of every thread, queue and frame."""
+"""The page of a recording: where the time of frames goes, and a time line of threads, queues and frames."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from edgert.timeline.timeline_spans import Spans
 from edgert.timeline.trace_formats import title_of
 
 _MOST_SPANS = 60_000
-"""Spans of a page: about three megabytes, and no more than a phone draws at once."""
-_OPEN = 4  # streams whose times are shown; those of others unfold
+"""Maximum number of spans on a page: about 3 MB, which a phone can still draw."""
+_OPEN = 4  # number of streams whose times are not folded
 _KINDS = ("frame", "thread", "queue", "run", "gpu", "note")  # from top to bottom
 _KEYS = (
     ("source", "source"),
@@ -30,7 +30,7 @@ _KEYS = (
 
 
 def page_of(spans: Spans) -> str:
-    """Return the recording as a whole HTML document that needs nothing else."""
+    """Return the page of a recording."""
     times = stream_times(spans)
     page = {
         "legend": _KEYS,
@@ -50,7 +50,7 @@ def _head(spans: Spans, times: Sequence[StreamTime]) -> Head:
     seconds = (recorded.ended_ns - recorded.began_ns) / 1e9
     cautions = [recorded.label] if recorded.label else []
     if recorded.lost:
-        cautions.append(f"{recorded.lost:,} older events found no room: of busy threads the beginning is missing.")
+        cautions.append(f"{recorded.lost:,} older events are lost: the beginning of busy threads is missing.")
     slowest = times[:1]
     figures = [
         Figure(
@@ -66,7 +66,7 @@ def _head(spans: Spans, times: Sequence[StreamTime]) -> Head:
 
 
 def _headline(slowest: StreamTime) -> str:
-    """Return one sentence on the slowest stream, and what takes most of its time."""
+    """Return one sentence on the slowest stream, and on the place of most of its time."""
     took = f"A frame of {slowest.stream} takes {milliseconds(slowest.median_ms)} from capture to its last stage"
     if not slowest.shares:
         return f"{took}."
@@ -75,7 +75,7 @@ def _headline(slowest: StreamTime) -> str:
 
 
 def _shares(one: StreamTime, is_folded: bool) -> Table:
-    """Return a row for each place that a stream's frames are in."""
+    """Return a table of a stream's time by place."""
     rows, longest = one.shares, max((share.median_ms for share in one.shares), default=0.0) or 1.0
     lengths = [Cell("", share.median_ms / longest, look="" if share.is_wait else "strong") for share in rows]
     words = f"{one.stream}: {milliseconds(one.median_ms)}, p99 {milliseconds(one.p99_ms)}"
@@ -94,7 +94,7 @@ def _shares(one: StreamTime, is_folded: bool) -> Table:
 
 
 def _losses(times: Sequence[StreamTime]) -> Table:
-    """Return a row for each stream, and each place and cause."""
+    """Return a table of losses, by stream, place and cause."""
     rows = [(one.stream, words, count) for one in times for words, count in one.lost]
     return Table(
         "Lost frames",
@@ -108,7 +108,7 @@ def _losses(times: Sequence[StreamTime]) -> Table:
 
 
 def _data(spans: Spans) -> dict[str, Any]:
-    """Return what the script draws: times are microseconds from the beginning of the recording."""
+    """Return the data that the script draws, with times in microseconds from the beginning."""
     recorded = spans.recorded
     began_ns, from_ns = recorded.began_ns, _from_ns(spans)
     names, categories, streams = dict[str, int](), dict[str, int](), dict[str, int]()
@@ -135,7 +135,7 @@ def _data(spans: Spans) -> dict[str, Any]:
 
 
 def _from_ns(spans: Spans) -> int:
-    """Return the time from which on everything is drawn, so that it is no more than a page may have."""
+    """Return the time from which spans are drawn, so that they are at most :data:`_MOST_SPANS`."""
     begins = sorted((span.begin_ns for track in spans.tracks for span in track.spans), reverse=True)
     first = begins[-1] if begins else spans.recorded.began_ns
     return min(first, spans.recorded.began_ns) if len(begins) <= _MOST_SPANS else begins[_MOST_SPANS]

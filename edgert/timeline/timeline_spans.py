@@ -1,8 +1,7 @@
-"""Spans of a recording, on tracks: of threads, of queues, of runs under way, and of frames.
+"""Conversion of a recording to spans, on tracks of threads, queues, runs, GPUs and frames.
 
-A wait in a queue is no event of its own. It lasts from the ``put`` of a result to the step that takes it, or to the
-drop. Spans that overlap lie on lanes of their track, so that on every lane each span has ended before the next begins,
-or lies within it.
+A wait in a queue lasts from the ``put`` of a result to the step that takes it, or to its drop. A track whose spans
+overlap has several lanes. On a lane, each span ends before the next begins, or contains it.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from typing import Literal, NamedTuple
 from edgert.tracing import Event, Recorded
 
 Kind = Literal["thread", "queue", "run", "gpu", "frame", "note"]
-"""What a track shows: a thread; results that wait for a stage; batches that are under way; work of a GPU; frames, from
-capture to their last stage; what a governor did."""
+"""Content of a track: a thread; results that wait for a stage; batches that are under way; work of a GPU; frames, from
+capture to their last stage; actions of a governor."""
 Category = Literal["source", "stage", "part", "wait", "room", "run", "gpu", "frame", "drop", "fail", "copy", "control",
                    "governor"]  # fmt: skip
 _STEPS = ("step", "submit", "collect", "give")
 
 
 class Span(NamedTuple):
-    """One bar on a track; a moment, where it ends as it begins.
+    """One bar on a track, or a moment, if it ends when it begins.
 
     Attributes:
-        begin_ns, end_ns: by the pipeline's clock.
-        name: what is shown on it.
-        category: what kind of work it is.
-        frames: number of each of its frames among all of the recording, from 1; see :attr:`Spans.frames`.
-        about: further words, by name.
+        begin_ns, end_ns: times of the pipeline's clock.
+        name: text on the bar.
+        category: kind of work.
+        frames: numbers of its frames, from 1; see :attr:`Spans.frames`.
+        about: further details, by name.
     """
 
     begin_ns: int
@@ -45,11 +44,11 @@ class Track(NamedTuple):
     """A row of spans.
 
     Attributes:
-        kind: what it shows.
-        name: its title; lanes of one row have the same.
-        thread_id: of a thread, its number in the kernel.
-        spans: by begin, the longer first; see the module's text on lanes.
-        counts: (time, how many) of what waits, of the first lane of a queue.
+        kind: content of the track.
+        name: title, which is the same for all lanes of a track.
+        thread_id: the kernel's id of a thread; else 0.
+        spans: spans by begin, the longer first.
+        counts: (time, number) of waiting results, on the first lane of a queue.
     """
 
     kind: Kind
@@ -61,12 +60,12 @@ class Track(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A whole recording as tracks.
+    """A recording as tracks.
 
     Attributes:
-        recorded: what it was made of.
-        tracks: threads, then queues, runs and GPUs, then frames, then notes.
-        frames: stream and number of each frame; the first has number 1.
+        recorded: the recording.
+        tracks: tracks of threads, then queues, runs, GPUs, frames and notes.
+        frames: stream and index of each frame; spans number them from 1.
     """
 
     recorded: Recorded
@@ -76,7 +75,7 @@ class Spans:
 
 @dataclass(slots=True)
 class _Frame:
-    """A frame's way so far: its number, its capture, and the end of the last step on it."""
+    """The progress of a frame: its number, its capture, and the end of the last step on it."""
 
     number: int
     began_ns: int
@@ -85,14 +84,15 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Reading:
-    """What is known while events are read in the order of time.
+    """State while events are read in the order of time.
 
     Attributes:
-        frames: (stream, number) → its newest frame.
-        waiting: (stage, stream, number) → edge and time of what waits there.
-        under_way: the same key → when an asynchronous stage took it.
-        rows: (kind, name) → spans of a track without a thread.
-        depth: stage → (time, more or fewer) of what waits.
+        frames: newest frame by stream and index.
+        all_frames: all frames, with stream and index.
+        waiting: edge and begin of each wait, by stage, stream and index.
+        under_way: time when an asynchronous stage took a result, by the same key.
+        rows: spans of tracks without a thread, by kind and name.
+        depth: time and change of the number of waiting results, by stage.
     """
 
     frames: dict[tuple[str, int], _Frame] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class _Reading:
     depth: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def frame(self, stream: str, index: int, at_ns: int, is_new: bool = False) -> _Frame:
-        """Return a frame; one that was made before the recording began counts from its first event."""
+        """Return a frame. One that was captured before the recording begins with its first event."""
         found = self.frames.get((stream, index))
         if found is None or is_new:  # a source that starts over gives the same numbers again
             found = self.frames[stream, index] = _Frame(len(self.all_frames) + 1, at_ns, at_ns)
@@ -115,11 +115,11 @@ class _Reading:
         self.rows.setdefault((kind, name), []).append(span)
 
     def end_wait(self, stage: str, stream: str, index: int, at_ns: int, lost: str = "") -> None:
-        """End the wait of a result, or of all its parts: a stage takes it, or it is lost."""
+        """End the wait of a result, or of all its parts, because a stage takes it or it is lost."""
         key = stage, stream, index
         if (waits := self.waiting.pop(key, None)) is None:
             return
-        ended = {edge: (edge, began_ns) for edge, began_ns in reversed(waits)}  # of each edge the first
+        ended = {edge: (edge, began_ns) for edge, began_ns in reversed(waits)}  # the first wait of each edge
         for one in ended.values():
             waits.remove(one)
             self._wait(key, one[1], at_ns, lost)
@@ -136,7 +136,7 @@ class _Reading:
         self.depth.setdefault(stage, []).extend(((began_ns, 1), (at_ns, -1)))
 
     def finish(self, at_ns: int) -> None:
-        """End what is still under way when the recording ends."""
+        """End all waits and frames at the end of the recording."""
         for key in [*self.waiting]:
             while key in self.waiting:
                 self.end_wait(*key, at_ns)
@@ -146,7 +146,7 @@ class _Reading:
 
 
 def spans_of(recorded: Recorded) -> Spans:
-    """Return a recording as spans on tracks."""
+    """Return the spans of a recording."""
     reading, threads = _Reading(), [list[Span]() for _ in recorded.threads]
     for at, event in _in_order(recorded):
         span = _span(reading, event)
@@ -168,7 +168,7 @@ def spans_of(recorded: Recorded) -> Spans:
     return Spans(recorded, tracks, [frame for frame, _ in reading.all_frames])
 
 
-_FIRST = {"give": 0, "put": 1}  # of events of one time: a source's, then what it puts into queues
+_FIRST = {"give": 0, "put": 1}  # order of events of one time: a source's frame, its put, others
 
 
 def _in_order(recorded: Recorded) -> Iterator[tuple[int, Event]]:
@@ -178,7 +178,7 @@ def _in_order(recorded: Recorded) -> Iterator[tuple[int, Event]]:
 
 
 def _span(reading: _Reading, event: Event) -> Span | None:
-    """Return what a thread's track shows of an event, and note what it says of frames and queues."""
+    """Return the span of an event on its thread's track, if it has one; update the state of frames and queues."""
     kind, begin, end, name, stream, index, more = event
     if kind in _STEPS:
         frames = _frames(reading, event)
@@ -213,7 +213,7 @@ def _span(reading: _Reading, event: Event) -> Span | None:
 
 
 def _frames(reading: _Reading, event: Event) -> tuple[int, ...]:
-    """Return the frames of a step, and note how far each has come."""
+    """Return the numbers of a step's frames; update their progress."""
     kind, begin, end, name, stream, index, more = event
     if kind == "give":
         frame = reading.frame(stream, index, int(more), is_new=True)
@@ -238,7 +238,7 @@ def _frames(reading: _Reading, event: Event) -> tuple[int, ...]:
 
 
 def nested(spans: Iterable[Span]) -> list[Span]:
-    """Return spans of one thread by begin, each within the one around it: clocks are read a moment apart."""
+    """Return the spans of a thread by begin, cut so that each lies within the one around it."""
     made, around = list[Span](), list[int]()
     for span in sorted(spans, key=lambda one: (one.begin_ns, -one.end_ns)):
         while around and around[-1] <= span.begin_ns:
@@ -252,7 +252,7 @@ def nested(spans: Iterable[Span]) -> list[Span]:
 
 
 def lanes(spans: Iterable[Span]) -> list[list[Span]]:
-    """Return spans on as few lanes as there are at a time, so that none overlaps another on its lane."""
+    """Return spans on the least number of lanes on which none overlap."""
     made, free = list[list[Span]](), list[tuple[int, int]]()
     for span in sorted(spans, key=lambda one: (one.begin_ns, -one.end_ns)):
         if free and free[0][0] <= span.begin_ns:
@@ -266,7 +266,7 @@ def lanes(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def _summed(changes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return how many there were from each time on."""
+    """Return the number from each time on, by the sum of changes."""
     made, count = list[tuple[int, int]](), 0
     for at_ns, change in sorted(changes):
         count += change

@@ -1,4 +1,4 @@
-"""The file of a recording, whose ending says how it is written."""
+"""Trace files of recordings, whose suffix sets the format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgert.tracing import Recorded
 
 
 def _page_bytes(spans: Spans) -> bytes:
-    from edgert.timeline.timeline_page import page_of  # Jinja2 only where it is wanted
+    from edgert.timeline.timeline_page import page_of  # needs Jinja2, which other formats do not
 
     return page_of(spans).encode()
 
@@ -28,22 +28,22 @@ ENDINGS = ", ".join(_FORMATS)
 
 
 def check_trace_path(path: Path) -> None:
-    """Raise an error before anything is recorded that could not be written.
+    """Check before recording that a trace can be written.
 
     Raises:
-        ConfigError: the ending is none of :data:`ENDINGS`.
-        ArtifactError: there is no such folder, or nothing may be written there.
+        ConfigError: the suffix is none of :data:`ENDINGS`.
+        ArtifactError: the folder does not exist, or is read-only.
     """
     if path.suffix not in _FORMATS:
-        what = f"{path.name!r} has no ending of a trace{nearest(path.suffix, _FORMATS)}"
-        raise ConfigError(what, why=f"the ending says how it is written: {ENDINGS}", fix="--trace run.pftrace")
+        what = f"{path.name!r} does not end like a trace{nearest(path.suffix, _FORMATS)}"
+        raise ConfigError(what, why=f"the ending sets the format: {ENDINGS}", fix="--trace run.pftrace")
     folder = path.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        why = "nothing may be written there" if folder.is_dir() else "there is no such folder"
-        raise ArtifactError(f"cannot write {str(path)!r}", why=why, fix="name a folder that can be written")
+        why = "the folder is read-only" if folder.is_dir() else "there is no such folder"
+        raise ArtifactError(f"cannot write {str(path)!r}", why=why, fix="choose a folder that can be written")
 
 
 def write_trace(recorded: Recorded, path: Path) -> None:
-    """Write a recording as the ending of the path says, atomically. Raises ConfigError or ArtifactError."""
+    """Write a recording in the format of the path's suffix, atomically. Raises ConfigError or ArtifactError."""
     check_trace_path(path)
     replace_bytes(path, _FORMATS[path.suffix](spans_of(recorded)))

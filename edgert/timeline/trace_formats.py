@@ -1,8 +1,8 @@
-"""Spans as a trace of Perfetto, which https://ui.perfetto.dev opens, and as Chrome's JSON, which many viewers read.
+"""Traces for Perfetto, which https://ui.perfetto.dev opens, and in Chrome's JSON, which many viewers read.
 
-The format is Protocol Buffers (https://protobuf.dev/programming-guides/encoding). Of ``perfetto_trace.proto`` a few
-messages are used: their fields are written here, by number, without the package that has all of them. Each packet has
-its length in front: of a file that is cut off, all before the cut can be read.
+Perfetto's format is Protocol Buffers (https://protobuf.dev/programming-guides/encoding). The few messages of
+``perfetto_trace.proto`` that are needed are written here, by the numbers of their fields. Each packet begins with its
+length, so a file that is cut off can be read up to the cut.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from edgert.timeline.timeline_spans import Category, Span, Spans, Track
 
-_SEQUENCE, _PROCESS = 1, 1  # of all packets; the uuid of the process's track, others follow
+_SEQUENCE, _PROCESS = 1, 1  # sequence of all packets; uuid of the process's track, which those of others follow
 _MONOTONIC, _REALTIME = 3, 1  # BuiltinClock
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # TrackEvent.Type
 _FLOWS: tuple[Category, ...] = ("source", "stage")
@@ -23,12 +23,12 @@ _TITLES = {"queue": "queue before {}", "run": "{}: runs under way", "gpu": "{} o
 
 
 def perfetto_bytes(spans: Spans) -> bytes:
-    """Return the whole file."""
+    """Return the content of a file for Perfetto."""
     return b"".join(_length(1, packet) for packet in _packets(spans))
 
 
 def title_of(track: Track) -> str:
-    """Return what a track is called for people."""
+    """Return the title of a track."""
     return _TITLES.get(track.kind, "{}").format(track.name)
 
 
@@ -62,14 +62,14 @@ def _packets(spans: Spans) -> Iterator[bytes]:
     yield _number(10, _SEQUENCE) + _number(13, 1) + _number(87, 1) + defaults
     for track_descriptor in described:
         yield _length(60, track_descriptor) + _number(10, _SEQUENCE)
-    events.sort(key=lambda one: one[0])  # those of one track and time stay in their order
+    events.sort(key=lambda one: one[0])  # stable, so events of one time keep their order
     tail = _number(10, _SEQUENCE) + _number(13, 2)
     for at_ns, event in events:
         yield _number(8, at_ns) + tail + event
 
 
 def _events(track: Track, uuid: int, spans: Spans) -> Iterator[tuple[int, bytes]]:
-    """Yield time and TrackEvent of a track's spans: each begin has its end, and those within come before it."""
+    """Yield time and TrackEvent of the begins and ends of a track's spans, properly nested."""
     around, place = list[int](), _number(11, uuid)
     end = _length(11, _number(9, _END) + place)
     for span in track.spans:
@@ -104,7 +104,7 @@ _SMALL = [bytes((n,)) for n in range(128)]
 
 
 def _varint(number: int) -> bytes:
-    """Return a number in base 128, the least significant digit first; a negative one in two's complement of 64 bits."""
+    """Return a number as a varint; a negative one is a two's complement of 64 bits."""
     if 0 <= number < 128:
         return _SMALL[number]
     number &= (1 << 64) - 1
@@ -129,14 +129,14 @@ def _text(field: int, text: str) -> bytes:
     return _length(field, text.encode("utf-8", "replace"))
 
 
-# The JSON of Chrome's tracing.
+# Chrome's JSON.
 
 _FIRST_LANE = 1 << 24
-"""Numbers of rows that are no threads begin above those that the kernel gives to threads."""
+"""First number of rows that are no threads, above the kernel's thread ids."""
 
 
 def chrome_bytes(spans: Spans) -> bytes:
-    """Return the whole file, an event a line."""
+    """Return the content of a file in Chrome's JSON, with one event in each line."""
     recorded = spans.recorded
     about = {"pipeline": recorded.pipeline, "lost_events": recorded.lost, "label": recorded.label}
     head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
@@ -172,7 +172,7 @@ def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:
 
 
 def _chrome_span(span: Span, track: Track, process: int, row: int, spans: Spans) -> dict[str, Any]:
-    """Return a span, or a moment, as an event."""
+    """Return a span as an event."""
     args = dict(span.about)
     if span.frames:
         stream, index = spans.frames[span.frames[0] - 1]

@@ -94,7 +94,7 @@ def test_a_whole_run_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (("--trace", "run.txt"), "'run.txt' has no ending of a trace"),
+        (("--trace", "run.txt"), "'run.txt' does not end like a trace"),
         (("--trace", "none/run.json"), "there is no such folder"),
         (("--trace", "run.json", "--dry-run"), "nothing is run"),
         (("--trace", "run.json", "--set", "stages.one.source=videos:*.mp4"), "each file has a run of its own"),
@@ -228,7 +228,7 @@ def test_ctl_writes_a_window_of_a_run_beside_it(tmp_path: Path, live: Pipeline) 
     assert found.of("source") and found.tracks[1] == "edgert live"
     for words, what in (
         (("trace", "2h"), "2h cannot be the length of a trace"),
-        (("trace", "300ms", "-o", "late.txt"), "has no ending of a trace"),
+        (("trace", "300ms", "-o", "late.txt"), "does not end like a trace"),
         (("trace", "1s", "2s"), "trace takes no words, not 2"),
         (("show", "-o", "late.json"), "it goes with trace"),
     ):

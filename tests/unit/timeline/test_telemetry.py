@@ -69,8 +69,8 @@ class Own:
 
     def spans(self) -> list[Any]:
         """What was exported by two looks."""
-        self.telemetry.look(self.recorder)
-        self.telemetry.look(self.recorder)
+        self.telemetry.export(self.recorder)
+        self.telemetry.export(self.recorder)
         found = [*self.exporter.get_finished_spans()]
         self.exporter.clear()
         return found

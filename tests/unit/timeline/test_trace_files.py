@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from edgert import limits
 from edgert.errors import ArtifactError, ConfigError, DeviceError, EdgertError
 from edgert.timeline import packed as packing
-from edgert.timeline.packed import packed, unpacked
+from edgert.timeline.packed import pack, unpack
 from edgert.timeline.timeline_spans import spans_of
 from edgert.timeline.trace_file import check_trace_path, write_trace
 from edgert.timeline.trace_formats import chrome_bytes, perfetto_bytes
@@ -79,7 +79,7 @@ def test_chrome_has_the_same_spans() -> None:
 
 def test_a_recording_is_the_same_on_the_other_side() -> None:
     recorded = recording()
-    again = unpacked(packed(recorded))
+    again = unpack(pack(recorded))
     assert perfetto_bytes(spans_of(again)) == perfetto_bytes(spans_of(recorded)) and again.lost == 17
 
 
@@ -87,7 +87,7 @@ def test_what_is_too_long_to_send_is_counted_as_lost(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(limits, "TRACE_BYTES", 2000)
     monkeypatch.setattr(packing, "_UNPACKED", 10_000)
     recorded = recording(5000)
-    again = unpacked(packed(recorded))
+    again = unpack(pack(recorded))
     there = sum(len(thread.events) for thread in again.threads)
     assert 0 < there < 20_000 and there + again.lost == sum(len(t.events) for t in recorded.threads) + 17
 
@@ -95,26 +95,26 @@ def test_what_is_too_long_to_send_is_counted_as_lost(monkeypatch: pytest.MonkeyP
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(zlib.compress))
 def test_anything_else_that_came_is_no_recording(content: bytes) -> None:
     with pytest.raises(DeviceError, match="no recording"):
-        unpacked(content)
+        unpack(content)
 
 
 def test_a_recording_that_is_changed_is_read_or_refused() -> None:
-    whole, pick = zlib.decompress(packed(recording(30))), random.Random(3)
+    whole, pick = zlib.decompress(pack(recording(30))), random.Random(3)
     for _ in range(300):
         text = bytearray(whole)
         for _ in range(pick.randrange(1, 4)):
             text[pick.randrange(len(text))] = pick.randrange(256)
         with suppress(EdgertError):
-            perfetto_bytes(spans_of(unpacked(zlib.compress(bytes(text)))))
-    with pytest.raises(DeviceError, match="cut off, or too long"):
-        unpacked(packed(recording())[:-5])
+            perfetto_bytes(spans_of(unpack(zlib.compress(bytes(text)))))
+    with pytest.raises(DeviceError, match="incomplete, or too long"):
+        unpack(pack(recording())[:-5])
 
 
 def test_the_ending_says_the_form_and_is_checked_first(tmp_path: Path) -> None:
     for ending, begin in ((".pftrace", b"\x0a"), (".json", b"{"), (".html", b"<!doctype html>")):
         write_trace(recording(10), tmp_path / f"run{ending}")
         assert (tmp_path / f"run{ending}").read_bytes().startswith(begin)
-    with pytest.raises(ConfigError, match=r"has no ending of a trace; did you mean '\.pftrace'"):
+    with pytest.raises(ConfigError, match=r"does not end like a trace; did you mean '\.pftrace'"):
         check_trace_path(tmp_path / "run.pftrac")
     with pytest.raises(ArtifactError, match="there is no such folder"):
         check_trace_path(tmp_path / "none" / "run.json")
