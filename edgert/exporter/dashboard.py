@@ -1,6 +1,6 @@
-"""The Grafana dashboard of a fleet: a table of panels, and the JSON that Grafana reads.
+"""The Grafana dashboard of a fleet: its panels, and the JSON that Grafana reads.
 
-Form: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
+Format: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
 """
 
 import json
@@ -20,13 +20,13 @@ class Panel:
     """A panel.
 
     Attributes:
-        title: above it.
-        kind: Grafana's type: ``stat``, ``timeseries`` or ``table``.
-        unit: Grafana's unit of its values.
-        queries: PromQL → its legend.
-        bad_from: value from which a number is red; None: it never is.
-        width: of 24 columns.
-        height: in Grafana's rows of 30 pixels.
+        title: title above the panel.
+        kind: type in Grafana: ``stat``, ``timeseries`` or ``table``.
+        unit: unit of the values in Grafana.
+        queries: PromQL query → legend.
+        bad_from: smallest value shown in red; None shows no value in red.
+        width: width in columns; the dashboard has 24.
+        height: height in rows; a row has 30 pixels.
     """
 
     title: str
@@ -146,7 +146,7 @@ def dashboard() -> str:
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "templating": {"list": [_datasource(), _instances()]},
-        "panels": list(_placed()),
+        "panels": list(_placed_panels()),
     }
     return json.dumps(made, indent=1) + "\n"
 
@@ -170,8 +170,8 @@ def _instances() -> dict[str, Any]:
     }
 
 
-def _placed() -> Iterator[dict[str, Any]]:
-    """Yield panels from left to right, in rows as high as their first panel."""
+def _placed_panels() -> Iterator[dict[str, Any]]:
+    """Yield the panels' JSON, placed from left to right; a row is as high as its last panel."""
     x = y = below = 0
     for number, panel in enumerate(PANELS, 1):
         if x + panel.width > _COLUMNS:

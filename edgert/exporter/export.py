@@ -1,6 +1,6 @@
-"""``edgert export``: models written for a Triton server, any ONNX runtime, or trtexec.
+"""``edgert export``: writes models for a Triton server, any ONNX runtime, or trtexec.
 
-What a format cannot express is named, in the files and in what is returned.
+The written files and the returned result name everything that a format cannot express.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +15,8 @@ from edgert.compiler.model_forms import FLOAT, FP16, ORT
 from edgert.compiler.model_steps import BOXES_TOLERANCE, REWRITE_TOLERANCE, TOLERANCE, boxes_apart, uniform_feeds
 from edgert.errors import ArtifactError, BuildError, ConfigError, nearest
 from edgert.exporter.source import Item, Source, open_source
-from edgert.exporter.triton import DEVICES, Device, repository_part, served_of
-from edgert.exporter.trtexec import commands_of, dispatch_shares, script
+from edgert.exporter.triton import DEVICES, Device, repository_part, served_models
+from edgert.exporter.trtexec import build_script, dispatch_shares, engine_commands
 from edgert.files import replace_bytes
 from edgert.graph import Model, load, to_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, remaining_rewrites
@@ -27,33 +27,33 @@ from edgert.quantization.precision import is_quantized
 from edgert.reporter import OnProgress
 from edgert.zip_archive import check_paths
 
-# A model as plain ONNX, in the form that is asked for, and the proof that the written file is that model.
+# A model as plain ONNX in the requested form, and the check that the written file computes the same.
 
 Form = Literal["float", "fp16", "int8-qdq", "fit"]
 Target = Literal["ort", "gpu", "dla"]
 FORMS: tuple[Form, ...] = get_args(Form)
 TARGETS: tuple[Target, ...] = get_args(Target)
 _TOLERANCE: Mapping[Form, float] = {"fp16": TOLERANCE["fp16"], "fit": REWRITE_TOLERANCE}
-"""Form → largest difference of its outputs from the float model's."""
+"""Form → largest accepted difference of its outputs from the float model's."""
 
 
-def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
+def model_in_form(item: Item, form: Form, target: Target = "ort") -> Model:
     """Return a model in one of the forms.
 
     Args:
         item: the model.
-        form: ``float``: as it was built; ``fp16``; ``int8-qdq``: INT8 with Q/DQ nodes; ``fit``: in operators that a DLA
-            has.
-        target: whose Q/DQ nodes: those for ONNX Runtime, or for TensorRT on a GPU or a DLA.
+        form: ``float``: as built; ``fp16``; ``int8-qdq``: INT8 with Q/DQ nodes; ``fit``: rewritten for a DLA's
+            operators.
+        target: runtime of the Q/DQ nodes: ONNX Runtime, or TensorRT on a GPU or a DLA.
 
     Raises:
         BuildError: there is no INT8 form, or a new form does not compute what the float model does.
-        ModelError: dimensions stay open, where the form needs a size.
+        ModelError: the form needs fixed sizes, and the model has open dimensions.
     """
     if form == "float":
         return load(item.forms[FLOAT])
     if form == "int8-qdq":
-        return _quantized(item, target)
+        return _quantized_form(item, target)
     if form == "fp16" and FP16 in item.forms:
         return load(item.forms[FP16])
     model = load(item.forms[FLOAT])
@@ -63,7 +63,11 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
         made, _ = fit_model(model, remaining_rewrites(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))
     apart, most, what = boxes_apart(model, made, uniform_feeds(model, item.config, 1)), 0.0, "boxes have no partner"
     if apart is None:
-        apart, most, what = distance(item, model, made), _TOLERANCE[form], "the largest value are between outputs"
+        apart, most, what = (
+            output_distance(item, model, made),
+            _TOLERANCE[form],
+            "the largest value are between outputs",
+        )
     else:
         most = BOXES_TOLERANCE["fp16" if form == "fp16" else "float"]
     if not apart <= most:
@@ -77,16 +81,16 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
 
 
 def check_written(path: Path, item: Item, model: Model) -> None:
-    """Read a file back, check it against the ONNX standard, and run it once beside the original.
+    """Read a written file, check it against the ONNX standard, and compare one run of it with the original.
 
     Raises:
-        ArtifactError: its outputs differ in anything.
+        ArtifactError: any output differs.
         ModelError: it is not valid ONNX.
         BuildError: ONNX Runtime cannot run it.
     """
     written = load(path)
     check_standard(written)
-    apart = distance(item, model, written)
+    apart = output_distance(item, model, written)
     if apart != 0:
         raise ArtifactError(
             f"{path} does not compute what was written",
@@ -95,14 +99,14 @@ def check_written(path: Path, item: Item, model: Model) -> None:
         )
 
 
-def distance(item: Item, first: Model, second: Model) -> float:
+def output_distance(item: Item, first: Model, second: Model) -> float:
     """Return the difference of two models' outputs on one random input, as a fraction of the largest value."""
     functions = {id(model): Function(model) for model in (first, second)}
     feeds = uniform_feeds(first, item.config, 1)
     return prove(first, second, feeds, lambda model, feed: list(functions[id(model)](feed).values())).relative
 
 
-def _quantized(item: Item, target: Target) -> Model:
+def _quantized_form(item: Item, target: Target) -> Model:
     if target in item.forms:
         return load(item.forms[target])
     plain = load(item.forms[FLOAT])
@@ -129,8 +133,8 @@ class Exported:
     """Files that an export wrote.
 
     Attributes:
-        files: in order.
-        limitations: what the format cannot express, model by model.
+        files: paths in the order of writing.
+        limitations: what the format cannot express, one line each.
     """
 
     files: tuple[Path, ...]
@@ -142,10 +146,10 @@ class ExportOptions:
     """Options of the export formats.
 
     Attributes:
-        form: ONNX form, one of :data:`FORMS`; by default by the model's precision.
-        target: whose INT8 form, one of :data:`TARGETS`; ONNX Runtime's by default.
-        device: where Triton runs the models, ``cpu`` or ``gpu``; by default ``gpu`` where they were built for a board.
-        max_batch: of requests, for Triton; see :func:`~edgert.exporter.triton.batch_of`.
+        form: ONNX form, one of :data:`FORMS`; the default follows the model's precision.
+        target: runtime of the INT8 form, one of :data:`TARGETS`; ONNX Runtime by default.
+        device: device on which Triton runs the models, ``cpu`` or ``gpu``; ``gpu`` by default for models of a board.
+        max_batch: largest batch of requests in Triton; see :func:`~edgert.exporter.triton.batch_of`.
     """
 
     form: Form | None = None
@@ -190,25 +194,24 @@ def export(
 ) -> Exported:
     """Write models for a Triton server, any ONNX runtime, or trtexec. Blocks until done.
 
-    A pipeline is built first, from the cached steps of earlier builds. Existing files are replaced, each atomically;
-    other files stay.
+    A pipeline is built first, with the cached steps of earlier builds. Existing files are replaced atomically; other
+    files stay.
 
     Args:
-        source: a pipeline file or the name of a shipped one, an ONNX file, or a bundle of :func:`edgert.build`.
-        output: a folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
+        source: pipeline file or name of a shipped one, ONNX file, or bundle of :func:`edgert.build`.
+        output: folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
         format: ``triton``, ``onnx`` or ``trtexec``.
         model: name of the only model to export; all by default.
-        board: name or file; of a pipeline its own by default. A bundle already has one.
-        tensorrt: release; that of the board's usual JetPack by default.
-        options: what some formats leave open.
+        board: name or file of the board; that of the pipeline by default. A bundle already has one.
+        tensorrt: release of TensorRT; that of the board's default JetPack by default.
+        options: options of single formats.
         overrides: ``key.path=value`` for a pipeline, as given to ``--set``.
-        on_progress: called for everything that happens during a build, from several threads; what it raises ends it.
+        on_progress: called with the events of the build, from several threads; an exception in it ends the build.
 
     Raises:
-        ConfigError: an option without a meaning for the format or source, no such model or board, or an unknown
-            TensorRT.
-        ArtifactError: nothing can be written there; or a written file does not compute what it should.
-        BuildError: the format cannot take a model.
+        ConfigError: the format or source has no such option, or there is no such model, board or TensorRT.
+        ArtifactError: nothing can be written there, or a written file does not compute what it should.
+        BuildError: the format cannot express a model.
         EdgertError: the source cannot be read or built.
     """
     request = ExportRequest(format, Path(output), options.form, options.target, options.device, options.max_batch)
@@ -232,16 +235,16 @@ def write_export(source: Source, request: ExportRequest) -> Exported:
 
 
 def _check(request: ExportRequest, path: Path, names: Sequence[str], tensorrt: str) -> None:
-    """Refuse known errors before anything is built.
+    """Check a request before anything is built.
 
     Args:
-        request: what was requested.
-        path: the file that was named.
-        names: of its models.
-        tensorrt: release on the board, ``"10.3.0"``; empty without one.
+        request: request to check.
+        path: path of the source.
+        names: names of its models.
+        tensorrt: TensorRT release of the board, such as ``"10.3.0"``; empty without a board.
 
     Raises:
-        ConfigError: an option without a meaning for the format, several models for one file, or an unknown TensorRT.
+        ConfigError: the format has no such option, one file cannot have several models, or TensorRT is unknown.
     """
     for name in ("form", "target", "device", "max_batch"):
         if getattr(request, name) is not None and name not in _OPTIONS[request.format]:
@@ -261,34 +264,36 @@ def _check(request: ExportRequest, path: Path, names: Sequence[str], tensorrt: s
 
 
 def _onnx(source: Source, request: ExportRequest) -> Exported:
-    written, limitations = [], list(source.around)
+    written, limitations = [], list(source.other_parts)
     output = request.output
     for item in source.items:
         usual: Form = "int8-qdq" if ORT in item.forms else "fp16" if FP16 in item.forms else "float"
-        model = form_of(item, request.form or usual, request.target or "ort")
+        model = model_in_form(item, request.form or usual, request.target or "ort")
         path = output if output.suffix == ".onnx" else output / f"{item.name}.onnx"
         replace_bytes(path, to_bytes(model))
         check_written(path, item, model)
         written.append(path)
-        limitations += [f"{item.name}, {line}" for line in item.work]
+        limitations += [f"{item.name}, {line}" for line in item.processing]
     return Exported(tuple(written), tuple(limitations))
 
 
 def _triton(source: Source, request: ExportRequest) -> Exported:
     device = request.device or ("cpu" if source.board == HOST else "gpu")
-    every = [one for item in source.items for one in served_of(item, device, request.max_batch)]
+    every = [one for item in source.items for one in served_models(item, device, request.max_batch)]
     files = {name: content for one in every for name, content in repository_part(one).items()}
-    limitations = (*(f"{one.name}, {line}" for one in every for line in one.limitations), *source.around)
+    limitations = (*(f"{one.name}, {line}" for one in every for line in one.limitations), *source.other_parts)
     return Exported(_write(request.output, files), limitations)
 
 
 def _trtexec(source: Source, request: ExportRequest) -> Exported:
-    commands = [one for item in source.items for one in commands_of(item, source.tensorrt)]
+    commands = [one for item in source.items for one in engine_commands(item, source.tensorrt)]
     limitations = [*dict.fromkeys(line for one in commands for line in one.limitations)]
-    limitations += [f"{item.name}, {line}" for item in source.items for line in (*item.work, *dispatch_shares(item))]
-    limitations += source.around
+    limitations += [
+        f"{item.name}, {line}" for item in source.items for line in (*item.processing, *dispatch_shares(item))
+    ]
+    limitations += source.other_parts
     files = {name: content for one in commands for name, content in one.members.items()}
-    written = _write(request.output, {**files, SCRIPT: script(commands, source.tensorrt, limitations).encode()})
+    written = _write(request.output, {**files, SCRIPT: build_script(commands, source.tensorrt, limitations).encode()})
     written[-1].chmod(0o755)
     return Exported(written, tuple(limitations))
 

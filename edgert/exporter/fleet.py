@@ -1,10 +1,11 @@
-"""``edgert export`` for boards in the field: bundles as plain files for engines that people have.
+"""``edgert export`` for boards in the field: deploys bundles by Ansible, systemd, Docker Compose or Kubernetes.
 
-Ansible, systemd, Docker Compose with Prometheus and Grafana, and Kubernetes. The files are in ``configs/``: those that
-end with ``.j2`` are Jinja2 templates, the others are copied.
+Docker Compose also starts Prometheus and Grafana. The files are in ``configs/``: names that end with ``.j2`` are Jinja2
+templates, the other files are copied.
 """
 
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,28 +25,28 @@ from edgert.installation import data_folder
 
 FleetFormat = Literal["ansible", "compose", "systemd", "kubernetes"]
 FLEET_FORMATS: tuple[FleetFormat, ...] = get_args(FleetFormat)
-OWN = ("inventory.yaml", "targets.yaml")
-"""Files that are the user's after the first export."""
+USER_FILES = ("inventory.yaml", "targets.yaml")
+"""Files that the user edits; a later export does not change them."""
 PROGRAM = "/opt/edgert/bin/edgert"
-"""Where ``scripts/setup-jetson --system`` puts edgert."""
+"""Program that ``scripts/setup-jetson --system`` installs."""
 _IMAGES = {"tegra234": "jetpack6", "tegra264": "jetpack7"}
 """Chip → image of ``docker/``."""
-_MOUNTS = ("/tmp", "/etc/nv_tegra_release", "/etc/nvpmodel.conf", "/var/lib/nvpmodel")  # noqa: S108 - the camera daemon's
+_MOUNTS = ("/tmp", "/etc/nv_tegra_release", "/etc/nvpmodel.conf", "/var/lib/nvpmodel")  # noqa: S108 - sockets of the camera daemon
 _VARIABLE = re.compile(r"\$\{\w+\}")
-"""A variable without a default, of which nothing that is exported needs the value."""
+"""A variable without a default; no exported file needs its value."""
 _UNIT = "edgert@.service"
 _BOARD = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The live page of a pipeline, as a scraper or a probe on the board reaches it.
+    """Address of a pipeline's live page on the board.
 
     Attributes:
-        host: that it listens on.
-        port: that it listens on.
-        has_token: whether it asks for one.
-        has_tls: whether it is HTTPS.
+        host: host on which it listens.
+        port: port on which it listens.
+        has_token: whether it requires a token.
+        has_tls: whether it uses HTTPS.
     """
 
     host: str
@@ -55,30 +56,31 @@ class Page:
 
     @property
     def is_open(self) -> bool:
-        """Whether other machines reach it."""
+        """Whether other machines can reach it."""
         return self.host not in ("127.0.0.1", "localhost", "::1")
 
     @property
     def local_host(self) -> str:
-        """The host by which the board reaches it."""
+        """Host under which the board itself reaches the page."""
         return "127.0.0.1" if self.host in ("0.0.0.0", "::", "localhost") else self.host  # noqa: S104 - only compared
 
     @property
-    def ready(self) -> str:
-        """The address that answers whether the pipeline is ready."""
-        return f"http{'s' if self.has_tls else ''}://{self.local_host}:{self.port}/readyz"
+    def ready_url(self) -> str:
+        """URL that tells whether the pipeline is ready."""
+        host = f"[{self.local_host}]" if ":" in self.local_host else self.local_host  # an IPv6 address
+        return f"http{'s' if self.has_tls else ''}://{host}:{self.port}/readyz"
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A bundle that goes to boards.
+    """A bundle to deploy.
 
     Attributes:
-        path: of its file.
+        path: path of its file.
         digest: SHA-256 of the file.
-        name: of the pipeline; safe as a file name and an instance of systemd.
-        board: kind of board it is for, or ``host``.
-        page: None without one.
+        name: name of the pipeline; safe as a file name and as an instance of systemd.
+        board: kind of board, or ``host``.
+        page: live page of the pipeline; None if it has none.
     """
 
     path: Path
@@ -89,17 +91,17 @@ class Release:
 
     @property
     def file_name(self) -> str:
-        """The name of the bundle among those for other boards."""
+        """File name that differs between kinds of board."""
         return f"{self.name}-{self.board}.edgert"
 
     @property
-    def ready(self) -> str:
-        """The address that answers whether it is ready; empty without a page."""
-        return self.page.ready if self.page is not None else ""
+    def ready_url(self) -> str:
+        """URL that tells whether the pipeline is ready; empty without a page."""
+        return self.page.ready_url if self.page is not None else ""
 
     @property
     def image(self) -> str:
-        """The image that can run it. Raises ConfigError for a board without one."""
+        """Container image that can run it. Raises ConfigError for a board without one."""
         if self.board == HOST:
             return "cpu"
         chip = board(self.board).soc
@@ -109,12 +111,12 @@ class Release:
         return _IMAGES[chip]
 
 
-def releases_of(paths: Sequence[Path]) -> list[Release]:
+def read_releases(paths: Sequence[Path]) -> list[Release]:
     """Read bundles of one pipeline, each for another kind of board.
 
     Raises:
         ArtifactError: one is damaged.
-        ConfigError: one is no bundle in one file; they are of several pipelines, or two are for one kind of board.
+        ConfigError: one is not a bundle file, or they are of several pipelines, or two are for one kind of board.
     """
     found = list(map(_release, paths))
     names = sorted({one.name for one in found})
@@ -139,15 +141,26 @@ def _release(path: Path) -> Release:
             why = f"{bundle.manifest.board!r} is the name of no board"
             raise ArtifactError(f"{path} cannot be exported", why=why, fix="build the bundle again")
         name = re.sub(r"[^A-Za-z0-9_.]+", "-", bundle.manifest.name).strip("-.") or "pipeline"
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return Release(path, digest, name, bundle.manifest.board, _page(bundle))
+        return Release(path, _digest(path), name, bundle.manifest.board, _page(bundle, path))
 
 
-def _page(bundle: Bundle) -> Page | None:
-    """Return the first live page of a bundle's pipeline whose port is written there."""
-    text = _VARIABLE.sub("-", bundle.read(bundle.manifest.pipeline).decode())
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _page(bundle: Bundle, path: Path) -> Page | None:
+    """Return the first live page with a fixed port in a bundle's pipeline. Raises ArtifactError for a damaged one."""
+    text = _VARIABLE.sub("-", bundle.read(bundle.manifest.pipeline).decode(errors="replace"))
     document = parse_document(text, Path(bundle.manifest.pipeline), env={}, has_overlay=False)
-    for stage in document.data.get("stages", {}).values():
+    stages = document.data.get("stages", {})
+    if not isinstance(stages, Mapping) or not all(isinstance(stage, Mapping) for stage in stages.values()):
+        why = "stages: in its pipeline file is no table of stages"
+        raise ArtifactError(f"{path} cannot be exported", why=why, fix="build the bundle again")
+    for stage in stages.values():
         port = str(stage.get("port", 8080))
         if stage.get("sink") == "http" and port.isdecimal() and int(port):
             host = str(stage.get("host", "127.0.0.1"))
@@ -161,34 +174,34 @@ def export_fleet(paths: Sequence[Path], format: FleetFormat, output: Path) -> tu
     Args:
         paths: bundles of one pipeline, each for another kind of board.
         format: one of :data:`FLEET_FORMATS`.
-        output: the folder.
+        output: folder to write to.
 
     Returns:
-        The files that were written, and what the format cannot express or the reader has to do.
+        Paths of the written files, and notes on what the format cannot express or the user has to do.
 
     Raises:
         ArtifactError: a bundle is damaged, or nothing can be written there.
-        ConfigError: what was named are no such bundles, or the format cannot run one.
+        ConfigError: a path is not such a bundle, or the format cannot run one.
     """
     if output.exists() and not output.is_dir():
         raise ArtifactError(f"cannot write {str(output)!r}", why="it is a file", fix="name a folder")
-    releases = releases_of(paths)
+    releases = read_releases(paths)
     makers = {"ansible": _ansible, "compose": _compose, "systemd": _systemd, "kubernetes": _kubernetes}
-    done, notes = [], list(_notes(format, releases))
+    done, notes = [], list(_format_notes(format, releases))
     for name, content in makers[format](releases).items():
         target = output / name
-        if target.name in OWN and target.exists():
+        if target.name in USER_FILES and target.exists():
             notes.append(f"{name} is yours, and was left as it is")
             continue
         if isinstance(content, Path):
-            _copy(content, target)
+            _copy_bundle(content, target)
         else:
             replace_bytes(target, content.encode())
         done.append(target)
     return tuple(done), tuple(notes)
 
 
-def _notes(format: FleetFormat, releases: Sequence[Release]) -> Iterator[str]:
+def _format_notes(format: FleetFormat, releases: Sequence[Release]) -> Iterator[str]:
     pages = [one.page for one in releases]
     if format == "compose" and not all(page and page.is_open for page in pages):
         yield "Prometheus reaches no page on a loopback address: host: 0.0.0.0 and token: ${PAGE_TOKEN} at sink: http"
@@ -199,7 +212,7 @@ def _notes(format: FleetFormat, releases: Sequence[Release]) -> Iterator[str]:
 
 
 Files = Mapping[str, "str | Path"]
-"""Path below the folder → text, or a file to copy."""
+"""Path below the folder → text, or path of a file to copy."""
 
 
 def _ansible(releases: Sequence[Release]) -> Files:
@@ -212,25 +225,25 @@ def _ansible(releases: Sequence[Release]) -> Files:
         )
     role = "roles/edgert"
     return {
-        "rollout.yaml": _text("fleet/ansible/rollout.yaml"),
-        "inventory.yaml": _text("fleet/ansible/inventory.yaml"),
-        f"{role}/tasks/main.yaml": _text(f"fleet/ansible/{role}/tasks/main.yaml"),
-        f"{role}/defaults/main.yaml": _rendered(
+        "rollout.yaml": _read_config("fleet/ansible/rollout.yaml"),
+        "inventory.yaml": _read_config("fleet/ansible/inventory.yaml"),
+        f"{role}/tasks/main.yaml": _read_config(f"fleet/ansible/{role}/tasks/main.yaml"),
+        f"{role}/defaults/main.yaml": _render(
             f"fleet/ansible/{role}/defaults/main.yaml.j2",
             name=releases[0].name,
             releases=releases,
             version=__version__,
         ),
-        f"{role}/templates/bundle.conf.j2": _text(f"fleet/ansible/{role}/templates/bundle.conf.j2"),
-        f"{role}/files/{_UNIT}": _text(f"systemd/{_UNIT}"),
+        f"{role}/templates/bundle.conf.j2": _read_config(f"fleet/ansible/{role}/templates/bundle.conf.j2"),
+        f"{role}/files/{_UNIT}": _read_config(f"systemd/{_UNIT}"),
         **{f"{role}/files/{one.file_name}": one.path for one in releases},
     }
 
 
 def drop_in(bundle: str) -> str:
-    """Return the part of a unit that has it run a bundle."""
+    """Return the drop-in file that makes a systemd unit run a bundle."""
     template = "fleet/ansible/roles/edgert/templates/bundle.conf.j2"
-    return _rendered(template, edgert_program=PROGRAM, edgert_bundle=bundle)
+    return _render(template, edgert_program=PROGRAM, edgert_bundle=bundle)
 
 
 def _systemd(releases: Sequence[Release]) -> Files:
@@ -239,7 +252,7 @@ def _systemd(releases: Sequence[Release]) -> Files:
         below = f"{one.board}/" if len(releases) > 1 else ""
         bundle = f"{one.name}.edgert"
         found |= {
-            f"{below}{_UNIT}": _text(f"systemd/{_UNIT}"),
+            f"{below}{_UNIT}": _read_config(f"systemd/{_UNIT}"),
             f"{below}edgert@{one.name}.service.d/bundle.conf": drop_in(f"/etc/edgert/{bundle}"),
             f"{below}{bundle}": one.path,
         }
@@ -252,7 +265,7 @@ def compose_file(release: Release) -> str:
     jetpack = release.image.startswith("jetpack")
     about = {"board": release.board, "title": title, "image": release.image, "jetpack": jetpack}
     bundle = f"{release.name}.edgert"
-    return _rendered("fleet/compose/compose.yaml.j2", **about, ready=release.ready, bundle=bundle)
+    return _render("fleet/compose/compose.yaml.j2", **about, ready=release.ready_url, bundle=bundle)
 
 
 def _compose(releases: Sequence[Release]) -> Files:
@@ -267,10 +280,10 @@ def _compose(releases: Sequence[Release]) -> Files:
         below = f"{one.board}/" if len(releases) > 1 else ""
         found |= {f"{below}compose.yaml": compose_file(one), f"{below}{one.name}.edgert": one.path}
     for name in ("watch.yaml", "prometheus.yaml", "targets.yaml"):
-        found[name] = _rendered(f"fleet/compose/{name}.j2", **about)
+        found[name] = _render(f"fleet/compose/{name}.j2", **about)
     for name in ("datasources.yaml", "dashboards.yaml"):
-        found[f"grafana/{name}"] = _text(f"fleet/compose/grafana/{name}")
-    return {**found, "alerts.yaml": _text("prometheus/alerts.yaml"), "grafana/edgert.json": dashboard()}
+        found[f"grafana/{name}"] = _read_config(f"fleet/compose/grafana/{name}")
+    return {**found, "alerts.yaml": _read_config("prometheus/alerts.yaml"), "grafana/edgert.json": dashboard()}
 
 
 def _kubernetes(releases: Sequence[Release]) -> Files:
@@ -283,38 +296,41 @@ def _kubernetes(releases: Sequence[Release]) -> Files:
         bundle = one.file_name
         about: dict[str, Any] = {"name": one.name, "board": one.board, "digest": one.digest, "image": image, "id": id}
         about |= {"title": kind.title if kind else "machine without a GPU", "jetpack": kind is not None}
-        about |= {"page": one.page, "ready": one.ready, "mounts": _MOUNTS if kind else (), "where": _probe(one.page)}
-        found[manifest] = _rendered("fleet/kubernetes/daemonset.yaml.j2", **about, bundle=bundle, file=manifest)
-        found[file] = _rendered(
-            "fleet/kubernetes/image.Dockerfile.j2", **about, bundle=bundle, file=file, base=one.image
-        )
+        about |= {
+            "page": one.page,
+            "ready": one.ready_url,
+            "mounts": _MOUNTS if kind else (),
+            "where": _probe(one.page),
+        }
+        found[manifest] = _render("fleet/kubernetes/daemonset.yaml.j2", **about, bundle=bundle, file=manifest)
+        found[file] = _render("fleet/kubernetes/image.Dockerfile.j2", **about, bundle=bundle, file=file, base=one.image)
         found[bundle] = one.path
     return found
 
 
 def _probe(page: Page | None) -> str:
-    """Return what a probe of Kubernetes needs besides the port: it shares the board's network."""
+    """Return the YAML fields of a Kubernetes probe besides the port. The pod shares the board's network."""
     if page is None:
         return ""
-    return f", host: {page.local_host}" + (", scheme: HTTPS" if page.has_tls else "")
+    return f", host: {json.dumps(page.local_host)}" + (", scheme: HTTPS" if page.has_tls else "")
 
 
-def _text(name: str) -> str:
+def _read_config(name: str) -> str:
     return (data_folder("configs") / name).read_text(encoding="utf-8")
 
 
-def _rendered(template: str, /, **values: Any) -> str:
-    """Return a template of ``configs/`` with these values. Text for YAML goes through ``tojson``."""
+def _render(template: str, /, **values: Any) -> str:
+    """Render a template of ``configs/``, which quotes text for YAML by ``tojson``."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(  # noqa: S701 - no HTML
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters["mount"] = lambda path: re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
-    return environment.from_string(_text(template)).render(**values)
+    return environment.from_string(_read_config(template)).render(**values)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a bundle, atomically. Raises ArtifactError: it cannot be written."""
+def _copy_bundle(source: Path, target: Path) -> None:
+    """Copy a bundle atomically. Raises ArtifactError if it cannot be written."""
     with source.open("rb") as content, replacing(target) as file:
         shutil.copyfileobj(content, file)

@@ -1,4 +1,4 @@
-"""Models to export, from a pipeline, a bundle or an ONNX file, with their known settings."""
+"""Opens a pipeline, bundle or ONNX file as models to export, with their settings."""
 
 import json
 import re
@@ -31,9 +31,9 @@ class Plan:
     """A compiled engine of a model.
 
     Attributes:
-        path: TensorRT's file.
-        dla_core: where it has its DLA layers; None for none.
-        weight: how many frames it gets, in comparison with the model's other engines.
+        path: file of TensorRT's engine.
+        dla_core: DLA core of its DLA layers; None if it has none.
+        weight: relative number of frames that it gets among the model's engines.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def place(self) -> str:
-        """``gpu``, or its DLA core."""
+        """``gpu``, or the DLA core as in ``dla0``."""
         return "gpu" if self.dla_core is None else f"dla{self.dla_core}"
 
 
@@ -51,14 +51,14 @@ class Item:
     """One model.
 
     Attributes:
-        name: in the pipeline file, or of the ONNX file.
-        where: its place, for errors.
-        config: its section; of an ONNX file only the defaults.
-        forms: who is to run it → ONNX file, weights inside, as :class:`~edgert.bundle.manifest.ModelEntry` has them;
-            ``float`` is always there.
-        files: what else a bundle has of it.
-        packed: its place in the bundle; None for an ONNX file, of which nothing is known but itself.
-        plans: its engines, where a board compiled some into the bundle.
+        name: name in the pipeline file, or of the ONNX file.
+        where: location of the model, for errors.
+        config: section of the pipeline file; the defaults for an ONNX file.
+        forms: runtime → ONNX file with its weights, as in :class:`~edgert.bundle.manifest.ModelEntry`; always has
+            ``float``.
+        files: other files of the model in a bundle.
+        packed: model in the bundle; None for an ONNX file.
+        plans: engines that a board compiled into the bundle.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Item:
 
     @cached_property
     def engines(self) -> list[dict[str, Any]]:
-        """Engines of the bundle's placement, most frames first; empty where nothing was placed."""
+        """Engines of the bundle's placement, most frames first; empty without a placement."""
         if "placement" not in self.files:
             return []
         found: list[dict[str, Any]] = json.loads(self.files["placement"].read_text(encoding="utf-8"))["engines"]
@@ -79,12 +79,12 @@ class Item:
 
     @property
     def uses_dla(self) -> bool:
-        """Whether some of it was placed on a DLA."""
+        """Whether a part of it was placed on a DLA."""
         return any(where.startswith("dla") for engine in self.engines for where in engine["accelerators"])
 
     @property
-    def work(self) -> tuple[str, ...]:
-        """Pre- and postprocessing that edgert does around the model, in the words of ``--input`` and ``--task``."""
+    def processing(self) -> tuple[str, ...]:
+        """Pre- and postprocessing in edgert, in the words of ``--input`` and ``--task``."""
         if self.packed is None:
             return ()
         return f"before it: {input_words(self.config.input)}", f"after it: {task_words(self.config.task)}"
@@ -95,18 +95,18 @@ class Source:
     """The models to export.
 
     Attributes:
-        path: the file that was named.
-        board: name, or ``host``.
-        tensorrt: release on the board, ``"10.3.0"``; empty without one.
-        items: the models.
-        around: what the pipeline does besides, in words.
+        path: path of the source.
+        board: name of the board, or ``host``.
+        tensorrt: TensorRT release of the board, such as ``"10.3.0"``; empty without a board.
+        items: models to export.
+        other_parts: parts of the pipeline besides its models, in words.
     """
 
     path: Path
     board: str
     tensorrt: str
     items: tuple[Item, ...]
-    around: tuple[str, ...] = ()
+    other_parts: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,24 +125,24 @@ def open_source(
     check: Callable[[tuple[str, ...], str], object] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Source]:
-    """Open what is to be exported, in files that exist inside the block; a pipeline is built first.
+    """Open a source to export, with files that exist inside the block; a pipeline is built first.
 
     Args:
-        path: a pipeline, ONNX file or bundle.
-        model: name of the only one to export; all by default.
+        path: pipeline, ONNX file or bundle.
+        model: name of the only model to export; all by default.
         overrides: ``key.path=value``, for a pipeline.
-        board: name or file; of a pipeline its own by default. A bundle already has one.
-        tensorrt: release; that of the board's usual JetPack by default.
+        board: name or file of the board; that of the pipeline by default. A bundle already has one.
+        tensorrt: release of TensorRT; that of the board's default JetPack by default.
         check: called with the models' names and the board's TensorRT before a pipeline is built, which takes minutes;
             its errors propagate.
-        on_progress: as :func:`~edgert.compiler.build` takes it.
+        on_progress: callback of :func:`~edgert.compiler.build`.
 
     Raises:
-        ConfigError: options without a meaning for the source, or no such model or board.
-        EdgertError: it cannot be read or built.
+        ConfigError: the source has no such option, or there is no such model or board.
+        EdgertError: the source cannot be read or built.
     """
 
-    def wanted(names: Iterable[str]) -> tuple[str, ...]:
+    def chosen_models(names: Iterable[str]) -> tuple[str, ...]:
         known = tuple(names)
         if model is not None and model not in known:
             fix = f"models: {', '.join(known)}"
@@ -152,19 +152,19 @@ def open_source(
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         if path.suffix.lower() == ".onnx":
-            _refuse(path, "an ONNX file", {"--set": overrides})
-            source = _of_file(path, folder, board, tensorrt)
-            wanted(source.names)
+            _refuse_options(path, "an ONNX file", {"--set": overrides})
+            source = _file_source(path, folder, board, tensorrt)
+            chosen_models(source.names)
             yield source
             return
         packed = path
         if is_bundle(path):
-            _refuse(path, "a bundle", {"--set": overrides, "--board": board, "--trt": tensorrt})
+            _refuse_options(path, "a bundle", {"--set": overrides, "--board": board, "--trt": tensorrt})
         else:
             packed = folder / "built.edgert"
             file = load_pipeline(path, overrides)
             if check is not None:
-                check(wanted(file.config.models), build_target(file, board, None, tensorrt).tensorrt)
+                check(chosen_models(file.config.models), build_target(file, board, None, tensorrt).tensorrt)
             build(file, packed, board=board, tensorrt=tensorrt, on_progress=on_progress)
         with open_bundle(packed) as bundle:
             members, manifest = folder / "members", bundle.manifest
@@ -172,10 +172,10 @@ def open_source(
             file = pipeline_of(manifest, members)
             models = [
                 BundleModel(members, manifest, name, file.config.models[name])
-                for name in wanted(sorted(file.config.models))
+                for name in chosen_models(sorted(file.config.models))
             ]
             items = tuple(_item(one, path) for one in models)
-            yield Source(path, manifest.board, manifest.tensorrt, items, _around(file))
+            yield Source(path, manifest.board, manifest.tensorrt, items, _other_parts(file))
 
 
 def _item(packed: BundleModel, path: Path) -> Item:
@@ -184,11 +184,11 @@ def _item(packed: BundleModel, path: Path) -> Item:
         for members in (packed.entry.forms, packed.entry.files)
     )
     where = f"{path} models.{packed.name}"
-    return Item(packed.name, where, packed.config, forms, files, packed, tuple(_plans(packed, where)))
+    return Item(packed.name, where, packed.config, forms, files, packed, tuple(_compiled_plans(packed, where)))
 
 
-def _plans(packed: BundleModel, where: str) -> Iterator[Plan]:
-    """Yield the engines of the one machine that compiled some."""
+def _compiled_plans(packed: BundleModel, where: str) -> Iterator[Plan]:
+    """Yield the compiled engines. Raises ConfigError where several machines compiled some."""
     found = {target: one.engines[packed.name] for target, one in packed.manifest.compiled.items()}
     if len(found) > 1:
         raise ConfigError(
@@ -203,19 +203,19 @@ def _plans(packed: BundleModel, where: str) -> Iterator[Plan]:
         yield Plan(packed.folder / engine.plan, min(cores, default=None), engine.weight)
 
 
-def _of_file(path: Path, folder: Path, board: str | None, tensorrt: str | None) -> Source:
-    whole = folder / "model.onnx"
-    whole.write_bytes(to_bytes(load(path)))
+def _file_source(path: Path, folder: Path, board: str | None, tensorrt: str | None) -> Source:
+    copy = folder / "model.onnx"  # with its external data
+    copy.write_bytes(to_bytes(load(path)))
     config = ModelConfig(onnx=path.absolute(), task=EmbedTask(embed="none"))
     name = re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
-    item = Item(name, str(path), config, {FLOAT: whole})
+    item = Item(name, str(path), config, {FLOAT: copy})
     if board in (None, HOST):
         return Source(path, HOST, tensorrt or "", (item,))
     found = find_board(str(board), Path())
     return Source(path, found.name, tensorrt_of(found, tensorrt), (item,))
 
 
-def _around(file: PipelineFile) -> tuple[str, ...]:
+def _other_parts(file: PipelineFile) -> tuple[str, ...]:
     stages = {name: stage for name, stage in file.config.stages.items() if not isinstance(stage, InferStage)}
     others = ", ".join(
         f"{name} ({type(stage).__name__.removesuffix('Stage').lower()})" for name, stage in stages.items()
@@ -225,7 +225,8 @@ def _around(file: PipelineFile) -> tuple[str, ...]:
     return tuple(f"the pipeline's {what}: {text}" for what, text in parts.items() if text)
 
 
-def _refuse(path: Path, kind: str, options: Mapping[str, object]) -> None:
+def _refuse_options(path: Path, kind: str, options: Mapping[str, object]) -> None:
+    """Raise ConfigError for a given option that a kind of source does not have."""
     for option, value in options.items():
         if value:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""A Triton model repository: ``NAME/config.pbtxt`` and ``NAME/1/model.onnx``, or ``model.plan``, for every model.
+"""A Triton model repository: for every model ``NAME/config.pbtxt``, and ``NAME/1/model.onnx`` or ``model.plan``.
 
 The format: https://github.com/triton-inference-server/common/blob/main/protobuf/model_config.proto and
 https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html
@@ -24,22 +24,22 @@ from edgert.graph import TensorSpec, inputs, load, outputs, to_bytes
 
 
 class Word(str):
-    """The name of an enumeration's value, written without quotes."""
+    """Name of an enumeration's value, which is written without quotes."""
 
     __slots__ = ()
 
 
 Message: TypeAlias = Mapping[str, Any]
-"""Field → a Word, text, bool or int; a Message; or a sequence of either."""
+"""Field → a Word, text, bool or int; a Message; or a sequence of these."""
 
 
-def text_of(message: Message) -> str:
-    """Return a message, one field a line. A sequence of scalars is one list; one of messages repeats the field."""
+def format_message(message: Message) -> str:
+    """Return the text of a message, one field a line. Scalars become one list; for messages the field is repeated."""
     return "".join(f"{line}\n" for line in _lines(message, ""))
 
 
-def pairs(entries: Mapping[str, Any]) -> list[Message]:
-    """Return a ``map`` field: its entries are messages with a key and a value."""
+def map_entries(entries: Mapping[str, Any]) -> list[Message]:
+    """Return a ``map`` field, whose entries are messages with a key and a value."""
     return [{"key": key, "value": value} for key, value in entries.items()]
 
 
@@ -67,7 +67,7 @@ def _scalar(value: Word | str | bool | int) -> str:
         return "true" if value else "false"
     if isinstance(value, (Word, int)):
         return str(value)
-    # bytes that are not plain ASCII as three octal digits, which every reader takes
+    # bytes other than plain ASCII as three octal digits, which every reader accepts
     plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}" for byte in value.encode())
     return f'"{"".join(plain)}"'
 
@@ -90,24 +90,24 @@ _FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One model, as a server is to run it.
+    """A model for a Triton server.
 
     Attributes:
-        name: of the model, and of its folder.
-        inputs, outputs: in order.
-        content: of the model's file.
-        backend: Triton's; an ONNX file is for ONNX Runtime, an engine for TensorRT.
-        device: where its instances run.
-        instances: copies that run side by side.
-        threads: of each on a processor; None leaves it to ONNX Runtime.
-        dla_core: where a TensorRT engine has its DLA layers.
-        precision: what TensorRT may compute in where ONNX Runtime hands a model on a GPU to it; empty: it does not.
-        shapes: input → a usual shape, for the warm-up of inputs whose dimensions are open.
-        max_batch: largest batch of requests, as asked for; None: as large as the model's shapes allow.
-        usual_batch: its size, where the batch of the model is open.
-        labels: text of the file of class names.
+        name: name of the model and of its folder.
+        inputs, outputs: inputs and outputs, in order.
+        content: content of the model file.
+        backend: backend in Triton: ONNX Runtime for an ONNX file, TensorRT for an engine.
+        device: device of its instances.
+        instances: number of parallel copies.
+        threads: CPU threads of each copy; None uses the default of ONNX Runtime.
+        dla_core: DLA core of a TensorRT engine's DLA layers.
+        precision: precision with which ONNX Runtime's TensorRT runs a model on a GPU; empty without TensorRT.
+        shapes: input → a typical shape, for the warm-up of inputs with open dimensions.
+        max_batch: requested largest batch; None uses ``usual_batch``.
+        usual_batch: largest batch by default, for a model with an open batch.
+        labels: content of the file of class names.
         is_classifier: whether its only output is a score for each label.
-        limitations: what the server does not do and its clients have to; a line each.
+        limitations: work that the server leaves to its clients, one line each.
     """
 
     name: str
@@ -129,10 +129,10 @@ class Served:
 
 
 def repository_part(served: Served) -> dict[str, bytes]:
-    """Return a model's files, the configuration last: a server that reads it finds the model complete.
+    """Return a model's files. The configuration is last, so that a server that reads it finds all other files.
 
     Raises:
-        BuildError: a type or an unknown rank that Triton cannot serve; or a batch is asked of a model without one.
+        BuildError: Triton cannot serve a type or an unknown rank, or the model has no batch for ``max_batch``.
     """
     files = {f"{served.name}/1/{_FILES[served.backend]}": served.content}
     if served.labels:
@@ -141,17 +141,17 @@ def repository_part(served: Served) -> dict[str, bytes]:
 
 
 def config_text(served: Served) -> str:
-    """Return ``config.pbtxt``, with its omissions as comments on top. Raises BuildError as :func:`repository_part`."""
+    """Return ``config.pbtxt``; comments on top name its omissions. Raises BuildError as :func:`repository_part`."""
     lines = [f"{served.name}, written by edgert {__version__}"]
     missing = [] if _warmup(served, batch_of(served)) else ["a warm-up: the sizes of its inputs are open"]
     if found := [*served.limitations, *missing]:
         lines.append("Not expressed below, because Triton's configuration has no field for it:")
-        lines += [f"  - {line}" for line in found]
-    return "".join(f"# {line}\n" for line in lines) + "\n" + text_of(config(served))
+        lines += [f"  - {' '.join(line.split())}" for line in found]  # a line break would end the comment
+    return "".join(f"# {line}\n" for line in lines) + "\n" + format_message(config(served))
 
 
 def config(served: Served) -> Message:
-    """Return the message ModelConfig. Raises BuildError as :func:`repository_part`."""
+    """Return the message ``ModelConfig``. Raises BuildError as :func:`repository_part`."""
     batch = batch_of(served)
     made: dict[str, Any] = {"name": served.name, "backend": served.backend, "max_batch_size": batch}
     made["input"] = [_port(spec, batch, served) for spec in served.inputs]
@@ -166,9 +166,9 @@ def config(served: Served) -> Message:
     if batch:
         made["dynamic_batching"] = {}
     if served.threads is not None and served.backend == "onnxruntime":
-        made["parameters"] = pairs({"intra_op_thread_count": {"string_value": str(served.threads)}})
+        made["parameters"] = map_entries({"intra_op_thread_count": {"string_value": str(served.threads)}})
     if served.precision and served.device == "gpu" and served.backend == "onnxruntime":
-        accelerator = {"name": "tensorrt", "parameters": pairs({"precision_mode": served.precision})}
+        accelerator = {"name": "tensorrt", "parameters": map_entries({"precision_mode": served.precision})}
         made["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
     warmup = _warmup(served, batch)
     return {**made, "model_warmup": [warmup]} if warmup else made
@@ -177,11 +177,11 @@ def config(served: Served) -> Message:
 def batch_of(served: Served) -> int:
     """Return ``max_batch_size``: 0 unless the first dimension of every input and output is open and has one name.
 
-    Triton then adds it in front of ``dims``. A model with a fixed batch has it in its ``dims``. So has one whose first
-    dimensions are open in different ways, as that of a list of boxes.
+    Triton then puts the batch before ``dims``. A fixed batch is a part of ``dims``. So are first dimensions with
+    different names, such as the number of boxes.
 
     Raises:
-        BuildError: a batch is asked of a model without one.
+        BuildError: the model has no batch for ``max_batch``.
     """
     first = {spec.shape[0] if spec.shape else 0 for spec in (*served.inputs, *served.outputs)}
     if len(first) == 1 and isinstance(next(iter(first)), str):
@@ -198,11 +198,11 @@ def batch_of(served: Served) -> int:
 
 
 def _port(spec: TensorSpec, batch: int, served: Served) -> dict[str, Any]:
-    """Return an input or output. Triton has no empty ``dims``: a scalar is a list of one that is reshaped."""
+    """Return an input or output. A scalar has dims of 1 and is reshaped, since Triton has no empty ``dims``."""
     if not spec.ranked:
         raise BuildError(
             f"tensor {spec.name!r} of model {served.name!r} has no known number of dimensions",
-            why="Triton wants them written",
+            why="Triton needs the number",
             fix="export the model with shapes, or run edgert build, which finds them",
         )
     dims = [dim if isinstance(dim, int) else -1 for dim in spec.shape[1 if batch else 0 :]]
@@ -221,7 +221,7 @@ def _type(spec: TensorSpec, served: Served) -> Word:
 
 
 def _warmup(served: Served, batch: int) -> Message | None:
-    """Return one request of zeros, so that the first real one is fast; None where a size is not known."""
+    """Return a request of zeros, which makes the first real request fast; None if a size is unknown."""
     inputs: dict[str, Message] = {}
     for spec in served.inputs:
         sizes = (served.shapes or {}).get(spec.name, spec.shape)[1 if batch else 0 :]
@@ -229,22 +229,22 @@ def _warmup(served: Served, batch: int) -> Message | None:
         if not spec.ranked or len(shape) < len(sizes) or spec.dtype == "object":
             return None
         inputs[spec.name] = {"data_type": _type(spec, served), "dims": shape or [1], "zero_data": True}
-    return {"name": "zeros", "batch_size": 1, "inputs": pairs(inputs)}
+    return {"name": "zeros", "batch_size": 1, "inputs": map_entries(inputs)}
 
 
-# A model of a bundle as Triton is to run it.
+# The models of a bundle in Triton.
 
 _GPU = "gpu"
 _FORMS: Mapping[Device, tuple[str, ...]] = {"cpu": (ORT, FP16, FLOAT), "gpu": (_GPU, FP16, FLOAT)}
 _TENSORRT_MODES = {_GPU: "INT8", FP16: "FP16", FLOAT: "FP32"}
-"""Form on a GPU → what TensorRT may compute it in, inside ONNX Runtime:
+"""Form on a GPU → precision of TensorRT inside ONNX Runtime:
 https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with-tensorrt-optimization."""
 
 
-def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[Served]:
-    """Return a model as Triton runs it: by its engines, where a board compiled some, else by ONNX Runtime.
+def served_models(item: Item, device: Device, max_batch: int | None = None) -> list[Served]:
+    """Return Triton's models of a model: one per engine that a board compiled, or else one for ONNX Runtime.
 
-    Triton cannot share frames among several engines, so each of them is a model of its own.
+    Triton cannot share frames among several engines, so each engine becomes a separate model.
     """
     plans = item.plans if device == "gpu" else ()
     form = next(name for name in _FORMS[device] if name in item.forms)
@@ -264,18 +264,20 @@ def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[
         usual_batch=max((span.most[0] for span in spans.values() if span.most), default=USUAL_BATCH),
         labels=item.files["labels"].read_bytes() if "labels" in item.files else b"",
         is_classifier=isinstance(item.config.task, ClassifyTask),
-        limitations=(*item.work, *(_settings("tuning", item.config.tuning) if device == "cpu" else ())),
+        limitations=(*item.processing, *(_settings("tuning", item.config.tuning) if device == "cpu" else ())),
     )
     if plans:
-        return [_by_engine(served, item, plan) for plan in plans]
+        return [_with_engine(served, item, plan) for plan in plans]
     places = " and ".join("+".join(engine["accelerators"]) for engine in item.engines)
     placed = (f"its placement on {places}: here it runs in one place",) if item.uses_dla else ()
-    built = _settings("tensorrt", item.config.tensorrt) if device == "gpu" else ()  # its builder is in ONNX Runtime
+    built = (
+        _settings("tensorrt", item.config.tensorrt) if device == "gpu" else ()
+    )  # options of the builder inside ONNX Runtime
     return [replace(served, limitations=(*served.limitations, *placed, *built))]
 
 
-def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
-    """Return the model on one engine; under the model's own name where it is the only one."""
+def _with_engine(served: Served, item: Item, plan: Plan) -> Served:
+    """Return the model on one engine, with the model's name if there is only one engine."""
     total = sum(one.weight for one in item.plans)
     several = (f"engines: clients send {plan.weight} of {total} frames here",) if len(item.plans) > 1 else ()
     return replace(
@@ -293,6 +295,6 @@ def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
 
 
 def _settings(section: str, values: BaseModel) -> tuple[str, ...]:
-    """Return the settings of a section that the file or ``edgert build --tune`` made."""
+    """Return the settings of a section that differ from the defaults."""
     found = values.model_dump(mode="json", exclude_defaults=True)
     return (f"{section}: {' '.join(key_value(key, value) for key, value in found.items())}",) if found else ()

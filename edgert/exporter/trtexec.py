@@ -1,7 +1,7 @@
-"""``build.sh``: the ``trtexec`` command lines that build the same engines as a board would.
+"""``build.sh``: the ``trtexec`` commands that build the same engines as a board.
 
-Options, and how they are read, are those of trtexec's source, release by release: ``samples/common/sampleOptions.cpp``
-and ``sampleEngines.cpp`` on the branches release/8.6, 10.3, 10.7, 10.13, 10.16 and 11.1 of
+The options follow trtexec's source for each release: ``samples/common/sampleOptions.cpp`` and ``sampleEngines.cpp`` on
+the branches release/8.6, 10.3, 10.7, 10.13, 10.16 and 11.1 of
 https://github.com/NVIDIA/TensorRT.
 """
 
@@ -27,14 +27,14 @@ from edgert.exporter.source import Item
 from edgert.graph import Model, TensorSpec, inputs, load, outputs
 from edgert.quantization.scheme.trt_scheme import can_be_named, layer_precisions
 
-LONGEST = 131_071
-"""Most bytes of one argument on Linux, MAX_ARG_STRLEN less its end: ``man 2 execve``."""
+_MOST_ARGUMENT_BYTES = 131_071
+"""Longest argument on Linux, MAX_ARG_STRLEN without the final zero: ``man 2 execve``."""
 _LAYOUTS = {"LINEAR": "chw"}
-"""Layouts whose names in trtexec are not TensorRT's in lower case."""
+"""Layouts whose trtexec name is not TensorRT's name in lower case."""
 _NEW_LAYOUTS = {"HWC16": 11}
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "int32": "int32"}
 _NEW_DTYPES = {"int64": "int64", "bool": "bool", "uint8": "uint8"}
-"""Types from 10 on."""
+"""Types of TensorRT 10 and later."""
 _POOLS = {
     "WORKSPACE": "workspace",
     "DLA_MANAGED_SRAM": "dlaSRAM",
@@ -45,13 +45,13 @@ _POOLS = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One build.
+    """A command that builds an engine.
 
     Attributes:
-        stem: what its files are called, before the dot.
-        options: what follows ``trtexec``, not quoted for any shell.
-        members: files that the options name → content.
-        limitations: what an edgert build does and trtexec has no option for; a line each.
+        stem: name of its files before the dot.
+        options: arguments of ``trtexec``, not quoted for a shell.
+        members: file that the options name → content.
+        limitations: parts of an edgert build without an option in trtexec, one line each.
     """
 
     stem: str
@@ -64,34 +64,36 @@ def command(request: BuildRequest, library: Library, stem: str, known: Mapping[s
     """Return the command for one engine.
 
     Args:
-        request: of the engine.
-        library: the TensorRT whose trtexec will read it; it need not be here.
+        request: request of the engine.
+        library: TensorRT of the trtexec; it need not be installed.
         stem: name of its files before the dot: ``parts/gpu`` makes ``parts/gpu.onnx`` and ``parts/gpu.plan``.
-        known: members of other commands, which are reused where equal.
+        known: members of other commands, of which equal ones are reused.
 
     Raises:
-        BuildError: that TensorRT cannot build the request, a name cannot be written, or an option is longer than Linux
-            takes.
+        BuildError: this TensorRT cannot build the request, or an option is too long or has a name that cannot be
+            written.
     """
     dialect_of(library).check(request)
     if request.compute:
         raise request.refusal(f"{library.title} builds for its own GPU only", f"asked for {', '.join(request.compute)}")
-    job = _Job(request, model_of(request.model, Path(request.title)), release_of(library.version), stem, known or {})
-    options = tuple(job.options())
+    builder = _CommandBuilder(
+        request, model_of(request.model, Path(request.title)), release_of(library.version), stem, known or {}
+    )
+    options = tuple(builder.options())
     for option in options:
-        if len(option.encode()) > LONGEST:
+        if len(option.encode()) > _MOST_ARGUMENT_BYTES:
             name = option.partition("=")[0]
             raise request.refusal(
                 f"{name} would have {len(option.encode())} bytes",
-                f"Linux lets one argument have {LONGEST}",
+                f"Linux lets one argument have {_MOST_ARGUMENT_BYTES}",
                 "place the model whole (placement: gpu or dla0), or build it with edgert",
             )
-    return Command(stem, options, job.members, tuple(job.limitations))
+    return Command(stem, options, builder.members, tuple(builder.limitations))
 
 
 @dataclass
-class _Job:
-    """One command in the making."""
+class _CommandBuilder:
+    """Builds the options of one command."""
 
     request: BuildRequest
     model: Model
@@ -102,7 +104,7 @@ class _Job:
     limitations: list[str] = field(default_factory=list)
 
     def options(self) -> Iterator[str]:
-        """Yield all options, in the order in which an edgert build sets them."""
+        """Yield all options in the order in which edgert sets them."""
         ports = inputs(self.model), outputs(self.model)
         yield f"--onnx={self._file('.onnx', self.request.model)}"
         yield f"--saveEngine={self.stem}.plan"
@@ -110,13 +112,13 @@ class _Job:
         yield "--profilingVerbosity=detailed"
         yield f"--exportLayerInfo={self.stem}.layers.json"
         if self.release[0] < 10 and self.request.version_compatible:
-            yield "--nativeInstanceNorm"  # from 10 on it becomes layers unless a plugin is asked for
+            yield "--nativeInstanceNorm"  # from 10 on the default
         if self.release[0] >= 11 and self.request.dla_core is not None:
             yield from ("--adjustForDLA", *(["--reportCapabilityDLA"] if self.request.all_on_dla else []))
         yield from self._formats(ports)
         yield from self._shapes(ports[0])
         yield from self._switches()
-        # one file for all engines beside each other: trtexec makes it where there is none, and adds to it
+        # the engines in one folder share a cache, which trtexec creates and extends
         cache = f"{''.join(self.stem.rpartition('/')[:2])}timing.cache"
         if self.request.timing_cache:
             self.members[cache] = self.request.timing_cache
@@ -132,7 +134,7 @@ class _Job:
         return name
 
     def _formats(self, ports: tuple[Sequence[TensorSpec], Sequence[TensorSpec]]) -> Iterator[str]:
-        """Yield one format for each tensor, in the model's order; trtexec refuses incomplete lists."""
+        """Yield the formats of all tensors in the model's order; trtexec refuses incomplete lists."""
         known = {spec.name for specs in ports for spec in specs}
         for name in self.request.formats:
             if name not in known:
@@ -155,7 +157,7 @@ class _Job:
         return f"{dtypes[dtype]}:{_LAYOUTS.get(form.layout, form.layout.lower())}"
 
     def _shapes(self, specs: Sequence[TensorSpec]) -> Iterator[str]:
-        """Yield shapes of inputs with open dimensions only: trtexec refuses shapes for a static model."""
+        """Yield shapes of inputs with open dimensions; trtexec refuses shapes for a static model."""
         fixed = {spec.name for spec in specs if spec.is_static}
         self._check_open([spec for spec in specs if spec.name not in fixed])
         profiles = [
@@ -208,9 +210,9 @@ class _Job:
             yield "--sparsity=enable"
 
     def _precision(self) -> Iterator[str]:
-        """Yield precision as :class:`~edgert.backend.tensorrt.dialects.WeakDialect` sets it.
+        """Yield the precision as in :class:`~edgert.backend.tensorrt.dialects.WeakDialect`.
 
-        From 11 on the model has it.
+        From TensorRT 11 on, the model has it.
         """
         request = self.request
         if request.precision != "fp32" or request.dla_core is not None:
@@ -221,7 +223,7 @@ class _Job:
             yield f"--calib={self._file('.cache', request.calibration.encode())}"
         if not request.fp16_nodes:
             return
-        named = self._namable(request.fp16_nodes, "in float16")
+        named = self._nameable(request.fp16_nodes, "in float16")
         if named:
             yield "--precisionConstraints=prefer"
             yield f"--layerPrecisions={layer_precisions(named)}"
@@ -230,7 +232,7 @@ class _Job:
         )
 
     def _placement(self) -> Iterator[str]:
-        """Yield the placement: by default trtexec puts layers on the DLA, and edgert on the GPU."""
+        """Yield the placement. Layers are on the DLA by default in trtexec, but on the GPU in edgert."""
         request = self.request
         core = request.dla_core
         if core is None:
@@ -245,15 +247,18 @@ class _Job:
         if request.all_on_dla:
             return
         placed = [name for name in request.nodes if request.placement.get(name, GPU) != GPU]
-        named = self._namable(placed, "on the DLA")
-        pairs = ["*:GPU", *(layer_precisions([name], "DLA") for name in named)]  # a whole name goes before the star
+        named = self._nameable(placed, "on the DLA")
+        pairs = [
+            "*:GPU",
+            *(layer_precisions([name], "DLA") for name in named),
+        ]  # a full name takes precedence over the star
         yield f"--layerDeviceTypes={','.join(pairs)}"
         self.limitations.append(
             "where a node becomes several layers, only the one that has its name is put on the DLA; edgert puts all"
         )
 
-    def _namable(self, names: Iterable[str], where: str) -> list[str]:
-        """Return the parser's names of nodes, without those that the command line cannot express."""
+    def _nameable(self, names: Iterable[str], where: str) -> list[str]:
+        """Return the parser's names of nodes, without names that the command line cannot express."""
         names_in_graph = {node.name for node in self.model.proto.graph.node}
         # The parser calls a node without a name after its first output: edgert.backend.tensorrt.network.
         called = [name if name in names_in_graph else f"node_of_{self.request.nodes[name][0]}" for name in names]
@@ -262,18 +267,18 @@ class _Job:
         return [name for name in called if can_be_named(name)]
 
 
-# The engines of a model, and ``build.sh`` with a command for each of them, quoted for any shell.
+# ``build.sh`` with a command for each engine, quoted for any shell.
 
 
-def commands_of(item: Item, tensorrt: str) -> list[Command]:
-    """Return one command per engine that a board would build of a model, most frames first.
+def engine_commands(item: Item, tensorrt: str) -> list[Command]:
+    """Return a command for each engine that a board would build of a model, most frames first.
 
     Args:
         item: the model.
-        tensorrt: the release of trtexec.
+        tensorrt: release of trtexec.
 
     Raises:
-        BuildError, CalibrationError, ModelError: that TensorRT, or its trtexec, cannot build the model.
+        BuildError, CalibrationError, ModelError: this TensorRT, or its trtexec, cannot build the model.
     """
     library = library_named(tensorrt)
     found: list[Command] = []
@@ -294,7 +299,7 @@ def commands_of(item: Item, tensorrt: str) -> list[Command]:
 
 
 def dispatch_shares(item: Item) -> tuple[str, ...]:
-    """Return how the dispatcher shares frames among several engines, which no build command expresses."""
+    """Return the shares of frames of several engines, which no build command expresses."""
     if len(item.engines) < 2:
         return ()
     shares = ", ".join(f"{'+'.join(one['accelerators'])} {one['share']:.0%}" for one in item.engines)
@@ -302,7 +307,7 @@ def dispatch_shares(item: Item) -> tuple[str, ...]:
 
 
 def library_named(tensorrt: str) -> Library:
-    """Return a release that need not be here. Raises BuildError for one that edgert does not know."""
+    """Return a release, which need not be installed. Raises BuildError for one that edgert does not support."""
     try:
         return library_of(SimpleNamespace(__version__=tensorrt, __name__="tensorrt"))
     except BuildError as error:
@@ -320,17 +325,18 @@ trtexec=${{TRTEXEC:-$(command -v trtexec || echo /usr/src/tensorrt/bin/trtexec)}
 """
 
 
-def script(commands: Sequence[Command], tensorrt: str, limitations: Sequence[str]) -> str:
+def build_script(commands: Sequence[Command], tensorrt: str, limitations: Sequence[str]) -> str:
     """Return the script's text.
 
     Args:
-        commands: one per engine.
-        tensorrt: the release they are for.
-        limitations: what no option expresses; a line each.
+        commands: commands of all engines.
+        tensorrt: release of trtexec; it may come from a stranger's bundle.
+        limitations: parts without an option, one line each.
     """
+    release = " ".join(tensorrt.split())  # a line break would end the comment
     engines = "one engine" if len(commands) == 1 else f"{len(commands)} engines"
     lines = [f"#   - {' '.join(line.split())}\n" for line in limitations]
     comments = "".join(["#\n# Not expressed below, because trtexec has no option for it:\n", *lines] if lines else [])
-    head = _HEAD.format(engines=engines, tensorrt=tensorrt, version=__version__, limitations=comments)
+    head = _HEAD.format(engines=engines, tensorrt=release, version=__version__, limitations=comments)
     options = [" \\\n  ".join(map(shlex.quote, command.options)) for command in commands]
     return "\n".join([head, *(f'"$trtexec" \\\n  {text}\n' for text in options)])

@@ -1,5 +1,5 @@
-"""``edgert import``: a model of PyTorch or TensorFlow as an ONNX file that was seen to compute the same.
+"""``edgert import``: converts PyTorch and TensorFlow models to ONNX, and compares their outputs with the source's.
 
-conversion.import_model("module:function", "model.onnx") → Imported     in a process of its own, then compared
-from_torch.from_torch(module, example_inputs=(x,)) → LoadedEngine       the same for a module in this process
+conversion.import_model("module:function", "model.onnx") → Imported     converts in a separate process
+conversion.from_torch(module, example_inputs=(x,)) → LoadedEngine       converts a module in this process
 """

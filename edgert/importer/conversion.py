@@ -1,4 +1,4 @@
-"""``edgert import``: a model of another framework made an ONNX file, which is written only if it computes the same."""
+"""``edgert import``: converts a model of another framework to ONNX, and writes it only if its outputs are the same."""
 
 import re
 import tempfile
@@ -20,7 +20,7 @@ from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer import conversion_process as worker
 from edgert.installation import export_first
 
-# The source: its kind is known by its form, and what cannot be imported is refused with the reason.
+# The kind of a source is told by its form. A source that cannot be imported is refused with the reason.
 
 Kind = Literal["program", "function", "named", "savedmodel", "tflite"]
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -35,7 +35,7 @@ class Source:
     Attributes:
         kind: ``program`` (torch.export.save), ``function`` (returns an nn.Module and example inputs), ``named`` (a
             model of torchvision or timm), ``savedmodel``, ``tflite``.
-        text: the path, absolute, or ``module:function``, ``torchvision:NAME``, ``timm:NAME``.
+        text: absolute path, or ``module:function``, ``torchvision:NAME``, ``timm:NAME``.
     """
 
     kind: Kind
@@ -43,12 +43,12 @@ class Source:
 
     @property
     def framework(self) -> str:
-        """For messages."""
+        """Name of the framework, for messages."""
         return "PyTorch" if self.kind in ("program", "function", "named") else "TensorFlow"
 
 
 def source_of(text: str) -> Source:
-    """Return the source that a text names. Raises ModelError: no such file, or nothing that can be imported."""
+    """Return the source that a text names. Raises ModelError if nothing can be imported from it."""
     path = Path(text)
     if not path.exists():
         if _NAMED.fullmatch(text):
@@ -62,15 +62,27 @@ def source_of(text: str) -> Source:
         raise ModelError(f"folder {text!r} is no SavedModel", why="it has no saved_model.pb", fix=f"SOURCE is {_KINDS}")
     if path.suffix == ".onnx":
         raise ModelError(f"{text!r} is ONNX already", fix="edgert inspect, new, run and build take it as it is")
-    if path.suffix == ".tflite" or path.read_bytes()[4:8] == b"TFL3":  # the FlatBuffers identifier of TFLite
-        return Source("tflite", str(path.absolute()))
-    if zipfile.is_zipfile(path):
-        return _archive(path)
-    raise _pickled(path) if path.suffix in (".pt", ".pth", ".pkl") else _unknown(path)
+    if not path.is_file():  # a pipe, which would block
+        raise _format_error(path)
+    try:
+        if path.suffix == ".tflite" or _has_tflite_mark(path):
+            return Source("tflite", str(path.absolute()))
+        if zipfile.is_zipfile(path):
+            return _archive_source(path)
+    except (OSError, zipfile.BadZipFile) as error:
+        why = cause(error) if isinstance(error, OSError) else str(error)
+        raise ModelError(f"cannot read {text!r}", why=why) from error
+    raise _pickle_error(path) if path.suffix in (".pt", ".pth", ".pkl") else _format_error(path)
 
 
-def _archive(path: Path) -> Source:
-    """Return the kind of PyTorch's zip file by its members, regardless of its name."""
+def _has_tflite_mark(path: Path) -> bool:
+    """Return whether a file has the FlatBuffers identifier of TFLite."""
+    with path.open("rb") as file:
+        return file.read(8)[4:] == b"TFL3"
+
+
+def _archive_source(path: Path) -> Source:
+    """Return the source in a zip file of PyTorch; its members tell its kind."""
     with zipfile.ZipFile(path) as archive:
         names = {name.partition("/")[2] or name for name in archive.namelist()}
     if "archive_format" in names or "serialized_exported_program.json" in names:
@@ -82,10 +94,10 @@ def _archive(path: Path) -> Source:
             fix="export the module it was made from: torch.export.save(torch.export.export(module, inputs), 'm.pt2'); "
             + export_first(str(path)),
         )
-    raise _pickled(path) if "data.pkl" in names else _unknown(path)
+    raise _pickle_error(path) if "data.pkl" in names else _format_error(path)
 
 
-def _pickled(path: Path) -> ModelError:
+def _pickle_error(path: Path) -> ModelError:
     return ModelError(
         f"{str(path)!r} is a pickled module or its weights",
         why="a pickle is a program: reading a module out of one runs whatever its author put there; weights alone are "
@@ -95,30 +107,30 @@ def _pickled(path: Path) -> ModelError:
     )
 
 
-def _unknown(path: Path) -> ModelError:
+def _format_error(path: Path) -> ModelError:
     return ModelError(f"{str(path)!r} cannot be imported", why="its format is unknown", fix=f"SOURCE is {_KINDS}")
 
 
-# How far a converted model is from its source, output by output.
+# The difference between a converted model and its source, for each output.
 
 SAME_BOX, BOXES_APART = 0.9, 0.05
-"""Least overlap of two boxes that agree, and the largest share of boxes without a partner. Rounding decides which of
-two boxes of nearly one score suppresses the other."""
+"""Smallest overlap of two matching boxes, and the largest accepted share of boxes without a match. Of two boxes with
+nearly the same score, rounding decides which one suppresses the other."""
 TOLERANCE = 1e-3
-"""Largest difference of an output, over its largest value. Float32 sums in another order differ by some 1e-5, a wrong
-conversion by far more."""
+"""Largest accepted difference of an output, as a fraction of its largest value. Float32 sums in another order differ by
+about 1e-5, a wrong conversion by far more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One output, or the boxes of a detector with all that belongs to them.
+    """Difference of one output, or of all outputs of a detector together.
 
     Attributes:
-        name: in the ONNX model.
-        shape: of the example's output.
-        largest: absolute value of the source's.
-        absolute: the largest difference.
-        boxes: how many boxes agree, where boxes were compared instead of numbers.
+        name: name in the ONNX model.
+        shape: shape of the output for the example inputs.
+        largest: largest absolute value of the source's output.
+        absolute: largest absolute difference.
+        boxes: how many boxes match; None where numbers were compared.
     """
 
     name: str
@@ -129,7 +141,10 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """Of the largest value; the absolute difference where all are 0. Of boxes, the share that does not agree."""
+        """Difference as a fraction of the largest value, or the absolute one where all values are 0.
+
+        For boxes, the share without a match.
+        """
         return self.absolute / self.largest if self.largest else self.absolute
 
     def __str__(self) -> str:
@@ -141,35 +156,35 @@ class Difference:
 def compare(
     wanted: Mapping[str, worker.Array], made: Mapping[str, worker.Array], source: str
 ) -> tuple[Difference, ...]:
-    """Compare every output. Raises BuildError for another shape, or for other values that are not finite."""
+    """Compare all outputs. Raises BuildError where shapes, or infinite values and NaNs, differ."""
     if len(wanted) != len(made):
         raise BuildError(
             f"the ONNX model of {source} has other outputs", why=f"{', '.join(wanted)} became {', '.join(made)}"
         )
-    names = made if wanted.keys() == made.keys() else wanted  # by order, where the converter has renamed them
+    names = made if wanted.keys() == made.keys() else wanted  # by order if the converter renamed them
     paired = dict(zip(made, (wanted[name] for name in names), strict=True))
     if has_final_boxes(paired) and (boxes := agreement(paired, made, SAME_BOX)) is not None:
         first = next(iter(paired.values()))
         return (Difference(", ".join(made), first.shape, 1.0, 1 - boxes.share, boxes),)
-    return tuple(_compare(name, array, made[name], source) for name, array in paired.items())
+    return tuple(_compare_output(name, array, made[name], source) for name, array in paired.items())
 
 
 def check(found: tuple[Difference, ...], tolerance: float, source: str) -> None:
-    """Raise BuildError, with every output whose difference is too large."""
-    far = [one for one in found if not one.relative <= (tolerance if one.boxes is None else BOXES_APART)]
-    if far:
+    """Raise BuildError that names every output whose difference is too large."""
+    too_far = [one for one in found if not one.relative <= (tolerance if one.boxes is None else BOXES_APART)]
+    if too_far:
         what = f"the ONNX model does not compute what {source} does"
-        if far[0].boxes is not None:
+        if too_far[0].boxes is not None:
             fix = f"at least {1 - BOXES_APART:.0%} must agree; give an image with clear objects: --inputs FILE.npz"
-            raise BuildError(what, why=str(far[0]), fix=fix)
+            raise BuildError(what, why=str(too_far[0]), fix=fix)
         raise BuildError(
             what,
-            why="; ".join(map(str, far)),
+            why="; ".join(map(str, too_far)),
             fix=f"at most {tolerance:g} is accepted; a quantized source rounds otherwise: --tolerance NUMBER",
         )
 
 
-def _compare(name: str, wanted: worker.Array, made: worker.Array, source: str) -> Difference:
+def _compare_output(name: str, wanted: worker.Array, made: worker.Array, source: str) -> Difference:
     if wanted.shape != made.shape:
         raise BuildError(
             f"output {name!r} of {source} has another shape in ONNX",
@@ -185,7 +200,7 @@ def _compare(name: str, wanted: worker.Array, made: worker.Array, source: str) -
 
 
 OPSET = 18
-"""The oldest opset of PyTorch's exporter; TensorRT 10.3 and later read it."""
+"""Oldest opset that PyTorch's exporter writes; TensorRT 10.3 and later read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +208,15 @@ class Imported:
     """The result of an import.
 
     Attributes:
-        path: the ONNX file; None where none was asked for.
-        model: it.
-        inputs, outputs: of the model.
-        opset, nodes: of the model.
-        differences: from the source, on the example inputs; an entry for every output.
-        tolerance: that they are within.
-        versions: package → version, of what converted it.
-        seconds: it took.
-        exporter: which of PyTorch's exporters made it, and why the usual one did not; empty for TensorFlow.
+        path: path of the ONNX file; None if it was not written.
+        model: ONNX model.
+        inputs, outputs: inputs and outputs of the model.
+        opset, nodes: opset and number of nodes of the model.
+        differences: difference from the source for each output, on the example inputs.
+        tolerance: largest accepted difference.
+        versions: package → version, for the packages that converted it.
+        seconds: duration of the import.
+        exporter: PyTorch exporter that wrote it, and why the default one failed; empty for TensorFlow.
     """
 
     path: Path | None
@@ -236,22 +251,22 @@ def import_model(
     Args:
         source: a PyTorch program (torch.export.save), ``module:function`` that returns an nn.Module and example inputs,
             ``torchvision:NAME``, ``timm:NAME``, a TensorFlow SavedModel folder, or a .tflite file.
-        output: the ONNX file; written on success only.
-        inputs: an .npz file of example inputs by name; random, or those of the source, by default.
+        output: path of the ONNX file, which is written on success only.
+        inputs: .npz file of example inputs by name; those of the source, or random ones, by default.
         shapes: input → shape of a random example.
         dynamic: parameter of a module → a name, or None for a fixed size, for each of its dimensions.
-        signature: of a SavedModel.
+        signature: signature of a SavedModel.
         opset: version of the ONNX operators, 13 or later.
         tolerance: largest accepted difference of an output, as a fraction of its largest value.
-        python: an interpreter for the conversion, which needs only the framework; this one by default.
-        weights: of a model by name: those that its package downloads, or ``random``.
-        size: width and height of the example image of a model by name; its own by default.
+        python: interpreter for the conversion, which needs only the framework; this one by default.
+        weights: weights of a model by name: a set that its package downloads, or ``random``.
+        size: width and height of the example image of a model by name; the model's default if None.
 
     Returns:
         The model, with the difference of each of its outputs.
 
     Raises:
-        ModelError: the source cannot be imported (a pickle), or cannot be read.
+        ModelError: the source cannot be read, or not be imported, as a pickle.
         DeviceError: its framework is not installed.
         BuildError: it cannot be converted, or the ONNX model computes something else.
         ArtifactError: the file cannot be written.
@@ -272,17 +287,19 @@ def import_model(
         if inputs is not None:
             try:
                 worker.write_arrays(folder / worker.FEEDS, worker.read_arrays(inputs))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
                 what, fix = f"cannot read inputs {str(inputs)!r}", "numpy.savez('inputs.npz', name=array, …)"
-                raise ModelError(what, why=cause(error), fix=fix) from error
-        versions = worker.converted(request, folder, python)
-        return finished(folder, found.text, versions, tolerance, started, Path(output))
+                raise ModelError(
+                    what, why=cause(error) if isinstance(error, OSError) else str(error), fix=fix
+                ) from error
+        versions = worker.convert_in_process(request, folder, python)
+        return compare_and_write(folder, found.text, versions, tolerance, started, Path(output))
 
 
-def finished(
+def compare_and_write(
     folder: Path, source: str, versions: Mapping[str, str], tolerance: float, started: float, output: Path | None
 ) -> Imported:
-    """Return the model in a folder, compared and written. Raises BuildError, ModelError or ArtifactError."""
+    """Compare the model in a folder with its source and write it. Raises BuildError, ModelError or ArtifactError."""
     loaded = load(folder / worker.MODEL)
     model = Model(loaded.proto, output or Path(source), loaded.digest)
     function, exporter = Function(model), worker.read_exporter(folder)
@@ -290,7 +307,7 @@ def finished(
     differences = compare(worker.read_arrays(folder / worker.RESULTS), made, source)
     check(differences, tolerance, source)
     if (folder / worker.OTHER_FEEDS).exists():
-        _check_other(function, folder, tolerance, source, exporter)
+        _compare_second_run(function, folder, tolerance, source, exporter)
     if output is not None:
         replace_bytes(output, to_bytes(model))
     about, seconds = inspect(model), time.perf_counter() - started
@@ -300,21 +317,21 @@ def finished(
     )
 
 
-def _check_other(function: Function, folder: Path, tolerance: float, source: str, exporter: str) -> None:
-    """Raise BuildError unless the record of one run computes the same as its source on a second input."""
+def _compare_second_run(function: Function, folder: Path, tolerance: float, source: str, exporter: str) -> None:
+    """Raise BuildError if a model that was traced on one run differs from its source on a second input."""
     try:
         made = function(worker.read_arrays(folder / worker.OTHER_FEEDS))
         check(compare(worker.read_arrays(folder / worker.OTHER_RESULTS), made, source), tolerance, source)
     except EdgertError as error:
         raise BuildError(
             f"PyTorch cannot export {source}",
-            why=f"{exporter}; the record of one run differs on a second input: {error.why or error.what}",
-            fix="take out branches that depend on values of the input; "
+            why=f"{exporter}; the model traced on one run differs on a second input: {error.why or error.what}",
+            fix="remove branches that depend on values of the input; "
             "torch.export.export(module, inputs) alone shows more",
         ) from error
 
 
-# ``edgert.from_torch(...)``: a PyTorch module made an engine of this machine.
+# ``edgert.from_torch(...)``: compiles a PyTorch module for this machine.
 
 
 def from_torch(
@@ -329,12 +346,12 @@ def from_torch(
 ) -> LoadedEngine:
     """Export a PyTorch module to ONNX, compare the two, and compile it for this machine. Blocks until done.
 
-    It is exported in this process: another one could get the module as a pickle only.
+    The module is exported in this process, since it could reach another one only as a pickle.
 
     Args:
-        module: an ``nn.Module``, which is exported in evaluation mode, or an exported program.
-        example_inputs: a tensor, a tuple of them, or a dict by parameter; both models are run on them.
-        output: path of the ONNX file, for pipelines; None: it is not kept.
+        module: ``nn.Module``, which is exported in evaluation mode, or an exported program.
+        example_inputs: tensor, tuple of tensors, or dict by parameter; both models are run on them.
+        output: path of the ONNX file, for pipelines; None does not write one.
         dynamic: parameter → a name, or None for a fixed size, for each of its dimensions.
         opset: version of the ONNX operators, 13 or later.
         tolerance: largest accepted difference of an output, as a fraction of its largest value.
@@ -356,5 +373,7 @@ def from_torch(
         request = worker.Request("function", title, opset=opset, dynamic=dynamic or {})
         convert_object(module, example_inputs, request, folder)
         versions = worker.read_versions(folder) or {}
-        made = finished(folder, title, versions, tolerance, started, Path(output) if output is not None else None)
+        made = compare_and_write(
+            folder, title, versions, tolerance, started, Path(output) if output is not None else None
+        )
     return load_engine(made.model, threads=threads)

@@ -1,7 +1,7 @@
-"""The process of its own that converts a model: what is asked of it and what it gives, as files in a folder.
+"""The separate process that converts a model; its request and its results are files in a folder.
 
-Nothing is pickled. A framework's threads, memory and crashes stay in it; nothing of edgert is imported there that needs
-another package, so that it may be any Python that has the framework.
+Nothing is pickled. The framework's threads, memory and crashes stay in that process. It may run any Python that has the
+framework, since the modules of edgert imported there need no other package.
 """
 
 import json
@@ -23,7 +23,7 @@ from edgert.errors import BuildError, DeviceError, EdgertError, ModelError, caus
 Array = npt.NDArray[Any]
 MODEL, FEEDS, RESULTS = "model.onnx", "feeds.npz", "results.npz"
 OTHER_FEEDS, OTHER_RESULTS = "other_feeds.npz", "other_results.npz"
-"""A second example, where the model is the record of one run."""
+"""A second example, for a model that was traced on one run."""
 _REQUEST, _VERSIONS, _ERROR, _EXPORTER = "request.json", "versions.json", "error.json", "exporter.json"
 
 
@@ -33,13 +33,13 @@ class Request:
 
     Attributes:
         kind, source: see :class:`~edgert.importer.conversion.Source`.
-        search: folder that ``module:function`` is looked for in.
+        search: folder in which ``module:function`` is searched.
         opset: version of the ONNX operators.
-        shapes: input → shape of the example, where the source leaves sizes open and has no example.
+        shapes: input → shape of the example, for a source with open sizes and no example.
         dynamic: input → a name for each dimension that stays open, None for the others (``function`` only).
-        signature: of a SavedModel.
-        weights: of a model by name: ``DEFAULT``, another name that its package has, or ``random``.
-        size: width and height of the example image of a model by name; None: its own.
+        signature: signature of a SavedModel.
+        weights: weights of a model by name: ``DEFAULT``, another name that its package has, or ``random``.
+        size: width and height of the example image of a model by name; the model's default if None.
     """
 
     kind: str
@@ -54,17 +54,17 @@ class Request:
 
 
 def write_request(request: Request, folder: Path) -> None:
-    """Write a request."""
+    """Write the request."""
     _write(folder / _REQUEST, asdict(request))
 
 
 def read_request(folder: Path) -> Request:
-    """Read a request."""
+    """Read the request."""
     return Request(**(_read(folder / _REQUEST) or {}))
 
 
 def write_error(error: EdgertError, folder: Path) -> None:
-    """Write why it cannot be converted."""
+    """Write why the conversion failed."""
     _write(folder / _ERROR, error.to_json())
 
 
@@ -75,30 +75,33 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """Read what :func:`write_arrays` wrote, or a user's .npz, by its names."""
-    with np.load(path, allow_pickle=False) as stored:
+    """Read a file of :func:`write_arrays`, or a user's .npz. Raises OSError, ValueError, EOFError or BadZipFile."""
+    found = np.load(path, allow_pickle=False)
+    if isinstance(found, np.ndarray):
+        raise ValueError("it has one array without a name")
+    with found as stored:
         if "__names__" not in stored:
             return {name: stored[name] for name in stored.files}
         return {str(name): stored[f"a{n}"] for n, name in enumerate(stored["__names__"])}
 
 
 def write_versions(versions: Mapping[str, str], folder: Path) -> None:
-    """Write package → version of the converters; last, so that a folder with it is complete."""
+    """Write package → version of the converters. It is written last: a folder that has it is complete."""
     _write(folder / _VERSIONS, dict(versions))
 
 
 def read_versions(folder: Path) -> dict[str, str] | None:
-    """Return the versions; None where the conversion did not finish."""
+    """Return the versions; None if the conversion did not finish."""
     return _read(folder / _VERSIONS)
 
 
 def write_exporter(name: str, folder: Path) -> None:
-    """Write which exporter made the model."""
+    """Write which exporter wrote the model."""
     _write(folder / _EXPORTER, {"exporter": name})
 
 
 def read_exporter(folder: Path) -> str:
-    """Return which exporter made the model; empty where there is only one."""
+    """Return which exporter wrote the model; empty if the framework has only one."""
     return str((_read(folder / _EXPORTER) or {}).get("exporter", ""))
 
 
@@ -112,34 +115,35 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _QUIET = {
-    "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",  # no code out of pickles: a program's tensors are all that is read
+    "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",  # reads only the tensors of a program, and runs no code from pickles
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    "CUDA_VISIBLE_DEVICES": "",  # one example: the start of a GPU would take longer
+    "CUDA_VISIBLE_DEVICES": "",  # to start a GPU takes longer than to run one example
 }
 
 
-def converted(request: Request, folder: Path, python: Path | None = None) -> dict[str, str]:
-    """Convert in another process. Blocks until done.
+def convert_in_process(request: Request, folder: Path, python: Path | None = None) -> dict[str, str]:
+    """Convert a model in another process. Blocks until done.
 
     Args:
-        request: what to convert.
-        folder: gets the model, the example inputs and the source's outputs.
-        python: the interpreter; this one by default.
+        request: the conversion.
+        folder: folder for the model, the example inputs and the source's outputs.
+        python: interpreter; this one by default.
 
     Returns:
         Package → version of the converters.
 
     Raises:
         DeviceError: the framework is not installed there, or the interpreter cannot be run.
-        ModelError, BuildError: the source cannot be read, or not converted; or the process crashed.
+        ModelError: the source cannot be read.
+        BuildError: it cannot be converted, or the process crashed.
     """
     write_request(request, folder)
     interpreter = str(python or sys.executable)
     with tempfile.TemporaryDirectory(prefix="edgert-") as path:
-        # edgert as it is here, and none of the packages beside it: those of another Python do not fit
+        # this edgert, without the packages beside it, which another Python may be unable to import
         (Path(path) / "edgert").symlink_to(_PACKAGE, target_is_directory=True)
-        path_here = [] if python else filter(None, [os.environ.get("PYTHONPATH")])
-        environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join([path, *path_here])}
+        inherited = [] if python else filter(None, [os.environ.get("PYTHONPATH")])
+        environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join([path, *inherited])}
         command = [interpreter, "-m", "edgert.importer.converter", str(folder)]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
@@ -154,12 +158,12 @@ def converted(request: Request, folder: Path, python: Path | None = None) -> dic
             f"{request.source} cannot be converted",
             why=lines[-1] if lines else f"the process ended with {done.returncode}",
             where="\n         ".join(lines[-6:-1]),
-            fix="repair what the last lines name; the tools of the framework may show more",
+            fix="repair what the last lines name; tools of the framework may show more",
         )
     return versions
 
 
-# TensorFlow to ONNX by tf2onnx (Apache-2.0): SavedModels and TFLite files. The door to tensorflow.
+# Conversion of SavedModels and TFLite files by tf2onnx (Apache-2.0). Only this part imports tensorflow.
 
 _SEED = 0
 
@@ -173,11 +177,13 @@ def convert_tensorflow(request: Request, folder: Path) -> None:
         BuildError: tf2onnx cannot convert it.
     """
     versions = _versions()
-    run, specs = (_saved if request.kind == "savedmodel" else _lite)(request)
+    run, specs = (_saved_model_run if request.kind == "savedmodel" else _tflite_run)(request)
     given = read_arrays(folder / FEEDS) if (folder / FEEDS).exists() else {}
-    feeds = {name: given[name] if name in given else _example(name, *spec, request) for name, spec in specs.items()}
+    feeds = {
+        name: given[name] if name in given else _random_input(name, *spec, request) for name, spec in specs.items()
+    }
     results = run(feeds)
-    _convert(request, folder)
+    _run_tf2onnx(request, folder)
     write_arrays(folder / FEEDS, feeds)
     write_arrays(folder / RESULTS, results)
     write_versions(versions, folder)
@@ -196,8 +202,8 @@ def _versions() -> dict[str, str]:
     return {"tensorflow": str(tensorflow.__version__), "tf2onnx": str(tf2onnx.__version__)}
 
 
-def _saved(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], str]]]:
-    """Return a run of a signature, and its inputs: name → shape and dtype."""
+def _saved_model_run(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], str]]]:
+    """Return a function that runs a signature, and its inputs: name → shape and dtype."""
     import tensorflow
 
     signatures = tensorflow.saved_model.load(request.source).signatures
@@ -216,8 +222,8 @@ def _saved(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None],
     return run, {name: (tuple(spec.shape), spec.dtype.name) for name, spec in inputs.items()}
 
 
-def _lite(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], str]]]:
-    """Return a run of a TFLite file by its interpreter, without delegates with other rounding, and its inputs."""
+def _tflite_run(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], str]]]:
+    """Return a function that runs a TFLite file, and its inputs. Delegates, which round otherwise, are not used."""
     try:
         interpreter = _interpreter(request.source)
     except (ValueError, RuntimeError) as error:
@@ -238,7 +244,7 @@ def _lite(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], 
 
 
 def _interpreter(path: str) -> Any:
-    """Return LiteRT's interpreter, which replaces TensorFlow's, where it is installed."""
+    """Return the interpreter of LiteRT if that is installed, or else TensorFlow's."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
@@ -248,17 +254,21 @@ def _interpreter(path: str) -> Any:
     return Interpreter(model_path=path)
 
 
-def _example(name: str, shape: Sequence[int | None], dtype: str, request: Request) -> Array:
-    """Return numbers from 0 to 1, the same every time; open dimensions are 1 unless ``--shape`` sets them."""
+def _random_input(name: str, shape: Sequence[int | None], dtype: str, request: Request) -> Array:
+    """Return random numbers from 0 to 1 with a fixed seed; open dimensions are 1 unless ``--shape`` sets them."""
     sizes = request.shapes.get(name) or [1 if dim is None else dim for dim in shape]
     random = np.random.default_rng(_SEED)
-    if np.dtype(dtype).kind in "iub":
-        return random.integers(0, 2, sizes).astype(dtype)
-    return random.random(sizes).astype(dtype)
+    try:
+        is_whole = np.dtype(dtype).kind in "iub"
+    except TypeError as error:
+        why, fix = "example inputs are numbers", "--signature of a function on arrays, not on encoded images"
+        raise ModelError(f"input {name!r} holds values of type {dtype}", why=why, fix=fix) from error
+    numbers = random.integers(0, 2, sizes) if is_whole else random.random(sizes)
+    return numbers.astype(dtype)
 
 
-def _convert(request: Request, folder: Path) -> None:
-    """Run tf2onnx's command line, which is its documented interface."""
+def _run_tf2onnx(request: Request, folder: Path) -> None:
+    """Run the command line of tf2onnx, which is its documented interface."""
     what = ["--tflite", request.source]
     if request.kind == "savedmodel":
         what = ["--saved-model", request.source, "--tag", "serve", "--signature_def", request.signature]

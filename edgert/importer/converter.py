@@ -1,6 +1,6 @@
-"""Converts one model in this process: ``python -m edgert.importer.converter FOLDER``.
+"""``python -m edgert.importer.converter FOLDER`` converts one model in this process.
 
-FOLDER has the request and gets the ONNX file, the example inputs and the outputs of the source.
+FOLDER has the request; the ONNX file, the example inputs and the source's outputs are written there.
 """
 
 import sys
@@ -11,7 +11,7 @@ from edgert.importer.conversion_process import read_request, write_error
 
 
 def main(folder: Path) -> int:
-    """Convert with the source's framework; return the exit code."""
+    """Convert the requested model. Returns the exit code."""
     request = read_request(folder)
     try:
         if request.kind in ("program", "function", "named"):

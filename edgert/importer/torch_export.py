@@ -1,7 +1,7 @@
-"""PyTorch's two exporters to ONNX: that of torch.export, and the older one of TorchScript where the first fails.
+"""PyTorch's two exporters to ONNX: torch.export, and the older TorchScript, which is tried if the first fails.
 
-The older one records the operations of one run. A branch on values stays as that run took it, so what it makes is
-compared on a second input, too.
+TorchScript's exporter traces one run, and keeps the branches that this run took. Its models are therefore compared on a
+second input, too.
 """
 
 import inspect
@@ -14,10 +14,10 @@ from typing import Any
 from edgert.errors import BuildError
 from edgert.importer.conversion_process import Request
 
-_NEWEST_OF_TORCHSCRIPT = 20
-"""The newest opset that TorchScript's exporter writes."""
+_NEWEST_TORCHSCRIPT_OPSET = 20
+"""Newest opset that TorchScript's exporter writes."""
 _TRACE_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError)
-"""What tracing a module raises, besides the exporter's own errors, which are RuntimeErrors."""
+"""Errors of a traced module; the exporter's own errors are RuntimeErrors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Call:
     """A module or exported program, and one call of it.
 
     Attributes:
-        module: an nn.Module in evaluation mode, or an exported program.
+        module: nn.Module in evaluation mode, or an exported program.
         inputs, named: positional and keyword arguments.
-        results: what it returned.
-        is_traced_first: whether TorchScript's exporter is tried first: the other one is known to fail.
+        results: its return value.
+        is_traced_first: whether TorchScript's exporter is tried first, since the other one is known to fail.
     """
 
     module: Any
@@ -43,10 +43,10 @@ class Exported:
     """A written ONNX model.
 
     Attributes:
-        inputs: name → shape.
-        outputs: their names.
-        exporter: which exporter it was, and why the usual one was not.
-        is_traced: whether it is the record of one run.
+        inputs: input name → shape.
+        outputs: output names.
+        exporter: exporter that wrote it, and why the default one failed.
+        is_traced: whether it was traced on one run.
     """
 
     inputs: Mapping[str, Any]
@@ -56,19 +56,19 @@ class Exported:
 
 
 def export(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -> Exported:
-    """Write a module as ONNX by the first exporter that can.
+    """Write a module as ONNX with the first exporter that succeeds.
 
     Args:
         torch: the package.
-        call: the module and its example.
-        dynamic: torch.export's dimensions that stay open, by parameter; None: none.
-        request: with the opset and the open dimensions.
-        path: of the ONNX file.
+        call: module and example inputs.
+        dynamic: parameter → torch.export's open dimensions; None keeps all sizes fixed.
+        request: conversion with the opset and the open dimensions.
+        path: path of the ONNX file.
 
     Raises:
-        BuildError: both exporters failed, with the reason of each.
+        BuildError: every exporter failed; the message has the reason of each.
     """
-    exporters = [("torch.export", _exported), ("TorchScript", _traced)]
+    exporters = [("torch.export", _export_program), ("TorchScript", _export_trace)]
     if not isinstance(call.module, torch.nn.Module):
         exporters.pop()
     elif call.is_traced_first:
@@ -81,21 +81,21 @@ def export(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -
             failed[name] = reason_of(error)
             continue
         if failed:
-            made = Exported(made.inputs, made.outputs, f"{made.exporter}; {_said(failed)}", made.is_traced)
+            made = Exported(made.inputs, made.outputs, f"{made.exporter}; {_join_reasons(failed)}", made.is_traced)
         return made
-    fix = "take out what depends on values of the input; torch.export.export(module, inputs) alone shows more"
+    fix = "remove what depends on values of the input; torch.export.export(module, inputs) alone shows more"
     raise BuildError(
         f"PyTorch cannot export {request.source}",
-        why=_said(failed),
+        why=_join_reasons(failed),
         fix=f"{fix}, and so does torch.onnx.export(module, inputs, 'm.onnx', dynamo=False)",
     )
 
 
-def _said(failed: Mapping[str, str]) -> str:
+def _join_reasons(failed: Mapping[str, str]) -> str:
     return "; ".join(f"{name} cannot: {reason}" for name, reason in failed.items())
 
 
-def _exported(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -> Exported:
+def _export_program(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -> Exported:
     made = torch.onnx.export(
         call.module,
         tuple(call.inputs),
@@ -112,7 +112,7 @@ def _exported(torch: Any, call: Call, dynamic: Any, request: Request, path: Path
     return Exported(inputs, [str(value.name) for value in graph.outputs], "torch.onnx.export(dynamo=True)")
 
 
-def _traced(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -> Exported:
+def _export_trace(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -> Exported:
     inputs = dict(_input_names(call))
     outputs = output_names(call.results) or [f"output_{n}" for n, _ in enumerate(tensors(call.results))]
     axes = {
@@ -120,7 +120,7 @@ def _traced(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) 
     }
     axes |= {name: {0: "objects"} for name in outputs if detections(call.results) is not None}
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of branches on values: a second input shows whether they matter
+        warnings.simplefilter("ignore")  # warnings of branches on values, whose effect a second input shows
         torch.onnx.export(
             call.module,
             (*call.inputs, dict(call.named)) if call.named else tuple(call.inputs),
@@ -128,7 +128,7 @@ def _traced(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) 
             dynamo=False,
             input_names=list(inputs),
             output_names=outputs,
-            opset_version=min(request.opset, _NEWEST_OF_TORCHSCRIPT),
+            opset_version=min(request.opset, _NEWEST_TORCHSCRIPT_OPSET),
             dynamic_axes=axes,
         )
     shapes = {
@@ -138,29 +138,29 @@ def _traced(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) 
     return Exported(shapes, outputs, "torch.onnx.export(dynamo=False), of TorchScript", True)
 
 
-def other_inputs(torch: Any, value: Any) -> Any:
-    """Return inputs like these with other numbers: from their largest to their smallest, as a negative of an image."""
+def inverted_inputs(torch: Any, value: Any) -> Any:
+    """Return inputs of the same form whose values are inverted between their smallest and largest, as in a negative."""
     if isinstance(value, torch.Tensor):
         if not value.is_floating_point() or not value.numel():
             return value
         low, high = value.min(), value.max()
         return -value if bool(low == high) else low + high - value
     if isinstance(value, Mapping):
-        return {name: other_inputs(torch, one) for name, one in value.items()}
+        return {name: inverted_inputs(torch, one) for name, one in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)(other_inputs(torch, one) for one in value)
+        return getattr(value, "_make", type(value))(inverted_inputs(torch, one) for one in value)
     return value
 
 
 def detections(results: Any) -> Mapping[str, Any] | None:
-    """Return the boxes, labels and scores of one image, as torchvision's detectors give them; None for others."""
+    """Return the boxes, labels and scores that torchvision's detectors return for one image; None for other results."""
     if isinstance(results, (tuple, list)) and len(results) == 1 and isinstance(results[0], Mapping):
         return results[0] if {"boxes", "labels", "scores"} <= results[0].keys() else None
     return None
 
 
 def output_names(results: Any) -> list[str] | None:
-    """Return the names in a dict of outputs; None for anything else, for which PyTorch chooses names."""
+    """Return the names in a dict of outputs; None for other outputs, which PyTorch names."""
     found = detections(results) or results
     if isinstance(found, Mapping) and all(hasattr(one, "detach") for one in found.values()):
         return [str(name) for name in found]
@@ -180,7 +180,7 @@ def tensors(value: Any) -> Iterator[Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of the innermost cause: exporters wrap it in pages of advice."""
+    """Return the first line of the innermost cause, which exporters wrap in long advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line for line in str(error).splitlines() if line.strip()]
@@ -188,10 +188,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def _input_names(call: Call) -> Iterator[tuple[str, Any]]:
-    """Yield parameter and tensor of each input; parameters of several tensors are numbered.
+    """Yield the name and tensor of each input; a parameter of several tensors gives numbered names.
 
-    A detector's one input is ``image``. torchvision calls it ``images``, as RT-DETR's exports do, whose outputs have
-    the same names.
+    The only input of a detector is named ``image``. torchvision's ``images`` is the name in exports of RT-DETR, whose
+    outputs have the same names, too.
     """
     if detections(call.results) is not None and len(call.inputs) == 1 and hasattr(call.inputs[0], "detach"):
         yield "image", call.inputs[0]

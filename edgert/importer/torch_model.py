@@ -1,6 +1,6 @@
-"""PyTorch to ONNX: exported programs, and modules that a function makes. The door to torch.
+"""Conversion of PyTorch's exported programs and modules to ONNX. Only this module imports torch.
 
-What is compared is the program or module as PyTorch runs it, without gradients and in evaluation mode.
+The ONNX model is compared with what PyTorch computes without gradients and in evaluation mode.
 """
 
 import difflib
@@ -17,22 +17,22 @@ from edgert import installation
 from edgert.errors import BuildError, DeviceError, ModelError, cause, nearest
 from edgert.importer import conversion_process as process
 from edgert.importer.conversion_process import Request
-from edgert.importer.torch_export import Call, export, other_inputs, reason_of, tensors
+from edgert.importer.torch_export import Call, export, inverted_inputs, reason_of, tensors
 from edgert.user_code import load_object
 
 # Models of torchvision and timm by name: ``torchvision:fasterrcnn_resnet50_fpn``, ``timm:resnet18.a1_in1k``.
 #
-# Weights are those that the package downloads, or random. The door to torchvision and timm.
+# Their weights are downloaded by the package, or random. Only this part imports torchvision and timm.
 
 RANDOM = "random"
 _SCORES = re.compile(r"(cls_logits|cls_score|classification_head\.module_list\.\d+(\.1)?)$")
-"""The last layers of classes in torchvision's detectors."""
+"""Layers that compute class scores in torchvision's detectors."""
 _SPREAD = 3.0
-"""Standard deviation of their numbers, so that some boxes are sure of their class."""
+"""Standard deviation of their outputs, so that some boxes get high scores."""
 
 
 def named_model(torch: Any, request: Request) -> tuple[Any, tuple[Any, ...], bool]:
-    """Return a module, its example image, and whether it is known that torch.export cannot export it.
+    """Return a module, its example image, and whether torch.export is known to fail on it.
 
     Raises:
         DeviceError: its package is not installed.
@@ -45,13 +45,13 @@ def named_model(torch: Any, request: Request) -> tuple[Any, tuple[Any, ...], boo
     except ImportError as error:
         fix = f"pip install {package} into {sys.executable}, or --python PATH of another Python that has it"
         raise DeviceError(f"{package} cannot be used here", why=str(error), fix=fix) from error
-    torch.manual_seed(0)  # so that random weights are the same every time
-    make = _of_torchvision if package == "torchvision" else _of_timm
+    torch.manual_seed(0)  # random weights are the same every time
+    make = _torchvision_model if package == "torchvision" else _timm_model
     try:
         module, size, is_detector = make(library, name, request)
         module.eval()
         if is_detector and request.weights == RANDOM:
-            _make_sure(torch, module, torch.rand(3, size[1], size[0]))
+            _spread_scores(torch, module, torch.rand(3, size[1], size[0]))
     except (OSError, RuntimeError) as error:  # no network, a damaged file
         raise BuildError(
             f"the weights {request.weights!r} of {request.source} cannot be had",
@@ -61,11 +61,11 @@ def named_model(torch: Any, request: Request) -> tuple[Any, tuple[Any, ...], boo
     return module, (torch.rand(1, 3, size[1], size[0]),), is_detector
 
 
-def _of_torchvision(library: Any, name: str, request: Request) -> tuple[Any, tuple[int, int], bool]:
+def _torchvision_model(library: Any, name: str, request: Request) -> tuple[Any, tuple[int, int], bool]:
     models = library.models
     folders = models, models.segmentation, models.detection
-    _known(name, [one for folder in folders for one in models.list_models(module=folder)], request)
-    weights = _weights(models.get_model_weights(name), request)
+    _check_model_name(name, [one for folder in folders for one in models.list_models(module=folder)], request)
+    weights = _find_weights(models.get_model_weights(name), request)
     taken = inspect.signature(models.get_model_builder(name)).parameters
     settings: dict[str, Any] = {"weights": weights}
     if weights is None and "weights_backbone" in taken:
@@ -77,8 +77,8 @@ def _of_torchvision(library: Any, name: str, request: Request) -> tuple[Any, tup
     return module, (size[0], size[1]), False
 
 
-def _weights(known: Any, request: Request) -> Any:
-    """Return the entry of torchvision's list of weights; None for random ones."""
+def _find_weights(known: Any, request: Request) -> Any:
+    """Return the entry in torchvision's list of weights; None for random weights."""
     if request.weights == RANDOM:
         return None
     names = ["DEFAULT", *(one.name for one in known)]
@@ -90,7 +90,7 @@ def _weights(known: Any, request: Request) -> Any:
 
 
 def _detector_size(module: Any, size: Sequence[int] | None) -> tuple[int, int]:
-    """Return the size of the example, and make the detector keep it: it scales images to a size of its own."""
+    """Return the example's size, and set the size to which the detector scales images to it."""
     transform = module.transform
     own = getattr(transform, "fixed_size", None) or (transform.min_size[-1],) * 2
     if size is None:
@@ -105,8 +105,8 @@ def _preset_size(preset: Any) -> tuple[int, int]:
     return int(found[-1]), int(found[0])
 
 
-def _of_timm(library: Any, name: str, request: Request) -> tuple[Any, tuple[int, int], bool]:
-    _known(name, [*library.list_models(), *library.list_pretrained()], request)
+def _timm_model(library: Any, name: str, request: Request) -> tuple[Any, tuple[int, int], bool]:
+    _check_model_name(name, [*library.list_models(), *library.list_pretrained()], request)
     if request.weights not in ("DEFAULT", RANDOM):
         fix = f"DEFAULT or random; other weights are part of the name: timm:{name.partition('.')[0]}.TAG"
         raise ModelError(f"{request.source} has no weights {request.weights!r}", where="--weights", fix=fix)
@@ -116,10 +116,10 @@ def _of_timm(library: Any, name: str, request: Request) -> tuple[Any, tuple[int,
     return module, (size[0], size[1]), False
 
 
-def _make_sure(torch: Any, module: Any, image: Any) -> None:
-    """Scale the random weights of a detector so that it finds boxes, of which none has the score of another.
+def _spread_scores(torch: Any, module: Any, image: Any) -> None:
+    """Scale the random weights of a detector so that it finds boxes with different scores.
 
-    Otherwise it finds nothing, or boxes that are all alike, and two runs of it cannot be compared.
+    Otherwise it finds no boxes, or equal ones, and two runs cannot be compared.
     """
 
     def normalize(layer: Any, given: Any) -> None:
@@ -128,7 +128,7 @@ def _make_sure(torch: Any, module: Any, image: Any) -> None:
 
     def spread(layer: Any, _: Any, result: Any) -> None:
         factor = float(_SPREAD / result.std().clamp(min=1e-6))
-        if factor < 1 or layer not in spreads:  # a layer of several levels is as large as suits the largest
+        if factor < 1 or layer not in spreads:  # the level with the largest outputs scales a shared layer
             layer.weight.mul_(factor)
         spreads.add(layer)
 
@@ -144,8 +144,8 @@ def _make_sure(torch: Any, module: Any, image: Any) -> None:
         hook.remove()
 
 
-def _known(name: str, names: Sequence[str], request: Request) -> None:
-    """Raise ModelError, with the names that come near, where a package has no such model."""
+def _check_model_name(name: str, names: Sequence[str], request: Request) -> None:
+    """Raise ModelError, with similar names, if a package has no such model."""
     if name in names:
         return
     package = request.source.partition(":")[0]
@@ -161,35 +161,37 @@ _EXAMPLE = "return module, (torch.zeros(1, 3, 224, 224),)"
 
 
 def convert_torch(request: process.Request, folder: Path) -> None:
-    """Write the model, the example inputs and PyTorch's outputs.
+    """Write the ONNX model, the example inputs and PyTorch's outputs.
 
     Raises:
         DeviceError: PyTorch or its exporter is not installed.
-        ModelError: the function gives something else than a module and inputs.
+        ModelError: the function does not return a module and inputs.
         BuildError: PyTorch cannot export it.
     """
-    torch, is_traced_first = _torch(), False
+    torch, is_traced_first = _import_torch(), False
     if request.kind == "program":
-        module = torch.export.load(request.source)  # what fails here ends this process, with PyTorch's reason
+        module = torch.export.load(request.source)  # an error here ends the process with PyTorch's reason
         given = module.example_inputs
     elif request.kind == "named":
         module, given, is_traced_first = named_model(torch, request)
     else:
-        module, given = _made(request)
-    inputs, named = _inputs(given, request.source)
+        module, given = _call_function(request)
+    inputs, named = _split_arguments(given, request.source)
     if (folder / process.FEEDS).exists():
-        inputs, named = _replaced(inputs, named, list(process.read_arrays(folder / process.FEEDS).values()))
+        inputs, named = _user_inputs(inputs, named, list(process.read_arrays(folder / process.FEEDS).values()))
     convert_module(torch, module, inputs, named, request, folder, is_traced_first)
 
 
 def convert_object(module: object, given: Any, request: process.Request, folder: Path) -> None:
     """Convert a module or program in this process; see :func:`convert_torch`. Raises ModelError for anything else."""
-    torch = _torch()
+    torch = _import_torch()
     if not isinstance(module, (torch.nn.Module, torch.export.ExportedProgram)):
         raise ModelError(
-            f"a {request.source} cannot be built", why="it is no torch.nn.Module and no file", fix="see edgert.build"
+            f"a {request.source} cannot be built",
+            why="it is neither a torch.nn.Module nor a file",
+            fix="see edgert.build",
         )
-    inputs, named = _inputs(given, request.source)
+    inputs, named = _split_arguments(given, request.source)
     convert_module(torch, module, inputs, named, request, folder)
 
 
@@ -213,7 +215,7 @@ def convert_module(
         name: {axis: torch.export.Dim(wanted) for axis, wanted in enumerate(names) if wanted}
         for name, names in request.dynamic.items()
     }
-    dynamic = _for_all(named_dims, module, inputs, named) if is_module and named_dims else None
+    dynamic = _dynamic_by_parameter(named_dims, module, inputs, named) if is_module and named_dims else None
     try:
         with torch.no_grad():
             results = runnable(*inputs, **named)
@@ -221,9 +223,11 @@ def convert_module(
                 torch, Call(module, inputs, named, results, is_traced_first), dynamic, request, folder / process.MODEL
             )
             if made.is_traced:
-                others = other_inputs(torch, (tuple(inputs), dict(named)))
-                _keep(folder / process.OTHER_FEEDS, made.inputs, others, request.source)
-                _keep(folder / process.OTHER_RESULTS, made.outputs, runnable(*others[0], **others[1]), request.source)
+                others = inverted_inputs(torch, (tuple(inputs), dict(named)))
+                _write_tensors(folder / process.OTHER_FEEDS, made.inputs, others, request.source)
+                _write_tensors(
+                    folder / process.OTHER_RESULTS, made.outputs, runnable(*others[0], **others[1]), request.source
+                )
     except RuntimeError as error:
         raise BuildError(
             f"PyTorch cannot run {request.source}",
@@ -234,14 +238,14 @@ def convert_module(
         if was_training:
             module.train()
     if is_module:
-        _check_open(made.inputs, request)
-    _keep(folder / process.FEEDS, made.inputs, (tuple(inputs), dict(named)), request.source)
-    _keep(folder / process.RESULTS, made.outputs, results, request.source)
+        _check_open_dimensions(made.inputs, request)
+    _write_tensors(folder / process.FEEDS, made.inputs, (tuple(inputs), dict(named)), request.source)
+    _write_tensors(folder / process.RESULTS, made.outputs, results, request.source)
     process.write_exporter(made.exporter, folder)
     process.write_versions({"torch": str(torch.__version__), "onnxscript": metadata.version("onnxscript")}, folder)
 
 
-def _torch() -> Any:
+def _import_torch() -> Any:
     try:
         import onnxscript  # noqa: F401 - torch.onnx needs it and would say so late
         import torch
@@ -252,8 +256,8 @@ def _torch() -> Any:
     return torch
 
 
-def _made(request: process.Request) -> tuple[Any, Any]:
-    torch = _torch()
+def _call_function(request: process.Request) -> tuple[Any, Any]:
+    torch = _import_torch()
     function: Any = load_object(request.source, "SOURCE", Path(request.search))
     made = function()
     if not isinstance(made, (tuple, list)) or len(made) != 2 or not isinstance(made[0], torch.nn.Module):
@@ -265,9 +269,9 @@ def _made(request: process.Request) -> tuple[Any, Any]:
     return made[0], made[1]
 
 
-def _inputs(given: Any, source: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and keyword arguments: a program has both, a function may give either."""
-    torch = _torch()
+def _split_arguments(given: Any, source: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments: a program has both, a function returns either."""
+    torch = _import_torch()
     if isinstance(given, torch.Tensor):
         return (given,), {}
     if isinstance(given, dict):
@@ -279,37 +283,44 @@ def _inputs(given: Any, source: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     raise ModelError(f"{source} has no example inputs", why=f"they are a {type(given).__name__}", fix=_EXAMPLE)
 
 
-def _replaced(
+def _user_inputs(
     inputs: Sequence[Any], named: Mapping[str, Any], arrays: Sequence[Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the user's own inputs, in order, in place of the examples."""
-    torch = _torch()
+    """Return the user's inputs, in order, in place of the example inputs."""
+    torch = _import_torch()
     if len(arrays) != len(inputs) + len(named):
         raise ModelError(f"--inputs has {len(arrays)} arrays", why=f"the module takes {len(inputs) + len(named)}")
     tensors = [torch.from_numpy(array) for array in arrays]
     return tuple(tensors[: len(inputs)]), dict(zip(named, tensors[len(inputs) :], strict=True))
 
 
-def _check_open(shapes: Mapping[str, Any], request: process.Request) -> None:
-    """Raise BuildError where a dimension that was to stay open has one size.
+def _check_open_dimensions(shapes: Mapping[str, Any], request: process.Request) -> None:
+    """Raise BuildError if a dimension that should stay open has a fixed size.
 
-    PyTorch fixes a dimension silently where the module or an example of size 1 requires it.
+    PyTorch fixes a dimension without notice if the module or an example of size 1 requires it.
     """
     for name, names in request.dynamic.items():
+        if name not in shapes:
+            raise BuildError(
+                f"dimensions of {name!r} cannot stay open",
+                why=f"PyTorch exported {request.source} with other inputs: {', '.join(shapes)}",
+                where="--dynamic",
+                fix="leave --dynamic out",
+            )
         for axis, wanted in enumerate(names):
             if wanted and isinstance(shapes[name][axis], int):
                 raise BuildError(
                     f"dimension {axis} of {name!r} cannot stay open",
-                    why=f"PyTorch fixed it at {shapes[name][axis]}, as {request.source} or its example inputs make it",
+                    why=f"PyTorch fixed it at {shapes[name][axis]}, as {request.source} or its example inputs require",
                     where="--dynamic",
-                    fix=f"example inputs of another size there than 1; or leave {wanted!r} out: write _",
+                    fix=f"give example inputs with a size above 1 there; or leave {wanted!r} out: write _",
                 )
 
 
-def _for_all(
+def _dynamic_by_parameter(
     dynamic: Mapping[str, Any], module: Any, inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return all parameters by name, as the exporter needs. Raises ModelError for unknown parameters and dimensions."""
+    """Return open dimensions by parameter. Raises ModelError for unknown parameters and dimensions."""
     parameters = [*list(inspect.signature(module.forward).parameters)[: len(inputs)], *named]
     given = dict(zip(parameters, [*inputs, *named.values()], strict=True))
     for name, dimensions in dynamic.items():
@@ -326,12 +337,12 @@ def _for_all(
     return {name: dynamic.get(name) for name in parameters}
 
 
-def _keep(path: Path, given: Iterable[str], values: Any, source: str) -> None:
+def _write_tensors(path: Path, given: Iterable[str], values: Any, source: str) -> None:
     names, found = list(given), list(tensors(values))
     if len(names) != len(found):
         raise BuildError(
             f"the ONNX model of {source} has other inputs or outputs",
             why=f"it has {', '.join(names)}, PyTorch {len(found)} tensors",
-            fix="take out inputs that are not used, and outputs that are not tensors",
+            fix="remove unused inputs, and outputs that are not tensors",
         )
-    process.write_arrays(path, {name: tensor.detach().numpy() for name, tensor in zip(names, found, strict=True)})
+    process.write_arrays(path, {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, found, strict=True)})

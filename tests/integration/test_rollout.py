@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from edgert.bundle.bundle import save_bundle, sign_bundle
-from edgert.exporter.fleet import export_fleet, releases_of
+from edgert.exporter.fleet import export_fleet, read_releases
 from tests.helpers.bundles import MEMBERS, manifest_of
 from tests.helpers.signing import key, signers
 from tests.helpers.ssh_fleet import FleetBoard, SshServers, wait_until_ready
@@ -62,7 +62,7 @@ class Fleet:
         self.after = bundle(folder / "dock.edgert", AFTER)
         for one in (self.before, self.after):
             sign_bundle(one, self.key)
-        self.old, self.new = (releases_of([one])[0].digest for one in (self.before, self.after))
+        self.old, self.new = (read_releases([one])[0].digest for one in (self.before, self.after))
         self.ssh = Path(tempfile.mkdtemp(prefix="ssh"))  # a path of a socket is short
 
     def set_up(self) -> None:

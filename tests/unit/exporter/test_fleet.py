@@ -18,7 +18,7 @@ import yaml
 
 from edgert.bundle.bundle import save_bundle
 from edgert.errors import ArtifactError, ConfigError
-from edgert.exporter.fleet import FLEET_FORMATS, FleetFormat, drop_in, export_fleet, releases_of
+from edgert.exporter.fleet import FLEET_FORMATS, FleetFormat, drop_in, export_fleet, read_releases
 from tests.helpers.bundles import MEMBERS, manifest_of
 from tests.helpers.command import ROOT, in_process
 
@@ -69,7 +69,7 @@ def checked(*command: str, **options: Any) -> None:
 def test_a_role_has_a_release_for_each_kind_of_board(exported: Export, tmp_path: Path) -> None:
     output, files = exported("ansible")
     found = yaml.safe_load(files["roles/edgert/defaults/main.yaml"])
-    releases = {one.board: one for one in releases_of([tmp_path / f"dock-{board}.edgert" for board in BOARDS])}
+    releases = {one.board: one for one in read_releases([tmp_path / f"dock-{board}.edgert" for board in BOARDS])}
     assert found["edgert_name"] == "dock" and set(found["edgert_releases"]) == set(BOARDS)
     for board, one in found["edgert_releases"].items():
         copied = output / "roles/edgert/files" / one["bundle"]
@@ -228,10 +228,35 @@ def test_bundles_that_cannot_go_together_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_name_from_a_bundle_leads_nowhere_else(tmp_path: Path) -> None:
-    found = releases_of([bundle(tmp_path, name='"../../etc/x; rm -rf {{ 1 }}"', file="odd.edgert")])[0]
+    found = read_releases([bundle(tmp_path, name='"../../etc/x; rm -rf {{ 1 }}"', file="odd.edgert")])[0]
     assert re.fullmatch(r"[A-Za-z0-9_.-]+", found.name) and ".." not in found.file_name
     with pytest.raises(ArtifactError, match="cannot be exported"):
-        releases_of([bundle(tmp_path, "../../etc", file="elsewhere.edgert")])
+        read_releases([bundle(tmp_path, "../../etc", file="elsewhere.edgert")])
+
+
+@pytest.mark.parametrize("format", FLEET_FORMATS)
+def test_a_host_from_a_bundle_stays_text(format: FleetFormat, exported: Export, tmp_path: Path) -> None:
+    host = "10.0.0.7, path: /evil}}\nevil: {x: {y: 1"
+    page = f"page: {{sink: http, from: cam, host: {json.dumps(host)}, port: 8081}}"
+    _, files = exported(format, bundle(tmp_path, page=page, file="odd.edgert"))
+    for name, text in files.items():
+        if name.endswith(".yaml"):
+            assert [one for one in yaml.safe_load_all(text) if "evil" in (one or ())] == [], name
+    if format == "kubernetes":
+        (container,) = manifests(files)["host"]["spec"]["template"]["spec"]["containers"]
+        assert container["readinessProbe"]["httpGet"]["host"] == host
+
+
+def test_a_page_on_ipv6_has_brackets_in_its_address(tmp_path: Path) -> None:
+    page = 'page: {sink: http, from: cam, host: "::1", port: 8081}'
+    (found,) = read_releases([bundle(tmp_path, page=page)])
+    assert found.ready_url == "http://[::1]:8081/readyz"
+
+
+def test_stages_that_are_no_table_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="cannot be exported") as caught:
+        read_releases([bundle(tmp_path, page="page: 5")])
+    assert "no table of stages" in caught.value.why
 
 
 def test_a_board_without_an_image_is_named(tmp_path: Path) -> None:

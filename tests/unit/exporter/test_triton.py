@@ -32,6 +32,11 @@ def test_a_fixed_batch_stays_in_the_dimensions() -> None:
     assert read.parameters["intra_op_thread_count"].string_value == "3"
 
 
+def test_a_line_break_does_not_end_a_comment() -> None:
+    text = config_text(replace(FIXED, limitations=('before it: one\nname: "other"',)))
+    assert parsed(text).name == "parts" and '#   - before it: one name: "other"' in text
+
+
 @pytest.mark.parametrize(("asked", "given"), [(None, 4), (16, 16), (1, 1)])
 def test_an_open_batch_is_triton_s(asked: int | None, given: int) -> None:
     read = parsed(config_text(replace(OPEN, max_batch=asked)))

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from edgert.backend.tensorrt import BuildRequest, Format, Pools, Span, request_of
 from edgert.errors import BuildError
-from edgert.exporter.trtexec import Command, command, library_named, script
+from edgert.exporter.trtexec import Command, build_script, command, library_named
 from edgert.graph import Model
 from tests.helpers.models import Dims, make
 
@@ -216,9 +216,14 @@ def test_an_argument_may_be_no_longer_than_linux_takes() -> None:
     assert "131071" in caught.value.why and "placement" in caught.value.fix
 
 
+def test_a_release_from_a_bundle_runs_no_command() -> None:
+    text = build_script([Command("m/e", (), {}, ())], "10.3.0\ntouch /tmp/evil", [])
+    assert [line for line in text.splitlines() if line.startswith("touch")] == []
+
+
 def test_the_script_gives_every_argument_as_it_is(tmp_path: Path) -> None:
     odd = ["--layerDeviceTypes=*:GPU,a b/'$HOME`:DLA", "--x=é\\"]
-    text = script([Command("m/e", tuple(odd), {}, ()), Command("m/f", ("--y",), {}, ())], "10.3.0", ["one\nline"])
+    text = build_script([Command("m/e", tuple(odd), {}, ()), Command("m/f", ("--y",), {}, ())], "10.3.0", ["one\nline"])
     path = tmp_path / "build.sh"
     path.write_text(text)
     expected = tmp_path / "trtexec"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 import zipfile
@@ -14,7 +15,8 @@ from edgert.errors import BuildError, ConfigError, DeviceError, ModelError
 from edgert.importer.conversion import check, compare, from_torch, import_model, source_of
 from edgert.importer.conversion_process import (
     Request,
-    converted,
+    _random_input,
+    convert_in_process,
     read_arrays,
     read_request,
     write_arrays,
@@ -69,6 +71,21 @@ def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes, what
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ModelError, match=what):
         source_of(str(tmp_path / name))
+
+
+def test_a_source_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    damaged = archive(tmp_path / "m.pt", "x/data.pkl")
+    damaged.write_bytes(damaged.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x07"))
+    with pytest.raises(ModelError, match="cannot read"):
+        source_of(str(damaged))
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it: reading would wait without end
+    with pytest.raises(ModelError):
+        source_of(str(tmp_path / "pipe"))
+
+
+def test_inputs_of_text_cannot_be_made_up() -> None:
+    with pytest.raises(ModelError, match="input 'image_bytes' holds values of type string"):
+        _random_input("image_bytes", [None], "string", Request("savedmodel", "m"))
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
@@ -129,10 +146,10 @@ def interpreter(folder: Path, text: str) -> Path:
 def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     crash = interpreter(tmp_path, "echo 'line one' >&2; echo 'Fatal: bad thing' >&2; kill -9 $$")
     with pytest.raises(BuildError, match="m cannot be converted") as caught:
-        converted(Request("program", "m"), tmp_path, crash)
+        convert_in_process(Request("program", "m"), tmp_path, crash)
     assert caught.value.why == "Fatal: bad thing" and "line one" in caught.value.where
     with pytest.raises(DeviceError, match="cannot run"):
-        converted(Request("program", "m"), tmp_path, tmp_path / "nowhere")
+        convert_in_process(Request("program", "m"), tmp_path, tmp_path / "nowhere")
 
 
 def test_a_framework_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -143,7 +160,7 @@ def test_a_framework_that_is_not_there_is_told(tmp_path: Path) -> None:
         "from edgert.importer.converter import main\nfrom pathlib import Path\nsys.exit(main(Path('$3')))\"",
     )
     with pytest.raises((BuildError, DeviceError)) as caught:
-        converted(Request("program", "m"), tmp_path, bare)
+        convert_in_process(Request("program", "m"), tmp_path, bare)
     assert "No module named" in caught.value.why
 
 
@@ -163,11 +180,20 @@ def test_open_dimensions_are_for_modules(tmp_path: Path) -> None:
     assert caught.value.where == "--dynamic"
 
 
-def test_inputs_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"no zip", b"", b"PK\x03\x04 cut off", b"\x93NUMPY\x01\0"], ids=repr)
+def test_inputs_that_cannot_be_read_are_told(tmp_path: Path, content: bytes) -> None:
     program = archive(tmp_path / "m.pt2", "archive_format")
-    (tmp_path / "x.npz").write_bytes(b"no zip")
+    (tmp_path / "x.npz").write_bytes(content)
     with pytest.raises(ModelError, match="cannot read inputs"):
         import_model(str(program), tmp_path / "m.onnx", inputs=tmp_path / "x.npz")
+
+
+def test_inputs_need_names(tmp_path: Path) -> None:
+    program = archive(tmp_path / "m.pt2", "archive_format")
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    with pytest.raises(ModelError, match="cannot read inputs") as caught:
+        import_model(str(program), tmp_path / "m.onnx", inputs=tmp_path / "x.npy")
+    assert "without a name" in caught.value.why
 
 
 def test_a_module_needs_example_inputs() -> None:

@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ import pytest
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.importer.conversion import source_of
 from edgert.importer.conversion_process import Request
-from edgert.importer.torch_export import Call, detections, export, other_inputs, output_names
-from edgert.importer.torch_model import named_model
+from edgert.importer.torch_export import Call, detections, export, inverted_inputs, output_names
+from edgert.importer.torch_model import _check_open_dimensions, named_model
 
 
 class OnnxExporterError(RuntimeError):
@@ -117,9 +117,28 @@ class Numbers(np.ndarray):  # type: ignore[type-arg]
 def test_a_second_input_has_other_numbers() -> None:
     torch = SimpleNamespace(Tensor=Numbers)
     image, ones, index = (np.array(one).view(Numbers) for one in ([0.0, 0.25, 1.0], [1.0, 1.0], [3, 4]))
-    found = other_inputs(torch, ((image, [ones]), {"index": index, "flag": True}))
+    found = inverted_inputs(torch, ((image, [ones]), {"index": index, "flag": True}))
     assert found[0][0].tolist() == [1.0, 0.75, 0.0] and found[0][1][0].tolist() == [-1.0, -1.0]
     assert found[1]["index"].tolist() == [3, 4] and found[1]["flag"] is True
+
+
+class Pair(NamedTuple):
+    """Inputs of a module that are no plain tuple."""
+
+    left: Any
+    right: Any
+
+
+def test_named_tuples_stay_what_they_are() -> None:
+    found = inverted_inputs(SimpleNamespace(Tensor=Numbers), Pair(np.array([0.0, 1.0]).view(Numbers), 3))
+    assert isinstance(found, Pair) and found.left.tolist() == [1.0, 0.0] and found.right == 3
+
+
+def test_a_dimension_cannot_stay_open_where_the_input_has_another_name() -> None:
+    request = Request("named", "torchvision:ssd300_vgg16", dynamic={"images": ["n"]})
+    with pytest.raises(BuildError, match="dimensions of 'images' cannot stay open") as caught:
+        _check_open_dimensions({"image": [1, 3, 8, 8]}, request)
+    assert caught.value.why.endswith("other inputs: image")
 
 
 def test_outputs_of_detectors_have_their_own_names() -> None:
