@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
+
 from edgert.config import InputConfig, PipelineFile, load_pipeline
 from edgert.config.model_section import TaskConfig
 from edgert.config.pipeline_file import parse_input, parse_task
@@ -161,11 +163,17 @@ def _with_score(task: TaskConfig, score: float) -> TaskConfig:
 
 
 def _pixels(image: Any) -> Any:
-    """Return an image as it is, or read from its file."""
+    """Return an image as it is, read from its file, or copied where it is a view whose pixels lie apart."""
+    if isinstance(image, np.ndarray):
+        if image.ndim > 3:
+            fix = "a list of images gives a list: model(list(images))"
+            raise StageError(f"one image is expected, not an array {list(image.shape)}", fix=fix)
+        return np.ascontiguousarray(image)
     if not isinstance(image, (str, Path)):
         return image
-    pixels = read_image(Path(image))
+    path, pixels = Path(image), read_image(Path(image))
     if pixels is None:
-        why = "no such file" if not Path(image).is_file() else "OpenCV cannot decode it"
-        raise ConfigError(f"cannot read the image {str(image)!r}", why=why)
+        fix = "a folder or a video is the source: of a pipeline"
+        why = "OpenCV cannot decode it" if path.is_file() else "it is a folder" if path.is_dir() else "no such file"
+        raise ConfigError(f"cannot read the image {str(image)!r}", why=why, fix=fix if path.exists() else "")
     return pixels
