@@ -3,6 +3,7 @@
 import threading
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from edgert.backend import DEFAULT_PROFILE
@@ -27,6 +28,7 @@ class ImageFeed:
         input_name: of the model's one input.
         shape: of that input, all known; its first dimension is the batch and is ignored.
         dtype: of that input, by NumPy's name.
+        rows: batch that the model fixes; :meth:`feeds` repeats an image as often.
 
     Raises:
         ModelError: the shape or dtype is not that of an image.
@@ -39,8 +41,9 @@ class ImageFeed:
         input_name: str,
         shape: tuple[int, ...],
         dtype: str = "float32",
+        rows: int = 1,
     ) -> None:
-        self.images, self.input, self.input_name = images, input, input_name
+        self.images, self.input, self.input_name, self.rows = images, input, input_name, rows
         self.shape, self.dtype = (1, *shape[1:]), dtype
         self._local = threading.local()
         self._tensor()  # raises now any error that every image would cause
@@ -49,7 +52,7 @@ class ImageFeed:
         return len(self.images)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ImageFeed, (self.images, self.input, self.input_name, self.shape, self.dtype)
+        return ImageFeed, (self.images, self.input, self.input_name, self.shape, self.dtype, self.rows)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -64,8 +67,8 @@ class ImageFeed:
         return self.images.name(index)
 
     def feeds(self, index: int) -> dict[str, Array]:
-        """Return the input's name → a new (1, …) array of the caller's own; raises what :meth:`image` raises."""
-        return {self.input_name: self.image(index)[0]}
+        """Return the input's name → a new (rows, …) array of the caller's own; raises what :meth:`image` raises."""
+        return {self.input_name: np.repeat(self.image(index)[0], self.rows, axis=0)}
 
     def image(self, index: int) -> tuple[Array, Geometry]:
         """Return a new (1, …) array of the caller's own, and the mapping back to the image's pixels.
@@ -107,4 +110,5 @@ def feed_of(images: ImageDataset, model: Model, config: ModelConfig) -> ImageFee
     profiles = config.profiles or default_profile(model, config)
     shapes = profiles.get(DEFAULT_PROFILE) or next(iter(profiles.values()), {})
     shape = shapes.get(spec.name) or tuple(dim for dim in spec.shape if isinstance(dim, int))
-    return ImageFeed(images, config.input, spec.name, shape, spec.dtype)
+    rows = spec.shape[0] if isinstance(spec.shape[0], int) else 1
+    return ImageFeed(images, config.input, spec.name, shape, spec.dtype, rows)

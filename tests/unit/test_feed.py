@@ -98,6 +98,9 @@ def test_the_feed_of_a_model(tmp_path: Path) -> None:
     assert (feed.input_name, feed.shape, feed.dtype) == ("x", (1, 3, 32, 48), "float32")
     unsized = config.model_copy(update={"input": InputConfig()})
     assert feed_of(feed.images, models.conv(), unsized).shape == (1, 3, 8, 8)
+    four = pickle.loads(pickle.dumps(feed_of(feed.images, models.conv((4, 3, 8, 8)), unsized)))
+    assert four.image(0)[0].shape == (1, 3, 8, 8) and four.feeds(0)["x"].shape == (4, 3, 8, 8)
+    assert all(np.array_equal(row, four.image(0)[0][0]) for row in four.feeds(0)["x"])
     with pytest.raises(ModelError, match="cannot be run at 48x32"):
         feed_of(feed.images, models.conv(), config)
     with pytest.raises(ModelError, match="dynamic dimensions"):
