@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from edgert.config import AccuracyConfig, CalibrateConfig, EmbedTask, ModelConfig, load_pipeline
+from edgert.config.model_section import value_of, verb_of
 from edgert.config.pipeline_file import input_words, parse_input, parse_task, task_words
 from edgert.dataset import FileDataset, open_images
 from edgert.errors import ConfigError, ModelError, nearest
@@ -16,7 +17,15 @@ from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.run import Log
 from edgert.stages.kinds import ByteTrackStage, tracking_of
 
-_METRIC = "map"  # of a budget that names none
+_METRICS = {
+    "classify": "top1",
+    "segment": "miou",
+    "embed": "cosine",
+    "text": "cer",
+    "depth": "abs_rel",
+    "image": "psnr",
+}
+"""The metric by task, where a budget names none; of others, and of several labels an image, it is ``map``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,9 @@ class ModelSection:
         if data is None and self.config.accuracy is None:
             raise ConfigError("--max-drop needs labeled images", why="no labeled images are named", fix="--data PATH")
         _check_choice(metric, get_args(AccuracyConfig.model_fields["metric"].annotation), "--metric")
-        accuracy = self.config.accuracy
-        written = accuracy.model_dump() if accuracy else {"metric": _METRIC, "max_drop": 1.0}
+        accuracy, task = self.config.accuracy, self.config.task
+        usual = "map" if value_of(task) == "multilabel" else _METRICS.get(verb_of(task), "map")
+        written = accuracy.model_dump() if accuracy else {"metric": usual, "max_drop": 1.0}
         given = {"dataset": data, "metric": metric, "max_drop": max_drop}
         return self._with(accuracy=AccuracyConfig.model_validate({**written, **_given_only(given)}))
 

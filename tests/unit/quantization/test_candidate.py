@@ -131,3 +131,22 @@ def test_the_report_of_an_evaluation(config: ModelConfig, ranges: Path, tmp_path
     assert evaluation is not None
     report = Evaluation(section, evaluation, dataset, {}, others).report()
     assert report.precision == "other.onnx" and report.layers == () and "edgert" in report.absent["layers"]
+
+
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [
+        ({"classify": "auto"}, "top1"),
+        ({"classify": "multilabel"}, "map"),
+        ({"detect": "yolox"}, "map"),
+        ({"segment": "argmax"}, "miou"),
+        ({"depth": "inverse"}, "abs_rel"),
+    ],
+)
+def test_labels_without_a_metric_are_judged_by_the_usual_one_of_the_task(
+    task: dict[str, str], metric: str, tmp_path: Path
+) -> None:
+    (tmp_path / "labels.csv").write_text("a.png,0\n")
+    section = ModelSection("net", ModelConfig(onnx="m.onnx", task=task), "", tmp_path)
+    accuracy = section.within(str(tmp_path / "labels.csv"), None, None).config.accuracy
+    assert accuracy is not None and accuracy.metric == metric
