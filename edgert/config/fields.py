@@ -50,7 +50,7 @@ _QUOTE, _QUOTED = "'", r"'([^']+)'"
 CODE_NAME = r"^([^:]*/)?[\w.]+:[\w.]+$"
 """``[FOLDER/]module:name``, see :func:`edgert.user_code.code_name`."""
 _PATTERN_MESSAGES = {
-    r"^[A-Za-z_][A-Za-z0-9_\-]*$": "expected a name: letters, digits, _ and -, not a digit first",
+    r"^[A-Za-z_][A-Za-z0-9_\-]*$": "expected a name: a-z, A-Z, digits, _ and -, not a digit first",
     CODE_NAME: "expected module:function",
 }
 

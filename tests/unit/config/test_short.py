@@ -142,7 +142,7 @@ _MODEL = "models:\n  m: {onnx: a, task: {detect: yolox}, %s}\n" + MINIMAL
         (_STAGE % "queue: 0", "expected 1 or more"),
         (_STAGE % "loop: perhaps", "expected true or false"),
         (_MODEL % "input: letterbox", "expected keys, each with a value"),
-        ("stages: {9x: {source: a.mp4}}\n", "expected a name: letters, digits, _ and -, not a digit first"),
+        ("stages: {9x: {source: a.mp4}}\n", "expected a name: a-z, A-Z, digits, _ and -, not a digit first"),
         ("stages: {x: {source: a.mp4}, y: {python: f, from: x}}\n", "expected module:function"),
     ],
 )
