@@ -247,7 +247,7 @@ def _pipeline_text(onnx: str, stem: str, guessed: Inferred, source: str, labels:
         "stages:",
         f"  camera: {{source: {address}}}",
         f"  see: {{infer: net, from: camera}}   # {width}x{height}",
-        *_sink_lines(verb),
+        *_sink_lines(verb, str(value_of(task))),
     ]
     return "\n".join(lines) + "\n"
 
@@ -267,11 +267,22 @@ _KEY_COMMENTS = {
 }
 
 
-def _sink_lines(verb: str) -> list[str]:
+_DRAWN = {
+    "anomaly": "[masks, labels]",
+    "depth": "masks",
+    "detect": "[boxes, labels]",
+    "keypoints": "[boxes, keypoints]",
+    "python": "boxes",
+    "segment": "masks",
+}
+"""What is drawn of each task's results; of others labels."""
+
+
+def _sink_lines(verb: str, decoder: str) -> list[str]:
     if verb == "embed":
         return ["  out: {sink: jsonl, from: see, path: out/vectors.jsonl}"]
-    found = {"segment": "masks", "keypoints": "[boxes, keypoints]", "detect": "[boxes, labels]", "python": "boxes"}
-    elements = found.get(verb, "labels")
+    has_masks = decoder.endswith("-seg") or decoder == "mask-rcnn"
+    elements = "[boxes, masks, labels]" if has_masks else _DRAWN.get(verb, "labels")
     return [
         f"  paint: {{draw: {elements}, from: see}}",
         "  page: {sink: http, from: paint}   # http://127.0.0.1:8080",

@@ -322,6 +322,24 @@ def test_names_of_inputs_and_outputs_show_what_shapes_do_not(tmp_path: Path) -> 
     assert "detect: db" in starter(path, directory=tmp_path).text
 
 
+@pytest.mark.parametrize(
+    ("shapes", "name", "drawn"),
+    [
+        (((1, 38, 84), (1, 32, 16, 16)), "output0", "[boxes, masks, labels]"),
+        (((1, 6, 84),), "output0", "[boxes, labels]"),
+        (((1, 1, 64, 64),), "depth", "masks"),
+        (((1, 1, 64, 64), (1,)), "anomaly_map", "[masks, labels]"),
+        (((1, 5),), "logits", "labels"),
+    ],
+)
+def test_what_a_model_finds_is_drawn(
+    shapes: tuple[tuple[int, ...], ...], name: str, drawn: str, tmp_path: Path
+) -> None:
+    outputs = {name if not place else f"more{place}": np.zeros(shape, np.float32) for place, shape in enumerate(shapes)}
+    onnx.save(constant(outputs).proto, tmp_path / "m.onnx")
+    assert f"paint: {{draw: {drawn}, from: see}}" in starter(tmp_path / "m.onnx", directory=tmp_path).text
+
+
 def test_the_task_of_the_metadata() -> None:
     pose = {"author": "Ultralytics", "task": "pose"}
     assert str(declared_task(Declared(pose))) == "keypoints: yolo-pose"
