@@ -12,7 +12,7 @@ from edgert.clock import Clock
 from edgert.config import CropConfig
 from edgert.placement.segment_engines import Chain
 from edgert.policy import Batcher
-from edgert.runtime import Crops, Detections, Frame, Record, Result, Stage
+from edgert.runtime import AsyncStage, Crops, Detections, Frame, Record, Result, Stage
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry, crop_boxes, upright
 from edgert.stages.decode.decoder import Decoder, image_outputs
@@ -241,6 +241,20 @@ class BatchedStage(SimpleStage):
         """Run only full batches from now on, except for the last one."""
         self._batch.wait = float("inf")
 
+    def room(self) -> int:
+        """Return how many rows of the batch are left."""
+        return self._batch.most - self._batch.rows
+
+    def process(self: AsyncStage, result: Result) -> list[Result]:
+        """Run the held results together with one more, wait, and return all that is done."""
+        self.submit((result,), (result,))
+        return self.collect(wait=True)
+
+    def close(self: AsyncStage) -> None:
+        """Release the results that are still held after an interrupted run."""
+        for result in self.give_up():
+            result.frame.lease.release()
+
 
 class InferBatch(BatchedStage):
     """Stage that adds one model's record to every ``every``-th result of a stream, several results at a time.
@@ -283,10 +297,6 @@ class InferBatch(BatchedStage):
         """Whether a batch is full or has waited long enough, or frames pass without a run."""
         return bool(self._leaving) or self._batch.is_due(self._clock.now_ns(), idle=False)
 
-    def room(self) -> int:
-        """Return how many rows of the batch are left."""
-        return self._batch.most - self._batch.rows
-
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
         """See :class:`~edgert.runtime.AsyncStage`."""
         batch, now_ns = self._batch, self._clock.now_ns()
@@ -297,11 +307,6 @@ class InferBatch(BatchedStage):
                 self._leaving.append((kept, False))
             elif (row := batch.hold(kept, index, now_ns)) is not None:
                 self._geometries.append(self._inference.fill(result.frame, row))
-
-    def process(self, result: Result) -> list[Result]:
-        """Run the held results together with one more, and return all of them."""
-        self.submit((result,), (result,))
-        return self.collect(wait=True)
 
     def due_ns(self) -> int | None:
         """Return when to check whether the batch must run; soon and repeatedly while it waits for an idle engine."""
@@ -324,11 +329,6 @@ class InferBatch(BatchedStage):
         out = [one.with_output(self.name, next(records)) if is_wanted else one for one, is_wanted in self._leaving]
         self._leaving.clear()
         return out
-
-    def close(self) -> None:
-        """Release the results that are still held after an interrupted run."""
-        for result in self.give_up():
-            result.frame.lease.release()
 
     def give_up(self) -> Sequence[Result]:
         """See :class:`~edgert.runtime.AsyncStage`."""

@@ -171,7 +171,7 @@ class Pool(Protocol):
         ...
 
 
-class Threads:
+class Threads(Pool):
     """Pool of threads that share one observer; see :class:`Pool`."""
 
     def __init__(self, observer: Observer, feed: Feed | None, threads: int) -> None:
@@ -182,23 +182,20 @@ class Threads:
         self._closed = threading.Event()
 
     def submit(self, shard: Shard) -> None:
-        """See :class:`Pool`."""
         images = takewhile(lambda _: not self._closed.is_set(), shard.images(self._feed))
         self._running[shard.start] = self._pool.submit(self._observer.count, images)
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
-        """See :class:`Pool`."""
         if not wait([self._running[shard.start]], timeout_s).done:
             return None
         return self._running.pop(shard.start).result()
 
     def close(self) -> None:
-        """See :class:`Pool`."""
         self._closed.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-class Processes:
+class Processes(Pool):
     """Pool of new processes, each with its own observer; see :class:`Pool`.
 
     When a process dies, all shards that are not done are counted again, one at a time, which finds a shard that kills
@@ -241,7 +238,6 @@ class Processes:
         return counted
 
     def close(self) -> None:
-        """See :class:`Pool`."""
         self._closed.value = True
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -303,7 +299,7 @@ def _count(shard: Shard) -> Counted:
     return observer.count(takewhile(lambda _: not closed.value, shard.images(feed)))
 
 
-class Cluster:
+class Cluster(Pool):
     """Pool of a Dask cluster's worker threads; see :class:`Pool` and :class:`edgert.cluster.Cluster`.
 
     Ranges are equal to the last bit only on processors with the same instructions.
@@ -324,7 +320,6 @@ class Cluster:
         self._running: dict[int, Any] = {}
 
     def submit(self, shard: Shard) -> None:
-        """See :class:`Pool`."""
         self._running[shard.start] = self._cluster.submit(_count_on_cluster, self._work, shard)
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:

@@ -79,10 +79,6 @@ class GpuInfer(BatchedStage):
         for inference in self._inferences:
             inference.warm_up()
 
-    def room(self) -> int:
-        """Return the number of free rows in the batch."""
-        return self._batch.most - self._batch.rows
-
     @property
     def in_flight(self) -> int:
         """Number of runs in progress."""
@@ -105,11 +101,6 @@ class GpuInfer(BatchedStage):
             if batch.rows == batch.most or (batch.held and batch.is_due(now_ns, idle=False)):
                 self._launch(now_ns)
             self.is_ready = bool(self._runs) and self._is_done(self._runs[0])
-
-    def process(self, result: Result) -> list[Result]:
-        """Run the held results and one more, wait, and return all that is done."""
-        self.submit((result,), (result,))
-        return self.collect(wait=True)
 
     def due_ns(self) -> int | None:
         """See :class:`~edgert.runtime.AsyncStage`."""
@@ -145,11 +136,6 @@ class GpuInfer(BatchedStage):
         self._runs.clear()
         self._geometries = []
         return held
-
-    def close(self) -> None:
-        """Release the frames that an aborted pipeline has left here."""
-        for result in self.give_up():
-            result.frame.lease.release()
 
     def _take(self, result: Result, kept: Result, now_ns: int) -> None:
         """Bring one frame to the GPU, or queue it unchanged behind earlier ones where the model skips it."""

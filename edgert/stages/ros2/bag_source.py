@@ -81,7 +81,7 @@ def bag_at(path: Path, where: str) -> Bag:
     return SqliteBag(path, files, where)
 
 
-class SqliteBag:
+class SqliteBag(Bag):
     """A bag of SQLite files. Raises StageError where one is no such file."""
 
     def __init__(self, path: Path, files: Sequence[Path], where: str) -> None:
@@ -96,7 +96,6 @@ class SqliteBag:
                 raise StageError(what, why=cause(error), where=where, fix=fix) from error
 
     def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes], None, None]:
-        """See :class:`Bag`."""
         wanted = (*topics, *topics, *topics)[:3]
         for file in self._files:
             try:
@@ -125,7 +124,7 @@ _DAMAGE = (struct.error, EOFError, ValueError, RuntimeError, LookupError)
 """What the readers of records and of compressed chunks raise beside their own errors."""
 
 
-class McapBag:
+class McapBag(Bag):
     """A bag of MCAP files. Raises StageError where one is no such file."""
 
     def __init__(self, path: Path, files: Sequence[Path], where: str) -> None:
@@ -146,7 +145,6 @@ class McapBag:
         self.topics: Mapping[str, str] = found
 
     def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes], None, None]:
-        """See :class:`Bag`."""
         for file in self._files:
             names: dict[int, str] = {}
             for record in self._records(file):

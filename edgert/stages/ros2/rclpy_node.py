@@ -27,7 +27,7 @@ _INSTALLED = Path("/opt/ros")
 _JOIN_S = 2.0
 
 
-class RclpyNode:
+class RclpyNode(Link):
     """A node and the thread that spins it; or a program's own node, which the program spins.
 
     Args:
@@ -61,25 +61,20 @@ class RclpyNode:
             self._executor.spin()
 
     def now_ns(self) -> int:
-        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
         return int(self.node.get_clock().now().nanoseconds)
 
     def topics(self) -> Mapping[str, Sequence[str]]:
-        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
         return {
             name: kinds for name, kinds in self.node.get_topic_names_and_types() if self.node.count_publishers(name)
         }
 
     def subscribe(self, topic: str, kind: str, quality: Quality, take: Take) -> Subscription:
-        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
         return _Subscription(self.node, topic, kind, quality, take)
 
     def publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
-        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
         return _Publisher(self.node, topic, kind, quality)
 
     def close(self) -> None:
-        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
         with _TURN:
             self.users -= 1
             if self.users or self._context is None:
@@ -226,7 +221,7 @@ class _Subscription:
         self._node.destroy_subscription(self._subscription)
 
 
-class _Publisher:
+class _Publisher(Publisher):
     def __init__(self, node: Any, topic: str, kind: str, quality: Quality) -> None:
         self._node, self._topic, self._quality = node, topic, quality
         callbacks = _events().PublisherEventCallbacks(incompatible_qos=self._incompatible)
@@ -234,7 +229,6 @@ class _Publisher:
         self._publisher = node.create_publisher(message_class(kind), topic, _profile(quality), **options)
 
     def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """See :class:`~edgert.stages.ros2.ros_link.Publisher`."""
         self._publisher.publish(b"".join(pieces))
 
     def _incompatible(self, event: Any) -> None:

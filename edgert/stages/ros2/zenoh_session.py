@@ -167,7 +167,7 @@ def endpoint_of(address: str, where: str) -> str:
     return f"tcp/{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class ZenohSession:
+class ZenohSession(Link):
     """A session with a router.
 
     Args:
@@ -207,7 +207,6 @@ class ZenohSession:
         return time.time_ns()
 
     def topics(self) -> Mapping[str, Sequence[str]]:
-        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
         found: dict[str, list[str]] = {}
         for reply in self._session.liveliness().get(f"@ros2_lv/{self._domain}/**", timeout=_LOOK_S):
             if reply.ok is not None and (known := published(str(reply.ok.key_expr))) is not None:
@@ -215,12 +214,10 @@ class ZenohSession:
         return found
 
     def subscribe(self, topic: str, kind: str, quality: Quality, take: Take) -> Subscription:
-        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
         key = topic_key(self._domain, topic)
         return _Subscription(self, self._session, key, (topic, kind), quality, take)
 
     def publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
-        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
         return _Publisher(self, self._session, topic_key(self._domain, topic, kind), (topic, kind), quality)
 
     def declared(self, role: str, topic: str, kind: str, quality: Quality) -> tuple[Any, bytes]:
@@ -231,7 +228,6 @@ class ZenohSession:
         return self._session.liveliness().declare_token(text), hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     def close(self) -> None:
-        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
         with _TURN:
             self.users -= 1
             if self.users:
@@ -291,14 +287,13 @@ class _Subscription:
         self._token.undeclare()
 
 
-class _Publisher:
+class _Publisher(Publisher):
     def __init__(self, owner: ZenohSession, session: Any, key: str, about: tuple[str, str], quality: Quality) -> None:
         self._token, self._gid = owner.declared("MP", *about, quality)
         self._sequence, self._turn = 0, threading.Lock()
         self._publisher = _declared_publisher(session, key, quality)
 
     def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """See :class:`~edgert.stages.ros2.ros_link.Publisher`."""
         data = b"".join(pieces)
         with self._turn:  # messages leave in the order of their numbers
             self._sequence += 1

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from edgert.stages.sink.send.sender import RefusedError
+from edgert.stages.sink.send.sender import Publisher, RefusedError
 from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
 from edgert.stages.sink.send.spool import Message
 
 PORT = 9092
 
 
-class KafkaPublisher:
+class KafkaPublisher(Publisher):
     """Publisher to a Kafka cluster, by one of its brokers. ``options`` are settings of librdkafka."""
 
     def __init__(self, server: Server, topic: str, pipeline: str, options: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from edgert.errors import ArtifactError
 from edgert.files import replace_bytes
 from edgert.stages.sink.send.home_assistant import BIRTH, PREFIX, Publication, Sensor, Sensors
+from edgert.stages.sink.send.sender import Publisher
 from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, fill_topic
 from edgert.stages.sink.send.spool import Message
 
@@ -52,7 +53,7 @@ class Topics:
     announced: Path | None = None
 
 
-class MqttPublisher:
+class MqttPublisher(Publisher):
     """Publisher to a broker. ``qos`` and ``retain`` hold for every message; with ``qos: 0`` nothing is acknowledged.
 
     It stays connected during a run, so that its status is right. When another client publishes offline there, such as

@@ -24,7 +24,7 @@ import h11
 
 from edgert import limits
 from edgert.errors import printable
-from edgert.stages.sink.send.sender import RefusedError
+from edgert.stages.sink.send.sender import Publisher, RefusedError
 from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.spool import Message
 
@@ -153,7 +153,7 @@ _REFUSALS = (400, 406, 411, 413, 414, 415, 422, 431)
 """Status codes that refuse the message itself, for ever (RFC 9110)."""
 
 
-class WebhookPublisher:
+class WebhookPublisher(Publisher):
     """Publisher to an HTTP address.
 
     Args:
