@@ -16,6 +16,9 @@ log = logging.getLogger("edgert.decode")
 _MOST_SCORE = 1.001
 """Largest valid score: 1 may be rounded up in fp16, or in a softmax."""
 
+_FIRST = 8
+"""Frames whose outputs are looked at, too."""
+
 
 class RecordCheck:
     """Check that removes and counts impossible boxes of one model, and warns once per kind of fault.
@@ -32,11 +35,24 @@ class RecordCheck:
     """
 
     def __init__(self, name: str, decoder: Decoder | None = None) -> None:
-        self.left_out, self.is_strict = 0, False
+        self.left_out, self.is_strict, self._first = 0, False, _FIRST
         self._name, self._lock, self._warned = name, threading.Lock(), set[str]()
         reads = getattr(decoder, "decoder", decoder)  # of a decoder of some outputs
         has_option = hasattr(getattr(reads, "head", reads), "boxes")
         self._relative = "task: {options: {boxes: relative}}" if has_option else "export boxes in pixels of the input"
+
+    def look_at(self, outputs: Any) -> None:
+        """Warn once of NaN in the outputs of the first frames; of a model on trial, count all outputs with NaN."""
+        if not self.is_strict and self._first <= 0:
+            return
+        self._first -= 1
+        if any(one.dtype.kind == "f" and np.isnan(one).any() for one in outputs):
+            self.left_out += self.is_strict
+            self._warn(
+                "numbers",
+                "its outputs hold NaN. Its numbers may overflow in float16: try precision: fp32. Else check mean and "
+                "std of input:, and the export.",
+            )
 
     def __call__(self, record: Record, geometry: Geometry) -> Record:
         """Return the record without boxes that are not finite, have no size, or lie outside the image."""
@@ -113,6 +129,5 @@ class CheckedRecords:
         self.decoder, self._check = decoder, check
 
     def __call__(self, outputs: Any, geometry: Geometry) -> Record:
-        if self._check.is_strict and any(one.dtype.kind == "f" and np.isnan(one).any() for one in outputs):
-            self._check.left_out += 1
+        self._check.look_at(outputs)
         return self._check(self.decoder(outputs, geometry), geometry)

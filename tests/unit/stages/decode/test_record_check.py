@@ -14,7 +14,8 @@ import pytest
 from edgert import Pipeline
 from edgert.runtime import Classification, Detections, Keypoints
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.record_check import RecordCheck
+from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.decode.yolo import YoloV8
 from tests.helpers.models import constant, yolo_columns
 
@@ -86,6 +87,22 @@ def test_what_is_odd_is_said_once(record: Any, words: str, caplog: pytest.LogCap
         check(record, IMAGE)
     assert [words in one.getMessage() for one in caplog.records] == [True]
     assert all(one.levelno == logging.WARNING for one in caplog.records)
+
+
+def test_outputs_of_nan_are_said_once_and_counted_on_trial(caplog: pytest.LogCaptureFixture) -> None:
+    check = RecordCheck("m")
+    decoder = CheckedRecords(Classify(), check)
+    for values in ((1, 2), (NAN, 2), (NAN, NAN)):
+        decoder([np.array(values, np.float32)], IMAGE)
+    assert caplog.text.count("outputs hold NaN") == 1 and check.left_out == 0
+    check.is_strict = True
+    decoder([np.array([NAN, 2], np.float16)], IMAGE)
+    decoder([np.array([1, 2])], IMAGE)
+    assert check.left_out == 1
+    late = CheckedRecords(Classify(), RecordCheck("late"))
+    for number in range(99):
+        late([np.array([1, NAN if number == 98 else 2], np.float32)], IMAGE)
+    assert "late" not in caplog.text
 
 
 @pytest.mark.parametrize("tracker", [False, True])
