@@ -134,13 +134,14 @@ def _place(path: Path, base: str, entry: str, split: str) -> Path:
 
     Places are beside the data.yaml, by its ``path``, and in the folder ``datasets`` that Ultralytics downloads to.
     """
-    root, here = Path(base).expanduser(), Path.cwd()
+    root, here = Path(base.replace("\\", "/")).expanduser(), Path.cwd()
     roots = [
         place / root for place in (path.parent, path.parent.parent, here, here / "datasets", here.parent / "datasets")
     ]
     roots += [path.parent]  # ``path`` may be that of the machine on which the file was written
     # Exports of Roboflow write ../valid/images beside the folder valid.
-    tried = [root / entry for root in roots] + [root / entry.removeprefix("../") for root in (roots[0], path.parent)]
+    name = entry.replace("\\", "/")  # as Windows writes it
+    tried = [root / name for root in roots] + [root / name.removeprefix("../") for root in (roots[0], path.parent)]
     found = next((one for one in tried if one.is_dir() or one.is_file()), None)
     if found is None:
         looked = ", ".join(dict.fromkeys(str(one) for one in tried))
@@ -245,8 +246,14 @@ def _yolo_boxes(text: Path, image: Path, numbers: int) -> Boxes:
     )
 
 
+_LEAST_PART, _MOST_PART = -0.5, 1.5
+"""Range of parts of an image; objects at its border may exceed it a little, pixels exceed it by far."""
+
+
 def _is_row(first: float, values: Sequence[float], numbers: int) -> bool:
     if first < 0 or first != int(first) or not all(map(isfinite, values)):
+        return False
+    if not all(_LEAST_PART <= one <= _MOST_PART for one in (values[:4] if numbers else values)):
         return False
     if numbers:
         return len(values) > 4 and (len(values) - 4) % numbers == 0

@@ -58,6 +58,7 @@ A_AND_B = [[1, 40, 15, 60, 35], [0, 5, 2.5, 15, 7.5], [0, 10, 10, 30, 30]]
         "path: .\nval: images/val\nnames: [cat, dog]\n",
         "val: images/val\nnames: {0: cat, 1: dog}\n",
         "train: nothing\nval: ../images/val\nnames: [cat, dog]\nnc: 2\n",
+        "path: .\\\nval: .\\images\\val\nnames: [cat, dog]\n",
     ],
 )
 def test_a_data_yaml(content: str, tmp_path: Path) -> None:
@@ -105,7 +106,16 @@ def test_a_data_yaml_that_cannot_be_meant(content: str, message: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "line", ["cat 0.5 0.5 0.1 0.1", "0 0.5 0.5", "-1 0.5 0.5 0.1 0.1", "0.5 0 0 1 1", "0 0 0 1 1 1"]
+    "line",
+    [
+        "cat 0.5 0.5 0.1 0.1",
+        "0 0.5 0.5",
+        "-1 0.5 0.5 0.1 0.1",
+        "0.5 0 0 1 1",
+        "0 0 0 1 1 1",
+        "0 32 32 20 20",
+        "0 -0.6 0 1 1",
+    ],
 )
 def test_a_line_that_is_no_label_is_named(line: str, tmp_path: Path) -> None:
     root = yolo(tmp_path)
