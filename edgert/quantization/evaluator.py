@@ -157,7 +157,8 @@ class TaskEvaluator:
 
     def evaluation(self, result: Accuracy) -> EvaluationResult:
         """Return the results of FP32 and of a quantized model, compared."""
-        metric, drop = self._metric_of(result), self._budget.max_drop if self._budget else None
+        metric = self._metric_of(result)
+        drop = self._budget.max_drop if self._budget and self._budget.max_drop < 1 else None  # 1: all may be lost
         drops = (compare(self.reference, result, metric, max_drop=drop),)
         return EvaluationResult(metric, (self.reference, result), drops)
 
