@@ -148,5 +148,5 @@ def test_labels_without_a_metric_are_judged_by_the_usual_one_of_the_task(
 ) -> None:
     (tmp_path / "labels.csv").write_text("a.png,0\n")
     section = ModelSection("net", ModelConfig(onnx="m.onnx", task=task), "", tmp_path)
-    accuracy = section.within(str(tmp_path / "labels.csv"), None, None).config.accuracy
+    accuracy = section.with_budget(str(tmp_path / "labels.csv"), None, None).config.accuracy
     assert accuracy is not None and accuracy.metric == metric
