@@ -207,7 +207,8 @@ class Damage:
     def __str__(self) -> str:
         parts = [f"{self.chunks} damaged chunks were left out"] if self.chunks else []
         if self.is_cut:
-            parts.append(f"it has no end; its last {self.nbytes} bytes are no whole chunk, at most 1 s of the run")
+            rest = f"; its last {self.nbytes} bytes are no whole chunk, at most 1 s of the run" if self.nbytes else ""
+            parts.append(f"it has no end{rest}")
         return "; ".join(parts)
 
 

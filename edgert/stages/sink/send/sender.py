@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from edgert.errors import printable
+from edgert.errors import cause, printable
 from edgert.memory import Lease
 from edgert.stages.sink.send.spool import Message, Spool
 
@@ -130,12 +130,12 @@ class Sender:
             except Exception as error:  # of the protocol's package; the next try may succeed
                 if self._left.is_set():
                     break
-                is_known = isinstance(error, OSError) and str(error)
+                known = cause(error) if isinstance(error, OSError) else ""
                 log.debug("%s: %s", self._name, self._publisher.name, exc_info=error)
                 self._is_open, self._sent = False, -1
                 self._acknowledged.clear()
                 self._close_publisher()
-                self._report(printable(str(error) if is_known else f"{type(error).__name__}: {error}"))
+                self._report(printable(known or f"{type(error).__name__}: {error}"))
                 if self._ends.is_set():
                     break
                 self._pause(wait_s * random.uniform(0.7, 1.3))  # noqa: S311 - so that boards do not reconnect at once
@@ -231,9 +231,8 @@ class Sender:
         if self._down_since and now - self._reminded < _REMIND_S:
             return
         for_s = f" for {now - self._down_since:.0f} s" if self._down_since else ""
-        waiting = f"{self._spool.count} messages wait" + (
-            f", {self._spool.dropped} dropped" if self._spool.dropped else ""
-        )
+        waiting = "1 message waits" if self._spool.count == 1 else f"{self._spool.count} messages wait"
+        waiting += f", {self._spool.dropped} dropped" if self._spool.dropped else ""
         log.warning("%s: cannot send to %s%s: %s; %s", self._name, self._publisher.name, for_s, why, waiting)
         self._down_since, self._reminded = self._down_since or now, now
 

@@ -83,6 +83,20 @@ def test_all_in_order(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_an_error_of_the_system_is_its_text_without_the_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    spool, one = started(tmp_path / "a.db", server)
+    refused = ConnectionRefusedError(111, "Connection refused")
+    monkeypatch.setattr(one, "_step", lambda: (_ for _ in ()).throw(refused))
+    put(spool, range(1), one)
+    wait_until(lambda: caplog.records)
+    one.close()
+    assert caplog.records[0].getMessage().endswith(": Connection refused; 1 message waits")
+    spool.close()
+
+
 def test_a_server_that_comes_late_gets_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     server.is_down = True
