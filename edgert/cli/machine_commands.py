@@ -209,7 +209,7 @@ class Pipelines:
         try:
             here = running_pipelines() if self._root == Path("/") else ()
         except DeviceError as error:  # the folder of their sockets belongs to another user
-            found[""] = {"at": "this machine", "trouble": str(error)}
+            found[""] = {"at": "this machine", "trouble": f"{error.what}: {error.why}"}
         found |= {
             one.key: _pipeline_row(f"process {one.pid}" if one.pid else "in a container", one.state) for one in here
         }

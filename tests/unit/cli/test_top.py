@@ -133,6 +133,16 @@ def test_whatever_another_program_says_is_shown(stats: object) -> None:
     assert "\x1b[2J" not in text
 
 
+def test_a_folder_of_sockets_that_others_may_enter_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "edgert").mkdir()
+    (tmp_path / "edgert").chmod(0o777)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (row,) = (row for row in Pipelines().look() if row["at"] == "this machine")
+    assert row["trouble"].startswith(f"{tmp_path}/edgert cannot hold sockets: ") and "\n" not in row["trouble"]
+
+
 def test_without_pipelines_it_says_so(tmp_path: Path) -> None:
     assert "no pipelines of this user are running" in run("--once", "--root", str(tmp_path))
 
