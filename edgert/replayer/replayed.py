@@ -342,6 +342,8 @@ def window_of(recording: Recording, begin: str | None, length: str | None) -> tu
     first_ns, last_ns = recording.span_ns
     begin_ns = first_ns if begin is None else _time_ns(recording, begin)
     end_ns = float("inf") if length is None else begin_ns + _seconds(length, "--for") * 1e9
+    if end_ns <= begin_ns:
+        raise ConfigError(f"--for {length}: expected more than 0 s")
     if not (begin_ns <= last_ns and end_ns > first_ns):
         offset_ns = recording.head["offset_ns"]
         span = f"{_local(first_ns + offset_ns)} to {_local(last_ns + offset_ns)}"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from edgert import Pipeline
+from edgert.clock import time_of_day_ns
 from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError, EdgertError, StageError
 from edgert.recording import mcap_messages as messages
@@ -155,6 +156,8 @@ def test_a_window_is_compared_after_all_before_it_was_run(belts: Path) -> None:
         with pytest.raises(ConfigError) as raised:
             window_of(recording, text, None)
         assert why in str(raised.value)
+    with pytest.raises(ConfigError, match="--for 0s: expected more than 0 s"):
+        window_of(recording, None, "0s")
 
 
 def test_another_model_or_version_is_named(belts: Path, tmp_path: Path) -> None:
@@ -250,6 +253,24 @@ def test_a_recording_is_a_source_of_any_pipeline(belts: Path, tmp_path: Path) ->
     stages["again"]["options"] = {}
     with pytest.raises(StageError, match="has several streams"):
         Pipeline({"models": {"parts": MODEL}, "stages": stages})
+
+
+def test_a_recording_of_another_machine_keeps_its_times_of_day(belts: Path, tmp_path: Path) -> None:
+    """Rules with during: go by them; the monotonic clock of another machine began at another time."""
+    day_ns = 86_400 * 10**9
+
+    def earlier(payload: bytes) -> bytes:
+        head = json.loads(payload)
+        return json.dumps({**head, "offset_ns": head["offset_ns"] - day_ns}).encode()
+
+    changed = rewritten(belts, tmp_path / "other.mcap", {messages.RUN: earlier})
+    own = {one["time_ns"] for one in results_of(belts) if one["stream"] == "a"}
+    cam = {"source": str(changed), "options": {"stream": "a"}, "limit": 3}
+    with Pipeline({"stages": {"cam": cam, "out": {"sink": "null", "from": "cam"}}}) as pipeline:
+        frames = [one.frame for one in pipeline.results("cam", timeout=20)]
+    first_ns = min(own)
+    assert all(0 <= time_of_day_ns(one.timestamp_ns) + day_ns - first_ns < 10**9 for one in frames[:1])
+    assert [one.media_ns for one in frames] == sorted(one.media_ns for one in frames)
 
 
 def test_a_swapped_model_ends_the_comparison(belts: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.clock import Clock
+from edgert.clock import Clock, time_of_day_ns
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, nearest
 from edgert.memory import Counter, lend
@@ -30,6 +30,7 @@ dropped."""
 _REORDERED = 64
 """Bound above the images that a decoder holds back to reorder them for display."""
 _MOST_SIDE = 1 << 15
+_SAME_NS = 10**9  # by which a clock is corrected while it runs; another boot or machine differs by more
 
 
 class RecordedStream:
@@ -215,6 +216,8 @@ class RecordedSource:
         known = sorted({*self._recording.frames, *self._recording.head["streams"]})  # a stream may have no frame
         self._stream = _stream_of(known, config.options.get("stream"), f"stages.{name}", path)
         self._pacer = Pacer(clock) if config.realtime else None
+        shift_ns = self._recording.head["offset_ns"] - time_of_day_ns(0, clock)
+        self._shift_ns = shift_ns if abs(shift_ns) > _SAME_NS else 0  # zero in the boot that recorded them
         self._data: RecordedStream | None = None
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
@@ -231,7 +234,8 @@ class RecordedSource:
             elif isinstance(event, Entry) and event.kind == "give" and event.stream == self._stream:
                 if not thinner.keeps(event.more[1]) or (image := data.image(event.more[-1])) is None:
                     continue
-                frame = frame_of(event._replace(stream=self._name), image)
+                more = (event.more[0] + self._shift_ns, *event.more[1:])  # so that times of day are those recorded
+                frame = frame_of(event._replace(stream=self._name, more=more), image)
                 if self._pacer is not None and not self._pacer.wait(frame.media_ns, stop):
                     frame.lease.release()
                     return

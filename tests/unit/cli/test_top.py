@@ -139,7 +139,7 @@ def test_a_folder_of_sockets_that_others_may_enter_is_named_in_one_line(
     (tmp_path / "edgert").mkdir()
     (tmp_path / "edgert").chmod(0o777)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (row,) = (row for row in Pipelines().look() if row["at"] == "this machine")
+    (row,) = (row for row in Pipelines().read() if row["at"] == "this machine")
     assert row["trouble"].startswith(f"{tmp_path}/edgert cannot hold sockets: ") and "\n" not in row["trouble"]
 
 
