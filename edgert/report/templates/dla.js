@@ -1,4 +1,4 @@
-// Shows only nodes of the chosen verdicts whose row holds the text; at first those that are refused, else in doubt.
+// Filters nodes by verdict and text. At first, the refused nodes are shown, or else those in doubt.
 for (const part of document.querySelectorAll(".nodes")) {
   const rows = [...part.querySelectorAll("tbody tr")].map((row) => ({
     row,

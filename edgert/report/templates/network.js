@@ -1,5 +1,5 @@
 "use strict";
-// Images of networks: zoom by buttons or Ctrl and the wheel, drag, look for a name, and go from a block to its units.
+// Images of networks: zoom by buttons or Ctrl and the wheel, drag, search for a name, and go from a block to its units.
 for (const viewport of document.querySelectorAll(".viewport")) {
   const svg = viewport.querySelector("svg.network");
   const [width, height] = [svg.viewBox.baseVal.width, svg.viewBox.baseVal.height];
@@ -61,7 +61,7 @@ for (const viewport of document.querySelectorAll(".viewport")) {
     last = (last + 1) % crossings.length;
     const here = crossings[last], box = here.getBBox();
     here.classList.add("here");
-    if (scale < 0.6) zoom(1); // at which names are read
+    if (scale < 0.6) zoom(1); // names are readable at this size
     viewport.scrollTo((box.x + box.width / 2) * scale - viewport.clientWidth / 2, (box.y + box.height / 2) * scale - viewport.clientHeight / 2);
     place.textContent = `${last + 1} of ${crossings.length}: ${here.querySelector("title").textContent.replaceAll("\n", ", ")}`;
   };
@@ -73,7 +73,7 @@ for (const viewport of document.querySelectorAll(".viewport")) {
     block.setAttribute("tabindex", "0");
     const go = () => {
       all.open = true;
-      // what was folded up is drawn, and so has a size, only after this
+      // an unfolded image has a size only after it is drawn
       setTimeout(() => {
         const target = all.querySelector(".viewport");
         target.dispatchEvent(new CustomEvent("units", { detail: block.dataset.group }));
@@ -102,7 +102,7 @@ for (const viewport of document.querySelectorAll(".viewport")) {
     zoom(fit());
     viewport.scrollTo(0, 0);
   };
-  const folded = viewport.closest("details:not([open])"); // what is not shown has no width to fit
+  const folded = viewport.closest("details:not([open])"); // a folded image has no width to fit
   if (folded) folded.addEventListener("toggle", begin, { once: true });
   else begin();
 }

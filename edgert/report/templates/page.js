@@ -1,5 +1,5 @@
 "use strict";
-// The page is whole without this: it adds sorting, filtering and a quicker way to read the bars.
+// Sorting, filtering, and tips of bars. The page is complete without this script.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const key = (row, column) => {
@@ -40,7 +40,7 @@ for (const details of document.querySelectorAll("details.filtered")) {
   });
 }
 
-// Long tables: only the rows that hold a text.
+// Long tables: a filter of rows by text.
 for (const part of document.querySelectorAll(".searchable")) {
   const rows = [...part.querySelectorAll("tbody tr")].map((row) => ({
     row,
@@ -66,7 +66,7 @@ for (const part of document.querySelectorAll(".searchable")) {
   apply();
 }
 
-// Timelines: stretched by buttons, and moved by scrolling.
+// Time lines: zoom by buttons, and scroll.
 for (const box of document.querySelectorAll(".stretched")) {
   const chart = box.firstElementChild;
   let factor = 1;
@@ -87,7 +87,7 @@ for (const box of document.querySelectorAll(".stretched")) {
   box.closest(".rows").before(bar);
 }
 
-// A link to a section that is folded up opens it.
+// A link to a folded section unfolds it.
 const unfold = () => {
   const section = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   section?.querySelector(":scope > details.whole")?.setAttribute("open", "");
@@ -103,7 +103,7 @@ for (const chart of document.querySelectorAll("svg.bar")) {
   const bars = [...chart.querySelectorAll(".bars g")];
   const labels = bars.map((bar) => bar.querySelector("title").textContent);
   chart.setAttribute("aria-label", chart.querySelector("title").textContent);
-  for (const title of chart.querySelectorAll("title")) title.remove(); // or the browser's own tip would cover ours
+  for (const title of chart.querySelectorAll("title")) title.remove(); // else the browser's tip would cover ours
   let at = -1;
   const leave = () => {
     bars[at]?.classList.remove("at");

@@ -1,4 +1,4 @@
-// The time line: one row for each track, drawn on a canvas, and the way of one frame through all of them.
+// The time line: one row for each track, drawn on a canvas, and the path of one frame through them.
 const source = document.getElementById("timeline-data");
 if (source) {
   const data = JSON.parse(source.textContent);
@@ -12,7 +12,7 @@ if (source) {
   root.hidden = false;
   document.querySelector(".traced-off").remove();
 
-  // Rows: each track's spans with how deep they lie within each other; lanes of one row follow each other.
+  // Rows: the spans of each track with their depth of nesting; lanes of one row follow each other.
   const BEGIN = 0, LASTS = 1, NAME = 2, CATEGORY = 3, FRAMES = 4;
   const rows = data.tracks.map((track, at) => {
     const ends = [];
@@ -36,7 +36,7 @@ if (source) {
   }
   const height = top;
 
-  // Frames: where each begins and ends, and the spans that it is in.
+  // Frames: begin and end of each, and its spans.
   const frames = data.frames.map(([stream, index]) => ({ stream, index, begin: Infinity, end: -Infinity, spans: [], lost: false }));
   const LOST = new Set(["drop", "fail"].map((name) => data.categories.indexOf(name)));
   for (const row of rows) for (const span of row.spans) for (const one of span.slice(FRAMES)) {
@@ -70,7 +70,7 @@ if (source) {
     const perUs = width / (to - from);
     const x = (us) => (us - from) * perUs;
     const [ink, soft, line, card] = ["--ink", "--soft", "--line", "--card"].map(color);
-    // Times, counted from the chosen frame's capture, or else from the beginning.
+    // Times since the capture of the chosen frame, or since the beginning.
     const zero = chosen ? chosen.begin : 0;
     const step = [1, 2, 5].flatMap((n) => [n, n * 10, n * 100, n * 1e3, n * 1e4, n * 1e5, n * 1e6, n * 1e7, n * 1e8]).sort((a, b) => a - b).find((n) => n * perUs >= 90) ?? 1e9;
     pen.lineWidth = 1;
@@ -87,13 +87,13 @@ if (source) {
         pen.fillText(row.title, 6, row.top + 7);
       }
       let [low, high] = [0, row.spans.length];
-      if (row.kind !== "thread") {  // on a lane nothing overlaps
+      if (row.kind !== "thread") {  // spans on a lane do not overlap
         while (low < high) {
           const middle = (low + high) >> 1;
           if (row.spans[middle][BEGIN] + row.spans[middle][LASTS] < from) low = middle + 1; else high = middle;
         }
       }
-      const last = [];  // the right end of what is drawn so far, by depth
+      const last = [];  // right end of the drawn spans, by depth
       for (let at = low; at < row.spans.length; at++) {
         const span = row.spans[at];
         if (span[BEGIN] > to) break;
@@ -117,7 +117,7 @@ if (source) {
       pen.beginPath();
       pen.arc(left, y + tall / 2, 4, 0, 7);
       pen.fill();
-    } else if (kind === "wait" || kind === "drop") {  // nothing is done here: a hollow bar
+    } else if (kind === "wait" || kind === "drop") {  // a hollow bar, because no work is done
       pen.lineWidth = kind === "drop" ? 2 : 1.5;
       pen.strokeRect(left + .75, y + .75, Math.max(width - 1.5, .5), tall - 1.5);
     } else if (kind === "room" && width > 4) {
@@ -169,7 +169,7 @@ if (source) {
     show(middle - wide * at, middle + wide * (1 - at));
   };
 
-  // The way of one frame.
+  // The path of one frame.
   const choose = (frame) => {
     if (!frame) return;
     chosen = frame;
@@ -226,7 +226,7 @@ if (source) {
   number.addEventListener("change", () => choose(ofStream().find((frame) => frame.index >= Number(number.value))));
   if (!drawnFrames.some((frame) => frame.lost)) root.querySelector("[data-do=lost]").remove();
 
-  // Pointers: one moves, two zoom; a click chooses the frame of a bar.
+  // Pointers: one moves the view, two zoom, a click on a bar chooses its frame.
   const found = (event) => {
     const place = canvas.getBoundingClientRect();
     const [us, y] = [from + (event.clientX - place.left) / place.width * (to - from), event.clientY - place.top];

@@ -48,14 +48,14 @@ class _Area(Section):
     classes: Names = ()
 
     def area(self, name: str, inside: str, part: float) -> Area:
-        """Return the area in the stage's form."""
+        """Return the area for the stage."""
         from edgert.stages.zones.areas import Area
 
         return Area(name, self.points, self.streams, self.classes, inside, part)  # type: ignore[arg-type]
 
 
 class Zone(_Area):
-    """An area: the points around it, or a mapping with them."""
+    """Section of a zone: the points around it, or a mapping with them."""
 
     inside: Literal["foot", "center", "overlap"] | None = None
 
@@ -65,8 +65,8 @@ class Zone(_Area):
             raise ValueError(f"a zone has three points or more, not {len(self.points)}")
         if (crossing := geometry.crossing_edges(self.points)) is not None:
             raise ValueError(
-                "its border crosses itself: the edges that begin at points {} and {}; write the points in their order "
-                "around the zone".format(*crossing)
+                "its border crosses itself: the edges that begin at points {} and {}; write the points in order around "
+                "the zone".format(*crossing)
             )
         if not geometry.area(self.points):
             raise ValueError("it has no area: its points lie on one line")
@@ -74,14 +74,14 @@ class Zone(_Area):
 
 
 class Line(_Area):
-    """A line: the points along it, or a mapping with them."""
+    """Section of a line: the points along it, or a mapping with them."""
 
     @model_validator(mode="after")
     def _has_length(self) -> Line:
         if len(self.points) < 2:
             raise ValueError("a line has two points or more")
         if any(one == other for one, other in zip(self.points, self.points[1:], strict=False)):
-            raise ValueError("two of its points that follow each other are the same")
+            raise ValueError("two consecutive points are the same")
         return self
 
 
@@ -133,7 +133,7 @@ class ZonesSection(section.PackageStage):
         return self
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
-        """Raise ConfigError for lines without a tracker, and for unknown cameras."""
+        """Raise ConfigError for lines without a tracker, unknown cameras, and cameras that share a heat map."""
         if self.lines and not _is_tracked(name, stages):
             raise ConfigError(
                 f"stage {name!r} has lines, but no stage before it tracks objects",
@@ -142,6 +142,9 @@ class ZonesSection(section.PackageStage):
                 fix="let it listen to a track stage: {track: bytetrack, from: …}",
             )
         streams = sources_of(stages)[name]
+        if self.heatmap is not None and len(streams) > 1 and "{stream}" not in str(self.heatmap):
+            what = f"{self.heatmap} would show {' and '.join(sorted(streams))}"
+            raise ConfigError(what, where=where(("stages", name, "heatmap")), fix="put {stream} into heatmap")
         for key, areas in (("zones", self.zones), ("lines", self.lines)):
             for one, area in areas.items():
                 for stream in area.streams:
@@ -172,7 +175,7 @@ _TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "str
 
 
 class RuleSection(Section):
-    """Conditions of an event, all of which must hold."""
+    """Section of a rule: the conditions of an event, all of which must hold."""
 
     zone: Names = Field(default=(), description="the object is in this zone, or one of these")
     line: Names = Field(default=(), description="the object crosses this line, or one of these")
@@ -215,7 +218,7 @@ class RuleSection(Section):
 
     @property
     def is_of_objects(self) -> bool:
-        """Whether every object causes separate events."""
+        """Whether every object makes its own events."""
         return self.count is None and self.absent is None
 
 
@@ -235,7 +238,7 @@ class EventsSection(section.PackageStage):
     )
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
-        """Raise ConfigError for rules that can never be true: with unknown places, cameras or stages."""
+        """Raise ConfigError for rules with unknown zones, lines or stages, and for those that can never be true."""
         before = upstream(stages, name)
         places = [stage for other in before if isinstance(stage := stages[other], ZonesSection)]
         zones = {key: zone for one in places for key, zone in one.zones.items()}
@@ -324,7 +327,7 @@ def _check_attribute(
 
 
 def _is_tracked(name: str, stages: Mapping[str, section.StageConfig]) -> bool:
-    """Return whether objects may have numbers there: from a tracker, user code or another package."""
+    """Return whether objects may have track numbers there: from a tracker, user code or another package."""
     return any(
         isinstance(one := stages[other], section.TrackStage | section.PythonStage)
         or (isinstance(one, section.PackageStage) and one.detects)

@@ -1,0 +1,1 @@
+"""The live page and the HTTP server of pages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -144,4 +145,16 @@ def test_zones_detect_nothing_by_themselves(tmp_path: Path) -> None:
     stages = f"  gate: {{source: gate.mp4}}\n  areas: {areas}\n  cut: {{crop: {{}}, from: areas}}\n"
     (tmp_path / "p.yaml").write_text(f"schema: 1\nstages:\n{stages}  end: {{sink: 'null', from: cut}}\n")
     with pytest.raises(ConfigError, match="no stage before it detects anything"):
+        load_pipeline(tmp_path / "p.yaml")
+
+
+@pytest.mark.parametrize(("heatmap", "is_shared"), [("map.png", True), ("'{stream}.png'", False)])
+def test_cameras_do_not_share_a_heat_map(heatmap: str, is_shared: bool, tmp_path: Path) -> None:
+    areas = f"{{stage: zones, from: [gate, yard], zones: {{a: [[0, 0], [1, 0], [1, 1]]}}, heatmap: {heatmap}}}"
+    sources = "  gate: {source: gate.mp4}\n  yard: {source: yard.mp4}\n"
+    (tmp_path / "p.yaml").write_text(
+        f"schema: 1\nstages:\n{sources}  areas: {areas}\n  end: {{sink: 'null', from: areas}}\n"
+    )
+    shared = pytest.raises(ConfigError, match=r"map\.png would show gate and yard")
+    with shared if is_shared else nullcontext():
         load_pipeline(tmp_path / "p.yaml")

@@ -1,5 +1,5 @@
 "use strict";
-// Events: each with its image, and all of them along a line of time for each camera.
+// Events: a list with images, and a time line for each camera.
 const SAY_EVENTS_MS = 10000, LEAST_SPAN_MS = 60000;
 let events = [], saidEvents = -Infinity;
 
@@ -47,7 +47,7 @@ function clipLink(address) {
   return link;
 }
 
-// A line for each camera from the oldest event that is shown until now. A click on a mark leads to the event.
+// Draws a time line for each camera, from the oldest event until now. A click on a mark focuses the event.
 function showTimes() {
   if (!events.length) return;
   const now = Date.now(), starts = events.map((event) => Date.parse(event.time));
@@ -76,7 +76,7 @@ function showTimes() {
   at("times").setAttribute("aria-label", `Events of the last ${time((now - from) / 1000)}: ${counted.join(", ")}`);
 }
 
-// What a browser cannot play it downloads.
+// Plays a recording; lets the browser download one that it cannot play.
 function play(click, address) {
   const film = at("film");
   if (!film.canPlayType(address.endsWith(".mp4") ? "video/mp4" : "video/x-matroska")) return;

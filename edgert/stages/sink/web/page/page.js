@@ -1,5 +1,5 @@
 "use strict";
-// Numbers and lists: what the state of the run says, without images.
+// Numbers and lists of the run's state.
 const HISTORY = 80, WINDOW = 5;
 const at = (id) => document.getElementById(id);
 const history = { fps: [], drops: [], p50: [], p99: [] };
@@ -12,12 +12,12 @@ function make(name, text) {
   return element;
 }
 
-// Changes a text only where it differs, so that screen readers and selections are not disturbed.
+// Changes a text only if it differs, so that screen readers and selections are not disturbed.
 function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// Returns the element of each name in a list; those that were there before are kept, with their focus.
+// Returns the element of each name in a list. Existing elements are kept, with their focus.
 function fill(list, names, build) {
   const before = new Map([...list.children].map((one) => [one.dataset.name, one]));
   const items = names.map((name) => {
@@ -29,7 +29,7 @@ function fill(list, names, build) {
   return items;
 }
 
-// Has screen readers read a text, once. Numbers that always change are no part of it.
+// Lets screen readers read a text, once. It must not have numbers that change all the time.
 function say(text) {
   if (text !== lastSaid) at("said").textContent = lastSaid = text;
 }
@@ -40,7 +40,7 @@ function short(value) {
   return value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1);
 }
 
-// A time in the unit that it is read in: "842 ms", "12.2 s".
+// Returns a duration in a readable unit: "842 ms", "12.2 s".
 function lasting(ms) {
   if (!Number.isFinite(ms)) return ["–", "ms"];
   return ms < 1000 ? [short(ms), "ms"] : [(ms / 1000).toFixed(ms < 100000 ? 1 : 0), "s"];
@@ -53,7 +53,7 @@ function time(seconds) {
   return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
 }
 
-// A time of the clock; with its day where that is not today.
+// Returns a time of day, with the date if it is not today.
 function clock(when) {
   const day = when.toDateString() === new Date().toDateString() ? "" : `${when.toLocaleDateString()} `;
   return day + when.toLocaleTimeString();
@@ -178,7 +178,7 @@ function showNumbers(stats, now) {
   noteLatency(latency.p50, now);
 }
 
-// Whether results come ever later: the median of the last minute rose by a fifth within half a minute, beyond a second.
+// Notes the latency. It grows if the median of the last minute rises by a fifth within 30 s, to more than a second.
 function noteLatency(p50, now) {
   if (!Number.isFinite(p50)) return;
   medians.push([now, p50]);

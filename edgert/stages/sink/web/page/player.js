@@ -1,5 +1,5 @@
 "use strict";
-// Every stream of the server, each in a video of its own, played with no delay that is not the network's.
+// Videos of all streams of the server, played without a delay beyond the network's.
 
 const players = document.getElementById("players");
 const note = document.getElementById("note");

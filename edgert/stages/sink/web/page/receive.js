@@ -1,5 +1,5 @@
 "use strict";
-// A stream by WebRTC, asked for by WHEP, in a video: until it ends, or the signal ends it. Throws where it is refused.
+// Plays a stream by WebRTC and WHEP in a video, until it ends or the signal aborts it. Throws where it is refused.
 async function receive(name, video, onState, signal) {
   const connection = new RTCPeerConnection();
   const { receiver } = connection.addTransceiver("video", { direction: "recvonly" });
@@ -27,7 +27,7 @@ async function receive(name, video, onState, signal) {
     await connection.setRemoteDescription({ type: "answer", sdp: text });
     await over;
   } finally {
-    await leave();  // before the connection is closed, which ends the session, too
+    await leave();  // before the connection is closed, which also ends the session
     removeEventListener("pagehide", leave);
     connection.close();
   }

@@ -1,5 +1,5 @@
 "use strict";
-// Asks for the state, again and again, and shows it.
+// Polls the state and shows it.
 const PERIOD_MS = 500, PERIOD_OF_MANY_MS = 1000;
 let lastFrame = null, lastChange = 0, knownEvents = 0, places = [], size = [16, 9];
 
@@ -17,7 +17,7 @@ async function update({ stats, latest, streams, events: count, video: has, contr
   showTiles(stages, streams, recent.streams || {});
   document.title = stats.name ? `${stats.name} · edgert` : "edgert live";
   write(document.querySelector("h1"), stats.name || "edgert");
-  const isAnother = chosen && latest.stream !== chosen;  // the chosen one has no image yet
+  const isAnother = chosen && latest.stream !== chosen;  // the chosen camera has no image yet
   showObjects(isAnother ? [] : latest.objects);
   places = isAnother ? [] : latest.places;
   size = streams[chosen]?.size || size;
@@ -41,7 +41,7 @@ async function poll() {
     await update(await fetched(`/stats.json?stream=${encodeURIComponent(chosen)}`));
   } catch (error) {
     showState("lost", error.message === "401" ? "token wanted" : "connection lost");
-    image.removeAttribute("src");  // opened again with the next answer
+    image.removeAttribute("src");  // requested again after the next answer
     refused = "";
     seen.length = medians.length = 0;
   }

@@ -1,8 +1,8 @@
 "use strict";
-// The wall: every camera by itself, all of them by one connection; and which of them is shown alone.
+// The wall of all cameras, over one connection, and the choice of a single one.
 const tiles = new Map(), AGAIN_MS = 2000;
 const GAP_PX = 12, CAPTION_PX = 35, ASIDE_PX = 340, LEAST_PX = 220, LEAST_ON_PHONES_PX = 165;
-const TALL = 1.25, BELOW = 0.6;  // of the window's height: tiles on a phone, and tiles above the numbers
+const TALL = 1.25, BELOW = 0.6;  // parts of the window's height: for tiles on a phone, and for tiles above the numbers
 let chosen = "", names = [], watching = null, tilePx = 0, large = "";
 
 function enlarge(name) {
@@ -47,15 +47,15 @@ function showTiles(stages, streams, recent) {
   }
 }
 
-// What is known of a camera without images: since when, and why.
+// Says since when and why a camera has no images.
 function showLost(place, name, source, down) {
   const since = Date.now() - 1000 * (source.state_s || 0);
-  if (!(Math.abs(since - place.dataset.since) < 3000)) place.dataset.since = since;  // the same moment, seen again
+  if (!(Math.abs(since - place.dataset.since) < 3000)) place.dataset.since = since;  // nearly the same time is the same moment
   const lines = [`${name} is down`, `since ${clock(new Date(Number(place.dataset.since)))}`, source.reason || ""];
   fill(place, down ? lines : ["No image yet"], (line) => make("span", line));
 }
 
-// How many tiles each row has: rows differ by one at most, so that none is left half empty. The first ones are large.
+// Returns the number of tiles in each row. Rows differ by at most one, so that none is half empty; the first are large.
 function rowsOf(count, columns) {
   const rows = Math.ceil(count / columns), each = Math.floor(count / rows);
   return Array.from({ length: rows }, (_, row) => each + (row >= rows - count % rows ? 1 : 0));
@@ -66,7 +66,7 @@ function heights(rows, width) {
   return { images, rest: rows.length * (CAPTION_PX + GAP_PX) };
 }
 
-// The arrangement with the largest images in this space; its area is in square pixels.
+// Returns the arrangement with the largest images in a space, and their area in square pixels.
 function fitted(count, width, height) {
   let best = { rows: rowsOf(count, Math.max(1, Math.floor(width / LEAST_PX))), width, area: 0 };
   for (let columns = 1; columns <= count; columns += 1) {
@@ -78,7 +78,7 @@ function fitted(count, width, height) {
   return best;
 }
 
-// Of a phone, which scrolls: the fewest columns that are not much higher than the screen.
+// Returns the arrangement for a phone, which scrolls: the fewest columns that are not much higher than the screen.
 function stacked(count, width, height) {
   const most = Math.max(1, Math.floor(width / LEAST_ON_PHONES_PX));
   for (let columns = 1; ; columns += 1) {
@@ -104,7 +104,7 @@ function layOut() {
   large = best.rows[0] === 1 && count > 1 ? names[0] : "";
 }
 
-// What is to be seen: the wall where there are several cameras and none is chosen.
+// Shows the wall if there are several cameras and none is chosen, else a single camera.
 function arrange(returns = false) {
   const asked = decodeURIComponent(location.hash.slice(1)), many = names.length > 1;
   const one = names.includes(asked) ? asked : many ? "" : names[0] || "";
@@ -127,7 +127,7 @@ function arrange(returns = false) {
   look();
 }
 
-// Opens and ends what brings images: nothing where nobody sees them.
+// Opens and ends the requests for images; there are none for a hidden page.
 function look() {
   const seen = !document.hidden, wall = seen && !at("wall").hidden;
   showLarge(seen ? chosen : "");
@@ -139,7 +139,7 @@ function look() {
       setTimeout(look, own.signal.aborted ? 0 : AGAIN_MS);
     });
   } else if (watching && (!wall || large !== watching.large || Math.abs(tilePx / watching.tilePx - 1) > 0.2)) {
-    watching.abort();  // letters have another size then
+    watching.abort();  // labels need another size
   }
 }
 
@@ -210,7 +210,7 @@ at("back").addEventListener("click", () => enlarge(""));
 addEventListener("hashchange", () => arrange(true));
 addEventListener("resize", () => {
   layOut();
-  image.removeAttribute("src");  // asked for anew, with letters for this width
+  image.removeAttribute("src");  // requested again, with labels for this width
   look();
 });
 document.addEventListener("visibilitychange", look);

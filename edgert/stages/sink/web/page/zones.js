@@ -1,8 +1,8 @@
 "use strict";
-// Zones and lines, drawn over the image of one camera: applied to the run where the page has a token, and as YAML.
+// Editor of zones and lines over the image of a camera. They are applied to the run, if the page has a token, or YAML.
 const board = at("places"), NAME = /^[A-Za-z_][A-Za-z0-9_-]*$/, MOST_POINTS = 64, NUDGE = 0.005;
 const isCoarse = matchMedia("(pointer: coarse)").matches;
-let given = [], drawn = [], current = null, adding = false, dragged = null;  // given: what the run has
+let given = [], drawn = [], current = null, adding = false, dragged = null;  // given: zones and lines of the run
 
 function isEditing() {
   return !at("editor").hidden;
@@ -30,7 +30,7 @@ function openEditor(open) {
 
 const FIRST = { zone: [[0.3, 0.3], [0.7, 0.3], [0.7, 0.7], [0.3, 0.7]], line: [[0.5, 0.8], [0.5, 0.2]] };
 
-// Begins a zone or line: for a pointer with no points yet, for the keyboard with some to be moved.
+// Begins a zone or line: without points for a pointer, with some to move for the keyboard.
 function begin(kind, byKey) {
   const taken = new Set(drawn.map((one) => one.name));
   let number = 1;
@@ -95,7 +95,7 @@ function refresh() {
   report("");
 }
 
-// Says how a button did.
+// Shows the outcome of a button.
 function report(text, isWrong = false) {
   write(at("done"), text);
   at("done").classList.toggle("wrong", isWrong);
@@ -175,7 +175,7 @@ function nearestEdge({ points, kind }, point) {
   return far.indexOf(Math.min(...far)) + 1;
 }
 
-// What a zones stage would refuse, it says here.
+// Lists what a zones stage would refuse.
 function crosses(points) {
   const side = ([a, b], [c, d], [e, f]) => Math.sign((c - a) * (f - b) - (d - b) * (e - a));
   const edges = points.map((one, n) => [one, points[(n + 1) % points.length]]);
@@ -222,35 +222,35 @@ async function copy() {
   try {
     await navigator.clipboard.writeText(text);
     report("Copied");
-  } catch {  // only pages of this machine or by HTTPS may
+  } catch {  // only allowed for pages of this machine, or by HTTPS
     getSelection().selectAllChildren(at("yaml"));
     report(document.execCommand("copy") ? "Copied" : "Selected: press Ctrl-C");
   }
 }
 
-// Asks the run to change, as `edgert ctl` does. The page's token is asked for once, and kept nowhere.
+// Changes the run, as `edgert ctl` does. The token stays in its input and is stored nowhere.
 async function control(verb, ...words) {
   const headers = { "Content-Type": "application/json", Authorization: `Bearer ${at("token").value}` };
   const body = JSON.stringify({ verb, words });
-  // Without the browser's own password, which it would ask for again where the token is wrong.
+  // Without the browser's password, for which it would ask again after a wrong token.
   const answer = await fetch("/control", { method: "POST", headers, body, credentials: "omit" });
   const text = await answer.text();
   let found = {};
   try {
     found = JSON.parse(text);
-  } catch {  // a refusal of the server itself
+  } catch {  // the server refused the request
     throw new Error(answer.status === 401 ? "this is not the page's token" : text.trim());
   }
   if (!found.ok) throw new Error([found.error.what, found.error.why].filter(Boolean).join(": "));
   return found.result;
 }
 
-// Returns the zones or lines of a stage with what is drawn on this camera in place of what was given, in their order.
+// Returns the zones or lines of a stage, in their order, with those of this camera replaced by the drawn ones.
 function merged(kind, before) {
   const mine = drawn.filter((one) => one.kind === kind), isGiven = (name) => given.some((one) => one.kind === kind && one.name === name);
   const kept = Object.entries(before).flatMap(([name, old]) => {
     const one = mine.find(({ from }) => from?.name === name);
-    if (!one) return isGiven(name) ? [] : [[name, old]];  // deleted here, or of another camera
+    if (!one) return isGiven(name) ? [] : [[name, old]];  // deleted, or of another camera
     const keys = Array.isArray(old) ? {} : old;
     return [[one.name, JSON.stringify(one.from.points) === JSON.stringify(one.points) ? old : { ...keys, points: rounded(one) }]];
   });
@@ -267,7 +267,7 @@ async function applyDrawn() {
   if (!stage) throw new Error("the pipeline has no zones stage: add the YAML to its file");
   const wanted = ["zone", "line"].map((kind) => [`${stage}.${kind}s`, merged(kind, live[`${stage}.${kind}s`] || {})]);
   const changed = wanted.filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(live[key] || {}));
-  // A stage has a zone or line at any time, so those that there are more of are set first.
+  // A stage always needs a zone or a line, so the kind with more of them is set first.
   changed.sort(([, one], [, other]) => Object.keys(other).length - Object.keys(one).length);
   for (const [key, value] of changed) await control("set", `${key}=${JSON.stringify(value)}`);
   drawn.forEach((one) => { one.from = { ...one, points: one.points.map((point) => [...point]) }; });
@@ -303,7 +303,7 @@ at("save").addEventListener("click", () => pressed(at("save"), async () => {
 for (const button of document.querySelectorAll("[data-kind]")) {
   button.addEventListener("click", ({ detail }) => {
     finish();
-    begin(button.dataset.kind, !detail);  // 0: a key pressed it
+    begin(button.dataset.kind, !detail);  // 0: pressed by a key
   });
 }
 at("draw").addEventListener("click", () => (isEditing() ? leaveEditor() : enterEditor()));
