@@ -202,7 +202,7 @@ class Operations:
 def test_random_operations_lose_no_frame_of_other_streams_and_leave_nothing(
     count: int, swaps: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidate, "tried", lambda *_: 0)  # in a process of its own, which takes seconds
+    monkeypatch.setattr(candidate, "measure_memory", lambda *_: 0)  # in a process of its own, which takes seconds
     monkeypatch.setattr(ModelSwap, "_allowed_s", 60.0)  # beside other work it is slow at times, and would go back
     if swaps:
         use_one_heap()

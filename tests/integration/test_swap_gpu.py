@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         candidate, "_check_task", lambda *_: None
     )  # the small network writes vectors, which are all alike
-    monkeypatch.setattr(candidate, "tried", lambda *_: 0)
+    monkeypatch.setattr(candidate, "measure_memory", lambda *_: 0)
     monkeypatch.setattr(Running, "is_unpacked", False)
 
 

@@ -155,4 +155,4 @@ def test_an_input_of_integers_that_is_scaled_twice(tmp_path: Path, caplog: pytes
     validate(tmp_path / "p.yaml", overrides=["models.m.input={}"])
     assert not caplog.records
     validate(tmp_path / "p.yaml", overrides=["models.m.input={}", "models.m.onnx=signed.onnx"])
-    assert [one.getMessage().startswith("model m: input: mean and std leave 50%") for one in caplog.records] == [True]
+    assert [one.getMessage().startswith("model m: input: mean and std put 50%") for one in caplog.records] == [True]
