@@ -1,11 +1,11 @@
-"""Rules of what NVIDIA's deep-learning accelerator (DLA) can run, and nothing else.
+"""Rules for what NVIDIA's deep-learning accelerator (DLA) can run.
 
 :func:`check` applies the rules to one node, :func:`check_graph` to a whole graph. :func:`int8_form` returns how a node
-runs in an INT8 build, and :func:`fuses` which operators compute before rounding. :func:`regions` groups nodes that may
-run into few segments, each one loadable; :func:`summarize` counts. ``SOURCES`` and ``LIMITS`` name the public page
-behind every rule and limit.
+runs in an INT8 build, and :func:`fuses` whether two operators are computed without rounding between them.
+:func:`regions` groups the supported nodes into few segments, each of which becomes a loadable. :func:`summarize` counts
+nodes and work. ``SOURCES`` and ``LIMITS`` name the public page behind every rule and limit.
 
-Standard library only; imports nothing from edgert.
+The package uses the standard library only, and imports nothing from edgert.
 """
 
 from dla.limit import LIMITS, Limit, banks

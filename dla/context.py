@@ -1,4 +1,4 @@
-"""Rules that look at a node's neighbors."""
+"""Rules about a node and its neighbors."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ Found = Iterator[tuple[int, Verdict]]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A graph with the verdicts of its nodes so far.
+    """A graph with the current verdicts on its nodes.
 
     Attributes:
-        nodes: each after those it reads.
-        verdicts: one per node; they change while the rules are applied.
+        nodes: nodes in topological order.
+        verdicts: one per node; the rules change them.
         target: generation, release of TensorRT and precision.
-        scaled: tensors with an INT8 scale, or a mapping to the scales themselves; None where not known.
-        wiring: edges between the nodes that remain; folded nodes are skipped.
+        scaled: tensors with an INT8 scale, or a mapping from tensor to scale; None if unknown.
+        wiring: edges between the remaining nodes; folded nodes are skipped.
     """
 
     nodes: Sequence[Node]
@@ -41,22 +41,22 @@ class Context:
                 yield place, node
 
     def lacks_scale(self, place: int) -> bool:
-        """Return whether a node that might run on the DLA has a tensor without INT8 scale."""
+        """Return whether a node that may run on the DLA has a tensor without an INT8 scale."""
         if self.scaled is None or self.wiring.folded[place] or self.verdicts[place].answer == "no":
             return False
         return any(tensor.name not in self.scaled for tensor in data_tensors(self.nodes[place]))
 
     def scales(self, names: Sequence[str]) -> set[float]:
-        """Return the different INT8 scales of tensors, as far as they are known and matter."""
+        """Return the distinct known INT8 scales of tensors; none for FP16."""
         known = self.scaled if self.target.is_int8 and isinstance(self.scaled, Mapping) else {}
         return {float(known[name]) for name in names if name in known}
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRule:
-    """Rule about a node and its neighbors, as :class:`~dla.rule.Rule`.
+    """A rule about a node and its neighbors; otherwise like :class:`~dla.rule.Rule`.
 
-    ``test`` yields the position of a node and the verdict on it.
+    ``test`` yields the positions of nodes, with a verdict on each.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ContextRule:
     test: Callable[[Context], Found]
 
 
-def beside(context: Context) -> Found:
+def reshape_beside_slice(context: Context) -> Found:
     """Refuse a Reshape directly before or behind a Slice, Split or Concat."""
     wiring = context.wiring
     for place, _ in context.places("Reshape"):
@@ -97,7 +97,7 @@ def cast(context: Context) -> Found:
         yield place, Verdict("no", "context.cast", "there is no comparison on the DLA before it", INSTEAD[node.op])
 
 
-def one_scale(context: Context) -> Found:
+def shared_scale(context: Context) -> Found:
     """Require one scale in INT8 for everything that a Concat or pooling reads and writes."""
     for place, node in context.places(*_ONE_RANGE):
         scales = context.scales([tensor.name for tensor in data_tensors(node)])
@@ -106,7 +106,7 @@ def one_scale(context: Context) -> Found:
             yield place, Verdict("no", "context.scale", reason, _SHARE_FIX)
 
 
-def like_scales(context: Context) -> Found:
+def operand_scales(context: Context) -> Found:
     """Mark a sum or product whose operands have different INT8 scales."""
     for place, node in context.places(*_LIKE_RANGES):
         if len(context.scales([tensor.name for tensor in data_inputs(node)])) > 1:
@@ -114,7 +114,7 @@ def like_scales(context: Context) -> Found:
             yield place, Verdict("verify", "context.operands", reason, _SHARE_FIX)
 
 
-def degraded(context: Context) -> Found:
+def region_without_scale(context: Context) -> Found:
     """Question INT8 for a whole region of a typed network if one of its tensors lacks a scale."""
     if not (context.target.is_typed and context.target.is_int8):
         return
@@ -125,7 +125,7 @@ def degraded(context: Context) -> Found:
 
 
 def _region_of(context: Context, places: Sequence[int]) -> list[int]:
-    """Return the nodes that would run on the DLA and are connected to one of these; without these themselves."""
+    """Return the other nodes that would run on the DLA and are connected to these nodes."""
     reached, waiting = set(places), list(places)
     while waiting:
         place = waiting.pop()
@@ -141,11 +141,11 @@ def _rule(name: str, source: str, test: Callable[[Context], Found]) -> ContextRu
 
 
 CONTEXT = (
-    _rule("reshape", ISSUE_RESHAPE, beside),
+    _rule("reshape", ISSUE_RESHAPE, reshape_beside_slice),
     _rule("comparison", ELEMENTWISE, comparison),
     _rule("cast", ELEMENTWISE, cast),
-    _rule("scale", GUIDE, one_scale),
-    _rule("operands", HEADER, like_scales),
-    _rule("region", TYPED, degraded),
+    _rule("scale", GUIDE, shared_scale),
+    _rule("operands", HEADER, operand_scales),
+    _rule("region", TYPED, region_without_scale),
 )
 """All context rules, in the order in which they are applied."""

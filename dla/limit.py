@@ -1,4 +1,4 @@
-"""Table of every numeric limit, with the public page that states it."""
+"""Numeric limits of the DLA, with the public page that states each one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ PAGES: Mapping[str, str] = MappingProxyType(
         "super-gradients#1760": ISSUE_SCALE,
     }
 )
-"""Addresses of the pages, by their names in docs/dla.md."""
+"""Name in docs/dla.md → address of the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Closed range of integers, and its source."""
+    """A closed range of integers, and its source."""
 
     low: int
     high: int
@@ -77,52 +77,52 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "softmax.approximate": Limit(1, 1024, HEADER),
     }
 )
-"""Allowed range by rule."""
+"""Rule → allowed range."""
 
 DECONV_LONG = (64, 96, 128)
-"""Further lengths of one side of a deconvolution's kernel and stride where the other side is 1; NvInfer.h."""
+"""Further lengths of one side of a deconvolution's kernel or stride if the other side is 1; from NvInfer.h."""
 LRN_WINDOWS = (3, 5, 7, 9)
-"""Windows of a local response normalization; the guide's table of layers."""
+"""Windows of a local response normalization, from the guide's table of layers."""
 CBUF_SURE = 13
-"""Most banks with which a convolution is sure to fit.
+"""Largest number of banks with which a convolution certainly fits.
 
 The formula allows 16, but TensorRT 8.5.2 refused a convolution with 16 on Orin
 (https://github.com/NVIDIA/TensorRT/issues/3499)."""
 LOCAL_BYTES = 2**30
-"""Bytes that all inner tensors of a loadable must stay below: the local DRAM pool's default,
+"""Default size of the local DRAM pool. The inner tensors of a loadable must be smaller in total:
 https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-memory-pools.html."""
 GLOBAL_BYTES = 2**29
-"""Bytes that all weights of a loadable must stay below: the global DRAM pool's default; the same page."""
+"""Default size of the global DRAM pool, from the same page. The weights of a loadable must be smaller in total."""
 
 
-# The convolution buffer has 16 banks of 256 entries. One kernel and a slice of its input must fit into it together.
+# The convolution buffer has 16 banks of 256 entries. It must hold one kernel and a slice of its input together.
 
 _BANK_BYTES = 32768
 _BANK_ENTRIES = 256
-_LINE_BYTES = 128  # a kernel is padded to a multiple of these
-_ATOM_BYTES = 32  # bytes of channels in a quarter of an entry
+_LINE_BYTES = 128  # a kernel is padded to a multiple of this size
+_ATOM_BYTES = 32  # size of the channels in a quarter of an entry
 
 
 def banks(channels: int, width: int, kernel: tuple[int, int], dilation_h: int = 1, *, int8: bool) -> int:
-    """Return the least number of banks that a convolution needs.
+    """Return the smallest number of banks that a convolution needs.
 
     Formula of the TensorRT 8.4 guide, https://github.com/HeKun-NVIDIA/TensorRT-Developer_Guide_in_Chinese. NVIDIA's
     FAQ, https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, says that TensorRT applies such a check.
 
     Args:
-        channels: of the input that one kernel reads, so those of a group.
-        width: of the input, in pixels.
-        kernel: height and width.
+        channels: input channels that one kernel reads, that is, those of one group.
+        width: width of the input in pixels.
+        kernel: height and width of the kernel.
         dilation_h: distance between the kernel's rows.
-        int8: otherwise FP16.
+        int8: whether the convolution runs in INT8 instead of FP16.
     """
     size = 1 if int8 else 2
-    kernel_bytes = _up(channels * kernel[0] * kernel[1] * size, _LINE_BYTES) * _LINE_BYTES
-    slice_entries = _up(_up(channels * size, _ATOM_BYTES) * width, 4)
+    kernel_bytes = _ceil_div(channels * kernel[0] * kernel[1] * size, _LINE_BYTES) * _LINE_BYTES
+    slice_entries = _ceil_div(_ceil_div(channels * size, _ATOM_BYTES) * width, 4)
     rows = (kernel[0] - 1) * dilation_h + 1
-    return _up(kernel_bytes, _BANK_BYTES) + _up(slice_entries * rows, _BANK_ENTRIES)
+    return _ceil_div(kernel_bytes, _BANK_BYTES) + _ceil_div(slice_entries * rows, _BANK_ENTRIES)
 
 
-def _up(value: int, unit: int) -> int:
-    """Return the quotient, rounded up."""
+def _ceil_div(value: int, unit: int) -> int:
+    """Return the quotient rounded up."""
     return -(-value // unit)

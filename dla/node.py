@@ -1,4 +1,4 @@
-"""Records that the rules read and return: nodes with their tensors, and verdicts."""
+"""Nodes with their tensors, which the rules read, and verdicts, which the rules return."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,29 +6,29 @@ from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
-# The answer to "can the DLA run this?".
+# The answer to whether the DLA can run a node.
 
 Answer = Literal["yes", "no", "verify"]
 Form = Literal["int8", "lookup", "fp16", "none"]
-"""Way in which a node runs in an INT8 build. It is on integers, with integers in and out but computed in FP16 by a
-lookup table, in FP16, or not on the DLA."""
+"""How a node runs in an INT8 build. ``lookup`` reads and writes integers, but computes in FP16 by a lookup table.
+``none`` does not run on the DLA."""
 _FORMS: tuple[Form, ...] = ("int8", "lookup", "fp16", "none")
 FOLDED = "folded"
-"""Rule of a node that becomes no layer: it costs nothing, wherever its neighbors run."""
+"""Rule of a node that becomes no layer and therefore takes no time."""
 
 SEVERITY: tuple[Answer, ...] = ("no", "verify", "yes")
-"""Answers, the one that overrides the others first."""
+"""Answers, in order of precedence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Answer about one node; a refusal is a normal answer, so it is a value and no exception.
+    """Answer for one node. A refusal is a value instead of an exception, since it is a normal result.
 
     Attributes:
-        answer: ``verify`` where public sources do not settle it and only the device can.
-        rule: the rule that decided, ``"conv.kernel"``; the layer's name where none objected.
-        reason: why, in words.
-        fix: what would change the answer; empty for ``yes`` and where nothing would.
+        answer: ``yes``, ``no``, or ``verify`` if public sources are unclear and only the device can tell.
+        rule: name of the deciding rule, such as ``"conv.kernel"``; the layer's name if no rule objected.
+        reason: reason in words.
+        fix: change that would allow the node; empty for ``yes``, or if there is none.
         form: how the node runs in an INT8 build, if it runs on the DLA.
     """
 
@@ -40,7 +40,7 @@ class Verdict:
 
     @property
     def int8_form(self) -> Form:
-        """Way in which the node runs in an INT8 build, assuming that the device accepts a doubtful node."""
+        """How the node runs in an INT8 build, if the device accepts a doubtful node."""
         return "none" if self.answer == "no" else self.form
 
     @property
@@ -50,39 +50,39 @@ class Verdict:
 
 
 def no(reason: str, fix: str = "") -> Verdict:
-    """Return a refusal; the caller sets the rule's name."""
+    """Return a refusal, without the rule's name."""
     return Verdict("no", "", reason, fix)
 
 
 def verify(
     reason: str, fix: str = "ask the builder on the device: config.can_run_on_DLA", form: Form = "int8"
 ) -> Verdict:
-    """Return an open question."""
+    """Return a doubt, without the rule's name."""
     return Verdict("verify", "", reason, fix, form)
 
 
 def note(reason: str, form: Form = "int8") -> Verdict:
-    """Return a yes with a remark."""
+    """Return a yes with a remark, without the rule's name."""
     return Verdict("yes", "", reason, "", form)
 
 
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return one verdict for several: a refusal overrides a doubt, and a doubt overrides a yes.
+def combine(verdicts: Sequence[Verdict]) -> Verdict:
+    """Combine verdicts into one: a refusal overrides a doubt, and a doubt overrides a yes.
 
-    The reasons of all with that answer are joined. The form is the one furthest from INT8.
+    The reasons of all verdicts with the resulting answer are joined. The form is the one furthest from INT8.
 
     Args:
-        verdicts: at least one.
+        verdicts: verdicts to combine; at least one.
     """
     answer = min((verdict.answer for verdict in verdicts), key=SEVERITY.index)
     same = [verdict for verdict in verdicts if verdict.answer == answer]
     reasons, fixes = (dict.fromkeys(texts) for texts in ((v.reason for v in same), (v.fix for v in same)))
-    form = furthest(verdicts)
+    form = furthest_form(verdicts)
     return Verdict(answer, same[0].rule, "; ".join(filter(None, reasons)), "; ".join(filter(None, fixes)), form)
 
 
-def furthest(verdicts: Sequence[Verdict]) -> Form:
-    """Return the form furthest from INT8 of several verdicts; ``int8`` for none."""
+def furthest_form(verdicts: Sequence[Verdict]) -> Form:
+    """Return the form that is furthest from INT8; ``int8`` without verdicts."""
     return max((verdict.form for verdict in verdicts), key=_FORMS.index, default="int8")
 
 
@@ -94,12 +94,12 @@ class Tensor:
     """A tensor that a node reads or writes.
 
     Attributes:
-        name: in the graph.
-        shape: None for an open dimension; None altogether where even the rank is unknown.
-        dtype: NumPy's name, ``"float32"``.
-        is_constant: stored, or computed from stored tensors before anything runs.
-        values: of a small constant, in row-major order; None where they are many or not known.
-        is_zero: whether every element of a constant is 0, however many there are; None where that is not known.
+        name: name in the graph.
+        shape: dimensions, None for an open one; None if the rank is unknown.
+        dtype: NumPy's name of the type, such as ``"float32"``.
+        is_constant: whether it is stored, or computed from stored tensors before the network runs.
+        values: values of a small constant in row-major order; None if there are many, or they are unknown.
+        is_zero: whether every element of a constant of any size is 0; None if unknown.
     """
 
     name: str
@@ -111,12 +111,12 @@ class Tensor:
 
     @property
     def rank(self) -> int | None:
-        """Number of dimensions, where known."""
+        """Number of dimensions; None if unknown."""
         return None if self.shape is None else len(self.shape)
 
     @property
     def size(self) -> int | None:
-        """Number of elements; None while a dimension is open."""
+        """Number of elements; None if a dimension is open."""
         known = [dim for dim in self.shape or () if dim is not None]
         return None if self.shape is None or len(known) < len(self.shape) else prod(known)
 
@@ -126,13 +126,13 @@ class Node:
     """An ONNX node with its tensors.
 
     Attributes:
-        op: its operator, such as ``Conv``.
-        inputs: in the operator's order; None for one that is left out.
-        outputs: in the operator's order; None for one that is left out.
-        attributes: name → int, float, str or bytes, or a list of them.
-        name: unique in the graph.
-        domain: of the operator; empty for the standard ones.
-        opset: version of the standard operators, for defaults that changed.
+        op: operator, such as ``Conv``.
+        inputs: inputs in the operator's order; None for an omitted one.
+        outputs: outputs in the operator's order; None for an omitted one.
+        attributes: name → int, float, str or bytes, or a list of these.
+        name: unique name in the graph.
+        domain: domain of the operator; empty for standard operators.
+        opset: version of the standard operators, some of which have other defaults in old versions.
     """
 
     op: str
@@ -144,8 +144,8 @@ class Node:
     opset: int = 17
 
 
-def given(node: Node, position: int) -> Tensor | None:
-    """Return the input at that position, or None where it is left out."""
+def input_at(node: Node, position: int) -> Tensor | None:
+    """Return the input at a position; None if it is omitted."""
     return node.inputs[position] if position < len(node.inputs) else None
 
 
@@ -164,35 +164,35 @@ def constants(node: Node) -> list[Tensor]:
     return [tensor for tensor in node.inputs if tensor is not None and tensor.is_constant]
 
 
-def number(node: Node, name: str, default: float) -> float:
+def float_attribute(node: Node, name: str, default: float) -> float:
     """Return a numeric attribute."""
     return float(node.attributes.get(name, default))
 
 
-def whole(node: Node, name: str, default: int) -> int:
+def int_attribute(node: Node, name: str, default: int) -> int:
     """Return an integer attribute."""
     return int(node.attributes.get(name, default))
 
 
-def numbers(node: Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
+def int_list(node: Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
     """Return a list of integers from an attribute."""
     return tuple(map(int, node.attributes.get(name, default)))
 
 
-def word(node: Node, name: str, default: str) -> str:
+def text_attribute(node: Node, name: str, default: str) -> str:
     """Return a text attribute."""
     value = node.attributes.get(name, default)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def integers(node: Node, name: str, position: int) -> tuple[int, ...] | None:
-    """Return a list that older operators have as an attribute and newer ones as an input; None if it is not known.
+def stored_integers(node: Node, name: str, position: int) -> tuple[int, ...] | None:
+    """Return integers that are an attribute in old operators and an input in new ones; None if they are unknown.
 
-    A list that is left out comes back empty.
+    An omitted list is returned as an empty one.
     """
     if name in node.attributes:
-        return numbers(node, name, ())
-    tensor = given(node, position)
+        return int_list(node, name, ())
+    tensor = input_at(node, position)
     if tensor is None:
         return ()
     if tensor.values is None or not all(float(value).is_integer() for value in tensor.values):
@@ -201,8 +201,8 @@ def integers(node: Node, name: str, position: int) -> tuple[int, ...] | None:
 
 
 def axis_of(node: Node, rank: int, default: int) -> int:
-    """Return the axis attribute, counted from the front."""
-    axis = whole(node, "axis", default)
+    """Return the axis attribute, counted from the first axis."""
+    axis = int_attribute(node, "axis", default)
     return axis + rank if axis < 0 else axis
 
 
@@ -213,13 +213,13 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Window of a convolution or pooling, height before width everywhere; all in pixels.
+    """Window of a convolution or pooling in pixels; height comes before width.
 
     Attributes:
-        kernel: as in ONNX.
-        stride: as in ONNX.
-        dilation: as in ONNX.
-        padding: above, left, below, right; empty where it depends on a size that is not known.
+        kernel: size of the kernel.
+        stride: distance between two positions of the window.
+        dilation: distance between neighboring elements of the kernel.
+        padding: padding above, left, below and right; empty if it depends on an unknown size.
     """
 
     kernel: Pair
@@ -229,18 +229,18 @@ class Window:
 
     @property
     def reach(self) -> Pair:
-        """Pixels from the window's first to its last, both counted."""
+        """Height and width of the dilated kernel."""
         high, wide = (dilation * (kernel - 1) + 1 for kernel, dilation in zip(self.kernel, self.dilation, strict=True))
         return high, wide
 
 
 def window(node: Node) -> Window | None:
-    """Return a node's window; None where it is not two-dimensional or not known."""
-    weight = given(node, 1)
+    """Return a node's window; None if it is unknown or not two-dimensional."""
+    weight = input_at(node, 1)
     stored = weight.shape[2:] if weight is not None and weight.shape is not None else ()
     kernel = node.attributes.get("kernel_shape", stored)
-    stride, dilation = numbers(node, "strides", (1, 1)), numbers(node, "dilations", (1, 1))
-    pads = numbers(node, "pads", (0, 0, 0, 0))
+    stride, dilation = int_list(node, "strides", (1, 1)), int_list(node, "dilations", (1, 1))
+    pads = int_list(node, "pads", (0, 0, 0, 0))
     if None in kernel or (len(kernel), len(stride), len(dilation), len(pads)) != (2, 2, 2, 4):
         return None
     bare = Window((int(kernel[0]), int(kernel[1])), (stride[0], stride[1]), (dilation[0], dilation[1]), pads)
@@ -248,11 +248,11 @@ def window(node: Node) -> Window | None:
 
 
 def _padding(node: Node, bare: Window) -> tuple[int, ...]:
-    """Return the padding that SAME stands for, and with what rounding the size up adds at the end."""
-    mode, image = word(node, "auto_pad", "NOTSET"), given(node, 0)
+    """Return the padding, including that of ``SAME`` modes and of an output size that is rounded up."""
+    mode, image = text_attribute(node, "auto_pad", "NOTSET"), input_at(node, 0)
     if mode == "VALID":
         return (0, 0, 0, 0)
-    if min(bare.stride) < 1 or not (mode.startswith("SAME") or whole(node, "ceil_mode", 0)):
+    if min(bare.stride) < 1 or not (mode.startswith("SAME") or int_attribute(node, "ceil_mode", 0)):
         return bare.padding
     sides = [side for side in (image.shape or ())[2:] if side is not None] if image is not None else []
     if len(sides) != 2 or image is None or image.rank != 4:
@@ -267,15 +267,15 @@ def _padding(node: Node, bare: Window) -> tuple[int, ...]:
     return (*bare.padding[:2], *end)
 
 
-# Edges between nodes; nodes that become no layer are skipped.
+# Edges between nodes. Nodes that become no layer are skipped.
 
 
 class Wiring:
     """Edges between the remaining nodes.
 
     Args:
-        nodes: each after those it reads.
-        verdicts: of the nodes; edges lead through folded ones.
+        nodes: nodes in topological order.
+        verdicts: verdicts on the nodes; edges pass through folded nodes.
     """
 
     def __init__(self, nodes: Sequence[Node], verdicts: Sequence[Verdict]) -> None:
@@ -287,8 +287,8 @@ class Wiring:
 
     @cached_property
     def before(self) -> tuple[tuple[int, ...], ...]:
-        """For each node, the remaining nodes whose results it reads; empty for a folded one."""
-        read: list[dict[int, None]] = []  # a folded node has the sources behind it
+        """For each node, the remaining nodes whose results it reads; empty for a folded node."""
+        read: list[dict[int, None]] = []  # a folded node passes on its own sources
         for node in self.nodes:
             found: dict[int, None] = {}
             for tensor in node.inputs:
@@ -309,7 +309,7 @@ class Wiring:
 
     @cached_property
     def readers(self) -> dict[str, list[int]]:
-        """Positions of every node that has a tensor among its inputs, folded ones too, by the tensor's name."""
+        """Tensor name → positions of all nodes that read it, including folded ones."""
         found: dict[str, list[int]] = {}
         for place, node in enumerate(self.nodes):
             for tensor in dict.fromkeys(filter(None, node.inputs)):

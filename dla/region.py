@@ -1,10 +1,9 @@
-"""Grouping of the nodes that the DLA can run into few segments; each segment is one loadable.
+"""Groups the nodes that the DLA can run into few segments, each of which becomes a loadable.
 
-A segment must be convex: no path may leave it and come back, or it would wait for its own result. So nodes get levels.
-No edge leads to a lower level, and every edge between a node that may run here and one that may not leads to a higher
-one. Connected nodes of one level form a convex segment, since a path between two of them cannot leave the level. Then
-segments that an edge joins are merged wherever no other path connects them. This keeps all of them convex and leaves
-none that could still be merged.
+A segment must be convex: a path that leaves it and returns would make it wait for its own result. Nodes therefore get
+levels. No edge leads to a lower level, and an edge between a supported and an unsupported node leads to a higher level.
+Connected nodes of one level form a convex segment, since a path between them cannot leave the level. Segments joined by
+an edge are then merged if no other path connects them. All segments stay convex, and no two can be merged further.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +16,7 @@ from dla.rule import Target
 from dla.rules.general import batch_of
 
 MAX_LOADABLES = LIMITS["general.loadables"].high
-"""Most loadables that one core holds at a time, over all engines that use it."""
+"""Largest number of loadables on one core at a time, of all engines together."""
 
 SURE: tuple[Answer, ...] = ("yes",)
 # Orin stores operands other than kernels in cells of 4 bytes, with the channels padded:
@@ -33,12 +32,12 @@ class Region:
     """A segment of the graph.
 
     Attributes:
-        places: positions of its nodes, ascending; folded ones inside it too.
-        inputs: tensors it reads from outside.
+        places: positions of its nodes in ascending order, including folded nodes inside it.
+        inputs: tensors from outside that it reads.
         outputs: tensors that are read outside, or are outputs of the graph.
         macs: multiply-adds of its nodes.
-        weight_bytes: of its stored operands, as the loadable holds them.
-        inner_bytes: of the tensors that stay inside.
+        weight_bytes: size of its stored operands in the loadable.
+        inner_bytes: size of the tensors that are used only inside it.
     """
 
     places: tuple[int, ...]
@@ -62,27 +61,29 @@ def regions(
     at_most: int | None = None,
     stranded: bool = True,
 ) -> tuple[Region, ...]:
-    """Return few convex segments that hold the nodes with these answers, in graph order.
+    """Return few convex segments with all nodes that have these answers, in graph order.
 
     Args:
-        nodes: each after those it reads.
-        verdicts: of the nodes.
+        nodes: nodes in topological order.
+        verdicts: verdicts on the nodes.
         target: generation, release of TensorRT and precision.
-        answers: ``("yes", "verify")`` returns the segments if every doubt were settled with yes.
+        answers: answers of the nodes to include; ``("yes", "verify")`` assumes that the device accepts all doubtful
+            nodes.
         macs: node name → multiply-adds.
-        outputs: outputs of the graph that are also read inside it.
-        min_nodes: segments of fewer layers are left to the GPU: transfers of their tensors cost more than they save.
-        min_macs: segments with fewer multiply-adds are left to the GPU, too.
-        at_most: how many to keep, those with the most work; None for all.
-        stranded: whether to keep segments without weights that read only results of the GPU. Such are the slices and
-            the Softmax of an attention; without these segments it stays on the GPU in one piece.
+        outputs: outputs of the graph that nodes of the graph also read.
+        min_nodes: smallest number of layers. Smaller segments stay on the GPU, since transfers would cost more time
+            than they save.
+        min_macs: smallest number of multiply-adds; smaller segments stay on the GPU.
+        at_most: largest number of segments; those with the most work are kept. None keeps all.
+        stranded: whether to keep segments without weights that read only results of the GPU. Examples are the slices
+            and the Softmax of an attention, which otherwise stays on the GPU in one piece.
     """
     wiring = Wiring(nodes, verdicts)
-    keys = [_batch(node) if verdict.answer in answers and not verdict.is_folded else None
+    keys = [_batch_size(node) if verdict.answer in answers and not verdict.is_folded else None
             for node, verdict in zip(nodes, verdicts, strict=True)]  # fmt: skip
     segments = _Segments(wiring, target, frozenset(outputs), macs or {})
-    whole = _merged(_levelled(wiring, keys), wiring, keys)
-    found = [segments.region(part) for group in whole for part in segments.split(group)]
+    groups = _merge_groups(_level_groups(wiring, keys), wiring, keys)
+    found = [segments.region(part) for group in groups for part in segments.split(group)]
     placed = {place for one in found for place in one.places}
     kept = [one for one in found if one.macs >= min_macs and (stranded or not segments.is_stranded(one, placed))
             and sum(not wiring.folded[place] for place in one.places) >= min_nodes]  # fmt: skip
@@ -91,13 +92,13 @@ def regions(
     return tuple(sorted(kept, key=lambda one: one.places))
 
 
-def _batch(node: Node) -> int:
-    """Return the batch size of a node's tensors; a loadable has one."""
+def _batch_size(node: Node) -> int:
+    """Return the batch size of a node's tensors; all nodes of a loadable have the same."""
     return max(filter(None, (batch_of(tensor.shape) for tensor in data_tensors(node))), default=1)
 
 
-def _levelled(wiring: Wiring, keys: Sequence[int | None]) -> list[list[int]]:
-    """Return the connected nodes of each level, as lists of positions."""
+def _level_groups(wiring: Wiring, keys: Sequence[int | None]) -> list[list[int]]:
+    """Return groups of connected nodes of one level, as lists of positions."""
     levels: list[int] = []
     groups: dict[int, list[int]] = {}
     home: list[int] = []
@@ -116,7 +117,7 @@ def _levelled(wiring: Wiring, keys: Sequence[int | None]) -> list[list[int]]:
     return [group for first, group in groups.items() if keys[first] is not None]
 
 
-def _merged(groups: list[list[int]], wiring: Wiring, keys: Sequence[int | None]) -> list[list[int]]:
+def _merge_groups(groups: list[list[int]], wiring: Wiring, keys: Sequence[int | None]) -> list[list[int]]:
     home = list(range(len(keys)))
     members = {min(group): sorted(group) for group in groups}
     for first, group in members.items():
@@ -126,7 +127,7 @@ def _merged(groups: list[list[int]], wiring: Wiring, keys: Sequence[int | None])
         pairs = {(home[one], home[place]) for place, before in enumerate(wiring.before) for one in before}
         pairs = {(a, b) for a, b in pairs if a != b and keys[a] is not None and keys[a] == keys[b]}
         heavy_first = sorted(pairs, key=lambda pair: (-len(members[pair[0]]) - len(members[pair[1]]), pair))
-        free = next((pair for pair in heavy_first if not _detour(*pair, members, home, wiring)), None)
+        free = next((pair for pair in heavy_first if not _has_detour(*pair, members, home, wiring)), None)
         if free is None:
             return list(members.values())
         a, b = free
@@ -135,7 +136,7 @@ def _merged(groups: list[list[int]], wiring: Wiring, keys: Sequence[int | None])
         members[a] = sorted(members[a] + members.pop(b))
 
 
-def _detour(a: int, b: int, members: Mapping[int, list[int]], home: Sequence[int], wiring: Wiring) -> bool:
+def _has_detour(a: int, b: int, members: Mapping[int, list[int]], home: Sequence[int], wiring: Wiring) -> bool:
     """Return whether a path from group a to group b leads through another group."""
     last = members[b][-1]
     waiting = [place for one in members[a] for place in wiring.after[one] if home[place] not in (a, b)]
@@ -160,12 +161,12 @@ def _detour(a: int, b: int, members: Mapping[int, list[int]], home: Sequence[int
 
 @dataclass(frozen=True)
 class _Segments:
-    """Segment sizes of one graph.
+    """Builds the segments of one graph and computes their sizes.
 
     Attributes:
-        wiring: the graph.
-        target: decides how large a number is.
-        outputs: tensors that leave the graph, whatever else reads them.
+        wiring: edges of the graph.
+        target: target, whose precision decides the size of a number.
+        outputs: outputs of the graph.
         macs: node name → multiply-adds.
     """
 
@@ -175,55 +176,55 @@ class _Segments:
     macs: Mapping[str, int]
 
     def split(self, places: Sequence[int]) -> list[list[int]]:
-        """Return the segment, or parts that each fit both memory pools where a single node does.
+        """Split a segment into parts that fit both memory pools; a single node may still be too large.
 
-        A part is a run of a convex segment in an order in which every node follows those it reads, so it is convex.
+        A part is convex, since it is a run of a convex segment in topological order.
         """
-        if self._fits(places):
+        if self._fits_memory(places):
             return [list(places)]
         runs: list[list[int]] = [[]]
         for place in places:
-            if runs[-1] and not self._fits([*runs[-1], place]):
+            if runs[-1] and not self._fits_memory([*runs[-1], place]):
                 runs.append([])
             runs[-1].append(place)
-        return [part for run in runs for part in self._connected(run)]
+        return [part for run in runs for part in self._connected_parts(run)]
 
     def region(self, part: Sequence[int]) -> Region:
-        """Return ``part`` as a region that includes the folded nodes between its own."""
+        """Return the region of some nodes, including the folded nodes between them."""
         inside = set(part)
         waiting = [one for place in part for one in self._folded_readers(place)]
         heapify(waiting)
-        while waiting:  # in graph order, so that the nodes that a folded node reads were handled before
+        while waiting:  # in graph order: the sources of a folded node come first
             if (place := heappop(waiting)) not in inside and self._is_between(place, inside):
                 inside.add(place)
                 for one in self._folded_readers(place):
                     heappush(waiting, one)
         places = tuple(sorted(inside))
-        made = self._made(places)
+        made = self._computed_tensors(places)
         reads = [tensor for place in places for tensor in self.wiring.nodes[place].inputs if tensor is not None]
         inputs = dict.fromkeys(tensor.name for tensor in reads if not tensor.is_constant and tensor.name not in made)
         return Region(
             places=places,
             inputs=tuple(inputs),
-            outputs=tuple(name for name in made if self._leaves(name, inside)),
+            outputs=tuple(name for name in made if self._is_read_outside(name, inside)),
             macs=sum(self.macs.get(self.wiring.nodes[place].name, 0) for place in part),
             weight_bytes=self._weight_bytes(part),
             inner_bytes=self._inner_bytes(places),
         )
 
     def is_stranded(self, one: Region, placed: Collection[int]) -> bool:
-        """Return whether a segment has no weights, and reads only results of nodes outside segments (``placed``)."""
+        """Return whether a segment has no weights, and reads only results of nodes that are not in ``placed``."""
         wiring = self.wiring
         if any(wiring.nodes[place].op in _KERNELS for place in one.places):
             return False
         sources = {source for place in one.places for source in wiring.before[place]} - set(one.places)
         return bool(one.inputs) and all(name in wiring.producers for name in one.inputs) and sources.isdisjoint(placed)
 
-    def _fits(self, places: Sequence[int]) -> bool:
+    def _fits_memory(self, places: Sequence[int]) -> bool:
         return self._weight_bytes(places) < GLOBAL_BYTES and self._inner_bytes(places) < LOCAL_BYTES
 
-    def _connected(self, run: Sequence[int]) -> list[list[int]]:
-        """Return the connected parts of a run."""
+    def _connected_parts(self, run: Sequence[int]) -> list[list[int]]:
+        """Split a run of nodes into its connected parts."""
         left, parts = set(run), []
         while left:
             part, waiting = [], [left.pop()]
@@ -237,7 +238,7 @@ class _Segments:
         return sorted(parts)
 
     def _weight_bytes(self, places: Sequence[int]) -> int:
-        """Return the bytes of stored operands, each counted once; shapes and axes (int64) become part of the layer."""
+        """Return the size of all stored operands. Shapes and axes, which are int64, become part of the layer."""
         sizes = {
             tensor.name: self._stored_bytes(tensor, self.wiring.nodes[place].op in _KERNELS and position == 0)
             for place in places
@@ -247,7 +248,7 @@ class _Segments:
         return sum(sizes.values())
 
     def _stored_bytes(self, tensor: Tensor, is_kernel: bool) -> int:
-        """Return the bytes of a stored operand; factors, shifts and biases are FP16 on Xavier, padded cells on Orin."""
+        """Return the size of a stored operand. Factors and biases are FP16 on Xavier, and padded cells on Orin."""
         size, shape = tensor.size or 0, tensor.shape or ()
         if is_kernel:
             return size * self.target.element_bytes
@@ -258,9 +259,11 @@ class _Segments:
         return size // channels * -(-channels // unit) * unit * _CELL_BYTES
 
     def _inner_bytes(self, places: Sequence[int]) -> int:
-        """Return the bytes of tensors that are computed and read inside only."""
+        """Return the size of the tensors that are computed and read only inside."""
         inside = set(places)
-        stay = [tensor for name, tensor in self._made(places).items() if not self._leaves(name, inside)]
+        stay = [
+            tensor for name, tensor in self._computed_tensors(places).items() if not self._is_read_outside(name, inside)
+        ]
         return sum((tensor.size or 0) * self.target.element_bytes for tensor in stay)
 
     def _folded_readers(self, place: int) -> list[int]:
@@ -268,17 +271,17 @@ class _Segments:
         return [one for name in names for one in self.wiring.readers.get(name, ()) if self.wiring.folded[one]]
 
     def _is_between(self, place: int, inside: set[int]) -> bool:
-        """Return whether a folded node reads from inside, and all nodes that read it are inside or folded."""
+        """Return whether a folded node reads only from inside, and is read only by inside or folded nodes."""
         node = self.wiring.nodes[place]
         sources = [self.wiring.producers.get(tensor.name) for tensor in data_inputs(node)]
         readers = [one for made in node.outputs if made is not None for one in self.wiring.readers.get(made.name, [])]
         read_inside = bool(readers) and all(one in inside or self.wiring.folded[one] for one in readers)
         return bool(sources) and all(source in inside for source in sources) and read_inside
 
-    def _made(self, places: Sequence[int]) -> dict[str, Tensor]:
+    def _computed_tensors(self, places: Sequence[int]) -> dict[str, Tensor]:
         made = [tensor for place in places for tensor in self.wiring.nodes[place].outputs if tensor is not None]
         return {tensor.name: tensor for tensor in made if not tensor.is_constant}
 
-    def _leaves(self, name: str, inside: set[int]) -> bool:
+    def _is_read_outside(self, name: str, inside: set[int]) -> bool:
         readers = self.wiring.readers.get(name, [])
         return name in self.outputs or not readers or any(reader not in inside for reader in readers)

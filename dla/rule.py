@@ -1,4 +1,4 @@
-"""Target that a node is checked for, and the form of a rule."""
+"""The target of a check, and the rules as named functions."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from dla.node import Node, Verdict, no, window
 
 # Releases of TensorRT that can use a DLA.
 #
-# Sources are NVIDIA's release notes and the DLA chapter of the TensorRT guide:
+# Sources: NVIDIA's release notes and the DLA chapter of the TensorRT guide,
 # https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/getting-started/support-matrix.html,
 # https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/api/migration/tensorrt-10x-to-11x-jetson.html,
 # https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html.
@@ -28,10 +28,10 @@ _LAST_XAVIER = (8, 5)  # JetPack 5, the last for Xavier
 
 
 def supported_by(tensorrt: str, generation: int) -> Verdict:
-    """Return whether a TensorRT, ``"10.3.0"``, can build and run engines for a DLA of that generation.
+    """Return whether a release of TensorRT, such as ``"10.3.0"``, supports a DLA of this generation.
 
     Raises:
-        ValueError: that is no version number.
+        ValueError: the text is not a version number.
     """
     version = version_numbers(tensorrt)
     if generation == XAVIER and version[:2] > _LAST_XAVIER:
@@ -48,7 +48,7 @@ def supported_by(tensorrt: str, generation: int) -> Verdict:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return ``(10, 3, 0)`` for ``"10.3"``; raise ValueError for any other text."""
+    """Return ``(10, 3, 0)`` for ``"10.3"``. Raises ValueError for text that is not a version number."""
     match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])", version)
     if match is None:
         raise ValueError(f"expected a version number like 10.3.0, got {version!r}")
@@ -64,12 +64,12 @@ class Target:
     """A DLA and the TensorRT that compiles for it.
 
     Attributes:
-        generation: 1 is Xavier's, 2 is Orin's.
-        tensorrt: release that builds the engine, ``"10.3"``.
-        precision: what the network is built for; an INT8 build runs in FP16 what has no INT8 form.
+        generation: 1 for Xavier, 2 for Orin.
+        tensorrt: release that builds the engine, such as ``"10.3"``.
+        precision: precision of the build; an INT8 build runs nodes without an INT8 form in FP16.
 
     Raises:
-        ValueError: no such generation or precision, or no version number.
+        ValueError: there is no such generation or precision, or the release is not a version number.
     """
 
     generation: int = ORIN
@@ -100,7 +100,7 @@ class Target:
 
     @property
     def is_typed(self) -> bool:
-        """Whether the network is strongly typed: the graph states types and scales, and the builder changes none."""
+        """Whether the network is strongly typed, so that the builder keeps the graph's types and scales."""
         return self.version >= (11,)
 
     @property
@@ -110,11 +110,11 @@ class Target:
 
     @property
     def release(self) -> Verdict:
-        """Verdict on whether that TensorRT supports this DLA at all."""
+        """Verdict on whether TensorRT supports this DLA at all."""
         return supported_by(self.tensorrt, self.generation)
 
 
-# A rule is a small function with a name and the public page that states it.
+# A rule is a function with a name and the public page that states it.
 
 Test = Callable[[Node, Target], Verdict | None]
 
@@ -124,10 +124,10 @@ class Rule:
     """A named function that may object to a node.
 
     Attributes:
-        name: ``"conv.kernel"``.
+        name: name such as ``"conv.kernel"``.
         source: address of the page.
-        about: one sentence.
-        test: the function; None is no objection.
+        about: description in one sentence.
+        test: function that returns a verdict; None means no objection.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Rule:
 
 
 def rule(name: str, source: str = "") -> Callable[[Test], Rule]:
-    """Return a decorator that makes a function a rule; a rule named like a limit has the limit's source."""
+    """Return a decorator that makes a function a rule. The default source is that of the limit of the same name."""
 
     def made(test: Test) -> Rule:
         return Rule(name, source or LIMITS[name].source, (test.__doc__ or "").strip().splitlines()[0], test)
@@ -151,7 +151,7 @@ def rule(name: str, source: str = "") -> Callable[[Test], Rule]:
 
 
 def outside(limit: str, what: str, values: Iterable[int | None], fix: str = "") -> Verdict | None:
-    """Return a refusal if a value is outside a limit; unknown values are skipped."""
+    """Return a refusal if a known value is outside a limit."""
     allowed = LIMITS[limit]
     known = [value for value in values if value is not None]
     if all(value in allowed for value in known):
@@ -160,7 +160,7 @@ def outside(limit: str, what: str, values: Iterable[int | None], fix: str = "") 
 
 
 def within(limit: str, field: str, about: str, fix: str, what: str = "") -> Rule:
-    """Return a rule that keeps a field of a node's window within the limit that has the rule's name."""
+    """Return a rule that keeps a field of a node's window within a limit, with the limit's name."""
 
     def test(node: Node, target: Target) -> Verdict | None:
         at = window(node)

@@ -1,4 +1,4 @@
-"""Summary of a graph in a few numbers."""
+"""Counts of nodes and shares of work for a graph."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ from dla.region import Region
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason why nodes do not, or may not, run on the DLA.
+    """A reason why nodes do not run, or may not run, on the DLA.
 
     Attributes:
-        rule: that objected.
-        nodes: how many it objected to.
-        macs: their share of the work, 0 to 1.
-        example: name of the first one.
-        reason: of the first one.
-        fix: of the first one.
+        rule: name of the rule.
+        nodes: number of nodes.
+        macs: share of the graph's multiply-adds, 0 to 1.
+        example: name of the first node.
+        reason: reason for the first node.
+        fix: fix for the first node.
     """
 
     rule: str
@@ -34,18 +34,18 @@ class Summary:
     """Counts and shares of a graph's verdicts.
 
     Attributes:
-        nodes: number of nodes that have a layer, without folded ones.
+        nodes: number of nodes without folded ones.
         yes: nodes that can run on the DLA.
         verify: nodes that only the device can decide about.
         no: nodes that cannot run on the DLA.
-        folded: nodes that are removed before anything runs.
-        macs: multiply-adds of the graph; 0 where they are not known.
-        macs_yes: share of nodes with answer yes, 0 to 1.
-        macs_verify: share of nodes with answer verify, 0 to 1.
-        segments: loadables of the nodes that are sure to run.
-        segments_hoped: loadables if every doubt were settled with yes.
-        refusals: reasons by rule, those with most work first.
-        doubts: reasons by rule, those with most work first.
+        folded: nodes that are removed before the network runs.
+        macs: multiply-adds of the graph; 0 if unknown.
+        macs_yes: share of the multiply-adds in nodes with answer yes, 0 to 1.
+        macs_verify: share of the multiply-adds in nodes with answer verify, 0 to 1.
+        segments: number of loadables with the nodes that certainly run.
+        segments_hoped: number of loadables if the device accepts all doubtful nodes.
+        refusals: reasons of refusals by rule, those with the most work first.
+        doubts: reasons of doubts by rule, those with the most work first.
     """
 
     nodes: int
@@ -69,13 +69,13 @@ def summarize(
     hoped: Sequence[Region],
     macs: Mapping[str, int],
 ) -> Summary:
-    """Return the numbers of one graph.
+    """Return the summary of a graph.
 
     Args:
-        nodes: each after those it reads.
+        nodes: nodes in topological order.
         verdicts: one per node.
-        sure: regions of the nodes that are sure.
-        hoped: regions if doubtful ones run, too.
+        sure: regions of the nodes that certainly run.
+        hoped: regions if doubtful nodes run, too.
         macs: node name → multiply-adds.
     """
     pairs = [(node, verdict) for node, verdict in zip(nodes, verdicts, strict=True) if not verdict.is_folded]
@@ -105,7 +105,7 @@ def summarize(
 def _reasons(
     pairs: Sequence[tuple[Node, Verdict]], answer: str, macs: Mapping[str, int], total: int
 ) -> tuple[Reason, ...]:
-    """Return reasons grouped by rule; absent operators are grouped by operator, since the fix depends on it."""
+    """Return reasons grouped by rule. Operators without a layer are grouped by operator, which decides the fix."""
     groups: dict[tuple[str, str], list[tuple[Node, Verdict]]] = {}
     for node, verdict in pairs:
         if verdict.answer == answer:

@@ -1,4 +1,4 @@
-"""Table of the layer that each operator becomes and its rules, and the verdicts on a node or a graph."""
+"""The layer and the rules of each operator, and the verdicts on a node or a graph."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from dla.context import CONTEXT, Context
 from dla.limit import ISSUE_SCALE, MATRIX
-from dla.node import SEVERITY, Form, Node, Verdict, Wiring, data_tensors, furthest, worst
+from dla.node import SEVERITY, Form, Node, Verdict, Wiring, combine, data_tensors, furthest_form
 from dla.rule import Rule, Target
 from dla.rules import activation, conv, elementwise, general, pool, shape
 from dla.rules.shape import folded
@@ -17,8 +17,8 @@ class Layer:
     """A layer that the DLA offers.
 
     Attributes:
-        name: as TensorRT calls it.
-        rules: all must agree.
+        name: name in TensorRT.
+        rules: rules that must all allow a node.
     """
 
     name: str
@@ -89,22 +89,22 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         "Upsample": _RESIZE,
     }
 )
-"""Layer by ONNX operator; an operator that is not listed has none."""
+"""ONNX operator → layer; other operators have no layer."""
 
 _ABSENT = Layer("none", (general.domain, general.operator))
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {rule.name: rule for layer in (*LAYERS.values(), _ABSENT) for rule in layer.rules}
 )
-"""All rules about one node, by name."""
+"""Name → rule, for all rules about one node."""
 
 
 def layer_of(op: str) -> Layer:
-    """Return the layer that an operator becomes; for an operator without one, a layer that refuses everything."""
+    """Return the layer of an operator; an operator without one gets a layer that refuses all nodes."""
     return LAYERS.get(op, _ABSENT)
 
 
-# Verdicts: the rules applied to one node, or to all of a graph.
+# The rules applied to one node or to a graph.
 
 SCALE_RULE = "general.scale"
 FORM_RULE = "general.form"
@@ -113,10 +113,10 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         **{name: rule.source for name, rule in RULES.items()},
         **{rule.name: rule.source for rule in CONTEXT},
         FORM_RULE: MATRIX,
-        SCALE_RULE: ISSUE_SCALE,  # it quotes TensorRT's message for a missing scale
+        SCALE_RULE: ISSUE_SCALE,  # the page quotes TensorRT's message for a missing scale
     }
 )
-"""Page that states each rule, by rule."""
+"""Rule → page that states it."""
 ABOUT: Mapping[str, str] = MappingProxyType(
     {
         **{name: rule.about for name, rule in RULES.items()},
@@ -125,23 +125,23 @@ ABOUT: Mapping[str, str] = MappingProxyType(
         SCALE_RULE: "Require a scale of every tensor in INT8.",
     }
 )
-"""Content of each rule in one sentence, by rule."""
+"""Rule → description in one sentence."""
 
 
 def layers_of(rule: str) -> tuple[str, ...]:
-    """Return the layers that a rule is about, in alphabetical order; none for rules about every node or a graph."""
+    """Return the layers of a rule in alphabetical order; none for a rule about all nodes or a graph."""
     found = {layer.name for layer in LAYERS.values() if any(one.name == rule for one in layer.rules)}
     is_general = rule.startswith(("general.", "context."))
     return () if is_general else tuple(sorted(found))
 
 
 def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> Verdict:
-    """Return whether the DLA can run a node, as far as the node itself shows.
+    """Return whether the DLA can run a node, without regard to its neighbors.
 
     Args:
-        node: the node with its tensors.
+        node: node with its tensors.
         target: generation, release of TensorRT and precision.
-        scaled: tensors that have an INT8 scale; None where that is not known yet: no rule objects then.
+        scaled: tensors with an INT8 scale; None skips the check for scales.
     """
     if target.release.answer == "no":
         return target.release
@@ -150,24 +150,24 @@ def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> 
     found = [verdict for rule in layer_of(node.op).rules if (verdict := rule(node, target)) is not None]
     gone = folded(node)
     if gone is not None:
-        return worst([gone, *(verdict for verdict in found if verdict.rule.startswith("scale."))])
+        return combine([gone, *(verdict for verdict in found if verdict.rule.startswith("scale."))])
     missing = _missing_scale(node, target, scaled)
     if missing is not None:
         found.append(missing)
     if found and any(verdict.answer != "yes" for verdict in found):
-        return worst(found)
+        return combine(found)
     layer = layer_of(node.op).name
     reasons = [f"within the limits of the {layer} layer", *(verdict.reason for verdict in found)]
-    return Verdict("yes", layer.lower(), "; ".join(reasons), form=furthest(found))
+    return Verdict("yes", layer.lower(), "; ".join(reasons), form=furthest_form(found))
 
 
 def check_graph(nodes: Sequence[Node], target: Target, scaled: Collection[str] | None = None) -> tuple[Verdict, ...]:
-    """Return the verdicts on every node of a graph, including rules that need its neighbors.
+    """Return the verdicts on all nodes of a graph, including rules about neighbors.
 
     Args:
-        nodes: each after those it reads.
+        nodes: nodes in topological order.
         target: generation, release of TensorRT and precision.
-        scaled: as in :func:`check`. A mapping of tensor to scale also lets rules check whether scales agree.
+        scaled: as in :func:`check`; with a mapping from tensor to scale, rules also compare scales.
     """
     verdicts = [check(node, target, scaled) for node in nodes]
     if target.release.answer == "no":
@@ -175,16 +175,16 @@ def check_graph(nodes: Sequence[Node], target: Target, scaled: Collection[str] |
     context = Context(nodes, verdicts, target, scaled, Wiring(nodes, verdicts))
     for rule in CONTEXT:
         for place, verdict in rule.test(context):
-            verdicts[place] = _joined(verdicts[place], verdict)
+            verdicts[place] = _combine_verdicts(verdicts[place], verdict)
     return tuple(verdicts)
 
 
-def _joined(old: Verdict, new: Verdict) -> Verdict:
-    """Return the verdict of a context rule, unless the node was refused anyway; a doubt replaces a yes."""
+def _combine_verdicts(old: Verdict, new: Verdict) -> Verdict:
+    """Return the more severe verdict; two refusals or two doubts are joined."""
     if old.answer == new.answer != "yes":
-        return worst([old, new])
-    heard = min(old, new, key=lambda verdict: SEVERITY.index(verdict.answer))
-    return replace(heard, form=furthest([old, new]))
+        return combine([old, new])
+    severer = min(old, new, key=lambda verdict: SEVERITY.index(verdict.answer))
+    return replace(severer, form=furthest_form([old, new]))
 
 
 def _missing_scale(node: Node, target: Target, scaled: Collection[str] | None) -> Verdict | None:
@@ -197,38 +197,38 @@ def _missing_scale(node: Node, target: Target, scaled: Collection[str] | None) -
     return Verdict("verify", SCALE_RULE, reason, "calibrate every tensor: edgert quantize --target dla")
 
 
-# The form in which the DLA runs nodes in an INT8 build, by the same rules.
+# How the DLA runs nodes in an INT8 build, by the same rules.
 
 _SUMS: Collection[str] = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})
 _BEHIND: Collection[str] = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu"})
 
 
 def int8_form(node: Node, target: Target) -> Form:
-    """Return how a node runs in an INT8 build, as far as the node itself shows.
+    """Return how a node runs in an INT8 build, without regard to its neighbors.
 
-    A node that only the device can decide about (``verify``) has the form that it has if the device accepts it.
+    A doubtful node (``verify``) is assumed to be accepted by the device.
 
     Args:
-        node: the node with its tensors.
-        target: generation and release; its precision does not matter.
+        node: node with its tensors.
+        target: generation and release; the precision is ignored.
     """
     return check(node, _in_int8(target)).int8_form
 
 
 def int8_verdicts(nodes: Sequence[Node], target: Target) -> tuple[Verdict, ...]:
-    """Return verdicts for an INT8 build of a graph, including the rules about neighbors; see their ``int8_form``.
+    """Return the verdicts on all nodes for an INT8 build; see their ``int8_form``.
 
     Args:
-        nodes: each after those it reads.
-        target: generation and release; its precision does not matter.
+        nodes: nodes in topological order.
+        target: generation and release; the precision is ignored.
     """
     return check_graph(nodes, _in_int8(target))
 
 
 def fuses(first: str, then: str) -> bool:
-    """Return whether an operator computes in the kernel of the one before it, before results are rounded.
+    """Return whether an operator is computed in the kernel of the previous one, without rounding between them.
 
-    An activation behind a product or an addition does, and so does an addition behind a product.
+    This holds for an activation after a product or an addition, and for an addition after a product.
     """
     return first in _SUMS and (then in _BEHIND or (then == "Add" and first != "Add"))
 

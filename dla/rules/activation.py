@@ -1,12 +1,12 @@
-"""Rules of activations, Softmax, and reduction to the maximum."""
+"""Rules for activations, Softmax, and reduction to the maximum."""
 
 from math import prod
 
 from dla.limit import GUIDE, HEADER, LIMITS, MATRIX, REDUCE, UNARY
-from dla.node import Node, Verdict, axis_of, given, integers, no, note, verify, whole
+from dla.node import Node, Verdict, axis_of, input_at, int_attribute, no, note, stored_integers, verify
 from dla.rule import Target, rule
 from dla.rules.elementwise import SINCE
-from dla.rules.general import only_half
+from dla.rules.general import fp16_only
 
 # Activations.
 
@@ -24,7 +24,7 @@ def promoted(node: Node, target: Target) -> Verdict | None:
 @rule("clip.ceiling")
 def clip(node: Node, target: Target) -> Verdict | None:
     """Require a Clip to be a ReLU with a ceiling: from 0 to a number in bounds."""
-    low, high = _bound(node, "min", 1), _bound(node, "max", 2)
+    low, high = _clip_bound(node, "min", 1), _clip_bound(node, "max", 2)
     if low is None or high is None:
         return no("its bounds are computed at run time", "store the bounds")
     allowed = LIMITS["clip.ceiling"]
@@ -36,11 +36,11 @@ def clip(node: Node, target: Target) -> Verdict | None:
               "shift and scale its input and output, or leave it to the GPU")  # fmt: skip
 
 
-def _bound(node: Node, name: str, position: int) -> float | None:
-    """Return a bound; infinite if left out, None if not known beforehand."""
+def _clip_bound(node: Node, name: str, position: int) -> float | None:
+    """Return a bound of a Clip; infinite if it is omitted, None if it is unknown."""
     if name in node.attributes:
         return float(node.attributes[name])
-    tensor = given(node, position)
+    tensor = input_at(node, position)
     if tensor is None:
         return float("inf") if name == "max" else float("-inf")
     return tensor.values[0] if tensor.values else None
@@ -49,7 +49,7 @@ def _bound(node: Node, name: str, position: int) -> float | None:
 @rule("prelu.slope", GUIDE)
 def slope(node: Node, target: Target) -> Verdict | None:
     """Require a stored slope with the rank of the input."""
-    values, image = given(node, 1), given(node, 0)
+    values, image = input_at(node, 1), input_at(node, 0)
     if values is None or not values.is_constant:
         return no("its slope is computed at run time", "store the slope")
     if image is None or values.rank == image.rank:
@@ -79,13 +79,13 @@ _LEAVE = "leave it to post-processing on the CPU or GPU"
 @rule("softmax.generation", HEADER)
 def generation(node: Node, target: Target) -> Verdict | None:
     """Refuse Softmax on Xavier; Orin supports it."""
-    return only_half("softmax", target) if target.is_orin else no("Xavier's DLA has no softmax", _LEAVE)
+    return fp16_only("softmax", target) if target.is_orin else no("Xavier's DLA has no softmax", _LEAVE)
 
 
 @rule("softmax.axis", HEADER)
 def axis(node: Node, target: Target) -> Verdict | None:
     """Require the axis to be channels, height or width; it may be longer where all other sizes are 1."""
-    image = given(node, 0)
+    image = input_at(node, 0)
     if image is None or image.shape is None or image.rank != 4:
         return None
     place = axis_of(node, 4, -1 if node.opset >= _ONE_AXIS else 1)
@@ -100,10 +100,10 @@ def axis(node: Node, target: Target) -> Verdict | None:
     others = [dim for at, dim in enumerate(image.shape) if at not in (0, place)]
     if length is None or None in others:
         return None
-    return _length(length, prod(filter(None, others)), image.shape[0], target)
+    return _check_length(length, prod(filter(None, others)), image.shape[0], target)
 
 
-def _length(length: int, others: int, batch: int | None, target: Target) -> Verdict | None:
+def _check_length(length: int, others: int, batch: int | None, target: Target) -> Verdict | None:
     allowed = LIMITS["softmax.exact" if others == 1 else "softmax.approximate"]
     if length not in allowed:
         return no(f"its axis must be {allowed} long{'' if others == 1 else ' here'}, got {length}", _LEAVE)
@@ -128,13 +128,13 @@ def axes(node: Node, target: Target) -> Verdict | None:
     """Require stored axes out of channels, height and width."""
     if node.op == "GlobalMaxPool":
         return None
-    image, chosen = given(node, 0), integers(node, "axes", 1)
+    image, chosen = input_at(node, 0), stored_integers(node, "axes", 1)
     if chosen is None:
         return no("its axes are computed at run time", "store them")
     rank = image.rank if image is not None and image.rank is not None else 4
     if not chosen or 0 in chosen or -rank in chosen:
         return no("it reduces over the batch", "reduce after the network")
-    if whole(node, "keepdims", 1):
+    if int_attribute(node, "keepdims", 1):
         return None
     return verify("it removes the axes it reduces; as far as is known they must stay, as 1", "set keepdims=1")
 

@@ -1,7 +1,7 @@
-"""Rules of convolutions, and of matrix products with stored weights, which become convolutions of 1×1."""
+"""Rules for convolutions, and for products with a stored matrix, which become 1×1 convolutions."""
 
 from dla.limit import CBUF_SURE, DECONV_LONG, GUIDE, HEADER, LIMITS, banks
-from dla.node import Node, Pair, Verdict, given, no, number, numbers, verify, whole, window
+from dla.node import Node, Pair, Verdict, float_attribute, input_at, int_attribute, int_list, no, verify, window
 from dla.rule import Target, outside, rule, within
 
 _CBUF_FIX = "build it for INT8, use fewer input channels (split them and add) or a smaller kernel, or tile the width"
@@ -12,7 +12,7 @@ _LINEAR_FIX = "write it as a Conv with a 1×1 kernel on N×C×1×1"
 @rule("conv.weights", GUIDE)
 def weights(node: Node, target: Target) -> Verdict | None:
     """Require stored weights and a stored bias."""
-    stored, bias = given(node, 1), given(node, 2)
+    stored, bias = input_at(node, 1), input_at(node, 2)
     if stored is None or not stored.is_constant:
         return no("its weights are computed at run time", "store the weights, or leave it to the GPU")
     return None if bias is None or bias.is_constant else no("its bias is computed at run time", "store the bias")
@@ -44,7 +44,7 @@ def padding(node: Node, target: Target) -> Verdict | None:
 @rule("conv.channels")
 def channels(node: Node, target: Target) -> Verdict | None:
     """Limit the channels read and written."""
-    return outside("conv.channels", "channels", _channels(node), "split the channels over two convolutions")
+    return outside("conv.channels", "channels", _kernel_channels(node), "split the channels over two convolutions")
 
 
 @rule("conv.groups")
@@ -54,11 +54,11 @@ def groups(node: Node, target: Target) -> Verdict | None:
     Depthwise networks run: NVIDIA publishes SSD-MobileNet-v1 in INT8,
     https://github.com/NVIDIA/Deep-Learning-Accelerator-SW.
     """
-    count = whole(node, "group", 1)
+    count = int_attribute(node, "group", 1)
     far = outside("conv.groups", "groups", [count], "split the channels over two convolutions")
     if far is not None or not target.is_int8 or count < 2:
         return far
-    each = [size // count for size in _channels(node) if size is not None]
+    each = [size // count for size in _kernel_channels(node) if size is not None]
     if each[:1] == [1] or all(size % 4 == 0 for size in each):
         return None
     size = "×".join(map(str, each))
@@ -68,14 +68,14 @@ def groups(node: Node, target: Target) -> Verdict | None:
 @rule("conv.cbuf")
 def cbuf(node: Node, target: Target) -> Verdict | None:
     """Require one kernel and a slice of the input to fit into the convolution buffer."""
-    at, image = window(node), given(node, 0)
-    read = _channels(node)[0]
+    at, image = window(node), input_at(node, 0)
+    read = _kernel_channels(node)[0]
     if at is None or image is None or image.shape is None or image.rank != 4 or read is None:
         return None
     wide = image.shape[3]
     if wide is None:
         return None
-    count, allowed = max(whole(node, "group", 1), 1), LIMITS["conv.cbuf"]
+    count, allowed = max(int_attribute(node, "group", 1), 1), LIMITS["conv.cbuf"]
     needed, literal = (
         banks(max(size, 1), wide, at.kernel, at.dilation[0], int8=target.is_int8) for size in (read // count, read)
     )
@@ -87,13 +87,13 @@ def cbuf(node: Node, target: Target) -> Verdict | None:
     return None if literal <= CBUF_SURE else verify(text, _CBUF_FIX)
 
 
-def _channels(node: Node) -> tuple[int | None, int | None]:
+def _kernel_channels(node: Node) -> tuple[int | None, int | None]:
     """Return the channels read and written; the kernel is (written, read / groups, height, width)."""
-    stored = given(node, 1)
+    stored = input_at(node, 1)
     if stored is None or stored.shape is None or len(stored.shape) < 2:
         return None, None
     each = stored.shape[1]
-    return (None if each is None else each * whole(node, "group", 1)), stored.shape[0]
+    return (None if each is None else each * int_attribute(node, "group", 1)), stored.shape[0]
 
 
 CONV = (weights, kernel, stride, padding, dilation, channels, groups, cbuf)
@@ -102,7 +102,7 @@ CONV = (weights, kernel, stride, padding, dilation, channels, groups, cbuf)
 @rule("gemm.weights", GUIDE)
 def operand(node: Node, target: Target) -> Verdict | None:
     """Require the second operand to be stored."""
-    stored = given(node, 1)
+    stored = input_at(node, 1)
     if stored is not None and stored.is_constant:
         return None
     return no("both operands are computed at run time; one must be stored", "leave it to the GPU")
@@ -111,10 +111,10 @@ def operand(node: Node, target: Target) -> Verdict | None:
 @rule("gemm.shape", GUIDE)
 def flat(node: Node, target: Target) -> Verdict | None:
     """Require a row per image times a matrix, which is a 1×1 convolution; other forms need a transpose first."""
-    rows = given(node, 0)
+    rows = input_at(node, 0)
     if rows is not None and rows.is_constant:
         return no("its first operand is stored, instead of its second", _LINEAR_FIX)
-    if node.op == "Gemm" and whole(node, "transA", 0):
+    if node.op == "Gemm" and int_attribute(node, "transA", 0):
         return no("it transposes its input", _LINEAR_FIX)
     if rows is None or rows.rank in (2, None):
         return None
@@ -126,8 +126,8 @@ def factors(node: Node, target: Target) -> Verdict | None:
     """Require factors of 1 and a stored bias."""
     if node.op != "Gemm":
         return None
-    bias = given(node, 2)
-    plain = number(node, "alpha", 1.0) == 1 and (bias is None or number(node, "beta", 1.0) == 1)
+    bias = input_at(node, 2)
+    plain = float_attribute(node, "alpha", 1.0) == 1 and (bias is None or float_attribute(node, "beta", 1.0) == 1)
     if plain and (bias is None or bias.is_constant):
         return None
     return verify("it has factors or a computed bias", _LINEAR_FIX)
@@ -136,7 +136,7 @@ def factors(node: Node, target: Target) -> Verdict | None:
 @rule("gemm.channels", LIMITS["conv.channels"].source)
 def width(node: Node, target: Target) -> Verdict | None:
     """Limit rows and columns of the matrix, which are the channels of the convolution."""
-    stored = given(node, 1)
+    stored = input_at(node, 1)
     matrix = () if stored is None or stored.shape is None else stored.shape[-2:]
     return outside("conv.channels", "channels", matrix, "split the matrix")
 
@@ -153,17 +153,17 @@ _FIX = "upsample with Resize and a Conv behind it; kernel = stride, without padd
 def deconv_kernel(node: Node, target: Target) -> Verdict | None:
     """Limit the kernel to 32, or to certain lengths in one direction; refuse large squares."""
     at = window(node)
-    return None if at is None else _size("kernel", at.kernel)
+    return None if at is None else _check_size("kernel", at.kernel)
 
 
 @rule("deconv.stride")
 def deconv_stride(node: Node, target: Target) -> Verdict | None:
     """Limit the stride to 32, or to certain lengths in one direction; refuse large squares."""
     at = window(node)
-    return None if at is None else _size("stride", at.stride)
+    return None if at is None else _check_size("stride", at.stride)
 
 
-def _size(what: str, sides: Pair) -> Verdict | None:
+def _check_size(what: str, sides: Pair) -> Verdict | None:
     if 1 in sides and max(sides) in DECONV_LONG:
         return None
     far = outside(f"deconv.{what}", what, sides, _FIX)
@@ -179,7 +179,7 @@ def deconv_padding(node: Node, target: Target) -> Verdict | None:
     at = window(node)
     if at is not None and any(at.padding):
         return no(f"padding must be 0, got {'×'.join(map(str, at.padding))}", _FIX)
-    if any(numbers(node, "output_padding", ())) or "output_shape" in node.attributes:
+    if any(int_list(node, "output_padding", ())) or "output_shape" in node.attributes:
         return verify("the sources do not mention output padding", _FIX)
     return None
 
@@ -187,7 +187,7 @@ def deconv_padding(node: Node, target: Target) -> Verdict | None:
 @rule("deconv.groups", GUIDE)
 def deconv_groups(node: Node, target: Target) -> Verdict | None:
     """Require a single group."""
-    count = whole(node, "group", 1)
+    count = int_attribute(node, "group", 1)
     return None if count == 1 else no(f"groups must be 1, got {count}", _FIX)
 
 
@@ -201,7 +201,7 @@ def deconv_dilation(node: Node, target: Target) -> Verdict | None:
 @rule("deconv.channels", HEADER)
 def deconv_channels(node: Node, target: Target) -> Verdict | None:
     """Limit the channels read and written; the kernel is (read, written, height, width)."""
-    stored = given(node, 1)
+    stored = input_at(node, 1)
     return None if stored is None else outside("deconv.channels", "channels", (stored.shape or ())[:2], _FIX)
 
 

@@ -1,12 +1,12 @@
-"""Rules of operations on two tensors of one size, and on a tensor and a stored factor or shift (TensorRT's Scale)."""
+"""Rules for operations on two tensors of one size, and on a tensor and a stored operand (TensorRT's Scale)."""
 
 from dla.limit import ELEMENTWISE, GUIDE, GUIDE_84, MATRIX
-from dla.node import Node, Shape, Tensor, Verdict, constants, data_inputs, no, verify, whole
+from dla.node import Node, Shape, Tensor, Verdict, constants, data_inputs, int_attribute, no, verify
 from dla.rule import Target, rule
 from dla.rules.general import INSTEAD
 
 SINCE = (8, 6, 12)
-"""First release with Div, Pow, Greater, Less and reduction to the maximum, by NVIDIA's operator matrix."""
+"""First release with Div, Pow, Greater, Less and reduction to the maximum, from NVIDIA's operator matrix."""
 _CAST_TO = ("float16", "float32", "int8")
 _UPGRADE = "use TensorRT 10.3 (JetPack 6)"
 _SPREAD_FIX = "make both operands the same size"
@@ -96,7 +96,7 @@ def compared(node: Node, target: Target) -> Verdict | None:
 
 
 @rule("compare.broadcast", ELEMENTWISE)
-def spread(node: Node, target: Target) -> Verdict | None:
+def operand_shapes(node: Node, target: Target) -> Verdict | None:
     """Require operands of N×C×H×W, N×C×1×1 or N×1×1×1."""
     shapes = [tensor.shape for tensor in data_inputs(node) if tensor.shape is not None]
     full = max(shapes, key=lambda shape: (len(shape), tuple(dim or 0 for dim in shape)), default=())
@@ -124,7 +124,9 @@ def cast(node: Node, target: Target) -> Verdict | None:
 @rule("batchnorm.form", GUIDE_84)
 def normalization(node: Node, target: Target) -> Verdict | None:
     """Require stored statistics, so that a batch normalization is a factor and a shift per channel."""
-    if whole(node, "training_mode", 0) or not all(tensor is None or tensor.is_constant for tensor in node.inputs[1:]):
+    if int_attribute(node, "training_mode", 0) or not all(
+        tensor is None or tensor.is_constant for tensor in node.inputs[1:]
+    ):
         return no("its statistics are computed at run time", "export the model for inference")
     return None
 
@@ -141,5 +143,5 @@ def _is_scale(stored: Tensor, shape: Shape | None) -> bool:
 
 ARITHMETIC = (broadcast, scale)
 SUBTRACTION = (broadcast, scale, order)
-COMPARISON = (release, compared, spread, doubtful)
-EQUALITY = (compared, spread, doubtful)
+COMPARISON = (release, compared, operand_shapes, doubtful)
+EQUALITY = (compared, operand_shapes, doubtful)

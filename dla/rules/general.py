@@ -1,4 +1,4 @@
-"""Rules for every layer."""
+"""Rules for all layers."""
 
 from collections.abc import Mapping
 from math import prod
@@ -76,7 +76,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "NonZero": _POST,
     }
 )
-"""Advice by operator."""
+"""Operator → replacement or advice."""
 
 
 @rule("general.operator", MATRIX)
@@ -86,10 +86,10 @@ def operator(node: Node, target: Target) -> Verdict | None:
 
 
 COMPARISONS = ("Equal", "Greater", "Less")
-"""Operators with a boolean output, for a cast behind them."""
+"""Operators with a boolean output, which a cast must follow."""
 _COMPUTED = ("float32", "float16", "int8", "unknown")
 _STATIC = "fix the shape: --shape INPUT=1x3x320x320, or export without dynamic axes"
-_INNER = 3  # dimensions that are no batch: channels, height, width
+_INNER = 3  # number of dimensions after the batch: channels, height, width
 _HEAD_FIX = "leave it to the GPU, or keep the tensor as N×C×1×1 until the end"
 
 
@@ -153,8 +153,8 @@ def planar(node: Node, target: Target) -> Verdict | None:
     return no(f"{odd.name} has {odd.rank} dimensions; the layer takes N×C×H×W", _HEAD_FIX)
 
 
-def only_half(what: str, target: Target) -> Verdict | None:
-    """Return what an FP16-only layer means for a build in this precision."""
+def fp16_only(what: str, target: Target) -> Verdict | None:
+    """Return the verdict on a layer that runs only in FP16; None for an FP16 build."""
     if not target.is_int8:
         return None
     if target.is_typed:
@@ -164,11 +164,11 @@ def only_half(what: str, target: Target) -> Verdict | None:
 
 
 def batch_of(shape: Shape | None) -> int | None:
-    """Return the effective batch: the product of the dimensions before the last three; None while it is open."""
+    """Return the effective batch, which is the product of all dimensions before the last three; None if it is open."""
     outer = () if not shape else shape[:-_INNER] or shape[:1]
     known = [dim for dim in outer if dim is not None]
     return prod(known) if len(known) == len(outer) and shape is not None else None
 
 
 EVERY = (domain, static, batch, dimension, dtype)
-"""Rules of every operator that has a layer."""
+"""Rules for all operators that have a layer."""

@@ -1,7 +1,7 @@
 """Rules for pooling, local response normalization, and resizing by integer factors."""
 
 from dla.limit import GUIDE_84, HEADER, LRN_WINDOWS
-from dla.node import Node, Tensor, Verdict, given, no, note, verify, whole, window, word
+from dla.node import Node, Tensor, Verdict, input_at, int_attribute, no, note, text_attribute, verify, window
 from dla.rule import Target, outside, rule, within
 
 # Pooling and local response normalization.
@@ -43,7 +43,7 @@ def outputs(node: Node, target: Target) -> Verdict | None:
 def count(node: Node, target: Target) -> Verdict | None:
     """Require Xavier's average to count the padding."""
     at = window(node)
-    is_open = at is not None and any(at.padding) and not whole(node, "count_include_pad", 0)
+    is_open = at is not None and any(at.padding) and not int_attribute(node, "count_include_pad", 0)
     if target.is_orin or node.op != "AveragePool" or not is_open:
         return None
     return no("Xavier counts the padding in the average, and this node does not", "set count_include_pad=1 if the "
@@ -56,7 +56,7 @@ POOL = (size, stride, padding, dilation, outputs, count)
 @rule("lrn.window", GUIDE_84)
 def lrn(node: Node, target: Target) -> Verdict | None:
     """Require a window of 3, 5, 7 or 9 channels."""
-    across = whole(node, "size", 0)
+    across = int_attribute(node, "size", 0)
     if across in LRN_WINDOWS:
         return note("it is computed in FP16", "fp16") if target.is_int8 else None
     return no(f"its window must be {', '.join(map(str, LRN_WINDOWS))} channels, got {across}", _LEAVE)
@@ -72,8 +72,8 @@ _FIRST_CHOICES = 11  # opset with coordinate modes
 @rule("resize.mode", HEADER)
 def mode(node: Node, target: Target) -> Verdict | None:
     """Require nearest or linear, each in a few of ONNX's variants."""
-    kind, at, rounding = _variant(node)
-    if whole(node, "antialias", 0):
+    kind, at, rounding = _resize_variant(node)
+    if int_attribute(node, "antialias", 0):
         return no("it smooths before it shrinks (antialias)", _MODE_FIX)
     if kind == "nearest":
         known = (at, rounding) in _NEAREST
@@ -89,9 +89,9 @@ def mode(node: Node, target: Target) -> Verdict | None:
 @rule("resize.scales", HEADER)
 def scales(node: Node, target: Target) -> Verdict | None:
     """Require four stored whole scales that enlarge height and width only."""
-    stored = _scales(node)
+    stored = _resize_scales(node)
     if stored is None or not stored.is_constant:
-        return no(f"it is given sizes instead of scales{_as_factors(node)}", _SCALES_FIX)
+        return no(f"it is given sizes instead of scales{_equivalent_scales(node)}", _SCALES_FIX)
     factors = stored.values
     if factors is None:
         return no("its scales are not known beforehand", _SCALES_FIX)
@@ -104,32 +104,32 @@ def scales(node: Node, target: Target) -> Verdict | None:
         return no(f"it shrinks, by {high:g}×{wide:g}; the DLA only enlarges", _SHRINK_FIX)
     if not high.is_integer() or not wide.is_integer():
         return no(f"its scales must be whole numbers, got {high:g}×{wide:g}", _SCALES_FIX)
-    kind = "linear" if _variant(node)[0] == "linear" else "nearest"
+    kind = "linear" if _resize_variant(node)[0] == "linear" else "nearest"
     return outside(f"resize.{kind}", f"scales ({kind})", (int(high), int(wide)), "resize in several steps")
 
 
-def _variant(node: Node) -> tuple[str, str, str]:
-    """Return interpolation, coordinate mapping and rounding; older operators have one way only."""
-    kind = {"bilinear": "linear"}.get(word(node, "mode", "nearest"), word(node, "mode", "nearest"))
+def _resize_variant(node: Node) -> tuple[str, str, str]:
+    """Return interpolation, coordinate mapping and rounding; old operators have fixed ones."""
+    kind = {"bilinear": "linear"}.get(text_attribute(node, "mode", "nearest"), text_attribute(node, "mode", "nearest"))
     if node.op == "Upsample" or node.opset < _FIRST_CHOICES:
         return kind, "asymmetric", "floor"
-    at = word(node, "coordinate_transformation_mode", "half_pixel")
-    return kind, at, word(node, "nearest_mode", "round_prefer_floor")
+    at = text_attribute(node, "coordinate_transformation_mode", "half_pixel")
+    return kind, at, text_attribute(node, "nearest_mode", "round_prefer_floor")
 
 
-def _scales(node: Node) -> Tensor | None:
-    """Return the scales; None if they are left out or empty."""
+def _resize_scales(node: Node) -> Tensor | None:
+    """Return the scales; None if they are omitted or empty."""
     if "scales" in node.attributes:
         values = tuple(map(float, node.attributes["scales"]))
         return Tensor("scales", (len(values),), is_constant=True, values=values)
     is_old = node.op == "Upsample" or node.opset < _FIRST_CHOICES
-    tensor = given(node, 1 if is_old else 2)
+    tensor = input_at(node, 1 if is_old else 2)
     return None if tensor is None or tensor.size == 0 else tensor
 
 
-def _as_factors(node: Node) -> str:
-    """Return text with the factors that the sizes amount to, where both ends are known, else ``""``."""
-    tensors = (given(node, 0), node.outputs[0])
+def _equivalent_scales(node: Node) -> str:
+    """Return text with the scales that the sizes correspond to; empty if a size is unknown."""
+    tensors = (input_at(node, 0), node.outputs[0])
     before, after = ([side for side in (tensor.shape or ())[2:] if side] if tensor else [] for tensor in tensors)
     if len(before) != 2 or len(after) != 2:
         return ""

@@ -1,29 +1,29 @@
 """Rules of layers that move data: Concat, Slice, Split, Reshape, Transpose."""
 
 from dla.limit import GUIDE, HEADER, ISSUE_QDQ, SLICING, TYPED
-from dla.node import FOLDED, Node, Verdict, axis_of, data_inputs, given, integers, no, note, numbers, verify
+from dla.node import FOLDED, Node, Verdict, axis_of, data_inputs, input_at, int_list, no, note, stored_integers, verify
 from dla.rule import Target, rule
 
-# Nodes that are removed before anything runs: stored results, names, scales.
+# Nodes that are removed before the network runs: stored results, renamed tensors, and scales.
 
 _SCALES = ("QuantizeLinear", "DequantizeLinear")
 _REQUANTIZE = "quantize the float model with edgert quantize --target dla"
 
 
 def folded(node: Node) -> Verdict | None:
-    """Return yes and the reason for a node that costs nothing; None for one that needs a layer."""
+    """Return yes and the reason for a node that takes no time; None for a node that needs a layer."""
     made = [tensor for tensor in node.outputs if tensor is not None]
     if made and all(tensor.is_constant for tensor in made):
         return Verdict("yes", FOLDED, "its result is known beforehand and stored")
     if node.op in _SCALES:
         return Verdict("yes", FOLDED, "it becomes the scale of a tensor")
-    if _is_name(node):
+    if _is_renaming(node):
         return Verdict("yes", FOLDED, "its output equals its input: edgert removes it when it builds")
     return None
 
 
-def _is_name(node: Node) -> bool:
-    """Return whether the node only gives its input another name."""
+def _is_renaming(node: Node) -> bool:
+    """Return whether the output of a node equals its input."""
     if not node.inputs or not node.outputs or node.inputs[0] is None or node.outputs[0] is None:
         return False
     source, made = node.inputs[0], node.outputs[0]
@@ -31,7 +31,7 @@ def _is_name(node: Node) -> bool:
         case "Identity":
             return True
         case "Dropout":
-            mode = given(node, 2)
+            mode = input_at(node, 2)
             idle = mode is None or mode.is_zero is True
             return idle and not any(node.outputs[1:])
         case "Cast":
@@ -39,7 +39,7 @@ def _is_name(node: Node) -> bool:
         case "Concat":
             return len(node.inputs) == 1
         case "Transpose":
-            order = numbers(node, "perm", ())
+            order = int_list(node, "perm", ())
             return bool(order) and order == tuple(range(len(order)))
         case "Reshape":
             return source.shape == made.shape and source.shape is not None and source.shape.count(None) == 0
@@ -49,7 +49,7 @@ def _is_name(node: Node) -> bool:
 @rule("scale.symmetric", ISSUE_QDQ)
 def symmetric(node: Node, target: Target) -> Verdict | None:
     """Require a zero point of 0: a calibration cache cannot express another."""
-    zero = given(node, 2)
+    zero = input_at(node, 2)
     if zero is None or zero.is_zero:
         return None
     if zero.is_zero is None:
@@ -62,7 +62,7 @@ def symmetric(node: Node, target: Target) -> Verdict | None:
 @rule("scale.tensor", TYPED)
 def per_tensor(node: Node, target: Target) -> Verdict | None:
     """Require one scale per activation; no source documents a scale per channel for weights."""
-    scale, source = given(node, 1), given(node, 0)
+    scale, source = input_at(node, 1), input_at(node, 0)
     if scale is None or scale.size in (1, None):
         return None
     if source is None or not source.is_constant:
@@ -101,14 +101,14 @@ def joined(node: Node, target: Target) -> Verdict | None:
 @rule("slice.arguments", HEADER)
 def arguments(node: Node, target: Target) -> Verdict | None:
     """Require stored limits of a slice."""
-    parts = [integers(node, name, place) for place, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
+    parts = [stored_integers(node, name, place) for place, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
     return no("its limits are computed at run time", "store them") if None in parts else None
 
 
 @rule("slice.axis", HEADER)
 def sliced(node: Node, target: Target) -> Verdict | None:
     """Refuse a slice of the batch."""
-    image, made = given(node, 0), node.outputs[0]
+    image, made = input_at(node, 0), node.outputs[0]
     if image is None or made is None or not image.shape or not made.shape or image.shape[0] == made.shape[0]:
         return None
     return no("it slices the batch", "slice before or after the network")
@@ -117,7 +117,7 @@ def sliced(node: Node, target: Target) -> Verdict | None:
 @rule("slice.step", HEADER)
 def step(node: Node, target: Target) -> Verdict | None:
     """Require a step of 1."""
-    steps = integers(node, "steps", 4)
+    steps = stored_integers(node, "steps", 4)
     return None if steps is None or set(steps) <= {1} else no(f"its step must be 1, got {list(steps)}", _STEP_FIX)
 
 
@@ -134,23 +134,23 @@ def precision(node: Node, target: Target) -> Verdict | None:
 @rule("split.axis", HEADER)
 def split(node: Node, target: Target) -> Verdict | None:
     """Require stored parts, as a split is several slices, and refuse a split of the batch."""
-    image = given(node, 0)
+    image = input_at(node, 0)
     if image is None or image.rank is None:
         return None
     if axis_of(node, image.rank, 0) == 0:
         return no("it splits the batch", "split before or after the network")
-    return no("its parts are computed at run time", "store them") if integers(node, "split", 1) is None else None
+    return no("its parts are computed at run time", "store them") if stored_integers(node, "split", 1) is None else None
 
 
 @rule("shuffle.open", GUIDE)
 def shuffle(node: Node, target: Target) -> Verdict | None:
     """Question Reshape and Transpose, whose limits no public page states."""
-    image, made = given(node, 0), node.outputs[0]
+    image, made = input_at(node, 0), node.outputs[0]
     shapes = [tensor.shape for tensor in (image, made) if tensor is not None and tensor.shape is not None]
     if any(len(shape) != 4 for shape in shapes):
         ranks = " to ".join(str(len(shape)) for shape in shapes)
         return verify(f"it goes from {ranks} dimensions; as far as is known both must be 4")
-    moves_batch = node.op == "Transpose" and numbers(node, "perm", (3, 2, 1, 0))[:1] != (0,)
+    moves_batch = node.op == "Transpose" and int_list(node, "perm", (3, 2, 1, 0))[:1] != (0,)
     if len({shape[0] for shape in shapes}) > 1 or moves_batch:
         return verify("it moves or changes the batch; as far as is known the batch must stay the first axis")
     return verify(f"TensorRT splits a {node.op} into pieces and tests each; no public source has the rules")
@@ -159,7 +159,7 @@ def shuffle(node: Node, target: Target) -> Verdict | None:
 @rule("reshape.shape", GUIDE)
 def target_shape(node: Node, target: Target) -> Verdict | None:
     """Require a stored new shape."""
-    stored = given(node, 1)
+    stored = input_at(node, 1)
     return None if stored is None or stored.is_constant else no("its shape is computed at run time", "store it")
 
 

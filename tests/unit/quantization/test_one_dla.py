@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dla import Target, fuses, int8_form
-from dla.node import Node as DlaNode, Verdict, no, number
+from dla.node import Node as DlaNode, Verdict, float_attribute, no
 from dla.rule import Rule
 from dla.table import LAYERS, Layer
 from edgert.graph import Model
@@ -49,7 +49,7 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rule more: no LeakyRelu with a slope below 0."""
 
     def objects(one: DlaNode, target: Target) -> Verdict | None:
-        return no("its slope is negative") if number(one, "alpha", 0.01) < 0 else None
+        return no("its slope is negative") if float_attribute(one, "alpha", 0.01) < 0 else None
 
     rules = (*LAYERS["LeakyRelu"].rules, Rule("leaky.slope", "https://example.com", "No slope below 0.", objects))
     monkeypatch.setattr("dla.table.LAYERS", {**LAYERS, "LeakyRelu": Layer("Activation", rules)})
