@@ -225,6 +225,8 @@ def _why_nothing_matches(pattern: Path) -> str:
     """Return why a folder or glob has no file of the wanted kind."""
     if pattern.is_dir():
         return "the folder holds none" if os.access(pattern, os.R_OK | os.X_OK) else "this user may not read the folder"
+    if pattern.is_symlink():
+        return f"it is a link to {pattern.readlink()}, which is not there"
     if pattern.parent.is_dir():
         return f"nothing there matches{nearest(pattern.name, (path.name for path in pattern.parent.iterdir()))}"
     return f"there is no folder {pattern.parent}"
@@ -238,7 +240,8 @@ class Images:
     """Source of image files as BGR frames, in natural order (``a2`` before ``a10``), rotated by their EXIF.
 
     Sizes may differ from image to image. ``fps`` (30 by default) sets their distance in media time; ``realtime: true``
-    also holds them back that long. Images that cannot be read are skipped and counted.
+    also holds them back that long. Images that cannot be read are skipped and counted; the
+    first few are named.
 
     Raises:
         StageError: no image matches, or none of them can be read.
@@ -254,7 +257,7 @@ class Images:
         self._paths = self._find_images()
         self._folder = os.path.commonpath([path.parent for path in self._paths])
         self._unreadable: dict[Path, None] = {}
-        self._skipped, self._has_warned = 0, False
+        self._skipped, self._named, self._has_warned = 0, 0, False
         media = MediaClock(False, self._period_ns)
         self._timeline = Timeline(name, config, clock, media, fps=None, paced=bool(config.realtime))
 
@@ -278,6 +281,7 @@ class Images:
                     self._skipped += 1
                     self._unreadable[path] = None
                     continue
+                self._warn_of_unreadable_images()
                 self._warn_of_more_images(path)
                 lease = lend(image, self._counter)
                 name = path.relative_to(self._folder).as_posix()
@@ -291,8 +295,16 @@ class Images:
                     where=self._where,
                     fix="check that they open elsewhere; an images: pattern must match images only",
                 )
+            self._warn_of_unreadable_images()
             if not self._loop:
                 return
+
+    def _warn_of_unreadable_images(self) -> None:
+        """Name the first unreadable images, each once."""
+        names = [str(path) for path in list(self._unreadable)[self._named : _SHOWN]]
+        if names:
+            log.warning("%s: no images, or damaged, and left out: %s", self._where, ", ".join(names))
+        self._named = len(self._unreadable)
 
     def _warn_of_more_images(self, path: Path) -> None:
         """Warn of the first file that holds more images than the one that is read."""

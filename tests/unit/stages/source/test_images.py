@@ -91,22 +91,27 @@ def test_sizes_may_differ(tmp_path: Path) -> None:
     ]
 
 
-def test_unreadable_images_are_skipped_and_counted(tmp_path: Path) -> None:
-    write(tmp_path / "a.png", 1)
-    (tmp_path / "b.png").write_bytes(b"not an image")
+def test_unreadable_images_are_skipped_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "e.png", 1)
+    for name in "abfghi":
+        (tmp_path / f"{name}.png").write_bytes(b"not an image")
     source = images(tmp_path)
     assert values(source) == [1]
-    assert source.stats().skipped == 1
+    assert source.stats().skipped == 6
+    assert [[name in line for name in ("a.png", "f.png", "i.png")] for line in caplog.messages] == [
+        [True, False, False],
+        [False, True, False],
+    ]
 
 
-def test_when_none_is_readable_they_are_named(tmp_path: Path) -> None:
+def test_when_none_is_readable_they_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(7):
         (tmp_path / f"bad{number}.jpg").write_bytes(b"\xff\xd8 no")
     with pytest.raises(StageError) as caught:
         values(images(tmp_path))
     assert "none of the 7 images" in caught.value.what
     assert "bad0.jpg, bad1.jpg" in caught.value.why
-    assert "and 2 more" in caught.value.why
+    assert "and 2 more" in caught.value.why and not caplog.messages
 
 
 def test_nothing_found_names_the_nearest(tmp_path: Path) -> None:
@@ -114,6 +119,9 @@ def test_nothing_found_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(StageError) as caught:
         images(tmp_path / "fromt.png")
     assert "did you mean 'front.png'?" in caught.value.why
+    (tmp_path / "link.png").symlink_to("gone.png")
+    with pytest.raises(StageError, match=r"a link to gone\.png, which is not there"):
+        images(tmp_path / "link.png")
     with pytest.raises(StageError, match="no image"):
         images(tmp_path / "nowhere" / "*.png")
     (tmp_path / "empty").mkdir()
