@@ -104,6 +104,14 @@ def test_an_honest_receiver_keeps_its_connection_and_may_end_it() -> None:
     receiver.shutdown()
 
 
+def test_a_page_in_an_answer_is_one_line_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = b"HTTP/1.1 501 No\r\nContent-Length: 40\r\n\r\n<html>\n  2026-11-29 error: forged\n</html>\n"
+    monkeypatch.setitem(hostile_http.ANSWERS, "a page", lambda client, over: client.sendall(page))
+    with hostile_http.server("a page") as port:
+        said = sent(publisher(port))
+    assert said.startswith("HTTP 501 No: <html> 2026-11-29 error: forged </html") and "\n" not in said
+
+
 def test_a_name_that_nobody_looks_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up, answers = list[str](), threading.Event()
 

@@ -83,7 +83,7 @@ class Exchange:
                 continue  # an interim answer
         except (h11.ProtocolError, ValueError) as error:
             raise OSError(f"HTTP failed: {error}") from error
-        said = self._body().decode(errors="replace")
+        said = " ".join(self._body().decode(errors="replace").split())  # of a page, say: one line of the log
         return answer.status_code, f"HTTP {answer.status_code} {answer.reason.decode('latin-1')}: {said[:120]}"
 
     def close(self) -> None:
