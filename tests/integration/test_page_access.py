@@ -99,7 +99,7 @@ def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
         ({"token": ""}, "it is empty"),
         ({"token": "short"}, "expected 16 to 256 .*this one has 5 characters"),
         ({"token": "with spaces in between it"}, "without spaces"),
-        ({"tls": {"cert": "no.pem", "key": "no.key"}}, "cert: there is no file"),
+        ({"tls": {"cert": "no.pem", "key": "no.key"}}, "cert: the file no.pem does not exist"),
         ({"tls": {"cert": "no.pem"}}, "key"),
     ],
 )
