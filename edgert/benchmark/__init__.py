@@ -1,1 +1,1 @@
-"""Overheads of edgert, measured on this machine, each beside a reference."""
+"""Measurements of edgert's overhead and speed on this machine, compared with references."""

@@ -1,4 +1,4 @@
-"""Profiles of models on the cores of this machine: threads pinned, medians, alone and with all other cores busy."""
+"""Profiles of models on the cores of this machine, with pinned threads, alone and with all other cores busy."""
 
 from __future__ import annotations
 
@@ -27,26 +27,24 @@ from edgert.placement.cutting import Part, cut, partition
 from edgert.placement.profile import MAX_GAP, MeasuredTransition, ModelTimes, Profile, ProfiledUnit, tensor_bytes
 
 _CUTS = 4
-"""Places where a model is cut in two to measure the cost of a cut."""
+"""Number of places where a model is cut in two to measure the cost of a cut."""
 _ROUNDS = 6
-"""Rounds of a measurement. On a shared machine a neighbor slows a core for seconds, by half and more. The fastest of
-several rounds is that of an idle machine, which a profile describes."""
+"""Number of rounds of a measurement. On a shared machine others slow a core for seconds, by half and more. The fastest
+round is that of an idle machine, which a profile describes."""
 
 
 def machine_identity() -> dict[str, str]:
-    """Return what the times of a profile depend on."""
+    """Return the properties of this machine that times of a profile depend on."""
     version = OrtBackend().version
     return {"cpu": cpu_name(), "system": f"{platform.system()} {platform.machine()}", "runtime": f"ort {version}"}
 
 
 def profile(model: Model, runs: int = 12) -> Profile:
-    """Measure a model on every core this process may use.
-
-    Takes about ``runs`` × 25 times as long as one run of the model, per core.
+    """Measure a model on every core this process may use, in the time of about ``runs`` × 25 runs per core.
 
     Args:
-        model: to measure.
-        runs: of each median. The fastest of six medians counts.
+        model: model to measure.
+        runs: number of runs for each median, of which the fastest of six counts.
 
     Raises:
         DeviceError: threads cannot be pinned here.
@@ -59,7 +57,7 @@ def profile(model: Model, runs: int = 12) -> Profile:
     graph = read(ready)
     works = units(graph)
     bench = _Bench(ready, runs)
-    rounds = [{name: bench.turn(name, cores) for name in cores} for _ in range(_ROUNDS)]
+    rounds = [{name: bench.measure(name, cores) for name in cores} for _ in range(_ROUNDS)]
     whole, found = {}, {}
     for name in cores:
         kernels, alone_ms, busy_ms = zip(*(one[name] for one in rounds), strict=True)
@@ -75,7 +73,7 @@ def profile(model: Model, runs: int = 12) -> Profile:
 
 
 def figures_of(found: Profile) -> list[Figure]:
-    """Return a profile's main figures."""
+    """Return the main figures of a profile."""
     figures = []
     for name, whole in found.whole.items():
         detail = {"busy_ms": whole.busy_ms, "kernels_ms": whole.kernels_ms}
@@ -94,16 +92,16 @@ def _sum_ms(kernels: Sequence[Kernel]) -> float:
 
 
 class _Bench:
-    """Engines of one thread, and the ways of timing them."""
+    """Measurements of a model with engines of one thread."""
 
     def __init__(self, model: Model, runs: int) -> None:
         self._model, self._runs = model, runs
         self._engine = _engine(model)
         self._feeds = {spec.name: array for spec, array in zip(inputs(model), _arrays(self._engine), strict=True)}
 
-    def turn(self, name: str, cores: Mapping[str, int]) -> tuple[Sequence[Kernel], float, float]:
-        """Return kernels, and milliseconds of a run alone and with all cores busy, measured in turn."""
-        session = _filled(self._engine)
+    def measure(self, name: str, cores: Mapping[str, int]) -> tuple[Sequence[Kernel], float, float]:
+        """Return kernels, and the milliseconds of a run alone and with all cores busy."""
+        session = _filled_session(self._engine)
         with pinned(cores[name]):
             kernels = kernel_times(self._model, self._feeds, self._runs)
             alone_ms = statistics.median(timed_ms(session.run, self._runs))
@@ -112,14 +110,14 @@ class _Bench:
         return kernels, alone_ms, busy_ms
 
     def transition(self, graph: Graph, works: Sequence[Work], core: int) -> MeasuredTransition:
-        """Measure complete models against the same cut in two, in turn; the difference is the price of the cut."""
-        cuts = [self._cut(graph, parts, core) for parts in _halves(graph, works)]
+        """Return the cost of a cut: the time of a model that is cut in two minus that of the complete model."""
+        cuts = [self._cut(graph, parts, core) for parts in _cut_in_two(graph, works)]
         tensor_ms, ms_per_mib = fit(cuts)
         return MeasuredTransition(hop(rounds=3, frames=1000).value / 1e3, tensor_ms, ms_per_mib)
 
     def _cut(self, graph: Graph, parts: Sequence[Part], core: int) -> Cut:
         engines = [_engine(cut(graph, part, self._model)) for part in parts]
-        sessions = [_filled(engine) for engine in (self._engine, *engines)]
+        sessions = [_filled_session(engine) for engine in (self._engine, *engines)]
         with pinned(core):
             for session in sessions:
                 timed_ms(session.run, 1)
@@ -133,7 +131,7 @@ class _Bench:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Added time of one cut, and the number and size of the tensors that cross it."""
+    """Additional time of one cut, and number and size of the tensors that cross it."""
 
     extra_ms: float
     tensors: int
@@ -141,7 +139,7 @@ class Cut:
 
 
 def fit(cuts: Sequence[Cut]) -> tuple[float, float]:
-    """Return milliseconds per tensor and per MiB, not below zero, that fit the cuts in the least squares sense."""
+    """Return the non-negative milliseconds per tensor and per MiB that fit the cuts best, by least squares."""
     count = np.array([one.tensors for one in cuts], float)
     mib = np.array([one.mib for one in cuts])
     extra = np.array([one.extra_ms for one in cuts])
@@ -153,8 +151,8 @@ def fit(cuts: Sequence[Cut]) -> tuple[float, float]:
     return (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
 
 
-def _halves(graph: Graph, works: Sequence[Work]) -> list[tuple[Part, ...]]:
-    """Return the model cut in two, at the narrowest place of each of several stretches."""
+def _cut_in_two(graph: Graph, works: Sequence[Work]) -> list[tuple[Part, ...]]:
+    """Return the model cut in two at the narrowest place of each of several stretches."""
     found: list[tuple[Part, ...]] = []
     for stretch in np.array_split(np.arange(1, len(works)), min(_CUTS, max(1, len(works) - 1))):
         halves = []
@@ -169,20 +167,20 @@ def _halves(graph: Graph, works: Sequence[Work]) -> list[tuple[Part, ...]]:
 
 
 def unit_times(works: Sequence[Work], graph: Graph, kernels: Sequence[Kernel], whole_ms: float) -> list[float]:
-    """Return per unit the time of its kernels, scaled so that they add up to the complete run."""
+    """Return the time of each unit's kernels, scaled so that they add up to the complete run."""
     owner = {name: index for index, work in enumerate(works) for name in work.nodes}
     found = [0.0] * len(works)
     last = 0
     for kernel in kernels:
         name = node_of(kernel.name, graph)
-        last = owner[name] if name else last  # a change of layout belongs to what was made before it
+        last = owner[name] if name else last  # a change of layout belongs to the unit before it
         found[last] += kernel.time_ms
     scale = whole_ms / sum(found)
     return [time_ms * scale for time_ms in found]
 
 
 def node_of(kernel: str, graph: Graph) -> str | None:
-    """Return the node of a kernel, whose name is, or begins with, the node's or one of its outputs'."""
+    """Return the node of a kernel, whose name is or begins with that of the node or one of its outputs."""
     tensors = {name: node.name for name, node in graph.producers.items()}
     nodes = {node.name: node.name for node in graph.nodes}
     exact = nodes.get(kernel) or tensors.get(kernel.removesuffix("_nchwc"))
@@ -197,7 +195,7 @@ def _engine(model: Model) -> Engine:
 
 
 def _arrays(engine: Engine) -> list[Array]:
-    """Return inputs in the network's usual range; the same every time."""
+    """Return random inputs from 0 to 1, the same every time."""
     random = np.random.default_rng(0)
     return [
         random.random(tensor.shape).astype(tensor.dtype) if tensor.dtype.startswith("float")
@@ -206,7 +204,7 @@ def _arrays(engine: Engine) -> list[Array]:
     ]  # fmt: skip
 
 
-def _filled(engine: Engine) -> Session:
+def _filled_session(engine: Engine) -> Session:
     session = engine.session()
     for target, array in zip(session.inputs.values(), _arrays(engine), strict=True):
         target[...] = array
@@ -220,7 +218,7 @@ def busy_cores(engine: Engine, cores: Sequence[int]) -> Iterator[None]:
 
     def work(core: int) -> None:
         with pinned(core):
-            session = _filled(engine)
+            session = _filled_session(engine)
             while not stop.is_set():
                 session.run()
 

@@ -1,4 +1,4 @@
-"""A measured figure, and the ways of taking one."""
+"""Measured figures, and functions that measure time."""
 
 import platform
 import resource
@@ -14,14 +14,14 @@ _WARM_UP = 3
 
 
 def once_ms(run: Callable[[], object]) -> float:
-    """Return the processor time of this thread for one call, in milliseconds; other programs do not lengthen it."""
+    """Return the CPU time of this thread for one call, in milliseconds, which other programs do not affect."""
     started_ns = thread_time_ns()
     run()
     return (thread_time_ns() - started_ns) / 1e6
 
 
 def timed_ms(run: Callable[[], object], runs: int) -> list[float]:
-    """Return :func:`once_ms` of so many calls, at least one, after a few that warm up."""
+    """Return :func:`once_ms` of ``runs`` calls, at least one, after a warm-up."""
     for _ in range(_WARM_UP):
         run()
     return [once_ms(run) for _ in range(max(1, runs))]
@@ -29,18 +29,18 @@ def timed_ms(run: Callable[[], object], runs: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure.
+    """Measured figure.
 
     Attributes:
         name: what was measured.
-        value: the median.
-        unit: of ``value``.
-        bar: what it has to reach; None for a figure without one.
-        better: which side of the bar is the good one.
-        n: samples behind the median.
-        detail: the figures it was made of.
-        is_exact: whether it comes out the same on every machine, however busy: a count or a difference of results. A
-            bar on anything else holds for the machine that it was set for.
+        value: median of the samples.
+        unit: unit of the value.
+        bar: limit for the value; None for none.
+        better: whether lower or higher values are better.
+        n: number of samples.
+        detail: further figures.
+        is_exact: whether it is the same on every machine, such as a count. Other bars hold for the machine they were
+            set for.
     """
 
     name: str
@@ -60,17 +60,17 @@ class Figure:
         return self.value <= self.bar if self.better == "lower" else self.value >= self.bar
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the figure as JSON values."""
         return {**asdict(self), "holds": self.holds}
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine that the figures were measured on."""
+    """Return a description of this machine."""
     return {"cpu": cpu_name(), "cores": core_count(), "python": platform.python_version(), "system": platform.system()}
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
-    """Return user and system CPU milliseconds of this process, all its threads, while ``work`` runs."""
+    """Return the user and system CPU milliseconds of all threads of this process while ``work`` runs."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     work()
     after = resource.getrusage(resource.RUSAGE_SELF)
@@ -78,14 +78,14 @@ def cpu_ms(work: Callable[[], object]) -> float:
 
 
 def wall_ms(work: Callable[[], object]) -> float:
-    """Return wall-clock milliseconds of ``work``."""
+    """Return the wall-clock milliseconds of ``work``."""
     started = perf_counter_ns()
     work()
     return (perf_counter_ns() - started) / 1e6
 
 
-def in_turn(rounds: int, *works: Callable[[], float]) -> list[list[float]]:
-    """Run the works A B A B …, so that a slow phase affects all; return their figures, work by work."""
+def interleave(rounds: int, *works: Callable[[], float]) -> list[list[float]]:
+    """Run functions in turn, A B A B …, so that a slow phase affects all, and return the results of each."""
     samples: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
         for taken, work in zip(samples, works, strict=True):

@@ -1,4 +1,4 @@
-"""Overhead of a pipeline over its engine: null source → infer → null sink against the bare engine in a loop."""
+"""Overhead of a pipeline, compared with its bare engine in a loop, and of its threads, channels and leases."""
 
 import gc
 import math
@@ -16,7 +16,7 @@ import numpy as np
 
 from edgert.assemble import FILE_QUEUE, MOST_REPLICAS, STAGE_QUEUE
 from edgert.backend import Engine, EngineOptions, Session, backend
-from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
+from edgert.benchmark.measure import Figure, interleave, median_ratio, wall_ms
 from edgert.board.host import core_count
 from edgert.clock import REAL
 from edgert.config import ModelConfig
@@ -37,13 +37,12 @@ from edgert.stages.sink.results import NullSink
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.kinds import source_for
 
-# What the threads, channels and leases cost: per hop, in copies, and in memory over a long run.
-
 _STREAM = frozenset({"null"})
+_ARRIVAL_S = 60.0  # longest wait for a frame, in case a pipeline fails
 
 
 class Pass:
-    """A stage that passes everything on."""
+    """Stage that passes every result on."""
 
     def open(self) -> None:
         """Do nothing."""
@@ -57,7 +56,7 @@ class Pass:
 
 
 def null_chain(stages: int, frames: int) -> tuple[Runner, Counter]:
-    """Return a runner of a blank source, ``stages`` null stages and a null sink."""
+    """Return the runner of a blank source, ``stages`` null stages and a null sink, and its counter of copies."""
     counter = Counter()
     source = SourceStage(source="synthetic:blank", size="64x64", limit=frames)  # type: ignore[arg-type]
     tasks = [Task("null", source_for("null", source, counter, REAL, Path()))]
@@ -76,7 +75,7 @@ def run_ns(runner: Runner) -> int:
 
 
 def hop(rounds: int = 9, frames: int = 4000) -> Figure:
-    """Return microseconds that one more stage adds to every frame, at full speed: (9 stages − 1 stage) / 8."""
+    """Return the microseconds that a further stage adds to every frame at full speed: (9 stages − 1 stage) / 8."""
     short = [run_ns(null_chain(1, frames)[0]) for _ in range(rounds)]
     long = [run_ns(null_chain(9, frames)[0]) for _ in range(rounds)]
     hops = [(b - a) / 8 / frames / 1e3 for a, b in zip(short, long, strict=True)]
@@ -84,21 +83,20 @@ def hop(rounds: int = 9, frames: int = 4000) -> Figure:
 
 
 def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figure]:
-    """Return Python objects and resident memory that a null pipeline's run leaves behind.
+    """Return the growth of Python objects and resident memory over many frames of a null pipeline.
 
-    One frame is in the pipeline at a time, so that every thread is at the same point at each reading. Other threads of
-    this process, such as a progress bar's, create and drop objects. A frame's leak grows in every round, so the round
-    with the least growth counts.
+    One frame is in the pipeline at a time, so that every thread is at the same point at each reading. A leak grows in
+    every round, so the round with the least growth counts: other threads of the process also create objects.
     """
     counter = Counter()
     source = ApiSource("null", SourceStage(source="api"), counter, REAL)
     done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     class Arrival(Pass):
-        """A sink that notes when a frame has arrived."""
+        """Sink that reports the arrival of a frame."""
 
         def process(self, result: Result) -> None:  # type: ignore[override]
-            """Note the arrival."""
+            """Report the arrival."""
             done.put(None)
 
     tasks = [Task("null", source), Task("pass", Pass()), Task("end", Arrival())]
@@ -111,7 +109,7 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
     def pass_through(count: int) -> tuple[int, int]:
         for _ in range(count):
             source.submit(image)
-            done.get()
+            done.get(timeout=_ARRIVAL_S)
         gc.collect()
         return len(gc.get_objects()), rss_bytes()
 
@@ -129,9 +127,9 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
 
 
 def overhead(config: ModelConfig, rounds: int = 7, frames: int = 60, bar: float | None = 0.97) -> Figure:
-    """Return frames per second of the pipeline over those of the bare engine with as many threads, in turn.
+    """Return the ratio of a pipeline's frames per second to those of the bare engine with as many threads.
 
-    The source repeats one image of the network's own size; the pipeline converts, normalizes and decodes it each time.
+    The source repeats one image in the network's size; the pipeline converts, normalizes and decodes it each time.
     """
     threads = core_count()
     replicas = min(threads, MOST_REPLICAS)
@@ -148,7 +146,7 @@ def overhead(config: ModelConfig, rounds: int = 7, frames: int = 60, bar: float 
         run_ns(_pipeline(config, shared, replicas, frames + 1, sink))
         return sink.ms_per_result
 
-    bare_ms, piped_ms = in_turn(rounds, bare, piped)
+    bare_ms, piped_ms = interleave(rounds, bare, piped)
     detail = {"bare_ms": statistics.median(bare_ms), "pipeline_ms": statistics.median(piped_ms), "frames": frames}
     ratio = median_ratio(bare_ms, piped_ms)
     return Figure(f"pipeline / bare engine, {config.onnx.stem}", ratio, "of its fps", bar, "higher", rounds, detail)
@@ -158,13 +156,13 @@ _OVERHEAD_STREAM = frozenset({"still"})
 
 
 class _Stopwatch(NullSink):
-    """A null sink that times results from the first to the last, so that starting threads is not counted."""
+    """Null sink that measures the time from the first result to the last, without the start of threads."""
 
     def __init__(self) -> None:
         self._first_ns = self._last_ns = self._count = 0
 
     def process(self, result: Result) -> None:
-        """Note the time."""
+        """Record the time."""
         self._last_ns = perf_counter_ns()
         self._first_ns = self._first_ns or self._last_ns
         self._count += 1
@@ -182,10 +180,10 @@ def engine_speed(path: Path, threads: int, runs: int = 50, limit_s: float = math
     """Return milliseconds per run of one model alone.
 
     Args:
-        path: of the model.
-        threads: of the engine.
-        runs: to measure.
-        limit_s: after which no further run begins, once there are five.
+        path: path of the model.
+        threads: number of threads of the engine.
+        runs: number of runs to measure.
+        limit_s: time after which no further run begins, if there are at least five.
     """
     options = EngineOptions(threads, store=FileStore(cache_folder() / "ort"))
     session = backend("auto").compile(load(path), options).session()
@@ -203,7 +201,7 @@ def engine_speed(path: Path, threads: int, runs: int = 50, limit_s: float = math
 
 
 def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, sink: Stage) -> Runner:
-    cv2.setNumThreads(1)  # as assemble does
+    cv2.setNumThreads(1)  # as in a real pipeline
     inferences = [inference_of(config, engine)[0] for _ in range(replicas)]
     source, end = Task("still", RepeatedImage(*inferences[0].network, frames)), Task("end", sink)
     infers = branch_tasks(
@@ -227,7 +225,7 @@ class RepeatedImage:
             self._image = np.array(frame.to_bgr())
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """See :class:`~edgert.runtime.Source`."""
+        """Yield the image ``limit`` times."""
         height, width = self._image.shape[:2]
         counter = Counter()
         for n in range(self._limit):
@@ -245,7 +243,7 @@ class RepeatedImage:
 
 
 def inference_of(config: ModelConfig, engine: Engine) -> tuple[HostInference, Session]:
-    """Return the runner of an infer stage, and its session."""
+    """Return the inference of an infer stage, and its session."""
     session = engine.session()
     tensor = session.inputs[image_input(session.inputs, str(config.onnx))]
     return HostInference(

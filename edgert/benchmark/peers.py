@@ -1,4 +1,4 @@
-"""edgert's engine beside what people would use instead, in one run: in turns, on the same input and threads."""
+"""Comparison of edgert's engine with other runtimes, in turn, on the same input and with the same threads."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ import numpy as np
 
 from edgert.backend import Tuning
 from edgert.backend.base import Array
-from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
+from edgert.benchmark.measure import Figure, interleave, median_ratio, wall_ms
 from edgert.board.host import core_count
 from edgert.bundle.bundle import is_bundle, open_bundle
 from edgert.compiler.model_steps import uniform_feeds
@@ -29,26 +29,24 @@ from edgert.tuner.candidates import Tactic
 from edgert.tuner.rounds import Candidate
 from edgert.user_code import load_object
 
-# PyTorch running a module of the user's: what edgert's engine is compared with. The only door to the torch package.
-
 Run = Callable[[], Mapping[str, Array]]
 
 
 def module_run(spec: str, feeds: Mapping[str, Array], outputs: Sequence[str], threads: int) -> tuple[str, Run]:
-    """Return a run of a module in inference mode, neither compiled nor converted.
+    """Return a run of a user's PyTorch module in inference mode; only this function imports torch.
 
     Args:
-        spec: ``module:function``, which takes nothing and returns an ``nn.Module``.
-        feeds: input → array, given in this order.
-        outputs: names for the module's results, in their order.
-        threads: of PyTorch.
+        spec: ``module:function``, which takes no argument and returns an ``nn.Module``.
+        feeds: input → array, in the order of the module's arguments.
+        outputs: names of the module's results, in their order.
+        threads: number of PyTorch's threads.
 
     Returns:
-        ``"torch 2.13.0"``, and a function that runs it once: output → array.
+        Name and version, such as ``"torch 2.13.0"``, and a function that runs the module once.
 
     Raises:
         DeviceError: PyTorch is not installed.
-        ConfigError: there is no such function, or it returns something else.
+        ConfigError: there is no such function, or it returns no module.
         BuildError: the module cannot take the inputs.
     """
     try:
@@ -81,15 +79,15 @@ def module_run(spec: str, feeds: Mapping[str, Array], outputs: Sequence[str], th
 
 def _module(torch: Any, spec: str) -> Any:
     make: Any = load_object(spec, "--torch", Path.cwd())
-    made = make()
-    if not isinstance(made, torch.nn.Module):
+    network = make()
+    if not isinstance(network, torch.nn.Module):
         raise ConfigError(
-            f"{spec!r} returns a {type(made).__name__}",
+            f"{spec!r} returns a {type(network).__name__}",
             why="only a torch.nn.Module can be run",
             where="--torch",
             fix="def load(): return Network().eval(), and --torch file:load",
         )
-    return made.eval()
+    return network.eval()
 
 
 PEERS = ("onnxruntime", "openvino", "torch")
@@ -98,13 +96,12 @@ _RUN_MS, _FRAMES, _MOST_FRAMES = 20.0, 4, 256
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One model on both sides.
+    """Model to compare.
 
     Attributes:
-        name: of the model.
-        config: its section, as edgert runs it.
-        model: what edgert runs, in its precision.
-        plain: ONNX file that the peer runs: the model before edgert did anything to it, or what a bundle has of that.
+        config: section of the model, as edgert runs it.
+        model: model that edgert runs, in its precision.
+        plain: ONNX file that the peer runs: the original model, or a bundle's float form of it.
     """
 
     name: str
@@ -113,17 +110,17 @@ class Subject:
     plain: Path
 
 
-def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41) -> Iterator[Figure]:
-    """Yield how many times as fast edgert is, model by model.
+def compare_with_peer(target: Path, peer: str, torch: str | None = None, rounds: int = 41) -> Iterator[Figure]:
+    """Yield the speed of edgert relative to a peer, for each model.
 
     Args:
-        target: an ONNX file, a pipeline or a bundle; a bundle that was tuned here runs as tuned.
+        target: ONNX file, pipeline or bundle; a bundle that was tuned here runs as tuned.
         peer: one of :data:`PEERS`.
-        torch: ``module:function`` that returns the module, for the peer of that name.
-        rounds: turns.
+        torch: ``module:function`` that returns the module, for the peer ``torch``.
+        rounds: number of rounds.
 
     Raises:
-        ConfigError: no such peer; ``torch`` missing, without use, or for a pipeline of several models.
+        ConfigError: the peer is unknown, or ``torch`` is missing, not needed, or for several models.
         DeviceError: the peer is not installed.
         EdgertError: the model or pipeline is wrong.
     """
@@ -131,7 +128,7 @@ def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41)
         raise ConfigError(f"no peer {peer!r}{nearest(peer, PEERS)}", where="--peer", fix=f"--peer {' or '.join(PEERS)}")
     if (peer == "torch") != (torch is not None):
         raise ConfigError(
-            "PyTorch runs no ONNX file" if torch is None else "--torch is for --peer torch",
+            "PyTorch cannot run an ONNX file" if torch is None else "--torch is for --peer torch",
             where="--peer",
             fix="--peer torch --torch module:function, which returns the nn.Module that the model was exported from",
         )
@@ -149,7 +146,7 @@ def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41)
 
 @contextmanager
 def _subjects(target: Path) -> Iterator[list[Subject]]:
-    """Yield the models of a target; a bundle's files exist inside the block only."""
+    """Yield the models of a target; files of a bundle exist only inside the block."""
     if target.suffix == ".onnx":
         config = ModelConfig(onnx=target, task=EmbedTask(embed="none"))
         yield [Subject(target.stem, config, load(target), target)]
@@ -187,10 +184,10 @@ def _race(subject: Subject, peer: str, torch: str | None, rounds: int) -> Figure
         frames = _FRAMES * min(_MOST_FRAMES, math.ceil(_RUN_MS / (_FRAMES * ours.frame_ms(_FRAMES))))
 
         def theirs() -> float:
-            run()  # as for ours: meanwhile threads that spin for a while go to sleep
+            run()  # gives spinning threads of the other engine time to sleep, as in ``ours``
             return wall_ms(lambda: [run() for _ in range(frames)]) / frames
 
-        own_ms, peer_ms = in_turn(rounds, lambda: ours.frame_ms(frames), theirs)
+        own_ms, peer_ms = interleave(rounds, lambda: ours.frame_ms(frames), theirs)
         detail = {
             "edgert": str(tactic),
             "edgert_ms": statistics.median(own_ms),
@@ -204,7 +201,7 @@ def _race(subject: Subject, peer: str, torch: str | None, rounds: int) -> Figure
 
 
 def _tactic(config: ModelConfig, model: Model) -> Tactic:
-    """Return a section's tactic, one frame at a time by default: the peer has one loop as well."""
+    """Return a section's tactic, by default with one frame at a time like the peer."""
     replicas = config.replicas or 1
     threads = max(1, (config.threads or core_count()) // replicas)
     pinned = isinstance(config.placement, ReplicateConfig)
@@ -214,7 +211,7 @@ def _tactic(config: ModelConfig, model: Model) -> Tactic:
 
 
 def _difference(wanted: Mapping[str, Array], made: Mapping[str, Array]) -> float | None:
-    """Return the RMS difference over the peer's RMS; None where outputs are not the same tensors."""
+    """Return the RMS difference relative to the peer's RMS; None if the outputs are different tensors."""
     if any(name not in wanted or wanted[name].shape != array.shape for name, array in made.items()):
         return None
     pairs = [(wanted[name].astype(float).ravel(), array.astype(float).ravel()) for name, array in made.items()]

@@ -1,4 +1,4 @@
-"""Anonymous file of a board's measurements: ``edgert bench BUNDLE --share FILE``."""
+"""Anonymous shared profile of a board's measurements: ``edgert bench BUNDLE --share FILE``."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _CPU_CAPS = "sys/devices/system/cpu/cpu*/cpufreq/scaling_max_freq"
 def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shared_profile.SharedProfile:
     """Return the measurements of a bundle that was finished on a Jetson.
 
-    Clocks are the present caps, where this machine is that board in that mode, else those of the mode.
+    Clocks are the present caps if this machine is that board in that mode, and otherwise those of the mode.
 
     Args:
-        bundle: from ``edgert build BUNDLE -o BUNDLE`` on the board.
-        run: summary of ``edgert run BUNDLE --json`` there, for times of stages other than models.
-        root: where the files of a running Linux are.
+        bundle: bundle from ``edgert build BUNDLE -o BUNDLE`` on the board.
+        run: summary of ``edgert run BUNDLE --json`` on the board, with times of stages other than models.
+        root: root of the file system.
 
     Raises:
-        ConfigError: times of no board that edgert knows, or of several; the summary is of another pipeline.
+        ConfigError: the board is unknown, there are several, or the summary belongs to another pipeline.
         ArtifactError: the bundle or the summary is damaged, no engine was timed, or figures are impossible.
     """
     if not is_bundle(bundle):
@@ -49,9 +49,9 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
             "edgert bench BUNDLE --share FILE",
         )
     with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-        facts, engines = _timed(engines_of(opened), str(bundle), detect(root))
+        facts, engines = _engines_of_one_machine(engines_of(opened), str(bundle), detect(root))
         opened.extract(Path(folder), models_of(opened.manifest))
-        # A bundle's pipeline names the forms that this machine would run; what a plan has is the float model.
+        # A bundle's pipeline names forms for this machine, but a plan uses the float model.
         requested = {
             f"models.{name}.{key}": value
             for name, one in opened.manifest.models.items()
@@ -84,10 +84,10 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
     return found
 
 
-def _timed(
+def _engines_of_one_machine(
     found: Sequence[tuple[Mapping[str, str], MeasuredEngine]], where: str, here: Machine
 ) -> tuple[Mapping[str, str], list[MeasuredEngine]]:
-    """Return the engines of one machine: this one, if it is among several. Raises ConfigError."""
+    """Return the engines of one machine, preferably this one; raise ConfigError if the machine is not certain."""
     places = {(one.board, one.mode) for _, one in found}
     if (here.name, here.mode) in places:
         places = {(here.name, here.mode)}
@@ -105,7 +105,7 @@ def _timed(
             "the bundle has times of no known board",
             why=f"the bundle was finished on {name or 'an unknown machine'}, in power mode {mode or 'unknown'}",
             where=where,
-            fix="share what a Jetson that edgert boards lists has measured; edgert bench --units is for this machine",
+            fix="share measurements of a Jetson that edgert boards lists; edgert bench --units is for this machine",
         )
     own = [(facts, one) for facts, one in found if (one.board, one.mode) == (name, mode)]
     return own[-1][0], [one for _, one in own]
@@ -158,7 +158,7 @@ def _engine(engine: MeasuredEngine, numbers: Mapping[str, int]) -> shared_profil
 
 
 def _stages(file: PipelineFile, engine: MeasuredEngine, run: Path) -> list[shared_profile.Stage]:
-    """Return the stages of a run's summary. Raises ConfigError for anything else, or another pipeline's."""
+    """Return the stages in a run's summary; raise ConfigError for another file or another pipeline."""
     at = board(engine.board)
     known = board_stages(file, at, at.mode(engine.mode), profiles=()).kinds
     times = read_stage_times(run)
@@ -170,7 +170,7 @@ def _stages(file: PipelineFile, engine: MeasuredEngine, run: Path) -> list[share
     ]
     if known and not found:
         raise ConfigError(
-            "the summary is of another pipeline",
+            "the summary belongs to another pipeline",
             why=f"it has no times of its stages {', '.join(known)}",
             where=str(run),
             fix="edgert run BUNDLE --json run.json, on the board",
@@ -179,7 +179,7 @@ def _stages(file: PipelineFile, engine: MeasuredEngine, run: Path) -> list[share
 
 
 def lines(found: shared_profile.SharedProfile) -> Iterator[str]:
-    """Yield a shared profile in words."""
+    """Yield lines that describe a shared profile."""
     clocks = ", ".join(f"{key.removesuffix('_mhz').upper()} {mhz:g} MHz" for key, mhz in found.clocks.items())
     software = (f"JetPack {found.software.jetpack}", f"TensorRT {found.software.tensorrt}")
     versions = ", ".join(text for text in software if not text.endswith(" "))

@@ -1,4 +1,4 @@
-"""Measurements of ``edgert bench``; start times are measured in fresh processes."""
+"""Measurements of ``edgert bench``, with start times in new processes."""
 
 import importlib.metadata
 import json
@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from edgert.benchmark.measure import Figure, cpu_ms, in_turn, median_ratio, wall_ms
+from edgert.benchmark.measure import Figure, cpu_ms, interleave, median_ratio, wall_ms
 from edgert.benchmark.overhead import engine_speed, growth, hop, overhead
 from edgert.board.host import core_count
 from edgert.clock import REAL
@@ -34,13 +34,11 @@ from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.video import VideoSink
 from edgert.stages.source.kinds import source_for
 
-# Video to results, against the loop that people write with OpenCV.
-
-# A 1080p H.264 file to measure with, made here so that anyone has the same.
+_LIMIT_S = 3600.0  # time limit of a measured process, whose first run may compile an engine
 
 
 def write_scene(path: Path, width: int, height: int, frames: int, seed: int = 5) -> Path:
-    """Encode the demo's images, H.264 CRF 23; return ``path``."""
+    """Write the demo's images to an H.264 file, the same everywhere, and return ``path``."""
     size = f"{width}x{height}"
     config = SourceStage(source=demo_images(), size=size, fps=30, seed=seed, limit=frames)  # type: ignore[arg-type]
     source = source_for("scene", config, Counter(), REAL, Path())
@@ -62,7 +60,7 @@ _COCO_PAD = 114
 
 @dataclass(frozen=True, slots=True)
 class Letterbox:
-    """Preprocessing in the OpenCV loop: centered or top-left letterbox, BGR or RGB, 0–255 or 0–1."""
+    """Preprocessing in a loop with OpenCV: centered or top-left letterbox, BGR or RGB, 0–255 or 0–1."""
 
     width: int
     height: int
@@ -71,7 +69,7 @@ class Letterbox:
     scale: float
 
     def config(self) -> InputConfig:
-        """Return it as edgert's input section."""
+        """Return the same preprocessing as edgert's input section."""
         return InputConfig(
             resize="letterbox",
             anchor="top_left" if self.top_left else "center",
@@ -80,7 +78,7 @@ class Letterbox:
         )
 
     def apply(self, bgr: npt.NDArray[np.uint8]) -> tuple[F32, Geometry]:
-        """Return a (1, 3, height, width) float32 tensor and the mapping back, made by the usual OpenCV code."""
+        """Return a (1, 3, height, width) float32 tensor and the mapping back, by typical OpenCV code."""
         h, w = bgr.shape[:2]
         ratio = min(self.width / w, self.height / h)
         new_w, new_h = round(w * ratio), round(h * ratio)
@@ -97,7 +95,7 @@ class Letterbox:
 
 
 def read_bgr(clip: Path) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield frames as ``cv2.VideoCapture`` gives them."""
+    """Yield the frames of ``cv2.VideoCapture``."""
     capture = cv2.VideoCapture(str(clip))
     try:
         while True:
@@ -110,7 +108,7 @@ def read_bgr(clip: Path) -> Iterator[npt.NDArray[np.uint8]]:
 
 
 def preprocess_cost(clip: Path, frames: int, size: int = 640, rounds: int = 7) -> list[Figure]:
-    """Return CPU milliseconds and copies per frame, from a video file to the network's tensor."""
+    """Return CPU time and copies per frame, from a video file to the network's tensor, compared with OpenCV."""
     recipe = Letterbox(size, size, False, True, 1 / 255)
     tensor = aligned_empty((1, 3, size, size), np.float32)
     preprocessor, counter = Preprocessor(recipe.config(), tensor), Counter()
@@ -126,7 +124,7 @@ def preprocess_cost(clip: Path, frames: int, size: int = 640, rounds: int = 7) -
     def theirs() -> float:
         return cpu_ms(lambda: [recipe.apply(bgr) for bgr in read_bgr(clip)]) / frames
 
-    mine, loop = in_turn(rounds, ours, theirs)
+    mine, loop = interleave(rounds, ours, theirs)
     detail = {"edgert_cpu_ms": statistics.median(mine), "opencv_cpu_ms": statistics.median(loop), "frames": frames}
     return [
         Figure("H.264 → tensor, CPU time", median_ratio(mine, loop), "of the loop's", 0.6, n=rounds, detail=detail),
@@ -142,7 +140,7 @@ def preprocess_cost(clip: Path, frames: int, size: int = 640, rounds: int = 7) -
 
 
 def preprocess_error(clip: Path, size: int = 640) -> Figure:
-    """Return the mean difference, in gray levels, between our tensor and the OpenCV loop's, inside the image."""
+    """Return the mean difference, in gray levels, of edgert's tensor from that of the OpenCV loop in the image."""
     recipe = Letterbox(size, size, False, True, 1 / 255)
     tensor = aligned_empty((1, 3, size, size), np.float32)
     preprocessor = Preprocessor(recipe.config(), tensor)
@@ -169,27 +167,26 @@ def _frames(clip: Path, counter: Counter) -> Iterator[Any]:
 
 CLIP_FRAMES = 90
 _QUICK_S = 2.0
-"""Seconds for an engine with each number of threads; it runs five times in any case."""
+"""Seconds to measure an engine with each number of threads, in at least five runs."""
 
 
 def bench(target: Path, quick: bool = False) -> Iterator[Figure]:
-    """Yield figures one by one, as they are measured.
+    """Yield figures as they are measured.
 
-    Only exact figures keep their bars. Times, memory and sizes of packages are those of this machine, without a bar.
-    ``make bench`` judges all of them.
+    Only exact figures keep their bars, because other figures depend on the machine. ``make bench`` checks all bars.
 
     Args:
-        target: an ONNX model: its speed alone, by threads. A pipeline: edgert's overhead for each of its models, and
-            costs of edgert itself: hops, growth, start-up, and video decoding beside OpenCV's.
-        quick: a third of the rounds; of a model alone, seconds.
+        target: ONNX model, whose speed is measured by threads; or pipeline, for which edgert's overhead is measured for
+            each model, and the costs of hops, growth, start-up and video decoding.
+        quick: whether to measure only a third of the rounds, or seconds for a model.
 
     Raises:
         EdgertError: the model or pipeline is wrong.
     """
-    yield from (figure if figure.is_exact else replace(figure, bar=None) for figure in _measured(target, quick))
+    yield from (figure if figure.is_exact else replace(figure, bar=None) for figure in _measure_all(target, quick))
 
 
-def _measured(target: Path, quick: bool) -> Iterator[Figure]:
+def _measure_all(target: Path, quick: bool) -> Iterator[Figure]:
     if target.suffix == ".onnx":
         limit_s = _QUICK_S if quick else math.inf
         yield from (engine_speed(target, threads, limit_s=limit_s) for threads in sorted({1, core_count()}))
@@ -197,7 +194,7 @@ def _measured(target: Path, quick: bool) -> Iterator[Figure]:
     rounds = 3 if quick else 9
     models = load_pipeline(target).config.models
     if not models:
-        raise ConfigError(f"{target} has no models", why="there is nothing to compare a pipeline with")
+        raise ConfigError(f"{target} has no models", why="the overhead is relative to an engine")
     for model in models.values():
         yield overhead(model, rounds, bar=None)
     yield hop(rounds)
@@ -209,8 +206,6 @@ def _measured(target: Path, quick: bool) -> Iterator[Figure]:
     yield from startup(target, rounds)
 
 
-# Start-up: how long until something happens, and how much is there before it does.
-
 _EVERYTHING = "import edgert.pipeline, av, onnx, onnxruntime"
 _RSS = "from edgert.meters import peak_rss_bytes; print(peak_rss_bytes() / 2**20)"
 
@@ -219,12 +214,12 @@ def startup(pipeline: Path, rounds: int = 5) -> list[Figure]:
     """Return import, help, first result, resident memory and install size.
 
     Args:
-        pipeline: whose first result is timed, from a cold process with a warm cache.
-        rounds: of each.
+        pipeline: pipeline whose first result is timed, in a new process with a warm cache.
+        rounds: number of rounds.
     """
     return [
-        _process("import edgert", ["-c", "import edgert"], 300.0, rounds, less=["-c", "pass"]),
-        _process("edgert --help", ["-m", "edgert", "--help"], 300.0, rounds),
+        _time_process("import edgert", ["-c", "import edgert"], 300.0, rounds, less=["-c", "pass"]),
+        _time_process("edgert --help", ["-m", "edgert", "--help"], 300.0, rounds),
         first_result(pipeline, rounds),
         resident(rounds),
         *installed(),
@@ -240,15 +235,14 @@ def first_result(pipeline: Path, rounds: int = 5) -> Figure:
     )
     stages = load_pipeline(pipeline).config.stages
     stage = next(name for name, stage in stages.items() if isinstance(stage, InferStage))
-    with tempfile.TemporaryDirectory() as folder:  # sinks write relative to where they are run
+    with tempfile.TemporaryDirectory() as folder:  # sinks write relative to the working folder
         run = [sys.executable, "-c", code, stage]
-        subprocess.run(run, cwd=folder, check=True)  # noqa: S603 - our own interpreter; fills the cache
+        subprocess.run(run, cwd=folder, check=True, timeout=_LIMIT_S)  # noqa: S603 - our interpreter; fills the cache
         samples = []
         for _ in range(rounds):
             started = perf_counter()
-            process = subprocess.run(run, cwd=folder, check=True)  # noqa: S603
+            subprocess.run(run, cwd=folder, check=True, timeout=_LIMIT_S)  # noqa: S603
             samples.append(perf_counter() - started)
-            assert process.returncode == 0
     return Figure(f"start to first result and back, {pipeline.stem}", statistics.median(samples), "s", 2.0, n=rounds)
 
 
@@ -260,7 +254,7 @@ def resident(rounds: int = 3) -> Figure:
 
 def installed() -> list[Figure]:
     """Return the packages of edgert without extras, and their size on disk, in this environment."""
-    names = _needed("edgert")
+    names = _required_packages("edgert")
     size = sum(_size_bytes(name) for name in names)
     return [
         Figure("packages installed", len(names), "packages", 30.0, detail={"names": sorted(names)}),
@@ -268,7 +262,7 @@ def installed() -> list[Figure]:
     ]
 
 
-def _process(name: str, arguments: list[str], bar_ms: float, rounds: int, less: list[str] | None = None) -> Figure:
+def _time_process(name: str, arguments: list[str], bar_ms: float, rounds: int, less: list[str] | None = None) -> Figure:
     def run(what: list[str]) -> float:
         return wall_ms(lambda: _output(what))
 
@@ -279,25 +273,26 @@ def _process(name: str, arguments: list[str], bar_ms: float, rounds: int, less: 
 
 def _output(arguments: list[str]) -> str:
     run = [sys.executable, *arguments]
-    return subprocess.run(run, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own interpreter
+    done = subprocess.run(run, check=True, capture_output=True, text=True, timeout=_LIMIT_S)  # noqa: S603 - our interpreter
+    return done.stdout
 
 
-def _needed(package: str, found: set[str] | None = None) -> set[str]:
-    """Return a package and all its requirements, without extras."""
+def _required_packages(package: str, found: set[str] | None = None) -> set[str]:
+    """Return the names of a package and all its requirements, without extras."""
     found = set() if found is None else found
     key = re.sub(r"[-_.]+", "-", package).lower()
     if key in found:
         return found
     try:
         distribution = importlib.metadata.distribution(package)
-    except importlib.metadata.PackageNotFoundError:  # left out by a marker for another system or Python
+    except importlib.metadata.PackageNotFoundError:  # for another system or Python
         return found
     found.add(key)
     for requirement in distribution.requires or ():
         if "extra ==" not in requirement:
             match = re.match(r"[A-Za-z0-9._-]+", requirement)
             assert match is not None, requirement
-            _needed(match[0], found)
+            _required_packages(match[0], found)
     return found
 
 

@@ -164,7 +164,7 @@ def _show_shared_profile(console: terminal.Console, target: Path, output: Path |
 
 def _race_peer(console: terminal.Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
     """Time every model with edgert and a peer in turn, print both times, and return the figures."""
-    from edgert.benchmark.peers import against as race
+    from edgert.benchmark.peers import compare_with_peer as race
 
     figures = []
     for figure in race(target, peer, torch, 15 if quick else 41):

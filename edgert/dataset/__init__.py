@@ -1,8 +1,8 @@
-"""Images that models are calibrated, evaluated and checked with, and their ground truth.
+"""Images for calibration, evaluation and checks of models, and their ground truth.
 
 - open_images(folder | glob | video | arrays) → ImageDataset: images by number, in a fair order
-- open_dataset(path, task, labels) → LabeledDataset: images and, where the path has it, their ground truth
-- feed_of(images, model, config) → ImageFeed: the images as the model's input tensors
+- open_dataset(path, task, labels) → LabeledDataset: images and their ground truth, if the path has any
+- feed_of(images, model, config) → ImageFeed: images as input tensors of a model
 """
 
 from edgert.dataset.image_feed import ImageFeed, feed_of

@@ -17,11 +17,11 @@ _FILES = (
     ("instances_val", "instances_", "person_keypoints_val", "person_keypoints_"),
     ("person_keypoints_val", "person_keypoints_", "instances_val", "instances_"),
 )
-"""Beginnings of file names in a folder ``annotations``, best first: for boxes and outlines, and for points."""
+"""Beginnings of file names in a folder ``annotations``, best first, for boxes and outlines, and for points."""
 
 
 def file_in(folder: Path, points: bool) -> Path | None:
-    """Return the annotation file of a folder as COCO is unpacked, or Roboflow exports it; None for another folder."""
+    """Return the annotation file in an unpacked COCO folder or a Roboflow export; None for another folder."""
     exported = (folder / name / "_annotations.coco.json" for name in (".", "valid", "test", "train"))
     if (found := next((one for one in exported if one.is_file()), None)) is not None:
         return found
@@ -31,10 +31,10 @@ def file_in(folder: Path, points: bool) -> Path | None:
 
 
 def read_annotations(path: Path, where: str = "") -> Annotated:
-    """Read images, boxes and categories.
+    """Return the images, boxes and categories in a file.
 
     Raises:
-        ConfigError: not JSON, or an entry that is not in COCO's format; the entry is named.
+        ConfigError: the file is not JSON, or an entry, which the error names, is not in COCO's format.
     """
     try:
         data = json.loads(as_text(path.read_bytes(), str(path)))
@@ -43,7 +43,7 @@ def read_annotations(path: Path, where: str = "") -> Annotated:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
     if not isinstance(data, dict):
-        raise _wrong(path, "the file", "COCO's format is a mapping with images, annotations and categories")
+        raise _format_error(path, "the file", "COCO's format is a mapping with images, annotations and categories")
     images = {_number(one, "id", f"images[{n}]", path): one for n, one in enumerate(_list(data, "images", path))}
     names = {
         _number(one, "id", f"categories[{n}]", path): str(one.get("name", one["id"]))
@@ -52,16 +52,16 @@ def read_annotations(path: Path, where: str = "") -> Annotated:
     rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in images}
     shapes: dict[int, list[tuple[Any, list[float]]]] = {number: [] for number in images}
     for n, one in enumerate(_list(data, "annotations", path)):
-        image, category, row = _annotation(one, f"annotations[{n}]", path)
+        image, category, row = _parse_annotation(one, f"annotations[{n}]", path)
         if image not in rows:
-            raise _wrong(path, f"annotations[{n}]", f"image_id {image} is none of the images")
+            raise _format_error(path, f"annotations[{n}]", f"image_id {image} is not in images")
         if category not in names:
-            raise _wrong(path, f"annotations[{n}]", f"category_id {category} is none of the categories")
+            raise _format_error(path, f"annotations[{n}]", f"category_id {category} is not in categories")
         rows[image].append(row)
-        shapes[image].append(_shape(one, f"annotations[{n}]", path))
+        shapes[image].append(_outline_and_points(one, f"annotations[{n}]", path))
     for n, one in enumerate(images.values()):
         if not isinstance(one.get("file_name"), str) or not one["file_name"]:
-            raise _wrong(path, f"images[{n}].file_name", "expected the name of a file")
+            raise _format_error(path, f"images[{n}].file_name", "expected the name of a file")
     boxes = tuple(_boxes(one, rows[number], shapes[number], path) for number, one in images.items())
     return Annotated(tuple(one["file_name"] for one in images.values()), boxes, dict(sorted(names.items())))
 
@@ -74,7 +74,9 @@ def _boxes(
     height, width = (one if isinstance(one, int) and 0 < one <= limits.WHOLE_NUMBER else 0 for one in size)
     lengths = {len(points) for _, points in shapes}
     if len(lengths) > 1:
-        raise _wrong(path, "annotations", f"keypoints of {image['file_name']} differ in number: {sorted(lengths)}")
+        raise _format_error(
+            path, "annotations", f"keypoints of {image['file_name']} differ in number: {sorted(lengths)}"
+        )
     points = np.array([points for _, points in shapes], np.float64).reshape(len(shapes), -1, 3) if shapes else None
     return label_files.Boxes(
         table[:, :4],
@@ -87,8 +89,8 @@ def _boxes(
     )
 
 
-def _shape(one: Mapping[str, Any], place: str, path: Path) -> tuple[Any, list[float]]:
-    """Return an annotation's outline, empty where it has none, and the numbers of its points."""
+def _outline_and_points(one: Mapping[str, Any], place: str, path: Path) -> tuple[Any, list[float]]:
+    """Return (outline, points) of an annotation, each empty if it has none."""
     outline, points = one.get("segmentation") or [], one.get("keypoints") or []
     if isinstance(outline, list):
         polygons = all(
@@ -96,16 +98,16 @@ def _shape(one: Mapping[str, Any], place: str, path: Path) -> tuple[Any, list[fl
             for ring in outline
         )
         if not polygons:
-            raise _wrong(path, f"{place}.segmentation", "expected polygons [x, y, x, y, x, y, ...]")
+            raise _format_error(path, f"{place}.segmentation", "expected polygons [x, y, x, y, x, y, ...]")
     elif not isinstance(outline, dict) or not _is_run_lengths(outline):
-        raise _wrong(path, f"{place}.segmentation", "expected polygons, or run lengths: {counts, size: [h, w]}")
+        raise _format_error(path, f"{place}.segmentation", "expected polygons, or run lengths: {counts, size: [h, w]}")
     if not isinstance(points, list) or len(points) % 3 or not all(map(_is_number, points)):
-        raise _wrong(path, f"{place}.keypoints", "expected [x, y, visibility, ...]")
+        raise _format_error(path, f"{place}.keypoints", "expected [x, y, visibility, ...]")
     return outline, points
 
 
 def _is_run_lengths(outline: Mapping[str, Any]) -> bool:
-    """Return whether the run lengths sum to the size; pycocotools does not check this."""
+    """Return whether run lengths sum to the size, which pycocotools does not check."""
     size, counts = outline.get("size"), outline.get("counts")
     if not isinstance(size, list) or len(size) != 2 or not all(isinstance(one, int) and one > 0 for one in size):
         return False
@@ -115,7 +117,7 @@ def _is_run_lengths(outline: Mapping[str, Any]) -> bool:
 
 
 def _lengths(text: str) -> list[int]:
-    """Return the run lengths of pycocotools' text: five bits per character, each from the third on as a difference."""
+    """Return the run lengths in pycocotools' text: five bits a character, and differences from the third number on."""
     found: list[int] = []
     number = shift = 0
     for letter in text:
@@ -133,20 +135,22 @@ def _lengths(text: str) -> list[int]:
 def _list(data: Mapping[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
     found = data.get(key)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise _wrong(path, key, f"expected a list of mappings{nearest(key, data) if found is None else ''}")
+        raise _format_error(path, key, f"expected a list of mappings{nearest(key, data) if found is None else ''}")
     return found
 
 
-def _annotation(one: Mapping[str, Any], place: str, path: Path) -> tuple[int, int, tuple[Any, ...]]:
+def _parse_annotation(one: Mapping[str, Any], place: str, path: Path) -> tuple[int, int, tuple[Any, ...]]:
     box = one.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
-        raise _wrong(path, f"{place}.bbox", "expected [x, y, width, height]")
+        raise _format_error(path, f"{place}.bbox", "expected [x, y, width, height]")
     x, y, width, height = (float(value) for value in box)
     if width < 0 or height < 0:
-        raise _wrong(path, f"{place}.bbox", f"a box of {width:g}x{height:g}; width and height are not negative")
+        raise _format_error(
+            path, f"{place}.bbox", f"a box of {width:g}x{height:g}; width and height must not be negative"
+        )
     area = one.get("area", width * height)
     if not _is_number(area):
-        raise _wrong(path, f"{place}.area", "expected a number")
+        raise _format_error(path, f"{place}.area", "expected a number")
     category = _number(one, "category_id", place, path)
     row = (x, y, x + width, y + height, category, area, bool(one.get("iscrowd", 0)))
     return _number(one, "image_id", place, path), category, row
@@ -159,9 +163,9 @@ def _is_number(value: object) -> bool:
 def _number(one: Mapping[str, Any], key: str, place: str, path: Path) -> int:
     found = one.get(key)
     if not isinstance(found, int) or not _is_number(found):
-        raise _wrong(path, f"{place}.{key}", "expected a whole number")
+        raise _format_error(path, f"{place}.{key}", "expected a whole number")
     return found
 
 
-def _wrong(path: Path, place: str, why: str) -> ConfigError:
+def _format_error(path: Path, place: str, why: str) -> ConfigError:
     return ConfigError(f"{path} is not in COCO's format", why=why, where=place)

@@ -22,18 +22,18 @@ from edgert.user_code import check_object, code_name
 
 PREFIXES = (CODE_PREFIX, "synthetic:")
 DEFAULT_COUNT = 64
-_RATE_HZ = 2.0  # so that no two images show the same objects in nearly the same place
-_SEED = 1_000_003  # one that a pipeline is unlikely to use, so that a model is not judged on the images it was tuned on
+_RATE_HZ = 2.0  # so that objects move far between two images
+_SEED = 1_000_003  # unlikely in a pipeline, so that a model is not evaluated on images it was tuned on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneratedDataset:
-    """Generated images, created on first use and cached, 0.9 MB each; see :class:`~edgert.dataset.images.ImageDataset`.
+    """Generated images, an :class:`~edgert.dataset.images.ImageDataset`; created on first use and kept in memory.
 
     Attributes:
-        source: as in a pipeline file; folders of code are absolute.
+        source: source as in a pipeline file; folders of code are absolute.
         count: number of images.
-        where: the place that requested it, for errors.
+        where: place of the request, for errors.
     """
 
     source: str
@@ -42,9 +42,7 @@ class GeneratedDataset:
     _made: list[U8] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        kind, _, rest = self.source.partition(
-            ":"
-        )  # a wrong source is refused now; images are created, and code runs, on first use
+        kind, _, rest = self.source.partition(":")  # refuses a wrong source; code runs on first use
         if f"{kind}:" == CODE_PREFIX:
             check_object(rest, self.where, None)
         else:
@@ -60,7 +58,7 @@ class GeneratedDataset:
         return f"{self.source.rpartition('/')[2]} image {index}"
 
     def frame(self, index: int) -> Frame:
-        """Return an image; raise StageError where the code has fewer images."""
+        """Return an image; raise StageError if the code gives fewer images."""
         with _DRAWING:
             if not self._made:
                 self._make()
@@ -76,7 +74,7 @@ class GeneratedDataset:
         return Frame("dataset", index, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
 
     def digest(self) -> str:
-        """Return a digest of what the images depend on: options and code."""
+        """Return a digest of options and code, which determine the images."""
         is_code = self.source.startswith(CODE_PREFIX)
         of = code_name(self.source.removeprefix(CODE_PREFIX), self.where).digest() if is_code else self.source
         return repr((of, self.count, _RATE_HZ, _SEED))

@@ -1,4 +1,4 @@
-"""A dataset as the input of a model: every image through the preprocessing of the pipeline."""
+"""Dataset as the input of a model, with the preprocessing of the pipeline."""
 
 import threading
 from typing import Any
@@ -23,12 +23,12 @@ class ImageFeed:
     """Images as input tensors of batch 1; can be pickled and used from several threads.
 
     Args:
-        images: what to feed.
-        input: how the model's input is prepared.
-        input_name: of the model's one input.
-        shape: of that input, all known; its first dimension is the batch and is ignored.
-        dtype: of that input, by NumPy's name.
-        rows: batch that the model fixes; :meth:`feeds` repeats an image as often.
+        images: images to feed.
+        input: preprocessing of the model's input.
+        input_name: name of the model's only input.
+        shape: static shape of the input, whose first dimension, the batch, is ignored.
+        dtype: NumPy's name of the input's type.
+        rows: fixed batch of the model; :meth:`feeds` repeats an image as often.
 
     Raises:
         ModelError: the shape or dtype is not that of an image.
@@ -46,7 +46,7 @@ class ImageFeed:
         self.images, self.input, self.input_name, self.rows = images, input, input_name, rows
         self.shape, self.dtype = (1, *shape[1:]), dtype
         self._local = threading.local()
-        self._tensor()  # raises now any error that every image would cause
+        self._tensor()  # raises errors that every image would cause
 
     def __len__(self) -> int:
         return len(self.images)
@@ -67,15 +67,15 @@ class ImageFeed:
         return self.images.name(index)
 
     def feeds(self, index: int) -> dict[str, Array]:
-        """Return the input's name → a new (rows, …) array of the caller's own; raises what :meth:`image` raises."""
+        """Return input name → new (rows, …) array; raise the errors of :meth:`image`."""
         return {self.input_name: np.repeat(self.image(index)[0], self.rows, axis=0)}
 
     def image(self, index: int) -> tuple[Array, Geometry]:
-        """Return a new (1, …) array of the caller's own, and the mapping back to the image's pixels.
+        """Return a new (1, …) array, and the mapping back to the image's pixels.
 
         Raises:
             ConfigError: the image cannot be read.
-            StageError: it does not fit the input; the message names it.
+            StageError: the image does not fit the input.
         """
         tensor, preprocessor = self._tensor()
         frame = self.images.frame(index)
@@ -89,7 +89,7 @@ class ImageFeed:
         return tensor.copy(), geometry
 
     def _tensor(self) -> tuple[Array, Preprocessor]:
-        """Return this thread's tensor, whose border stays from image to image, and the preprocessor that writes it."""
+        """Return this thread's tensor, which keeps its border between images, and the preprocessor that writes it."""
         if not hasattr(self._local, "made"):
             tensor = aligned_empty(self.shape, self.dtype)
             self._local.made = tensor, Preprocessor(self.input, tensor, self.input_name)
@@ -101,7 +101,7 @@ def feed_of(images: ImageDataset, model: Model, config: ModelConfig) -> ImageFee
     """Return a dataset as the input of a model.
 
     Raises:
-        ModelError: the model takes other things than one image, or leaves its size open.
+        ModelError: the model's input is not one image, or its size is unknown.
     """
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:

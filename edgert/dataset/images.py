@@ -1,6 +1,6 @@
-"""Datasets: the images a model is calibrated or judged on, in an order of their own, each available by its number.
+"""Datasets of images for calibration and evaluation, by number and in a fair order.
 
-The code of the pipeline's sources decodes them, so a model gets the same pixels here as there.
+The code of the pipeline's sources decodes them, so that a model gets the same pixels as in a pipeline.
 """
 
 import hashlib
@@ -32,11 +32,11 @@ log = logging.getLogger("edgert.dataset")
 
 _SHOWN = 5
 _LOOKED_AT = 1000
-"""Most images that are decoded to list all damaged ones, after one was found."""
+"""Maximum number of images that are decoded to list all damaged ones after the first."""
 _KEPT = 8
-"""Most skipped frames of a video that are kept, since threads do not request frames in exact order."""
+"""Maximum number of decoded frames of a video that are kept, because threads do not request frames in exact order."""
 _DECODED_WHOLE = 0.9
-"""Share of a video's frames from which on they are counted by decoding: it may have a few more packets."""
+"""Share of a video's frames from which frames are counted by decoding, as there may be more packets than frames."""
 
 
 class ImageDataset(Protocol):
@@ -45,72 +45,71 @@ class ImageDataset(Protocol):
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
-        """Return the name of an image for messages: its file, or the video's with the number of the frame."""
+        """Return the name of an image for messages: that of its file, or of the video with the frame number."""
         ...
 
     def frame(self, index: int) -> Frame:
         """Return a decoded image; the caller must release its lease.
 
         Raises:
-            ConfigError: it cannot be read; names all of the dataset's that cannot.
-            StageError: the video cannot be decoded that far.
+            ConfigError: the image cannot be read; the error names all unreadable images.
+            StageError: the video cannot be decoded up to this frame.
         """
         ...
 
     def digest(self) -> str:
-        """Return a digest that is equal for equal images in the same order; reads the files."""
+        """Read the files and return a digest, which is equal for equal images in the same order."""
         ...
 
 
 def open_images(
     source: str | Path | Sequence[str | Path | U8], *, limit: int | None = None, where: str = ""
 ) -> ImageDataset:
-    """Find images and check that they look like images.
+    """Return the images of a source, after a check that its files begin like images.
 
-    Files of folders, globs and texts come in the order of the SHA-256 of their names. It is the same everywhere,
-    whatever the folder lists first. It makes the first few a fair sample of images that are sorted by class or time.
-    Files of a sequence keep their order. A video's frames are spread evenly over it.
+    Files of folders, globs and text files are sorted by the SHA-256 of their names. So the order is the same
+    everywhere, and the first images are a fair sample even if names are sorted by class or time. Files of a sequence
+    keep their order. Frames of a video are spread evenly over it.
 
     Args:
-        source: a folder (where it has no image itself, those of the folders in it), a glob or an image. Or a .txt with
-            one image per line, a video, ``python:[FOLDER/]module:name``, or a sequence of image files or of (h, w, 3)
-            uint8 BGR arrays.
-        limit: uses the first so many; of a video so many.
-        where: the ``file:line key`` that requested them, for errors.
+        source: folder with images or with folders of images, glob, image, video, text file with one image per line, or
+            ``python:[FOLDER/]module:name``. A sequence has image files or (h, w, 3) uint8 BGR arrays.
+        limit: maximum number of images.
+        where: ``file:line key`` of the request, for errors.
 
     Raises:
-        ConfigError: nothing there, or files that are no images: all of these, counted and the first ones named.
+        ConfigError: there is nothing, or files are not images; the error counts these and names the first.
         StageError: the video cannot be opened.
     """
     if not isinstance(source, (str, Path)):
-        return _listed(source, limit, where)
+        return _sequence_dataset(source, limit, where)
     if str(source).startswith(PREFIXES):
         return GeneratedDataset(str(source), limit or DEFAULT_COUNT, where)
-    path = Path(source).expanduser().absolute()  # a worker that receives the dataset may run in another folder
+    path = Path(source).expanduser().absolute()  # a worker may run in another folder
     if path.is_dir():
-        return _of_files(path, _in_folder(path, where), limit, where)
+        return _file_dataset(path, _folder_images(path, where), limit, where)
     if path.is_file() and path.suffix.lower() == ".txt":
         files = [Path(os.path.normpath(file)) for file in listed_files(path)]
         base = Path(os.path.commonpath([file.parent for file in files] or [path]))
-        return _of_files(base, files, limit, where)
+        return _file_dataset(base, files, limit, where)
     if path.is_file():
         is_still = path.suffix.lower() in SUFFIXES or is_image(path)
-        return FileDataset((path,), (path.name,), where) if is_still else _of_video(path, limit, where)
+        return FileDataset((path,), (path.name,), where) if is_still else _video_dataset(path, limit, where)
     wild = next((n for n, part in enumerate(path.parts) if any(sign in part for sign in "*?[")), None)
     if wild is None:
-        raise _nothing_at(path, where)
+        raise _missing_error(path, where)
     base, pattern = Path(*path.parts[:wild]), str(Path(*path.parts[wild:]))
     found = [file for file in base.glob(pattern) if file.is_file()]
     if not found:
         raise ConfigError(f"no image matches {str(path)!r}", where=where, fix="check the pattern")
-    return _of_files(base, found, limit, where)
+    return _file_dataset(base, found, limit, where)
 
 
 def listed_files(path: Path) -> list[Path]:
-    """Return the images that a text file lists, one per line: absolute, or relative to the list or the working folder.
+    """Return the images that a text file lists, one per line, relative to the file or to the working folder.
 
     Raises:
-        ConfigError: a line names no file; the first such line is named, the others are counted.
+        ConfigError: a line names no image; the error counts such lines and names the first.
     """
     lines, found = list(lines_of(path)), list[Path]()
     missing = list[tuple[int, str]]()
@@ -118,8 +117,8 @@ def listed_files(path: Path) -> list[Path]:
         if Path(line).suffix.lower() not in SUFFIXES:
             what = f"line {number} of {path} names no image: {line!r}"
             raise ConfigError(what, why=f"images end with {', '.join(sorted(SUFFIXES))}", where=f"{path}:{number}")
-        spellings = (line, line.replace("\\", "/"), _as_bytes_on_disk(line))
-        file = next((one for name in spellings if (one := _beside(path, name)) is not None), None)
+        spellings = (line, line.replace("\\", "/"), _latin1_name(line))
+        file = next((one for name in spellings if (one := _find_listed(path, name)) is not None), None)
         if file is None:
             missing.append((number, line))
         else:
@@ -135,28 +134,29 @@ def listed_files(path: Path) -> list[Path]:
     return found
 
 
-def _beside(path: Path, name: str) -> Path | None:
+def _find_listed(path: Path, name: str) -> Path | None:
     tried = (place / name for place in (path.parent, Path.cwd()))
     return next((one.absolute() for one in tried if one.is_file()), None)
 
 
-def _as_bytes_on_disk(name: str) -> str:
-    """Return the name of a file whose name on the disk is Latin-1, as the list's text was."""
+def _latin1_name(name: str) -> str:
+    """Return a name as on a disk where names are in Latin-1, like the text of the list."""
     return os.fsdecode(name.encode("cp1252", "ignore"))
 
 
 def fair_order(names: Iterable[str]) -> list[str]:
-    """Return names sorted by their SHA-256: an order that is the same everywhere and independent of their meaning."""
+    """Return the names sorted by their SHA-256, which is the same order everywhere and independent of their meaning."""
     return sorted(names, key=lambda name: (hashlib.sha256(name.encode(errors="surrogateescape")).digest(), name))
 
 
 @dataclass(frozen=True, slots=True)
 class FileDataset:
-    """Image files, upright by their EXIF data; refuses files that do not begin like images; see :class:`ImageDataset`.
+    """Image files, upright by their EXIF data, as an :class:`ImageDataset`; other files are refused.
 
     Attributes:
-        paths: the files, in order.
-        names: name of each file.
+        paths: paths of the files.
+        names: names of the files for messages.
+        where: place of the request, for errors.
     """
 
     paths: tuple[Path, ...]
@@ -168,7 +168,7 @@ class FileDataset:
             raise ConfigError("no image was given", where=self.where)
         wrong = [name for name, path in zip(self.names, self.paths, strict=True) if not is_image(path)]
         if wrong:
-            raise _unreadable(wrong, len(self.paths), self.where)
+            raise _unreadable_error(wrong, len(self.paths), self.where)
         several = [path for path in self.paths if more_images(path)]
         if several:
             more = f" and {len(several) - 1} more hold" if len(several) > 1 else " holds"
@@ -187,8 +187,8 @@ class FileDataset:
         if image is None:
             others = (n for n in range(min(len(self.paths), _LOOKED_AT)) if n != index)
             damaged = [index, *(n for n in others if read_image(self.paths[n]) is None)]
-            raise _unreadable([self.names[n] for n in damaged], len(self.paths), self.where)
-        return _still(image, index)
+            raise _unreadable_error([self.names[n] for n in damaged], len(self.paths), self.where)
+        return _image_frame(image, index)
 
     def digest(self) -> str:
         """Return the SHA-256 of the files and their names."""
@@ -200,7 +200,7 @@ class FileDataset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayDataset:
-    """Images in memory, (h, w, 3) uint8 BGR; not copied, so do not change them; see :class:`ImageDataset`."""
+    """Images in memory, (h, w, 3) uint8 BGR, as an :class:`ImageDataset`; callers must not change them."""
 
     images: tuple[U8, ...]
     where: str = ""
@@ -221,7 +221,7 @@ class ArrayDataset:
         return f"image {index}"
 
     def frame(self, index: int) -> Frame:
-        return _still(self.images[index], index)
+        return _image_frame(self.images[index], index)
 
     def digest(self) -> str:
         """Return the SHA-256 of the pixels and shapes."""
@@ -232,12 +232,12 @@ class ArrayDataset:
 
 
 class VideoDataset:
-    """Frames of a video file, fast in ascending order; going back starts again; see :class:`ImageDataset`.
+    """Frames of a video file, as an :class:`ImageDataset`; a frame before the last one restarts the decoder.
 
     Args:
-        path: the file.
-        positions: ascending numbers of the frames among those the decoder returns.
-        where: the place that requested it, for errors.
+        path: video file.
+        positions: ascending numbers of the frames to use.
+        where: place of the request, for errors.
     """
 
     def __init__(self, path: Path, positions: Sequence[int], where: str = "") -> None:
@@ -268,13 +268,13 @@ class VideoDataset:
             return frame
 
     def digest(self) -> str:
-        """Return a digest of the file's name, size and time, not of its content, which may be long."""
+        """Return a digest of the file's name, size and time, because its content may be long."""
         stat = self.path.stat()
         return repr((self.path.name, stat.st_size, stat.st_mtime_ns, self._positions))
 
     def _play_to(self, position: int) -> None:
         if self._frames is None or position < self._next:
-            self._frames, self._next = _play(self.path, self.where), 0
+            self._frames, self._next = _decode(self.path, self.where), 0
         for frame in self._frames:
             here, self._next = self._next, self._next + 1
             dropped: Frame | None = frame
@@ -289,73 +289,73 @@ class VideoDataset:
         self._frames = None
         raise StageError(
             f"{self.path} ends after {self._next} frames",
-            why=f"its packets promise frame {position}; it is damaged or was cut off",
+            why=f"its packets announce frame {position}; the file is damaged or cut off",
             where=self.where,
             fix="copy it again, or record it again",
         )
 
 
-def _still(image: U8, index: int) -> Frame:
+def _image_frame(image: U8, index: int) -> Frame:
     height, width = image.shape[:2]
     return Frame("dataset", index, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
 
 
-def _listed(source: Sequence[str | Path | U8], limit: int | None, where: str) -> ImageDataset:
+def _sequence_dataset(source: Sequence[str | Path | U8], limit: int | None, where: str) -> ImageDataset:
     arrays = [item for item in source if isinstance(item, np.ndarray)]
     paths = [Path(item).expanduser().absolute() for item in source if isinstance(item, (str, Path))]
     if len(arrays) not in (0, len(source)) or len(arrays) + len(paths) != len(source):
-        raise ConfigError("images must be all files or all arrays", where=where, fix="pass one kind of them")
+        raise ConfigError("images must be all files or all arrays", where=where, fix="pass only files or only arrays")
     if not source:
-        raise ConfigError("no image was given: the list of them is empty", where=where)
+        raise ConfigError("no image was given: the list is empty", where=where)
     if arrays:
         return ArrayDataset(tuple(arrays[:limit]), where)
     for path in paths[:limit]:
         if not path.is_file():
-            raise _nothing_at(path, where)
+            raise _missing_error(path, where)
     names = [str(item) for item in source]
     return FileDataset(tuple(paths[:limit]), tuple(names[:limit]), where)
 
 
-def _of_files(base: Path, files: Iterable[Path], limit: int | None, where: str) -> FileDataset:
+def _file_dataset(base: Path, files: Iterable[Path], limit: int | None, where: str) -> FileDataset:
     names = {file.relative_to(base).as_posix(): file for file in files}
     chosen = fair_order(names)[:limit]
     return FileDataset(tuple(names[name] for name in chosen), tuple(chosen), where)
 
 
-def _of_video(path: Path, limit: int | None, where: str) -> VideoDataset:
+def _video_dataset(path: Path, limit: int | None, where: str) -> VideoDataset:
     with closing(Video(str(path), Counter(), REAL, where=where)) as video:
         count = video.count()
     if limit is None or limit >= count * _DECODED_WHOLE:
         count = 0
-        for frame in _play(path, where):
+        for frame in _decode(path, where):
             frame.lease.release()
             count += 1
     if not count:
-        raise ConfigError(f"{path} has no frame", why="it is empty or damaged throughout", where=where)
+        raise ConfigError(f"{path} has no frame", why="the file is empty or damaged", where=where)
     wanted = min(limit or count, count)
     return VideoDataset(path, [(2 * n + 1) * count // (2 * wanted) for n in range(wanted)], where)
 
 
-def _play(path: Path, where: str) -> Generator[Frame, None, None]:
+def _decode(path: Path, where: str) -> Generator[Frame, None, None]:
     with closing(Video(str(path), Counter(), REAL, where=where)) as video:
         media = MediaClock(False, video.outline.period_ns or DEFAULT_PERIOD_NS)
         timeline = Timeline("dataset", SourceStage(source=str(path)), REAL, media, fps=None, paced=False)
         yield from timeline.frames(video.images(), threading.Event())
 
 
-def _in_folder(folder: Path, where: str) -> list[Path]:
+def _folder_images(folder: Path, where: str) -> list[Path]:
     for pattern in ("*", "**/*"):
         if found := [path for path in folder.glob(pattern) if path.suffix.lower() in SUFFIXES and path.is_file()]:
             return found
     raise ConfigError(
         f"folder {str(folder)!r} has no image",
-        why=f"it and the folders in it were searched for {', '.join(sorted(SUFFIXES))}",
+        why=f"it and its subfolders were searched for {', '.join(sorted(SUFFIXES))}",
         where=where,
-        fix="name the folder that the images are in",
+        fix="name the folder with the images",
     )
 
 
-def _nothing_at(path: Path, where: str) -> ConfigError:
+def _missing_error(path: Path, where: str) -> ConfigError:
     missing = path
     while not missing.parent.exists():
         missing = missing.parent
@@ -364,11 +364,11 @@ def _nothing_at(path: Path, where: str) -> ConfigError:
     return ConfigError(f"no images at {str(path)!r}", why=why, where=where, fix="check the path")
 
 
-def _unreadable(names: Sequence[str], total: int, where: str) -> ConfigError:
+def _unreadable_error(names: Sequence[str], total: int, where: str) -> ConfigError:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ConfigError(
         f"{len(names)} of {total} images cannot be read",
-        why=f"no images, empty, or damaged: {', '.join(names[:_SHOWN])}{more}",
+        why=f"not images, empty, or damaged: {', '.join(names[:_SHOWN])}{more}",
         where=where,
-        fix="remove them, or copy them again (edgert skips none silently, as that would change the results)",
+        fix="remove them, or copy them again (edgert does not skip them, because that would change the results)",
     )

@@ -1,4 +1,4 @@
-"""Ground truth as records, and as read from lists, from folders per class or identity, and from mask files."""
+"""Ground truth as plain records, and readers of lists, of folders for each class or identity, and of mask files."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,6 @@ from edgert.stages.source.stills import SUFFIXES, read_pixels
 from edgert.text_files import read_text
 from edgert.units import whole_number
 
-# Ground truth of labeled images as plain records, one entry per image of a dataset, in its order.
-
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -32,19 +30,19 @@ _T = TypeVar("_T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
-    """The true boxes of one image.
+    """True boxes of one image; optional fields are None if the labels have none.
 
     Attributes:
         corners: (N, 4) float64 x1, y1, x2, y2 in pixels.
-        classes: (N,) int64, the model's class indices.
-        areas: (N,) float64 of the objects in square pixels; COCO sorts small and large objects by it.
-        crowds: (N,) whether a box stands for many objects, which may then be found or not.
-        size: height and width of the image, where the labels' file has or needs them.
-        outlines: of every object, as COCO writes segmentations: polygons [x, y, x, y, ...] in pixels, or a dict of
-            run lengths; empty for one that has none. None where the labels have none at all, as with all below.
-        turned: (N, 4, 2) float64 corners of oriented boxes, in order around each.
-        points: (N, K, 3) float64 x, y in pixels, and whether each is labeled: 0 no, 1 hidden, 2 visible.
-        ids: (N,) int64 which object of a sequence each is.
+        classes: (N,) int64 class indices of the model.
+        areas: (N,) float64 areas of the objects in square pixels, by which COCO distinguishes small and large objects.
+        crowds: (N,) whether a box does not count, because it covers many objects or a difficult one.
+        size: height and width of the image.
+        outlines: outline of each object in COCO's format: polygons [x, y, x, y, ...] in pixels, a dict of run lengths,
+            or empty.
+        turned: (N, 4, 2) float64 corners of oriented boxes, in order around each box.
+        points: (N, K, 3) float64 x, y in pixels, and 0 for not labeled, 1 for hidden, 2 for visible.
+        ids: (N,) int64 identity of each object in a sequence.
     """
 
     corners: F64
@@ -58,7 +56,7 @@ class Boxes:
     ids: I64 | None = None
 
     def select(self, rows: Bool, numbers: Mapping[int, int]) -> "Boxes":
-        """Return the rows of a boolean array, with their classes renumbered by number → number."""
+        """Return the selected rows, with classes changed by ``numbers``, old → new."""
         classes = np.array([numbers[one] for one in self.classes[rows].tolist()], np.int64)
         arrays: tuple[Any, ...] = (self.turned, self.points, self.ids)
         outlines = None if self.outlines is None else tuple(compress(self.outlines, rows.tolist()))
@@ -68,7 +66,7 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthBoxes:
-    """Boxes of every image; detections of other classes than ``classes`` do not count."""
+    """True boxes of every image; detections of classes that are not in ``classes`` do not count."""
 
     images: tuple[Boxes, ...]
     classes: tuple[int, ...]
@@ -88,21 +86,21 @@ class GroundTruthClasses:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthMasks:
-    """Files of every image's class indices, one per pixel."""
+    """File of every image's mask, with a class index for each pixel."""
 
     files: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthIdentities:
-    """Person or thing that every image shows."""
+    """Identity that every image shows."""
 
     identities: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthLabels:
-    """Class indices of every image, which may have several or none."""
+    """Class indices of every image, several or none."""
 
     classes: tuple[tuple[int, ...], ...]
 
@@ -116,14 +114,14 @@ class GroundTruthTexts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthDepth:
-    """Files of every image's depth: see :func:`read_depth`."""
+    """File of every image's depth, for :func:`read_depth`."""
 
     files: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthPictures:
-    """Files of the target images of every image."""
+    """File of every image's target image."""
 
     files: tuple[Path, ...]
 
@@ -140,10 +138,8 @@ GroundTruth = (
 )
 
 
-# Masks on disk are PNG files whose pixels are class indices.
-
 VOID = 255
-"""Index of pixels that do not count; PASCAL VOC uses it for edges and doubtful places."""
+"""Index of pixels that do not count, such as edges in Pascal VOC."""
 _EDGE_PX = 1.0  # rounding of a region's border
 
 
@@ -151,41 +147,41 @@ def read_mask(path: Path) -> U8:
     """Return the (h, w) class indices of a gray or palette PNG.
 
     Raises:
-        ConfigError: unreadable, a color image, or indices above 255.
+        ConfigError: the file is unreadable, a color image, or has indices above 255.
     """
     mask = read_pixels(path)
     if mask is None:
-        raise ConfigError(f"cannot read the mask {str(path)!r}", why="it is missing, damaged or no image")
+        raise ConfigError(f"cannot read the mask {str(path)!r}", why="it is missing, damaged or not an image")
     if mask.ndim == 3:
-        return _indices(np.asarray(mask[..., :3]), path)
+        return _palette_indices(np.asarray(mask[..., :3]), path)
     if mask.dtype != np.uint8 and int(mask.max(initial=0)) > VOID:
         raise ConfigError(f"mask {str(path)!r} has indices up to {int(mask.max())}", why=f"the largest index is {VOID}")
     return mask.astype(np.uint8, copy=False)
 
 
-def spread(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
-    """Return a found mask at the resolution of the true one, and the part of that which it covers; both of one shape.
+def resized_mask(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
+    """Return the found mask in the resolution of the true one, and the part of the true mask that it covers.
 
     Raises:
-        ConfigError: the true mask is not of the image's size.
+        ConfigError: the true mask has another size than the image.
     """
-    part = covered(found.region, true, path)
+    part = covered_part(found.region, true, path)
     size = part.shape[1], part.shape[0]
     return cv2.resize(found.mask, size, interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False), part
 
 
-def covered(region: tuple[float, float, float, float], true: npt.NDArray[_T], path: Path) -> npt.NDArray[_T]:
-    """Return the part of a (h, w) array of labels that a record covers.
+def covered_part(region: tuple[float, float, float, float], true: npt.NDArray[_T], path: Path) -> npt.NDArray[_T]:
+    """Return the part of a (h, w) array of labels that a region covers.
 
     Raises:
-        ConfigError: the labels are not of the image's size.
+        ConfigError: the labels have another size than the image.
     """
     height, width = true.shape
     if region[2] > width + _EDGE_PX or region[3] > height + _EDGE_PX:
         raise ConfigError(
             f"mask {str(path)!r} is {width}x{height}",
             why=f"its image reaches to {region[2]:g},{region[3]:g}",
-            fix="make masks of the size of their images",
+            fix="give masks the size of their images",
         )
     x1, y1, x2, y2 = (round(edge) for edge in region)
     return true[max(y1, 0) : y2, max(x1, 0) : x2]
@@ -195,12 +191,12 @@ _MM_PER_M = 1000.0
 
 
 def read_depth(path: Path) -> F32:
-    """Return (h, w) float32 meters, 0 or not finite where they are not known.
+    """Return (h, w) float32 meters, which are 0 or not finite where unknown.
 
-    The file is a .npy of them, or a PNG of 16 bits in millimeters.
+    The file is a .npy in meters, or a 16-bit PNG in millimeters.
 
     Raises:
-        ConfigError: unreadable, or another array.
+        ConfigError: the file is unreadable or has another format.
     """
     try:
         is_array = path.suffix.lower() == ".npy"
@@ -209,16 +205,16 @@ def read_depth(path: Path) -> F32:
         raise ConfigError(f"cannot read the depth {str(path)!r}", why=cause(error)) from error
     if depth is None or depth.ndim != 2 or depth.dtype.kind not in "fu" or (not is_array and depth.dtype != np.uint16):
         raise ConfigError(
-            f"{str(path)!r} is no depth map",
-            why="it is missing, damaged or no image" if depth is None else f"{depth.dtype} of shape {depth.shape}",
+            f"{str(path)!r} is not a depth map",
+            why="it is missing, damaged or not an image" if depth is None else f"{depth.dtype} of shape {depth.shape}",
             fix="give a .npy of (height, width) float32 meters, or a PNG of 16 bits in millimeters",
         )
     meters: F32 = depth.astype(np.float32) / np.float32(1.0 if is_array else _MM_PER_M)
     return meters
 
 
-def _indices(image: U8, path: Path) -> U8:
-    """Return palette indices from the colors that OpenCV made of them; of equal colors the first."""
+def _palette_indices(image: U8, path: Path) -> U8:
+    """Return the palette indices of an image that OpenCV converted to colors; of equal colors the first index."""
     palette = _palette(path.read_bytes())
     if palette is None:
         raise ConfigError(
@@ -233,10 +229,7 @@ def _indices(image: U8, path: Path) -> U8:
 
 
 def _palette(data: bytes) -> U8 | None:
-    """Return the (N, 3) uint8 RGB of a PNG's PLTE chunk, if its pixels are indices into it.
-
-    See the W3C PNG specification, 11.2.2.
-    """
+    """Return the (N, 3) uint8 RGB palette of an indexed PNG (specification, 11.2.2); None for other files."""
     if data[:8] != b"\x89PNG\r\n\x1a\n" or data[25] != 3:  # 25: color type in IHDR
         return None
     place = 8
@@ -257,11 +250,11 @@ Listed = type[GroundTruthClasses] | type[GroundTruthLabels] | type[GroundTruthTe
 def read_list(path: Path, labels: Sequence[str]) -> tuple[dict[str, Any], Listed]:
     """Return image file → label from a CSV file, and the kind of these labels.
 
-    The header is ``file,label_index`` or ``file,label`` (a class), ``file,labels`` (names or indices with ; between, or
-    none) or ``file,text``.
+    The header is ``file,label_index`` or ``file,label`` for a class, ``file,labels`` for several separated by ; or
+    none, or ``file,text``.
 
     Raises:
-        ConfigError: another header, no rows, or a row that cannot be understood; its line is named.
+        ConfigError: the header is another, there are no rows, or a row, whose line is named, cannot be parsed.
     """
     try:
         reader = csv.reader(read_text(path).split("\n"))
@@ -281,13 +274,13 @@ def read_list(path: Path, labels: Sequence[str]) -> tuple[dict[str, Any], Listed
         where = f"{path}:{line}"
         if len(row) < 2 or not row[0].strip():
             raise ConfigError(f"line {line} of {path} names no image and label", where=where)
-        found[row[0].strip()] = _listed(row[1].strip(), header[1], labels, where)
+        found[row[0].strip()] = _parse_label(row[1].strip(), header[1], labels, where)
     if not found:
         raise ConfigError(f"{path} lists no image", where=str(path))
     return found, _HEADERS[header[1]]
 
 
-def _listed(text: str, column: str, labels: Sequence[str], where: str) -> Any:
+def _parse_label(text: str, column: str, labels: Sequence[str], where: str) -> Any:
     if column == "text":
         return text
     if column != "labels":
@@ -297,12 +290,12 @@ def _listed(text: str, column: str, labels: Sequence[str], where: str) -> Any:
 
 
 def class_index(text: str, labels: Sequence[str], is_number: bool, where: str) -> int:
-    """Return the class of a number or a name; raise ConfigError where there is none."""
+    """Return the class index for a number or a name; raise ConfigError if there is none."""
     if is_number:
         number = whole_number(text)
         if number is None or (labels and number >= len(labels)):
             most = f"0 to {len(labels) - 1}" if labels else "a whole number from 0"
-            raise ConfigError(f"{text!r} is no class index", why=f"expected {most}", where=where)
+            raise ConfigError(f"{text!r} is not a class index", why=f"expected {most}", where=where)
         return number
     if text not in labels:
         known = f"the model's labels begin {', '.join(labels[:_SHOWN])}" if labels else "the model's labels are unknown"
@@ -312,7 +305,7 @@ def class_index(text: str, labels: Sequence[str], is_number: bool, where: str) -
 
 
 def class_folders(folder: Path) -> dict[str, str]:
-    """Return image, relative to the folder → the subfolder that contains it; empty where there are no subfolders."""
+    """Return image, relative to the folder → name of its subfolder; empty without subfolders."""
     found = {}
     for inside in sorted(path for path in folder.iterdir() if path.is_dir()):
         for path in inside.rglob("*"):
@@ -322,10 +315,10 @@ def class_folders(folder: Path) -> dict[str, str]:
 
 
 def folder_classes(folders: Sequence[str], labels: Sequence[str], where: str) -> tuple[dict[str, int], str]:
-    """Return folder name → class index, and how that was determined: by label, by number, or in order of their names.
+    """Return folder name → class index, and a note that says whether this is by label, by number or by order.
 
     Raises:
-        ConfigError: labels are known and a folder is none of them.
+        ConfigError: labels are known and a folder is not one of them.
     """
     names = sorted(set(folders))
     if all(name.isdecimal() for name in names):
@@ -342,11 +335,11 @@ def pairs_of(images: Path, others: Path, endings: Sequence[str], what: str) -> M
     Args:
         images: folder of the images.
         others: folder of the other files.
-        endings: of the other files, like ``.png``.
-        what: they are, for errors.
+        endings: suffixes of the other files, such as ``.png``.
+        what: name of the other files' content, for errors.
 
     Raises:
-        ConfigError: images without one: all of them counted, the first ones named.
+        ConfigError: images have no such file; the error counts them and names the first.
     """
     known = {path.stem: path for path in others.iterdir() if path.suffix.lower() in endings}
     photos = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
@@ -365,7 +358,7 @@ def pairs_of(images: Path, others: Path, endings: Sequence[str], what: str) -> M
 
 
 def voc_masks(folder: Path) -> Mapping[str, Path]:
-    """Return image in JPEGImages → mask of Pascal VOC, for those that its list of segmented images names."""
+    """Return image in JPEGImages → mask of Pascal VOC, for the images in its list of segmented images."""
     masks = {path.stem: path for path in (folder / "SegmentationClass").glob("*.png")}
     lists = (folder / "ImageSets" / "Segmentation" / f"{name}.txt" for name in ("val", "test", "trainval"))
     if (chosen := next((one for one in lists if one.is_file()), None)) is not None:

@@ -1,6 +1,6 @@
-"""Readers of boxes in other formats than COCO's: YOLO folders and data.yaml, Pascal VOC, MOT sequences.
+"""Readers of boxes in formats other than COCO's: YOLO folders and data.yaml, Pascal VOC, MOT sequences.
 
-Each reader returns the contents of a COCO annotation file (:class:`Annotated`), and the folder of its images::
+Each reader returns the folder of the images, and annotations as in a COCO file (:class:`Annotated`)::
 
     data.yaml                        https://docs.ultralytics.com/datasets/detect: path, train, val, test, names; a
                                      split is a folder, a text file with one image per line, or a list of these
@@ -41,7 +41,7 @@ class Annotated:
 
     Attributes:
         files: names of the images.
-        boxes: of each image; their classes are category ids.
+        boxes: boxes of each image, whose classes are category ids.
         categories: id → name, in the order of the ids.
     """
 
@@ -51,33 +51,33 @@ class Annotated:
 
 
 Found = tuple[Path, Annotated]
-"""The folder that the files' names are relative to, and the annotations."""
+"""Folder that the names of images are relative to, and annotations."""
 
 
-def boxes_in(path: Path, limit: int | None, points: bool = False) -> Found | None:
-    """Return the boxes that a path's layout shows; None where it is none of these.
+def read_boxes(path: Path, limit: int | None, points: bool = False) -> Found | None:
+    """Return the boxes at a path; None if its layout is not one of these.
 
     Args:
-        path: a folder, data.yaml, or a .txt that lists images.
-        limit: the most images, the first in a dataset's fair order.
-        points: whether YOLO's rows have points behind a box, where no data.yaml says so.
+        path: folder, data.yaml, or text file that lists images.
+        limit: maximum number of images, which are the first in a dataset's fair order.
+        points: whether YOLO's rows have points after a box, if no data.yaml says so.
 
     Raises:
-        ConfigError: files that are not in their format; the line is named.
+        ConfigError: a file is not in its format; the error names the line.
     """
     if path.is_file() and path.suffix.lower() == ".txt":
-        return _of_yolo([path], {}, limit, path, 3 if points else 0)
+        return _read_yolo([path], {}, limit, path, 3 if points else 0)
     if path.is_file():
-        return _of_data_yaml(path, limit, points) if path.suffix.lower() in (".yaml", ".yml") else None
+        return _read_data_yaml(path, limit, points) if path.suffix.lower() in (".yaml", ".yml") else None
     if (path / "gt" / "gt.txt").is_file() and (path / "img1").is_dir():
-        return _of_mot(path, limit)
+        return _read_mot(path, limit)
     if (path / "Annotations").is_dir() and (path / "JPEGImages").is_dir():
-        return _of_voc(path, limit)
+        return _read_voc(path, limit)
     for name in ("data.yaml", "dataset.yaml"):
         if (path / name).is_file():
-            return _of_data_yaml(path / name, limit, points)
+            return _read_data_yaml(path / name, limit, points)
     if (path / "images").is_dir() and (path / "labels").is_dir():
-        return _of_yolo([path / "images"], {}, limit, path, 3 if points else 0)
+        return _read_yolo([path / "images"], {}, limit, path, 3 if points else 0)
     return None
 
 
@@ -88,12 +88,12 @@ def _text(path: Path) -> str:
         raise ConfigError(f"cannot read {path}", why=cause(error), where=str(path)) from error
 
 
-def _images(folder: Path) -> list[Path]:
+def _image_files(folder: Path) -> list[Path]:
     return [file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()]
 
 
 def _table(rows: Iterable[Sequence[float]]) -> Boxes:
-    """Return boxes from rows of x1, y1, x2, y2, class, area, whether it is a crowd."""
+    """Return boxes from rows of x1, y1, x2, y2, class, area, and whether it is a crowd."""
     table = np.array(list(rows), np.float64).reshape(-1, 7)
     return Boxes(table[:, :4], table[:, 4].astype(np.int64), table[:, 5], table[:, 6].astype(np.bool_))
 
@@ -104,43 +104,43 @@ _SPLITS = ("val", "validation", "test", "train")
 """Splits of a data.yaml; the first that exists is used."""
 
 
-def _of_data_yaml(path: Path, limit: int | None, points: bool) -> Found:
+def _read_data_yaml(path: Path, limit: int | None, points: bool) -> Found:
     try:
         data = yaml.safe_load(_text(path))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML", why=str(error).splitlines()[0], where=str(path)) from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} is no data.yaml", why="it is not a mapping with val and names", where=str(path))
+        raise ConfigError(f"{path} is not a data.yaml", why="it is not a mapping with val and names", where=str(path))
     split = next((name for name in _SPLITS if data.get(name)), None)
     if split is None:
         why = f"it has none of {', '.join(_SPLITS)}{nearest('val', map(str, data))}"
         raise ConfigError(f"{path} names no images", why=why, where=str(path))
     listed = data[split] if isinstance(data[split], list) else [data[split]]
-    places = [_place(path, str(data.get("path") or ""), str(one), split) for one in listed]
+    places = [_find_split(path, str(data.get("path") or ""), str(one), split) for one in listed]
     names = data.get("names") or {}
     numbered = dict(enumerate(names)) if isinstance(names, list) else names
     plain = isinstance(numbered, dict) and all(isinstance(name, (str, int, float)) for name in numbered.values())
     if not plain or not all(whole_number(str(key)) is not None for key in numbered):
         fix = "write a list, like names: [person, car]"
-        raise ConfigError(f"{path} has names that are no list", where=f"{path}: names", fix=fix)
+        raise ConfigError(f"{path} has names that are not a list", where=f"{path}: names", fix=fix)
     shape = data.get("kpt_shape", [0, 3 if points else 0])
     if not isinstance(shape, list) or len(shape) != 2 or shape[1] not in (0, 2, 3):
         raise ConfigError(f"{path} has a kpt_shape of {shape}", where=f"{path}: kpt_shape", fix="kpt_shape: [17, 3]")
-    return _of_yolo(places, {int(key): str(name) for key, name in numbered.items()}, limit, path, shape[1])
+    return _read_yolo(places, {int(key): str(name) for key, name in numbered.items()}, limit, path, shape[1])
 
 
-def _place(path: Path, base: str, entry: str, split: str) -> Path:
-    """Return the folder or text file that an entry of a split names, from the first place where it exists.
+def _find_split(path: Path, base: str, entry: str, split: str) -> Path:
+    """Return the folder or text file of a split's entry, from the first place where it exists.
 
-    Places are beside the data.yaml, by its ``path``, and in the folder ``datasets`` that Ultralytics downloads to.
+    Places are relative to the data.yaml and its ``path``, and in the folder ``datasets`` of Ultralytics.
     """
     root, here = Path(base.replace("\\", "/")).expanduser(), Path.cwd()
     roots = [
         place / root for place in (path.parent, path.parent.parent, here, here / "datasets", here.parent / "datasets")
     ]
-    roots += [path.parent]  # ``path`` may be that of the machine on which the file was written
-    # Exports of Roboflow write ../valid/images beside the folder valid.
-    name = entry.replace("\\", "/")  # as Windows writes it
+    roots += [path.parent]  # ``path`` may come from another machine
+    # Roboflow exports ../valid/images although the folder valid is beside the file.
+    name = entry.replace("\\", "/")  # separators of Windows
     tried = [root / name for root in roots] + [root / name.removeprefix("../") for root in (roots[0], path.parent)]
     found = next((one for one in tried if one.is_dir() or one.is_file()), None)
     if found is None:
@@ -150,18 +150,18 @@ def _place(path: Path, base: str, entry: str, split: str) -> Path:
     return found
 
 
-def _of_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None, path: Path, numbers: int) -> Found:
-    """Return the contents of folders of images, and text files that list images, together."""
+def _read_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None, path: Path, numbers: int) -> Found:
+    """Return the annotations of all images in folders and in text files that list images."""
     files = list[Path]()
     for place in places:
-        some = _images(place) if place.is_dir() else listed_files(place)
+        some = _image_files(place) if place.is_dir() else listed_files(place)
         if not some:
             what = f"{place} has no image" if place.is_dir() else f"{place} lists no image"
-            raise ConfigError(what, why="its labels cannot be compared with anything", where=str(path))
+            raise ConfigError(what, why="labels need images", where=str(path))
         files += some
     alone = len(places) == 1 and places[0].is_dir()
     folder = places[0] if alone else Path(os.path.commonpath([file.parent.absolute() for file in files]))
-    images = {os.path.relpath(file, folder): file for file in files}  # each once, even if several places have it
+    images = {os.path.relpath(file, folder): file for file in files}  # without duplicates
     texts = {name: _label_file(file) for name, file in images.items()}
     if not any(text.is_file() for text in texts.values()):
         first = next(iter(texts.values()))
@@ -169,7 +169,7 @@ def _of_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None
             f"{path} has images without labels",
             why=f"no file of the same name in {first.parent}, such as {first.name}",
             where=str(path),
-            fix="put the labels there, or give the folder of images alone to compare versions",
+            fix="put the labels there, or give only the folder of images to compare versions",
         )
     chosen = fair_order(images)[:limit]
     boxes, found = list[Boxes](), dict(names)
@@ -186,7 +186,7 @@ def _of_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None
 
 
 def _label_file(image: Path) -> Path:
-    """Return the file of an image's labels: with the last folder "images" of its path as "labels", else beside it."""
+    """Return the path of an image's labels: its last folder "images" becomes "labels"; otherwise beside the image."""
     beside, parts = image.with_suffix(".txt"), list(image.parts)
     place = max((n for n, part in enumerate(parts[:-1]) if part == "images"), default=None)
     if place is None:
@@ -197,10 +197,10 @@ def _label_file(image: Path) -> Path:
 
 
 def _yolo_boxes(text: Path, image: Path, numbers: int) -> Boxes:
-    """Return the boxes of rows of relative numbers behind a class.
+    """Return the boxes of an image's labels.
 
-    A row has center x, y, width, height; or these and points of so many ``numbers`` each; or the corners of a polygon.
-    Four corners are an oriented box, too.
+    A row has a class and relative numbers: center x, y, width, height; or these and points of ``numbers`` each; or the
+    corners of a polygon. Four corners are also an oriented box.
     """
     lines = list(lines_of(text))
     pixels = read_image(image) if lines else None
@@ -211,10 +211,10 @@ def _yolo_boxes(text: Path, image: Path, numbers: int) -> Boxes:
             first, *values = (float(part) for part in line.split())
         except ValueError:
             first, values = -1.0, []
-        if not _is_row(first, values, numbers):
+        if not _is_label_row(first, values, numbers):
             behind = f", and points of {numbers} numbers" if numbers else ", or the corners of a polygon"
             raise ConfigError(
-                f"line {number} of {text} is no label",
+                f"line {number} of {text} is not a label",
                 why=f"expected a class and center x, y, width, height{behind}, from 0 to 1",
                 where=f"{text}:{number}",
             )
@@ -250,7 +250,7 @@ _LEAST_PART, _MOST_PART = -0.5, 1.5
 """Range of parts of an image; objects at its border may exceed it a little, pixels exceed it by far."""
 
 
-def _is_row(first: float, values: Sequence[float], numbers: int) -> bool:
+def _is_label_row(first: float, values: Sequence[float], numbers: int) -> bool:
     if first < 0 or first != int(first) or not all(map(isfinite, values)):
         return False
     if not all(_LEAST_PART <= one <= _MOST_PART for one in (values[:4] if numbers else values)):
@@ -263,7 +263,7 @@ def _is_row(first: float, values: Sequence[float], numbers: int) -> bool:
 # Pascal VOC.
 
 
-def _of_voc(path: Path, limit: int | None) -> Found:
+def _read_voc(path: Path, limit: int | None) -> Found:
     folder = path / "Annotations"
     files = {file.stem: file for file in folder.glob("*.xml")}
     lists = (path / "ImageSets" / "Main" / f"{name}.txt" for name in ("val", "test", "trainval"))
@@ -271,7 +271,7 @@ def _of_voc(path: Path, limit: int | None) -> Found:
         stems = [line.split()[0] for _, line in lines_of(chosen)]
         files = {stem: files[stem] for stem in stems if stem in files}
     photos = path / "JPEGImages"
-    images = {file.stem: file.relative_to(photos).as_posix() for file in _images(photos)}
+    images = {file.stem: file.relative_to(photos).as_posix() for file in _image_files(photos)}
     known = fair_order(images[stem] for stem in files if stem in images)[:limit]
     if not known:
         raise ConfigError(
@@ -289,53 +289,53 @@ def _area(box: tuple[float, ...]) -> float:
 
 
 def _voc_objects(file: Path) -> Iterator[tuple[str, tuple[float, ...], bool]]:
-    """Yield name, corners, and whether it is difficult: such an object may be found or not.
+    """Yield (name, corners, whether it is difficult) of each object; difficult objects do not count.
 
-    Pixels are counted from 1, both ends included.
+    Pixels in the file count from 1, and both ends are included.
     """
     try:
         content = file.read_bytes()
-        if b"<!ENTITY" in content.replace(b"\0", b""):  # of UTF-16, too
-            raise ValueError("entities, which no annotation has")
-        root = ET.fromstring(content)  # noqa: S314 - entities, which make XML dangerous, were refused
+        if b"<!ENTITY" in content.replace(b"\0", b""):  # in UTF-16 too
+            raise ValueError("it has entities, which annotations do not need")
+        root = ET.fromstring(content)  # noqa: S314 - entities were refused
         for item in root.iter("object"):
             box = item.find("bndbox")
             keys = ("xmin", "ymin", "xmax", "ymax") if box is not None else ()
             values = [float(str(box.findtext(key))) for key in keys]  # type: ignore[union-attr]
             name = (item.findtext("name") or "").strip()
-            if len(values) != 4 or not name:
-                raise ValueError("an object without a name or a bndbox")
+            if len(values) != 4 or not name or not all(map(isfinite, values)):
+                raise ValueError("an object has no name or no bndbox")
             yield name, (values[0] - 1, values[1] - 1, values[2], values[3]), item.findtext("difficult") == "1"
     except OSError as error:
         raise ConfigError(f"cannot read {file}", why=cause(error), where=str(file)) from error
     except (ET.ParseError, ValueError) as error:
-        raise ConfigError(f"{file} is no annotation of Pascal VOC", why=str(error), where=str(file)) from error
+        raise ConfigError(f"{file} is not an annotation of Pascal VOC", why=str(error), where=str(file)) from error
 
 
 # MOT sequences.
 
 _PEDESTRIAN = 1
 _LIKE = (2, 7, 8, 12)
-"""Classes of people on vehicles, standing people, distractors, reflections: they never count (arXiv:1603.00831)."""
+"""Classes that never count: people on vehicles, standing people, distractors, reflections (arXiv:1603.00831)."""
 
 
-def _of_mot(path: Path, limit: int | None) -> Found:
+def _read_mot(path: Path, limit: int | None) -> Found:
     file = path / "gt" / "gt.txt"
     rows: dict[int, list[tuple[float, ...]]] = {}
     for line, row in lines_of(file):
         try:
             parts = (*row.split(","), "1", "1")[:8]
-            frame, number, x, y, w, h, counts, kind = map(float, parts)
+            frame, number, x, y, w, h, counts, kind = values = [float(part) for part in parts]
+            if not all(map(isfinite, values)):
+                raise ValueError("a number is not finite")
         except ValueError as error:
             why = "expected frame, id, x, y, width, height, whether it counts, class"
-            raise ConfigError(f"line {line} of {file} is no box", why=why, where=f"{file}:{line}") from error
+            raise ConfigError(f"line {line} of {file} is not a box", why=why, where=f"{file}:{line}") from error
         if (counts and kind == _PEDESTRIAN) or kind in _LIKE:
             box = (x - 1, y - 1, x - 1 + w, y - 1 + h)
             rows.setdefault(int(frame), []).append((*box, 0, w * h, kind != _PEDESTRIAN, number))
     images = {int(name.stem): name.name for name in (path / "img1").iterdir() if name.stem.isdecimal()}
-    known = [images[frame] for frame in sorted(rows) if frame in images][
-        :limit
-    ]  # in order of time, as tracking needs them
+    known = [images[frame] for frame in sorted(rows) if frame in images][:limit]  # in order of time, for tracking
     tables = [rows[int(Path(name).stem)] for name in known]
     boxes = [
         replace(_table(one[:7] for one in table), ids=np.array([one[7] for one in table], np.int64)) for table in tables

@@ -1,8 +1,8 @@
-"""Evaluation of a model on the user's images, and of what another version of it loses.
+"""Evaluation of a model on a user's images, and of the loss of another version.
 
-- open_evaluation(model, its section of the pipeline file, LabeledDataset) → EvaluationSetup
+- open_evaluation(model, section of the pipeline file, LabeledDataset) → EvaluationSetup
 - evaluate(model | engine | function, setup) → Accuracy
-- evaluate_versions({name: candidate}, setup) → EvaluationResult: the Accuracy of each, compared with the first
+- evaluate_versions({name: candidate}, setup) → EvaluationResult: Accuracy of each, compared with the first
 - compare(Accuracy, Accuracy) → Comparison: drop, its 95 % interval, and whether it is within the budget
 """
 

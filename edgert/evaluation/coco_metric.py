@@ -1,9 +1,8 @@
-"""Average precision for resampled images, from matches that COCO's evaluator made once.
+"""Average precision for resampled images, from one run of COCO's evaluator.
 
-A match is decided within an image, so drawing images again changes only how often each match counts. Weighing
-detections by how often their image was drawn gives exactly the average precision of the evaluator for the drawn images.
-The reason: a second copy of an image moves no point of the interpolated curve. Its maxima lie at right detections,
-where all copies have been counted.
+Matches are decided within an image, so that resampling changes only how often each match counts. Detections weighted by
+the number of draws of their image give exactly the evaluator's average precision for the drawn images. This holds
+because maxima of the interpolated curve lie at right detections, where all copies of the image have been counted.
 """
 
 import contextlib
@@ -21,20 +20,20 @@ from edgert.dataset.labels import F64, I64, Bool, Boxes, GroundTruthBoxes
 from edgert.runtime import Detections, Segmentation
 
 RECALLS: F64 = np.linspace(0.0, 1.0, 101)
-"""Recalls at which precision is sampled: pycocotools' ``Params.recThrs``."""
+"""Recalls at which precision is sampled, as in pycocotools' ``Params.recThrs``."""
 _NUMBERS = 4_000_000
-"""Most weights in memory at a time: 32 MB, so that five thousand images and a thousand draws fit anywhere."""
+"""Maximum number of weights in memory, 32 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassMatches:
-    """Detections of one class on all images, the highest score first; D of them, T overlap thresholds.
+    """D detections of one class on all images, the highest score first, at T overlap thresholds.
 
     Attributes:
-        images: (D,) int64 which image each is on.
+        images: (D,) int64 index of each detection's image.
         right: (T, D) whether it matches a true object.
-        counts: (T, D) whether it counts; not where it matches a crowd.
-        wanted: (n,) float64 true objects of each image.
+        counts: (T, D) whether it counts, which it does not if it matches a crowd.
+        wanted: (n,) float64 number of true objects in each image.
     """
 
     images: I64
@@ -45,10 +44,10 @@ class ClassMatches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Mean average precision over classes and overlap thresholds, as :class:`~edgert.evaluation.score.Ratio`.
+    """Mean average precision over classes and overlap thresholds, for any resampling of images.
 
     Attributes:
-        value: from the evaluator itself.
+        value: value from COCO's evaluator.
         classes: matches of each class.
     """
 
@@ -56,46 +55,46 @@ class Matches:
     classes: tuple[ClassMatches, ...]
 
     def values(self, weights: F64) -> F64:
-        """Return the value for every way to weigh the images, (R,) float64.
+        """Return the value for each of (R, n) rows of weights, (R,) float64.
 
-        Classes without a true object on the images that have weight do not count, as in COCO's evaluation.
+        Classes without a true object in the weighted images do not count, as in COCO's evaluation.
         """
         longest = max([1, *(len(one.images) for one in self.classes)])
         step = max(_NUMBERS // longest, 1)
-        parts = [self._some(weights[start : start + step]) for start in range(0, len(weights), step)]
+        parts = [self._values(weights[start : start + step]) for start in range(0, len(weights), step)]
         return np.concatenate(parts) if parts else np.empty(0)
 
-    def _some(self, weights: F64) -> F64:
+    def _values(self, weights: F64) -> F64:
         total, seen = np.zeros(len(weights)), np.zeros(len(weights))
         for one in self.classes:
             wanted = weights @ one.wanted
             has = wanted > 0
-            total += np.where(has, _average(weights, wanted, one), 0.0)
+            total += np.where(has, _average_precision(weights, wanted, one), 0.0)
             seen += has
         return np.divide(total, seen, out=np.full_like(total, np.nan), where=seen > 0)
 
 
-def _average(weights: F64, wanted: F64, one: ClassMatches) -> F64:
-    """Return the (R,) mean over overlap thresholds of one class's interpolated average precision."""
+def _average_precision(weights: F64, wanted: F64, one: ClassMatches) -> F64:
+    """Return the (R,) interpolated average precision of one class, as the mean over overlap thresholds."""
     rights = one.right & one.counts
-    end = int(np.max(np.flatnonzero(rights.any(axis=0)), initial=-1)) + 1  # wrong detections behind it change nothing
+    end = int(np.max(np.flatnonzero(rights.any(axis=0)), initial=-1)) + 1  # later wrong detections change nothing
     some = weights[:, one.images[:end]]
     so_far = np.cumsum(some, axis=1)
     total = np.zeros(len(weights))
     for right, counts in zip(rights[:, :end], one.counts[:, :end], strict=True):
         at, ignored = np.flatnonzero(right), np.flatnonzero(~counts)
         counted = so_far[:, at]
-        if len(ignored):  # the weight of the few ignored ones before each of the right ones
+        if len(ignored):  # subtract the weight of ignored detections before each right one
             before = np.pad(np.cumsum(some[:, ignored], axis=1), ((0, 0), (1, 0)))
             counted = counted - before[:, np.searchsorted(ignored, at)]
-        total += _interpolated(np.cumsum(some[:, at], axis=1), counted, wanted)
+        total += _interpolated_precision(np.cumsum(some[:, at], axis=1), counted, wanted)
     return total / len(rights)
 
 
-def _interpolated(hits: F64, counted: F64, wanted: F64) -> F64:
-    """Return the (R,) average precision from the right and all detections counted up to each right one, both (R, K).
+def _interpolated_precision(hits: F64, counted: F64, wanted: F64) -> F64:
+    """Return the (R,) average precision, from the (R, K) right and all detections up to each right one.
 
-    At each of :data:`RECALLS` the best precision at that recall or a higher one counts; zero beyond the last.
+    At each of :data:`RECALLS` the best precision at that recall or higher counts, and 0 beyond the last.
     """
     precision = np.divide(hits, counted, out=np.zeros_like(hits), where=counted > 0)
     best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
@@ -105,41 +104,43 @@ def _interpolated(hits: F64, counted: F64, wanted: F64) -> F64:
     return average
 
 
-# All use of pycocotools is here: COCO's own evaluation, which published detection results use.
+# Only this module uses pycocotools, COCO's own evaluation, on which published detection results are based.
 #
-# Lin et al., "Microsoft COCO: Common Objects in Context", 2014; github.com/cocodataset/cocoapi. Oriented boxes are
-# judged by the same rules, with the overlap of their exact areas.
+# Lin et al., "Microsoft COCO: Common Objects in Context", 2014; github.com/cocodataset/cocoapi. Oriented boxes follow
+# the same rules, with the overlap of their exact areas.
 
 MOST_BOXES = 100
 MOST_BODIES = 20
-"""Most detections per image that count, as in COCO's main metrics of boxes and masks, and of keypoints."""
+"""Maximum number of detections per image, for boxes and masks and for keypoints, as in COCO's main metrics."""
 Kind = Literal["boxes", "masks", "turned", "points"]
 _TYPES: Mapping[Kind, str] = {"boxes": "bbox", "masks": "segm", "turned": "bbox", "points": "keypoints"}
-_BODY = 17  # points of COCO's bodies, with published tolerances; others have 1/K, as in Ultralytics' metric
+_BODY = 17  # number of points with COCO's published tolerances; others have 1/K, as in Ultralytics' metric
 
 
 def precision(
     ground_truth: GroundTruthBoxes, found: Sequence[Detections], kind: Kind = "boxes", outlines: Sequence[Any] = ()
 ) -> Mapping[str, Matches]:
-    """Return the average precision of detections: ``map50`` at an overlap of 0.5, ``map`` the mean over 0.50 to 0.95.
+    """Return ``map50``, the average precision at an overlap of 0.5, and ``map``, the mean over 0.50 to 0.95.
 
     Args:
-        ground_truth: with at least one box that is not a crowd.
-        found: one record per image.
-        kind: what overlaps: boxes, masks, oriented boxes, or points, whose similarity is COCO's OKS.
-        outlines: for masks: of every image, a list of run lengths (:func:`run_lengths`).
+        ground_truth: true boxes, with at least one that is not a crowd.
+        found: detections of every image.
+        kind: what is compared: boxes, masks, oriented boxes, or points by COCO's OKS.
+        outlines: for masks a list of :func:`run_lengths` for every image.
     """
-    run = _run(ground_truth, found, kind, outlines)
+    run = _run_evaluator(ground_truth, found, kind, outlines)
     table = run.eval["precision"]  # thresholds, recalls, classes, areas, limits; -1 where a class has no object
     classes = tuple(_class_matches(run, n, len(found)) for n in range(len(ground_truth.classes)))
     loose = tuple(replace(one, right=one.right[:1], counts=one.counts[:1]) for one in classes)
-    return {"map50": Matches(_mean(table[:1]), loose), "map": Matches(_mean(table), classes)}
+    return {"map50": Matches(_known_mean(table[:1]), loose), "map": Matches(_known_mean(table), classes)}
 
 
-def _run(ground_truth: GroundTruthBoxes, found: Sequence[Detections], kind: Kind, outlines: Sequence[Any]) -> Any:
+def _run_evaluator(
+    ground_truth: GroundTruthBoxes, found: Sequence[Detections], kind: Kind, outlines: Sequence[Any]
+) -> Any:
     from pycocotools.cocoeval import COCOeval
 
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
+    with contextlib.redirect_stdout(io.StringIO()):  # the evaluator prints its progress
         true = [
             _rows(
                 one.corners, one.classes, area=one.areas, iscrowd=one.crowds.astype(np.int64), **_true_shapes(one, kind)
@@ -166,7 +167,7 @@ def _run(ground_truth: GroundTruthBoxes, found: Sequence[Detections], kind: Kind
 
 
 def _size(outlines: Any) -> tuple[int, int]:
-    """Return the size of an image on which nothing is labeled."""
+    """Return the size of an image whose labels have none."""
     sized = [tuple(one["size"]) for one in outlines] if isinstance(outlines, list) else []
     return sized[0] if sized else (1, 1)
 
@@ -177,11 +178,11 @@ def _point_count(ground_truth: GroundTruthBoxes) -> int:
 
 
 def _true_shapes(one: Boxes, kind: Kind) -> dict[str, Any]:
-    """Return the columns of an image's annotations."""
+    """Return further columns of an image's annotations."""
     if kind == "masks":
         outlines = one.outlines or ((),) * len(one.corners)
         boxed = [outline or [_ring(corners)] for outline, corners in zip(outlines, one.corners, strict=True)]
-        return {"segmentation": [_inside(outline, one.size) for outline in boxed]}
+        return {"segmentation": [_clip_polygons(outline, one.size) for outline in boxed]}
     if kind == "turned":
         return {"turned": one.corners[:, [0, 1, 2, 1, 2, 3, 0, 3]] if one.turned is None else one.turned}
     if kind == "points":
@@ -196,8 +197,8 @@ def _ring(corners: F64) -> F64:
     return ring
 
 
-def _inside(outline: Any, size: tuple[int, int] | None) -> Any:
-    """Return polygons that end not far outside the image: pycocotools walks along them pixel by pixel."""
+def _clip_polygons(outline: Any, size: tuple[int, int] | None) -> Any:
+    """Return polygons clipped near the image, because pycocotools walks along them pixel by pixel."""
     if isinstance(outline, dict):
         return outline
     most = 2.0 * max(size or (1, 1))
@@ -218,7 +219,7 @@ def _found_shapes(found: Sequence[Detections], kind: Kind, outlines: Sequence[An
 
 
 def _turned_overlaps(run: Any, image: int, category: int) -> Any:
-    """Return the (D, G) IoU of one image's oriented boxes, the best scores first, in place of COCOeval.computeIoU."""
+    """Return the (D, G) IoU of one image's oriented boxes, the best scores first, instead of COCOeval.computeIoU."""
     true, seen = run._gts[image, category], run._dts[image, category]
     if not true or not seen:
         return []
@@ -231,7 +232,7 @@ def turned_overlap(one: Any, other: Any) -> float:
     first, second = (np.asarray(some, np.float32).reshape(4, 2) for some in (one, other))
     if np.any(first.max(axis=0) <= second.min(axis=0)) or np.any(second.max(axis=0) <= first.min(axis=0)):
         return 0.0
-    corner = np.minimum(first.min(axis=0), second.min(axis=0))  # near 0, where float32 is exact enough
+    corner = np.minimum(first.min(axis=0), second.min(axis=0))  # moves both near 0, where float32 is exact enough
     first, second = (cv2.convexHull(some - corner) for some in (first, second))
     shared, _ = cv2.intersectConvexConvex(first, second)
     union = cv2.contourArea(first) + cv2.contourArea(second) - shared
@@ -239,7 +240,7 @@ def turned_overlap(one: Any, other: Any) -> float:
 
 
 def run_lengths(mask: Segmentation, size: tuple[int, int]) -> dict[str, Any]:
-    """Return an object's mask at the size (height, width) of its image, in pycocotools' format."""
+    """Return an object's mask in the size (height, width) of its image, in pycocotools' format."""
     from pycocotools.mask import encode
 
     height, width = size
@@ -273,24 +274,24 @@ def _index(rows: Sequence[Sequence[dict[str, Any]]], classes: Sequence[int], siz
 
 
 def _rows(corners: F64, classes: Any, **columns: Any) -> list[dict[str, Any]]:
-    """Return the boxes of one image as annotations; an ``area`` that is not given is that of the box."""
+    """Return the boxes of one image as annotations; without an ``area`` column it is that of the box."""
     sizes = corners[:, 2:] - corners[:, :2]
     boxes = np.column_stack([corners[:, :2], sizes])
     every = {"bbox": boxes, "category_id": classes, "area": sizes.prod(axis=1), **columns}
-    return [dict(zip(every, row, strict=True)) for row in zip(*map(_listed, every.values()), strict=True)]
+    return [dict(zip(every, row, strict=True)) for row in zip(*map(_to_list, every.values()), strict=True)]
 
 
-def _listed(column: Any) -> Any:
+def _to_list(column: Any) -> Any:
     return column.tolist() if isinstance(column, np.ndarray) else column
 
 
-def _mean(table: Any) -> float:
+def _known_mean(table: Any) -> float:
     known = table[table > -1]
     return float(known.mean()) if known.size else float("nan")
 
 
 def _class_matches(run: Any, place: int, count: int) -> ClassMatches:
-    """Return the evaluator's matches of the ``place``-th class, sorted as its ``accumulate`` sorts them."""
+    """Return the evaluator's matches of the class at index ``place``, sorted as by its ``accumulate``."""
     some = [(image, run.evalImgs[place * count + image]) for image in range(count)]
     seen = [(image, one) for image, one in some if one is not None]
     wanted = np.zeros(count)

@@ -1,4 +1,4 @@
-"""Comparison of two models on the same images: the loss and its confidence interval."""
+"""Comparison of two models on the same images: loss and its confidence interval."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -18,8 +18,8 @@ from edgert.evaluation.score import LOWER_IS_BETTER, ImageScores
 from edgert.evaluation.track_metric import METRICS, needs_trackeval
 
 RESAMPLES = 1000
-_INTERVAL = (2.5, 97.5)  # per cent
-_NUMBERS = 4_000_000  # most weights in memory at a time: 32 MB
+_INTERVAL = (2.5, 97.5)  # percentiles
+_NUMBERS = 4_000_000  # maximum number of weights in memory, 32 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,12 @@ class Comparison:
     """One metric of a reference and another model.
 
     Attributes:
-        metric: its name.
+        metric: name of the metric.
         reference: value of the reference.
         other: value of the other model.
-        drop: by how much the other is worse: ``reference - other``, of an error ``other - reference``; negative for a
-            gain.
-        low: lower end of the 95 % interval of the drop, by paired bootstrap over images.
-        high: upper end of it.
-        images: number of images.
-        max_drop: the budget, if there is one.
+        drop: loss of the other model: ``reference - other``, or ``other - reference`` for an error; negative for a
+        gain. low, high: 95 % interval of the drop, by a paired bootstrap over images. images: number of images.
+        max_drop: budget; None for none.
     """
 
     metric: str
@@ -54,7 +51,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Literal["", "within", "probably within", "probably missed", "missed"]:
-        """``within`` or ``missed`` when the whole interval is on one side of the budget; empty without a budget."""
+        """``within`` or ``missed`` if the interval lies on one side of the budget; empty without a budget."""
         if self.max_drop is None:
             return ""
         if self.within:
@@ -62,7 +59,7 @@ class Comparison:
         return "missed" if self.low > self.max_drop else "probably missed"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison as plain data."""
+        """Return the comparison as JSON values."""
         return {**asdict(self), "within": self.within, "verdict": self.verdict}
 
 
@@ -73,23 +70,23 @@ def compare(
     *,
     max_drop: float | None = None,
 ) -> Comparison:
-    """Compare two models' results of one evaluation.
+    """Return the comparison of two models' results on the same images.
 
-    The interval is the percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 13)
-    over images, both models always with the same images drawn. Average precision is computed anew for each draw from
-    the evaluator's matches, exactly. Agreement and cosine compare with the reference itself, which by definition has 1.
+    The interval is a percentile bootstrap over images (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
+    ch. 13), with the same images drawn for both models. Average precision is computed exactly for each draw from the
+    evaluator's matches. Agreement and cosine compare with the reference itself, whose value is 1 by definition.
 
     Args:
         reference: result of the reference.
         other: result of the other model.
-        metric: the other's usual one by default.
-        max_drop: the budget, 0 to 1.
+        metric: name of the metric; by default the first of the other's metrics.
+        max_drop: budget, 0 to 1.
 
     Raises:
-        ConfigError: the results are of different images, or have no such metric.
+        ConfigError: the results are for different images, or have no such metric.
     """
     if reference.images != other.images:
-        raise ConfigError(f"{reference.images} and {other.images} images cannot be compared image by image")
+        raise ConfigError(f"cannot compare results of {reference.images} and {other.images} images")
     name = chosen_metric(other.values, metric)
     first, second = reference.scores.get(name), other.scores[name]
     sign = -1.0 if name in LOWER_IS_BETTER else 1.0
@@ -101,7 +98,7 @@ def compare(
 
 
 def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
-    """Return the requested metric, or the usual one; raise ConfigError when there is none of that name."""
+    """Return the requested metric, or the first one; raise ConfigError if there is no such metric."""
     names = list(values)
     if not names:
         raise ConfigError("cannot compare without labels or a reference", why="there are no labels and no reference")
@@ -111,7 +108,7 @@ def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
 
 
 def _drops(reference: ImageScores | None, other: ImageScores, images: int) -> F64:
-    """Return (:data:`RESAMPLES`,) drops of images drawn with replacement, always the same ones."""
+    """Return (:data:`RESAMPLES`,) drops for images drawn with replacement, always the same draws."""
     random, even = np.random.default_rng(0), np.full(images, 1 / images)
     drops, step = [], max(_NUMBERS // images, 1)
     for start in range(0, RESAMPLES, step):
@@ -120,10 +117,8 @@ def _drops(reference: ImageScores | None, other: ImageScores, images: int) -> F6
     return np.concatenate(drops)
 
 
-# Several versions of one model: the values of each, and what it loses relative to the first.
-
 OnProgress = Callable[[str, int, int], object]
-"""Function that is called with the name of a version, its images done and all images."""
+"""Function that is called with the name of a version, its number of finished images, and the number of all images."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,9 +126,9 @@ class EvaluationResult:
     """Several versions of one model, evaluated on the same images.
 
     Attributes:
-        metric: what they are compared by.
-        results: of every version, the reference first.
-        comparisons: of every version but the reference with it, in the same order.
+        metric: metric of the comparisons.
+        results: result of every version, the reference first.
+        comparisons: comparison of every other version with the reference, in the same order.
     """
 
     metric: str
@@ -142,11 +137,11 @@ class EvaluationResult:
 
     @property
     def within(self) -> bool:
-        """Whether none misses the budget."""
+        """Whether no version misses the budget."""
         return all(one.within is not False for one in self.comparisons)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data."""
+        """Return the result as JSON values."""
         drops = [one.to_json() for one in self.comparisons]
         compared = [{"name": a.name, **drop} for a, drop in zip(self.results[1:], drops, strict=True)]
         return {"metric": self.metric, "results": [one.to_json() for one in self.results], "comparisons": compared}
@@ -167,21 +162,21 @@ def evaluate_versions(
 
     Args:
         candidates: name → version; the first is the reference, normally FP32.
-        setup: what they share.
-        metric: the evaluation's usual one by default.
-        max_drop: the budget, 0 to 1.
-        threads: images at a time; as many as there are cores by default.
+        setup: setup that they share.
+        metric: name of the metric; by default the first of the evaluation.
+        max_drop: budget, 0 to 1.
+        threads: number of images at a time; by default the number of cores.
         dask: address of a Dask scheduler, whose workers evaluate instead.
-        progress: called for every image of every version.
-        stop: ends it early; versions that were done by then count.
+        progress: function called for every image of every version.
+        stop: event that ends the evaluation early.
 
     Returns:
-        The result. When it was stopped, that of the versions that were done, or None where those cannot be compared.
+        The result; after a stop that of the finished versions, or None if these cannot be compared.
 
     Raises:
-        ConfigError: before anything runs: the metric is unknown, or there is one version and no labels.
-        BuildError, ModelError: as :func:`~edgert.evaluation.evaluate_model`.
-        DeviceError: the cluster cannot be used: :class:`edgert.cluster.Cluster`.
+        ConfigError: the metric is unknown, or there is one version and no labels; raised before anything runs.
+        BuildError, ModelError: a version cannot be evaluated, as in :func:`~edgert.evaluation.evaluate_model`.
+        DeviceError: the cluster cannot be used, as in :class:`edgert.cluster.Cluster`.
     """
     name = _metric(setup, metric, len(candidates))
     results: list[Accuracy] = []

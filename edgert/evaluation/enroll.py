@@ -1,4 +1,4 @@
-"""Enrollment: vectors of images, stored in a gallery under a name."""
+"""Enrollment of images: their vectors are stored in a gallery under a name."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -18,12 +18,12 @@ from edgert.stages.gallery import Gallery
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """An image whose vector was added.
+    """Image whose vector was added.
 
     Attributes:
-        image: its name.
-        nearest: name of the most similar vector before; empty where there was none.
-        similarity: their cosine, -1 to 1.
+        image: name of the image.
+        nearest: name of the most similar vector that was there before; empty if there was none.
+        similarity: cosine of the two vectors, -1 to 1.
     """
 
     image: str
@@ -39,27 +39,28 @@ def enroll(
     model: str | None = None,
     overrides: Iterable[str] = (),
 ) -> tuple[Enrolled, ...]:
-    """Add the vectors of images to the gallery that a pipeline's model matches with (``match:``).
+    """Add the vectors of images to the gallery of a pipeline's model (``match:``).
 
-    All are added, or none where an image cannot be read. Running pipelines see them within a second. Each image is fed
-    whole: where the pipeline cuts objects out, these are images of one object.
+    If an image cannot be read, none is added. Running pipelines see new vectors within a second. Images are not
+    cropped: for a pipeline that crops objects, they must each show one object.
 
     Args:
-        pipeline: as :func:`edgert.load_pipeline` takes it, or what that returned.
-        name: of what the images show.
-        images: a folder, a glob or an image, or several of these.
-        model: its name in the file; may be left out when only one has a gallery.
+        pipeline: path, or any other value that :func:`edgert.load_pipeline` takes or returns.
+        name: name of what the images show.
+        images: folder, glob or image, or several of these.
+        model: name of the model in the file; optional if only one has a gallery.
         overrides: ``key.path=value``, as for ``--set``.
 
     Raises:
-        ConfigError: no model with a gallery, no name, an image that cannot be read, or a gallery of another model.
-        ModelError: the model does not make one vector of one image.
+        ConfigError: there is no model with a gallery, the name is empty, an image cannot be read, or the gallery
+            belongs to another model.
+        ModelError: the model does not compute one vector of one image.
         ArtifactError: the gallery cannot be written.
     """
     file = load_pipeline(pipeline, overrides)
     config, where = gallery_model(file, model)
     if not name.strip() or CONTROL.search(name):
-        raise ConfigError(f"{name!r} is no name", why="a name is printable text", fix="give one, like --add 'Anna'")
+        raise ConfigError(f"{name!r} is not a name", why="a name is printable text", fix="give one, like --add 'Anna'")
     assert isinstance(config.task, EmbedTask) and config.task.match is not None
     plain = config.model_copy(update={"task": config.task.model_copy(update={"match": None})})
     found, graph, added = Gallery(config.task.match), load(config.onnx), []
@@ -79,10 +80,10 @@ def enroll(
 
 
 def gallery_model(file: PipelineFile, model: str | None) -> tuple[ModelConfig, str]:
-    """Return the model of a pipeline that has a gallery, and its place in the file.
+    """Return the pipeline's model with a gallery, and its place in the file.
 
     Raises:
-        ConfigError: no model has one, or several have and none is named.
+        ConfigError: no model has a gallery, or several have one and ``model`` is None.
     """
     models = {
         name: config
@@ -91,7 +92,7 @@ def gallery_model(file: PipelineFile, model: str | None) -> tuple[ModelConfig, s
     }
     where = file.where("models")
     if model is not None and model not in models:
-        known = f"models with one: {', '.join(models)}" if models else "no model of this pipeline has one"
+        known = f"models with a gallery: {', '.join(models)}" if models else "no model of this pipeline has a gallery"
         raise ConfigError(f"no model {model!r} with a gallery{nearest(model, models)}", why=known, where=where)
     if not models:
         fix = "write it: task: {embed: l2, match: staff.npz}"

@@ -1,4 +1,4 @@
-"""Evaluation of one model: its setup, every image once on several threads, and the metrics that follow."""
+"""Evaluation of one model: setup, a run of every image on several threads, and metrics."""
 
 from __future__ import annotations
 
@@ -34,37 +34,35 @@ from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.kinds import ByteTrackStage
 from edgert.stages.preprocess import set_opencv_threads
 
-# Setup of every version of one model: images, labels, input preprocessing, decoder and scorer.
-
 LOWEST_SCORE = 0.01
-"""Lowest score of boxes that count, whatever the ``score`` of the task.
+"""Lowest score of boxes that count, even if the ``score`` of the task is higher.
 
-Average precision covers the whole range of a detector's scores. YOLOX's evaluation uses 0.01, and most published ones
-use a similar value."""
+Average precision covers the full range of a detector's scores. YOLOX's evaluation uses 0.01, and most others use
+similar values."""
 LEAST_BOXES = 100
 _LEAST_CLASSES, _EVERY_CLASS = 5, 100_000
 
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-"""Model as a function from input name → (1, …) array to output name → array.
+"""Function from input name → (1, …) array to output name → array, called from several threads at once.
 
-It is called from several threads at once. A :class:`~edgert.backend.ort.Function` is one."""
+A :class:`~edgert.backend.ort.Function` is one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluationSetup:
-    """Parts that all candidates of one evaluation share, created by :func:`open_evaluation`.
+    """Setup that all candidates of one evaluation share, from :func:`open_evaluation`.
 
-    Can be pickled: another process opens it there.
+    It can be pickled: another process opens the same setup.
 
     Attributes:
-        config: the model's section; its backend and profiles compile candidates that are models.
+        config: section of the model, with the backend and profiles to compile candidates.
         dataset: images and labels.
-        feed: the images as input tensors.
-        decoder: reads the outputs.
-        scorer: judges what the decoder read.
+        feed: images as input tensors.
+        decoder: decoder of the outputs.
+        scorer: scorer of the decoded records.
         outputs: names of the outputs, in the decoder's order.
-        batched: for every output, whether its first dimension is the batch.
-        opened: opens the same setup, in any process.
+        batched: whether the first dimension of each output is the batch.
+        opened: function that opens the same setup in any process.
     """
 
     config: ModelConfig
@@ -83,10 +81,10 @@ class EvaluationSetup:
         return len(self.feed)
 
     def image_outputs(self, found: Mapping[str, Array]) -> list[Array]:
-        """Return one image's outputs in the form that the decoder reads.
+        """Return one image's outputs in the form that the decoder takes.
 
         Raises:
-            ModelError: an output is missing; a candidate has the outputs of the model it was made from.
+            ModelError: an output is missing.
         """
         if missing := [name for name in self.outputs if name not in found]:
             raise ModelError(f"the model has no output {missing[0]!r}", why=f"it has {', '.join(found)}")
@@ -107,28 +105,28 @@ def open_evaluation(
 ) -> EvaluationSetup:
     """Return the setup that evaluates a model as its pipeline would run it.
 
-    Two settings of the task differ, for detectors with labels and for classifiers: boxes count from a score of
-    :data:`LOWEST_SCORE` on, and five classes are returned. Agreement without labels uses the task's own settings.
+    With labels two settings of the task differ: detectors keep boxes from a score of :data:`LOWEST_SCORE` on, and
+    classifiers return five classes. Agreement without labels uses the task's own settings.
 
     Args:
-        model: has the names and shapes of inputs and outputs; candidates have the same.
-        config: the model's section.
+        model: model with the inputs and outputs of all candidates.
+        config: section of the model.
         dataset: images and labels.
-        labels: the model's class names; read from the task's file by default.
-        directory: of the pipeline file, where ``python:`` looks first.
-        where: the model's place in it, for errors.
-        tracking: how its objects are tracked on labels of a sequence; ByteTrack with its defaults by default.
+        labels: class names of the model; by default those of the task's file.
+        directory: folder of the pipeline file, which ``python:`` searches first.
+        where: place of the model in the file, for errors.
+        tracking: tracker for labels of a sequence; by default ByteTrack with its defaults.
 
     Raises:
-        ModelError: not a model of one image, or the task does not fit its outputs.
-        ConfigError: the labels are not for what the task makes.
+        ModelError: the model's input is not one image, or the task does not fit its outputs.
+        ConfigError: the labels do not fit the task.
         BuildError: the backend refuses the model.
     """
     try:
         names = labels_of(config, where) if labels is None else tuple(labels)
         truth = dataset.ground_truth
         scorer = Agreement() if truth is None else scorer_for(truth, config.task, tracking)
-        task = _judged(config.task, isinstance(scorer, BoxScorer), isinstance(scorer, MultiLabelScorer))
+        task = _evaluation_task(config.task, isinstance(scorer, BoxScorer), isinstance(scorer, MultiLabelScorer))
         decoder: Decoder = decoder_for(task, names, where, directory)
         feed = feed_of(dataset.images, model, config)
         with closing(build_engine(model, config, threads=1)) as engine:
@@ -138,9 +136,7 @@ def open_evaluation(
                 decoder = fitting_decoder(judged, names, shapes, feed.size, where, directory, outputs)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
-    checked = CheckedRecords(
-        decoder, RecordCheck(config.onnx.stem, decoder)
-    )  # leaves out what a pipeline would leave out
+    checked = CheckedRecords(decoder, RecordCheck(config.onnx.stem, decoder))  # filters records as a pipeline does
     opened = partial(
         open_evaluation, model, config, dataset, labels=labels, directory=directory, where=where, tracking=tracking
     )
@@ -148,9 +144,9 @@ def open_evaluation(
 
 
 def runner(engine: Engine) -> Callable[[], Run]:
-    """Return a function that makes runs on an engine, one for each thread; each has bound tensors of its own.
+    """Return a function that creates a run of an engine for each thread, with separate tensors.
 
-    A run raises ModelError for a version of the model whose inputs differ from the model's.
+    A run raises ModelError if the engine's inputs differ from those of the model.
     """
 
     def make() -> Run:
@@ -163,8 +159,8 @@ def runner(engine: Engine) -> Callable[[], Run]:
                     takes = ", ".join(f"{own} {list(bound.shape)}" for own, bound in session.inputs.items())
                     raise ModelError(
                         f"a version to compare has no input {name!r} {list(array.shape)}",
-                        why=f"it has {takes}; both versions get the same images, prepared once",
-                        fix="compare versions of one model, and evaluate another model by itself, with its own --input",
+                        why=f"it has {takes}; both versions get the same prepared images",
+                        fix="compare versions of one model, and evaluate another model separately with its own --input",
                     )
                 session.inputs[name][:1] = array
             return dict(zip(names, session.run(1), strict=True))
@@ -174,7 +170,7 @@ def runner(engine: Engine) -> Callable[[], Run]:
     return make
 
 
-def _judged(task: TaskConfig, by_boxes: bool, by_class: bool = False) -> TaskConfig:
+def _evaluation_task(task: TaskConfig, by_boxes: bool, by_class: bool = False) -> TaskConfig:
     if isinstance(task, (DetectTask, KeypointsTask)) and by_boxes:
         most = {"score": min(task.score, LOWEST_SCORE), "limit": max(task.limit, LEAST_BOXES)}
         return task.model_copy(update=most)
@@ -186,12 +182,9 @@ def _judged(task: TaskConfig, by_boxes: bool, by_class: bool = False) -> TaskCon
 
 
 Progress = Callable[[int, int], object]
-"""Function that is called with images done and all images, from any of the threads."""
+"""Function that is called with the number of finished images and of all images, from any thread."""
 Candidate = Model | Engine | Run
-"""Version of a model to evaluate.
-
-A model is compiled by its section's backend for one thread per run, with as many runs at a time as there are cores. An
-engine is run unchanged. A function is called."""
+"""Version of a model to evaluate: a model to compile for one thread per run, an engine, or a function."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,15 +192,15 @@ class Accuracy:
     """Result of a model.
 
     Attributes:
-        name: for people.
+        name: name for people.
         images: number of images.
-        values: metric → its value, mostly 0 to 1 (PSNR in dB, RMSE in meters), the usual one first; empty where only
-            a reference could provide one.
-        scores: metric → the scores of each image, for comparing.
-        seconds: wall clock of all images, decoding and everything.
-        run_ms: median time of one run of the model alone, beside ``threads - 1`` others.
-        threads: runs at a time.
-        notes: the scorer's notes of each image: the reference of other models' agreement.
+        values: metric → value, mostly 0 to 1 (PSNR in dB, RMSE in meters), the main one first; empty if only a
+            reference would give one.
+        scores: metric → scores of each image, for comparisons.
+        seconds: wall-clock time of all images, including decoding.
+        run_ms: median time of one run of the model, beside ``threads - 1`` others.
+        threads: number of runs at a time.
+        notes: note of each image, to which other models' agreement can be compared.
     """
 
     name: str
@@ -221,11 +214,11 @@ class Accuracy:
 
     @property
     def images_per_s(self) -> float:
-        """Images judged per second, decoding and everything."""
+        """Images per second, including decoding."""
         return self.images / self.seconds
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data."""
+        """Return the result as JSON values."""
         return {
             "name": self.name,
             "images": self.images,
@@ -248,40 +241,37 @@ def evaluate(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Accuracy | None:
-    """Evaluate one candidate.
-
-    The values depend neither on the number of threads nor on their timing, nor on who judges an image.
+    """Evaluate one candidate; the values do not depend on threads, timing or the place of evaluation.
 
     Args:
-        candidate: the model itself, or another version of it with the same inputs and outputs.
-        setup: what candidates share.
-        name: of the candidate.
-        reference: result, with the same setup, of the model to agree with, where there are no labels or for
-            ``cosine``.
-        threads: images at a time; as many as there are cores by default.
-        cluster: its workers judge the images instead, each read by its path.
-        progress: called for every image.
-        stop: ends it early.
+        candidate: model, or another version of it with the same inputs and outputs.
+        setup: setup that candidates share.
+        name: name of the candidate.
+        reference: result of the model to compare with, for ``agreement`` and ``cosine``.
+        threads: number of images at a time; by default the number of cores.
+        cluster: cluster whose workers evaluate instead, and read images by their paths.
+        progress: function called for every image.
+        stop: event that ends the evaluation early.
 
     Returns:
-        The result; None when it was stopped.
+        The result; None after a stop.
 
     Raises:
-        ConfigError: an image that cannot be read, or labels of another kind than the task.
+        ConfigError: an image cannot be read, or labels do not fit the task.
         BuildError: the backend refuses the candidate, or fails while running.
-        ModelError: the candidate's outputs are not what the decoder reads.
+        ModelError: the decoder cannot decode the candidate's outputs.
     """
     stop = stop or threading.Event()
     threads = min(threads or core_count(), len(setup))
     started = time.perf_counter()
     if cluster is not None:
         threads = cluster.threads
-        found = _judge_there(cluster, candidate, setup, progress, stop)
+        found = _evaluate_on_cluster(cluster, candidate, setup, progress, stop)
     else:
-        before = set_opencv_threads(1)  # every thread has its own image; threads of OpenCV would only compete with them
+        before = set_opencv_threads(1)  # every thread has its own image, so OpenCV's threads would only compete
         try:
             with _runs(candidate, setup) as make:
-                found = _judge_all(setup, make, threads, progress, stop)
+                found = _evaluate_here(setup, make, threads, progress, stop)
         finally:
             set_opencv_threads(before)
     seconds = time.perf_counter() - started
@@ -294,10 +284,10 @@ def evaluate(
     return Accuracy(name, len(notes), values, scores, seconds, run_ms, threads, tuple(notes))
 
 
-def _judge_all(
+def _evaluate_here(
     setup: EvaluationSetup, make: Callable[[], Run], threads: int, progress: Progress | None, stop: threading.Event
 ) -> tuple[list[Note], npt.NDArray[np.float64]] | None:
-    """Return the notes of all images and the seconds of their runs; None when it was stopped before all were done."""
+    """Return the notes of all images and the seconds of their runs; None after a stop."""
     notes: list[Note] = [None] * len(setup)
     run_s = np.zeros(len(setup))
     left, done, lock, failed = iter(range(len(setup))), count(1), threading.Lock(), threading.Event()
@@ -312,11 +302,11 @@ def _judge_all(
                     return
                 judge(index, run)
         except BaseException:
-            failed.set()  # the others need not finish; the pool raises the error
+            failed.set()  # ends the other threads; the pool raises the error
             raise
 
     def judge(index: int, run: Run) -> None:
-        notes[index], run_s[index] = _judged_image(setup, index, run)
+        notes[index], run_s[index] = _evaluate_image(setup, index, run)
         with lock:
             number = next(done)
             if progress is not None:
@@ -329,8 +319,8 @@ def _judge_all(
     return (notes, run_s) if next(done) > len(setup) else None
 
 
-def _judged_image(setup: EvaluationSetup, index: int, run: Run) -> tuple[Note, float]:
-    """Return the scorer's note of one image, and the seconds of its run."""
+def _evaluate_image(setup: EvaluationSetup, index: int, run: Run) -> tuple[Note, float]:
+    """Return the scorer's note on one image, and the seconds of its run."""
     tensor, geometry = setup.feed.image(index)
     started = time.perf_counter()
     outputs = run({setup.feed.input_name: tensor})
@@ -341,53 +331,50 @@ def _judged_image(setup: EvaluationSetup, index: int, run: Run) -> tuple[Note, f
         raise error.at(setup.feed.name(index))  # noqa: B904 - the same error, with its image
 
 
-_SHARD, _AHEAD, _TICK_S = (
-    8,
-    2,
-    0.1,
-)  # images of a task; tasks for each thread of the cluster; between two checks of stop
+_SHARD, _AHEAD = 8, 2  # images of a task, and tasks for each thread of the cluster
+_TICK_S = 0.1  # interval of checks for a stop
 
 
-class _Judge:
-    """A candidate and its setup on a worker, whose engine is compiled there once; can be pickled."""
+class _ClusterEvaluator:
+    """Candidate and setup on a worker, which compiles the engine once; can be pickled."""
 
     def __init__(self, candidate: Candidate, setup: EvaluationSetup) -> None:
         self._candidate, self._setup = candidate, setup
         self._lock, self._local = threading.Lock(), threading.local()
-        self._held = _runs(candidate, setup)  # until Dask drops the judge
+        self._held = _runs(candidate, setup)  # held until Dask drops this object
         self._make: Callable[[], Run] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Judge, (self._candidate, self._setup)
+        return _ClusterEvaluator, (self._candidate, self._setup)
 
-    def judged(self, images: range) -> list[tuple[Note, float]]:
-        """Return the notes of these images and the seconds of their runs."""
+    def evaluate(self, images: range) -> list[tuple[Note, float]]:
+        """Return the notes on these images, and the seconds of their runs."""
         with self._lock:
             if self._make is None:
                 set_opencv_threads(1)
                 self._make = self._held.__enter__()
         if not hasattr(self._local, "run"):
             self._local.run = self._make()
-        return [_judged_image(self._setup, index, self._local.run) for index in images]
+        return [_evaluate_image(self._setup, index, self._local.run) for index in images]
 
 
-def judged_there(judge: _Judge, images: range) -> list[tuple[Note, float]]:
-    """Judge images, as a task of a cluster; see :func:`evaluate`."""
-    return judge.judged(images)
+def evaluate_shard(judge: _ClusterEvaluator, images: range) -> list[tuple[Note, float]]:
+    """Evaluate images as a task of a cluster."""
+    return judge.evaluate(images)
 
 
-def _judge_there(
+def _evaluate_on_cluster(
     cluster: Cluster, candidate: Candidate, setup: EvaluationSetup, progress: Progress | None, stop: threading.Event
 ) -> tuple[list[Note], npt.NDArray[np.float64]] | None:
-    """Evaluate all images on the workers of a cluster; see :func:`_judge_all`."""
+    """Evaluate all images on the workers of a cluster; return as :func:`_evaluate_here` does."""
     notes, run_s, done = [None] * len(setup), np.zeros(len(setup)), 0
-    judge, left = cluster.submit(_Judge, candidate, setup), deque(range(0, len(setup), _SHARD))
+    judge, left = cluster.submit(_ClusterEvaluator, candidate, setup), deque(range(0, len(setup), _SHARD))
     running: dict[Any, range] = {}
     try:
         while (left or running) and not stop.is_set():
             while left and len(running) < _AHEAD * max(1, cluster.threads):
                 images = range(left[0], min(left.popleft() + _SHARD, len(setup)))
-                running[cluster.submit(judged_there, judge, images)] = images
+                running[cluster.submit(evaluate_shard, judge, images)] = images
             for future in cluster.ended(running, _TICK_S):
                 images = running.pop(future)
                 for index, (note, seconds) in zip(images, cluster.result(future), strict=True):
@@ -402,7 +389,7 @@ def _judge_there(
 
 @contextmanager
 def _runs(candidate: Candidate, setup: EvaluationSetup) -> Iterator[Callable[[], Run]]:
-    """Yield a function that makes a run for each thread."""
+    """Yield a function that creates a run for each thread."""
     if isinstance(candidate, Model):
         with closing(build_engine(candidate, setup.config, threads=1)) as engine:
             yield runner(engine)

@@ -1,6 +1,6 @@
-"""How far the final boxes of two models agree: outputs whose length depends on the image, as behind suppression.
+"""Agreement of two models' final boxes, such as those after non-maximum suppression.
 
-They cannot be compared number by number, because two boxes of almost one score change places with the last bit.
+They cannot be compared number by number, because boxes with almost equal scores may change places.
 """
 
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ from edgert.stages.decode.guess import MOST_QUERIES
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 _APART = 0.05
-"""Largest mean difference of a box's mask or key points, as a fraction of the output's largest value."""
+"""Largest mean difference of equal masks or keypoints, as a share of the output's largest value."""
 _CLOSE = 1e-3
-"""Corners are the same up to this fraction of the largest coordinate."""
+"""Largest difference of equal corners, as a share of the largest coordinate."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxAgreement:
-    """How many boxes two models share.
+    """Number of boxes that two models share.
 
     Attributes:
-        first, second: number of boxes of each.
-        pairs: boxes that both have: of one class, overlapping, with the same mask and key points.
+        first, second: number of boxes of each model.
+        pairs: number of boxes that both have: of the same class, overlapping, with equal masks and keypoints.
     """
 
     first: int
@@ -36,7 +36,7 @@ class BoxAgreement:
 
     @property
     def share(self) -> float:
-        """Twice the pairs over all boxes of both, 0 to 1; 1 where neither has a box."""
+        """Twice the pairs divided by the boxes of both, 0 to 1; 1 if neither has a box."""
         total = self.first + self.second
         return 2 * self.pairs / total if total else 1.0
 
@@ -51,7 +51,7 @@ class BoxAgreement:
 
 @dataclass(frozen=True, slots=True)
 class _Boxes:
-    """Boxes (N, 4), classes (N,), and what else there is of each: (N, …) arrays by output."""
+    """Boxes (N, 4), classes (N,), and further (N, …) arrays by output."""
 
     boxes: npt.NDArray[Any]
     classes: npt.NDArray[Any]
@@ -59,27 +59,27 @@ class _Boxes:
 
 
 def has_final_boxes(outputs: Outputs) -> bool:
-    """Return whether outputs are boxes [N, 4], labels [N] and scores [N], or [N, 6], perhaps with more of each box."""
-    return _of_columns(outputs) is not None or _of_rows(outputs) is not None
+    """Return whether outputs are boxes [N, 4], labels [N] and scores [N], or [N, 6], perhaps with further arrays."""
+    return _column_boxes(outputs) is not None or _row_boxes(outputs) is not None
 
 
 def agreement(first: Outputs, second: Outputs, overlap: float = SAME_IOU) -> BoxAgreement | None:
-    """Return how far two models' boxes agree on one image; None where one has no final boxes.
+    """Return the agreement of two models' boxes on one image; None if one has no final boxes.
 
     Args:
-        first: output → array: boxes [N, 4], integers and numbers [N], or one [N, 6] of corners, score and class.
-        second: the same of the other model.
-        overlap: least intersection over union of two boxes that agree.
+        first: output → array: boxes [N, 4], labels [N] and scores [N], or [N, 6] of corners, score and class.
+        second: such outputs of the other model.
+        overlap: minimum intersection over union of two boxes that agree.
     """
-    ours, theirs = (_of_columns(one) or _of_rows(one) for one in (first, second))
+    ours, theirs = (_column_boxes(one) or _row_boxes(one) for one in (first, second))
     if ours is None or theirs is None:
         return None
     shared = overlaps(ours.boxes, theirs.boxes)
     far = np.abs(ours.boxes[:, None] - theirs.boxes).max(axis=2)
-    shared[far <= _CLOSE * np.abs(ours.boxes).max(initial=0)] = 1.0  # boxes without an area overlap nothing
+    shared[far <= _CLOSE * np.abs(ours.boxes).max(initial=0)] = 1.0  # boxes without an area never overlap
     shared[ours.classes[:, None] != theirs.classes] = 0.0
     for name in ours.more.keys() & theirs.more.keys():
-        shared[_apart(ours.more[name], theirs.more[name], shared >= overlap)] = 0.0
+        shared[_different_pairs(ours.more[name], theirs.more[name], shared >= overlap)] = 0.0
     pairs = 0
     for row in range(len(shared) if shared.size else 0):
         best = int(shared[row].argmax())
@@ -89,8 +89,10 @@ def agreement(first: Outputs, second: Outputs, overlap: float = SAME_IOU) -> Box
     return BoxAgreement(len(ours.boxes), len(theirs.boxes), pairs)
 
 
-def _apart(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], requested: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return which of the asked pairs (N, M) have masks or points that differ too much."""
+def _different_pairs(
+    ours: npt.NDArray[Any], theirs: npt.NDArray[Any], requested: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return which of the requested pairs, (N, M), have masks or points that differ too much."""
     found = np.zeros(requested.shape, np.bool_)
     largest = max(float(np.abs(ours).max(initial=0)), 1e-12)
     for row, column in np.argwhere(requested).tolist():
@@ -98,10 +100,10 @@ def _apart(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], requested: npt.NDAr
     return found
 
 
-def _of_columns(outputs: Outputs) -> _Boxes | None:
+def _column_boxes(outputs: Outputs) -> _Boxes | None:
     arrays = {name: array[0] if array.ndim > 1 and array.shape[0] == 1 else array for name, array in outputs.items()}
     if sum(array.ndim == 2 and array.shape[1] == 4 for array in arrays.values()) != 1:
-        arrays = dict(outputs)  # one box, without a batch dimension
+        arrays = dict(outputs)  # one box without a batch dimension
     names = list(arrays)
     flat = [name for name in names if arrays[name].ndim < 3 and "keypoint" not in name]
     roles = roles_of([arrays[name].shape for name in flat])
@@ -117,11 +119,13 @@ def _of_columns(outputs: Outputs) -> _Boxes | None:
     return _Boxes(boxes[:known], arrays[flat[integer[0]]].reshape(-1)[:known], more)
 
 
-def _of_rows(outputs: Outputs) -> _Boxes | None:
+def _row_boxes(outputs: Outputs) -> _Boxes | None:
     arrays = [array[0] if array.ndim == 3 else array for array in outputs.values()]
     if not is_rows_of_six([array.shape for array in arrays]):
         return None
-    if len(arrays[0]) > MOST_QUERIES or np.any(arrays[0][:, 5] % 1):  # rows of cells, or scores of two classes
+    if len(arrays[0]) > MOST_QUERIES or np.any(
+        arrays[0][:, 5] % 1
+    ):  # rows are cells, or columns are scores of two classes
         return None
     table = arrays[0][arrays[0][:, 4] > 0]
     return _Boxes(table[:, :4], table[:, 5], {})

@@ -1,8 +1,7 @@
-"""Scorers: the note they keep of a record, and the metrics of all notes, with labels or relative to another model.
+"""Scorers of a model's records, with labels or relative to another model.
 
-scorer.note(index, record) → Note     in the thread that made the record, image by image; ConfigError where labels
-                                      and records are of different kinds
-scorer.scores(notes, reference's notes) → metric → ImageScores
+``scorer.note(index, record)`` returns a note on one image, in the thread that decoded the record. It raises ConfigError
+if labels and records are of different kinds. ``scorer.scores(notes, reference's notes)`` returns metric → ImageScores.
 """
 
 import zlib
@@ -21,16 +20,14 @@ from edgert.runtime.records import AnomalyMap, Attributes, DepthMap, OutputImage
 from edgert.stages.bytetrack import ByteTrack
 from edgert.stages.kinds import ByteTrackStage
 
-# Scores of each image, from which a metric follows for any resampling of the images.
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
-    """Mean over classes of right amounts divided by counted amounts, over classes with any counted amount.
+    """Mean over classes of right amounts divided by counted amounts, for any resampling of images.
 
     Attributes:
-        right: (n, C) of every image and class: pixels for an overlap; up to 1 for a mean over images, with C = 1.
-        counts: (n, C) of every image and class.
+        right: (n, C) right amount of every image and class, such as pixels; up to 1 with C = 1 for a mean over images.
+        counts: (n, C) counted amount of every image and class; classes without one are left out.
     """
 
     right: labels.F64
@@ -42,13 +39,13 @@ class Ratio:
         return float(self.values(np.ones((1, len(self.right))))[0])
 
     def values(self, weights: labels.F64) -> labels.F64:
-        """Return the metric's value, 0 to 1, for every way to weigh the images.
+        """Return the metric, 0 to 1, for every row of weights.
 
         Args:
-            weights: (R, n) float64, not negative; how often each image counts.
+            weights: (R, n) float64, not negative: how often each image counts.
 
         Returns:
-            (R,) float64; NaN where nothing that counts has weight.
+            (R,) float64; NaN if nothing counts.
         """
         right, counts = weights @ self.right, weights @ self.counts
         seen = counts > 0
@@ -59,23 +56,21 @@ class Ratio:
 
 
 def mean_of(scores: labels.F64 | list[float], counts: labels.Bool | None = None) -> Ratio:
-    """Return the mean of (n,) scores, 0 to 1, of the images that count: all by default."""
+    """Return the mean of (n,) scores, 0 to 1, over the images that count; by default all."""
     array = np.asarray(scores, np.float64)
     counted = np.ones(len(array), np.bool_) if counts is None else counts
     return Ratio(np.where(counted, array, 0.0)[:, None], counted.astype(np.float64)[:, None])
 
 
 ImageScores = Ratio | coco_metric.Matches | track_metric.SequenceScore
-"""A metric of one model on n images."""
+"""Metric of one model on n images."""
 LOWER_IS_BETTER = frozenset({"cer", "abs_rel", "rmse"})
 """Metrics that are errors."""
 Note = Any
-"""Summary that a scorer keeps of one record; only :class:`Agreement` reads those of other scorers."""
+"""Summary of one record that a scorer keeps."""
 _TOP = 5
 
-# Scorers judge the records of one model. They are stateless: one serves many threads and models. ``metrics`` has the
-# names of their metrics, the usual one first.
-
+# Scorers are stateless: one serves many threads and models. ``metrics`` has the names of their metrics, main one first.
 
 _PREFIXES: Mapping[coco_metric.Kind, str] = {"points": "oks_", "masks": "mask_", "turned": "obb_", "boxes": ""}
 
@@ -90,15 +85,14 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class BoxScorer:
-    """Average precision by COCO's evaluator, of boxes, points, masks and oriented boxes.
+    """Scorer of average precision by COCO's evaluator, for boxes, and for points, masks and oriented boxes if present.
 
-    The last three count where both labels and detections have them. On labels of a sequence it also has HOTA and IDF1
-    of tracks.
+    For labels of a sequence it also scores tracks by HOTA and IDF1.
 
     Attributes:
-        ground_truth: the labels.
-        tracked_from: lowest score of detections that are tracked; None where none are.
-        tracking: ``track:`` of the pipeline, of which ByteTrack's settings count; its defaults where there is none.
+        ground_truth: true boxes.
+        tracked_from: lowest score of detections to track; None for no tracking.
+        tracking: tracker with ByteTrack's settings; None for its defaults.
     """
 
     ground_truth: labels.GroundTruthBoxes
@@ -107,7 +101,7 @@ class BoxScorer:
 
     @property
     def kinds(self) -> tuple[coco_metric.Kind, ...]:
-        """Kinds that the labels can judge, the usual first."""
+        """Kinds that the labels have, the main one first."""
         wanted: Mapping[coco_metric.Kind, str] = {"points": "points", "masks": "outlines", "turned": "turned"}
         return (*(kind for kind, what in wanted.items() if self.ground_truth.has(what)), "boxes")
 
@@ -122,16 +116,16 @@ class BoxScorer:
         return is_sequence and track_metric.is_installed()
 
     def note(self, index: int, record: Record) -> Objects:
-        """Return the detections themselves; the decoder created them for this image."""
+        """Return the detections, with masks as run lengths."""
         found: Detections = expect(record, Detections, "boxes")
         true = self.ground_truth.images[index]
         if found.points is not None and true.points is not None and len(found) and len(true.points):
             seen, labeled = found.points.shape[1], true.points.shape[1]
             if seen != labeled:
                 raise ConfigError(
-                    f"labels of {labeled} points cannot judge this model",
+                    f"labels with {labeled} points do not fit this model",
                     why=f"it finds {seen} points of each object",
-                    fix="give labels of the same points, or labels of boxes alone",
+                    fix="give labels with the same points, or only labels of boxes",
                 )
         if found.masks is None or not self.ground_truth.has("outlines"):
             return Objects(found)
@@ -143,7 +137,7 @@ class BoxScorer:
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         records, found = [note.record for note in notes], dict[str, ImageScores]()
         outlines = [note.outlines or [] for note in notes]
-        every = [*notes, *(reference or ())]  # a version that finds nothing is judged like the model it was made from
+        every = [*notes, *(reference or ())]  # so that a version that finds nothing is scored like its reference
         known: dict[coco_metric.Kind, bool] = {
             "points": any(note.record.points is not None for note in every),
             "masks": any(note.outlines is not None for note in every),
@@ -158,9 +152,9 @@ class BoxScorer:
         return found
 
     def _tracked(self, records: Sequence[Detections]) -> list[Detections]:
-        """Return the tracks that a pipeline would make, frame by frame."""
-        usual = ByteTrackStage.model_validate({"track": "bytetrack", "from": "model"})
-        tracker = ByteTrack((self.tracking or usual).limits(self.tracked_from))
+        """Return the tracks in every frame, as a pipeline would compute them."""
+        default = ByteTrackStage.model_validate({"track": "bytetrack", "from": "model"})
+        tracker = ByteTrack((self.tracking or default).limits(self.tracked_from))
         tracks = []
         for one in records:
             some = one[one.scores >= (self.tracked_from or 0.0)]
@@ -171,13 +165,13 @@ class BoxScorer:
 
 @dataclass(frozen=True, slots=True)
 class ClassScorer:
-    """Scorer of whether the right class is the best one, or among the best five."""
+    """Scorer of whether the true class is the best one, or among the best five."""
 
     ground_truth: labels.GroundTruthClasses
     metrics: tuple[str, ...] = ("top1", "top5")
 
     def note(self, index: int, record: Record) -> tuple[bool, bool]:
-        """Return whether the best, and one of the best five, is right."""
+        """Return (whether the best class is true, whether one of the best five is)."""
         best = expect(record, Classification, "classes").classes[:_TOP].tolist()
         return best[:1] == [self.ground_truth.classes[index]], self.ground_truth.classes[index] in best
 
@@ -188,15 +182,15 @@ class ClassScorer:
 
 @dataclass(frozen=True, slots=True)
 class MaskScorer:
-    """Mean intersection over union, at the resolution of the labels, where these are not void."""
+    """Scorer of mean intersection over union, at the resolution of the labels, without void pixels."""
 
     ground_truth: labels.GroundTruthMasks
     metrics: tuple[str, ...] = ("miou",)
 
     def note(self, index: int, record: Record) -> tuple[Any, Any, Any]:
-        """Return the pixels of every class that are both found and true, found, and true; (256,) int64 each."""
+        """Return the number of pixels of each class that are right, found, and true, (256,) int64 each."""
         file = self.ground_truth.files[index]
-        found, true = labels.spread(expect(record, Segmentation, "masks"), labels.read_mask(file), file)
+        found, true = labels.resized_mask(expect(record, Segmentation, "masks"), labels.read_mask(file), file)
         known = true != labels.VOID
         found, true = found[known], true[known]
         return tuple(np.bincount(some, minlength=256) for some in (found[found == true], found, true))  # type: ignore[return-value]
@@ -209,10 +203,10 @@ class MaskScorer:
 
 @dataclass(frozen=True, slots=True)
 class IdentityScorer:
-    """Scorer of whether the nearest other image shows the same, and, with a reference, of equal vectors.
+    """Scorer of whether the nearest other image has the same identity, and of agreement with a reference's vectors.
 
-    ``retrieval`` counts images of whose identity there is another. ``cosine`` is the mean of the cosines between a
-    model's vectors and the reference's, those below 0 as 0.
+    ``retrieval`` counts images whose identity has another image. ``cosine`` is the mean cosine between the vectors of
+    the model and the reference, where a negative cosine counts as 0.
     """
 
     ground_truth: labels.GroundTruthIdentities
@@ -235,10 +229,8 @@ class IdentityScorer:
         return found if reference is None else {**found, "cosine": cosine(vectors, reference)}
 
 
-# Agreement of two models, where there are no labels.
-
 SAME_IOU = 0.5
-"""Least overlap of two boxes of one object, as in PASCAL VOC and COCO's AP50."""
+"""Minimum overlap of two boxes of one object, as in Pascal VOC and COCO's AP50."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,18 +255,18 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Scorer of ``agreement`` of two models, 0 to 1, mean over images; for vectors ``cosine``.
+    """Scorer of the ``agreement`` of two models, 0 to 1, as the mean over images; of vectors it is ``cosine``.
 
-    Detections and keypoints: twice the boxes that both found, over all boxes of both; 1 where neither found any. Such
-    boxes are of one class, overlap by :data:`SAME_IOU` or more, and count once. Classes, those of every head, and
-    texts: whether the best one is the same. Masks: the share of pixels of one class. Depth, anomalies and images
-    count as vectors: of a small copy, less its mean.
+    Detections and keypoints agree by twice the boxes that both found, divided by all boxes of both. Such boxes have the
+    same class and overlap by :data:`SAME_IOU` or more. Classes, those of all heads, and texts agree if the best ones
+    are equal. Masks agree by the share of pixels with the same class. Depth, anomalies and images count as vectors,
+    made of a small copy minus its mean.
     """
 
     metrics: tuple[str, ...] = ("agreement", "cosine")
 
     def note(self, index: int, record: Record) -> Note:
-        """Return what to compare of a record; raise ConfigError for a user's own kind."""
+        """Return the comparable part of a record; raise ConfigError for a user's own kind."""
         if isinstance(record, Detections):
             return Found(record.boxes, record.classes)
         if isinstance(record, Classification):
@@ -288,11 +280,11 @@ class Agreement:
         if isinstance(record, Attributes):
             return tuple(int(one.classes[0]) for one in record.heads.values() if isinstance(one, Classification))
         if isinstance(record, (DepthMap, AnomalyMap, OutputImage)):
-            return _small(record)
+            return _small_copy(record)
         raise ConfigError(
             f"edgert cannot compare two {type(record).__name__}",
             why="a task: python returned them",
-            fix="return one of edgert's records there, such as Detections, Classification, Segmentation or Embedding",
+            fix="return a record of edgert, such as Detections, Classification, Segmentation or Embedding",
         )
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
@@ -302,14 +294,14 @@ class Agreement:
         return {"cosine" if isinstance(notes[0], np.ndarray) else "agreement": mean_of(values)}
 
     def of_image(self, note: Note, reference: Note) -> float:
-        """Return how far two models agree on one image, 0 to 1."""
+        """Return the agreement of two models on one image, 0 to 1."""
         if isinstance(note, np.ndarray):
             return float(cosine(unit(note[None].astype(np.float64)), reference[None]).value)
-        return _same(note, reference)
+        return _image_agreement(note, reference)
 
 
 def is_uninformative(notes: Sequence[Note]) -> str:
-    """Return why agreement with a reference that has these notes means little; empty where it means something."""
+    """Return why agreement with these notes of a reference says little; empty if it is informative."""
     if len(notes) < 2:
         return ""
     if all(isinstance(one, Found) for one in notes):
@@ -318,24 +310,24 @@ def is_uninformative(notes: Sequence[Note]) -> str:
     return f"its result is the same on all {len(notes)} images" if is_same else ""
 
 
-def _small(record: DepthMap | AnomalyMap | OutputImage) -> Any:
-    """Return a map or image of 64 x 64, less its mean, flattened."""
+def _small_copy(record: DepthMap | AnomalyMap | OutputImage) -> Any:
+    """Return a map or image in 64 x 64 minus its mean, flattened."""
     name = {DepthMap: "depth", AnomalyMap: "scores", OutputImage: "pixels"}[type(record)]
     copy = cv2.resize(getattr(record, name).astype(np.float32), (64, 64), interpolation=cv2.INTER_AREA)
     return (copy - copy.mean()).reshape(-1)
 
 
-def _same(one: Note, other: Note) -> float:
+def _image_agreement(one: Note, other: Note) -> float:
     if isinstance(one, Packed):
         return float(np.mean(one.mask() == other.mask())) if one.shape == other.shape else 0.0
     if not isinstance(one, Found):
         return float(one == other)
     total = len(one.boxes) + len(other.boxes)
-    return 2 * _pairs(one, other) / total if total else 1.0
+    return 2 * _count_pairs(one, other) / total if total else 1.0
 
 
-def _pairs(one: Found, other: Found) -> int:
-    """Return the number of boxes that find a partner: the best first, each the most overlapping that is left."""
+def _count_pairs(one: Found, other: Found) -> int:
+    """Return the number of pairs, where each box in turn takes the remaining box that overlaps most."""
     overlap = overlaps(one.boxes, other.boxes)
     overlap[one.classes[:, None] != other.classes] = 0.0
     count = 0
@@ -361,23 +353,23 @@ Scorer = BoxScorer | ClassScorer | MaskScorer | IdentityScorer | Agreement
 
 
 def cosine(vectors: Any, reference: Sequence[Note]) -> Ratio:
-    """Return the mean cosine of (n, D) unit vectors and the reference's, those below 0 as 0."""
+    """Return the mean cosine of (n, D) unit vectors and the reference's vectors; negative ones count as 0."""
     others = unit(np.asarray(reference, np.float64))
     return mean_of(np.clip((vectors * others).sum(axis=1), 0.0, 1.0))
 
 
 def unit(vectors: Any) -> Any:
-    """Return (n, D) float64 vectors scaled to length 1; zeros stay."""
+    """Return (n, D) float64 vectors scaled to length 1; zero vectors stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
 
 def expect(record: Record, kind: type[Any], what: str) -> Any:
-    """Return the record, if it is of the kind that the labels are for; raise ConfigError otherwise."""
+    """Return a record of the kind that the labels are for; raise ConfigError for another kind."""
     if not isinstance(record, kind):
         raise ConfigError(
-            f"labels of {what} cannot judge this model",
+            f"labels of {what} do not fit this model",
             why=f"its task returns {type(record).__name__}, the labels are for {kind.__name__}",
-            fix="give labels of the kind that the task finds, or images without labels",
+            fix="give labels for what the task returns, or images without labels",
         )
     return record

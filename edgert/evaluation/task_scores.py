@@ -1,4 +1,4 @@
-"""Scorers of several labels, texts, depth and images, and the choice of a scorer for labels."""
+"""Scorers of multiple labels, texts, depth and images, and the choice of a scorer for labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ Scores = Mapping[str, score.ImageScores]
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelScorer:
-    """Mean over classes of the average precision of finding the images of each class, at COCO's 101 recalls.
+    """Scorer of multiple labels: mean average precision over classes at COCO's 101 recalls, and top-1 accuracy.
 
-    It also has the share of images whose best class is one of their labels.
+    Top-1 accuracy is the share of labeled images whose best class is one of their labels.
     """
 
     ground_truth: labels.GroundTruthLabels
@@ -35,15 +35,19 @@ class MultiLabelScorer:
     def scores(self, notes: Sequence[score.Note], reference: Sequence[score.Note] | None) -> Scores:
         true = self.ground_truth.classes[: len(notes)]
         best = [bool(len(note.classes)) and int(note.classes[0]) in one for note, one in zip(notes, true, strict=True)]
-        every = tuple(_matches(number, true, notes) for number in sorted({number for one in true for number in one}))
+        every = tuple(
+            _class_matches(number, true, notes) for number in sorted({number for one in true for number in one})
+        )
         matches = coco_metric.Matches(float("nan"), every)
         value = float(matches.values(np.ones((1, len(notes))))[0])
         labeled = np.array([bool(one) for one in true])
         return {"map": coco_metric.Matches(value, every), "top1": score.mean_of(np.array(best, np.float64), labeled)}
 
 
-def _matches(number: int, true: Sequence[tuple[int, ...]], notes: Sequence[Classification]) -> coco_metric.ClassMatches:
-    """Return one class's scores on all images, the highest first."""
+def _class_matches(
+    number: int, true: Sequence[tuple[int, ...]], notes: Sequence[Classification]
+) -> coco_metric.ClassMatches:
+    """Return the matches of one class on all images, the highest score first."""
     found = [(float(some.scores[place]), image) for image, some in enumerate(notes)
              for place in np.flatnonzero(some.classes == number)]  # fmt: skip
     found.sort(key=lambda one: -one[0])
@@ -55,16 +59,16 @@ def _matches(number: int, true: Sequence[tuple[int, ...]], notes: Sequence[Class
 
 @dataclass(frozen=True, slots=True)
 class TextScorer:
-    """Character error rate, and the share of texts without an error.
+    """Scorer of texts: character error rate, and the share of texts without an error.
 
-    The rate is insertions, deletions and exchanges over the true characters.
+    The rate is the number of insertions, deletions and substitutions divided by the number of true characters.
     """
 
     ground_truth: labels.GroundTruthTexts
     metrics: tuple[str, ...] = ("cer", "exact")
 
     def note(self, index: int, record: Record) -> tuple[int, int]:
-        """Return edits and characters."""
+        """Return the number of edits and of true characters."""
         true = self.ground_truth.texts[index]
         return edits(score.expect(record, Text, "texts").text, true), len(true)
 
@@ -88,10 +92,10 @@ _NEAR = 1.25
 
 @dataclass(frozen=True, slots=True)
 class DepthScorer:
-    """Errors of depth where it is known (D. Eigen et al. 2014, arXiv:1406.2283), each the mean over images.
+    """Scorer of depth where it is known, as means over images (D. Eigen et al. 2014, arXiv:1406.2283).
 
-    They are the mean relative error, the root mean square error in meters, and the share within a factor of 1.25. Depth
-    without a unit is scaled and shifted to fit best, image by image; inverse depth as such (R. Ranftl et al. 2020,
+    Metrics are the mean relative error, the root mean square error in meters, and the share within a factor of 1.25.
+    Depth without a unit, or its inverse, is scaled and shifted to fit each image best (R. Ranftl et al. 2020,
     arXiv:1907.01341).
     """
 
@@ -99,17 +103,17 @@ class DepthScorer:
     metrics: tuple[str, ...] = ("abs_rel", "rmse", "delta1")
 
     def note(self, index: int, record: Record) -> tuple[float, float, float]:
-        """Return the three numbers of an image; NaN where no depth is known."""
+        """Return the three metrics of an image; NaN if no depth is known."""
         file = self.ground_truth.files[index]
         found: DepthMap = score.expect(record, DepthMap, "depth")
-        true = labels.covered(found.region, labels.read_depth(file), file)
+        true = labels.covered_part(found.region, labels.read_depth(file), file)
         size = true.shape[1], true.shape[0]
         guess = cv2.resize(found.depth, size, interpolation=cv2.INTER_LINEAR)
         known = np.isfinite(true) & (true > 0) & np.isfinite(guess)
         if not known.any():
             return (np.nan,) * 3
         real, made = true[known].astype(np.float64), guess[known].astype(np.float64)
-        made = np.maximum(_fitted(made, real, found.unit), 1e-3)
+        made = np.maximum(_to_meters(made, real, found.unit), 1e-3)
         ratio = np.maximum(made / real, real / made)
         off = made - real
         return float(np.mean(np.abs(off) / real)), float(np.sqrt(np.mean(off**2))), float(np.mean(ratio < _NEAR))
@@ -120,8 +124,8 @@ class DepthScorer:
         return {name: score.mean_of(column, known) for name, column in zip(self.metrics, table.T, strict=True)}
 
 
-def _fitted(made: Any, real: Any, unit: str) -> Any:
-    """Return depth in meters."""
+def _to_meters(made: Any, real: Any, unit: str) -> Any:
+    """Return found depth in meters, fitted to the real depth if it has no unit."""
     if unit == "metric":
         return made
     wanted = 1 / real if unit == "inverse" else real
@@ -137,9 +141,9 @@ _MOST_DB = 100.0
 
 @dataclass(frozen=True, slots=True)
 class ImageScorer:
-    """Similarity of images to target images, the mean over images.
+    """Scorer of the similarity of images to target images, as means over images.
 
-    It has PSNR in dB, 100 at most, and SSIM (Z. Wang et al. 2004, its 11x11 Gaussian, per color channel).
+    Metrics are PSNR in dB, 100 at most, and SSIM per color channel with an 11x11 Gaussian (Z. Wang et al. 2004).
     """
 
     ground_truth: labels.GroundTruthPictures
@@ -150,12 +154,12 @@ class ImageScorer:
         found: OutputImage = score.expect(record, OutputImage, "images")
         true = read_image(file)
         if true is None:
-            raise ConfigError(f"cannot read {str(file)!r}", why="it is missing, damaged or no image")
+            raise ConfigError(f"cannot read {str(file)!r}", why="it is missing, damaged or not an image")
         if max(found.region[:2]) > 1:
             raise ConfigError(
-                "a part of an image cannot be compared with the whole target",
+                "cannot compare a part of an image with the complete target",
                 why=f"the model gets its images from {found.region[0]:g},{found.region[1]:g} on",
-                fix="set input: {resize: letterbox} or stretch, which keep the whole image",
+                fix="set input: {resize: letterbox} or stretch, which keep the complete image",
             )
         size = true.shape[1], true.shape[0]
         made = found.pixels
@@ -169,21 +173,18 @@ class ImageScorer:
 
 
 def ssim(one: Any, other: Any) -> float:
-    """Return the mean structural similarity of two (h, w, C) uint8 images, over where the window lies inside.
-
-    Images have at least 11 pixels a side.
-    """
+    """Return the mean structural similarity of two (h, w, C) uint8 images with sides of at least 11 pixels."""
     first, second = one.astype(np.float64), other.astype(np.float64)
 
     def mean(image: Any) -> Any:
         return cv2.GaussianBlur(image, (11, 11), 1.5)[5:-5, 5:-5]
 
     low, high = mean(first), mean(second)
-    spread, others = mean(first * first) - low * low, mean(second * second) - high * high
+    resized_mask, others = mean(first * first) - low * low, mean(second * second) - high * high
     shared = mean(first * second) - low * high
     small, large = (0.01 * 255) ** 2, (0.03 * 255) ** 2
     top = (2 * low * high + small) * (2 * shared + large)
-    found = top / ((low * low + high * high + small) * (spread + others + large))
+    found = top / ((low * low + high * high + small) * (resized_mask + others + large))
     return float(found.mean()) if found.size else 1.0
 
 
@@ -196,9 +197,9 @@ def scorer_for(
     """Return the scorer of a kind of labels.
 
     Args:
-        ground_truth: the labels.
-        task: of the model; detections from its lowest score on are tracked on labels of a sequence.
-        tracking: how; ByteTrack with its defaults by default.
+        ground_truth: labels of the images.
+        task: task of the model, with the lowest score of detections that are tracked in a sequence.
+        tracking: tracker for a sequence; by default ByteTrack with its defaults.
     """
     if isinstance(ground_truth, labels.GroundTruthBoxes):
         return score.BoxScorer(ground_truth, task.score if isinstance(task, DetectTask) else None, tracking)

@@ -1,4 +1,4 @@
-"""HOTA and IDF1 of tracks, by TrackEval's protocol of the MOT challenges; all use of TrackEval is here.
+"""HOTA and IDF1 of tracks, by the protocol of the MOT challenges; only this module uses TrackEval.
 
 J. Luiten et al., "HOTA", 2020 (arXiv:2009.07736); E. Ristani et al. 2016 (arXiv:1609.01775);
 github.com/JonathonLuiten/TrackEval.
@@ -25,12 +25,12 @@ _PEDESTRIAN, _DISTRACTOR = 1, 8  # classes of the challenges; detections of a di
 
 @dataclass(frozen=True, slots=True)
 class SequenceScore:
-    """Metric of a whole sequence that cannot be computed on resampled frames."""
+    """Metric of a complete sequence, which cannot be computed on resampled frames."""
 
     value: float
 
     def values(self, weights: F64) -> F64:
-        """Return (R,) NaN."""
+        """Return NaN for each of the R rows of weights."""
         return np.full(len(weights), np.nan)
 
 
@@ -40,7 +40,7 @@ def is_installed() -> bool:
 
 
 def needs_trackeval() -> None:
-    """Raise ConfigError where TrackEval is not installed."""
+    """Raise ConfigError if TrackEval is not installed."""
     if not is_installed():
         raise ConfigError("HOTA and IDF1 need TrackEval", fix="pip install trackeval (the extra mot)")
 
@@ -49,8 +49,8 @@ def scores(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mappi
     """Return ``hota``, the mean over overlaps of 0.05 to 0.95, and ``idf1``.
 
     Args:
-        ground_truth: of every frame, in time, with ids; crowds are distractors.
-        found: tracks of every frame.
+        ground_truth: true boxes of every frame with ids, in order of time; crowds are distractors.
+        found: tracks in every frame.
     """
     from trackeval.datasets import MotChallenge2DBox
     from trackeval.metrics import HOTA, Identity
@@ -71,7 +71,7 @@ def scores(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mappi
 
 
 def _write(file: Path, frames: Iterable[tuple[Any, Any, Any]]) -> None:
-    """Write rows of frame, id, x, y, width, height, whether it counts, class, visibility."""
+    """Write rows of frame, id, x, y, width, height, whether the box counts, class, and visibility."""
     file.parent.mkdir(parents=True)
     lines = []
     for frame, (ids, corners, classes) in enumerate(frames, 1):

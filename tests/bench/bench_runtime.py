@@ -14,7 +14,7 @@ from unittest.mock import patch
 from report import main
 
 import edgert
-from edgert.benchmark.measure import Figure, in_turn, median_ratio
+from edgert.benchmark.measure import Figure, interleave, median_ratio
 from edgert.benchmark.overhead import growth, hop
 from edgert.running import Running
 
@@ -47,7 +47,7 @@ def open_socket(rounds: int = 31) -> Iterator[Figure]:
     By CPU time, which other programs of the machine change less than the wall's.
     """
     cpu_us(True)
-    opened, closed = in_turn(rounds, partial(cpu_us, True), partial(cpu_us, False))
+    opened, closed = interleave(rounds, partial(cpu_us, True), partial(cpu_us, False))
     detail = {"open_us": statistics.median(opened), "closed_us": statistics.median(closed)}
     share = median_ratio(closed, opened)
     yield Figure("frames by CPU time with a control socket", share, "of without", 0.99, "higher", rounds, detail)

@@ -21,7 +21,7 @@ import numpy as np
 import onnxruntime
 from report import DATA, main, needs
 
-from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
+from edgert.benchmark.measure import Figure, interleave, median_ratio, wall_ms
 from edgert.benchmark.suite import F32, Letterbox, preprocess_cost, preprocess_error, read_bgr
 from edgert.board.host import core_count
 from edgert.config import DetectTask
@@ -50,7 +50,7 @@ def whole_pipeline(
 ) -> list[Figure]:
     """Frames per second of a pipeline over those of a sequential loop, and whether they find the same."""
     found = (pipeline(), loop())
-    mine, theirs = in_turn(rounds, lambda: wall_ms(pipeline), lambda: wall_ms(loop))
+    mine, theirs = interleave(rounds, lambda: wall_ms(pipeline), lambda: wall_ms(loop))
     frames = len(found[0])
     detail: dict[str, Any] = {
         "edgert_fps": frames / statistics.median(mine) * 1e3,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.benchmark.peers import against
+from edgert.benchmark.peers import compare_with_peer
 from edgert.compiler.build_pipeline import build
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, ConfigError, DeviceError
@@ -37,7 +37,7 @@ def onnx(tmp_path: Path) -> Path:
 
 
 def test_a_model_beside_onnx_runtime(onnx: Path) -> None:
-    (figure,) = against(onnx, "onnxruntime", rounds=ROUNDS)
+    (figure,) = compare_with_peer(onnx, "onnxruntime", rounds=ROUNDS)
     assert figure.name.startswith("net: edgert against onnxruntime 1.") and figure.n == ROUNDS
     assert figure.value > 0 and figure.detail["edgert_ms"] > 0 and figure.detail["peer_ms"] > 0
     assert figure.detail["relative_error"] < 1e-5 and figure.detail["edgert"].startswith("ort float")
@@ -45,29 +45,29 @@ def test_a_model_beside_onnx_runtime(onnx: Path) -> None:
 
 def test_a_pipeline_in_its_precision_beside_the_file_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
-    (figure,) = against(small_pipeline(tmp_path), "onnxruntime", rounds=ROUNDS)
+    (figure,) = compare_with_peer(small_pipeline(tmp_path), "onnxruntime", rounds=ROUNDS)
     assert figure.name.startswith("parts: edgert") and figure.detail["relative_error"] < 0.2
 
 
 def test_a_bundle_beside_its_float_model(tmp_path: Path) -> None:
     file = load_pipeline(small_pipeline(tmp_path))
     build(file, tmp_path / "small.edgert", board="host", cache=tmp_path / "cache")
-    (figure,) = against(tmp_path / "small.edgert", "onnxruntime", rounds=ROUNDS)
+    (figure,) = compare_with_peer(tmp_path / "small.edgert", "onnxruntime", rounds=ROUNDS)
     assert figure.name.startswith("parts: edgert") and figure.detail["relative_error"] < 0.2
 
 
 def test_unknown_peers_are_refused(onnx: Path) -> None:
     with pytest.raises(ConfigError, match="no peer 'openvno'; did you mean 'openvino'") as caught:
-        next(against(onnx, "openvno"))
+        next(compare_with_peer(onnx, "openvno"))
     assert "onnxruntime or openvino or torch" in caught.value.fix
 
 
 def test_torch_needs_a_module_and_nothing_else_does(onnx: Path) -> None:
-    with pytest.raises(ConfigError, match="PyTorch runs no ONNX file") as caught:
-        next(against(onnx, "torch"))
+    with pytest.raises(ConfigError, match="PyTorch cannot run an ONNX file") as caught:
+        next(compare_with_peer(onnx, "torch"))
     assert "--torch module:function" in caught.value.fix
     with pytest.raises(ConfigError, match="--torch is for --peer torch"):
-        next(against(onnx, "openvino", "net:load"))
+        next(compare_with_peer(onnx, "openvino", "net:load"))
 
 
 def test_a_module_for_two_models_is_refused(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_module_for_two_models_is_refused(tmp_path: Path) -> None:
     section = text.split("  parts:\n")[1].split("stages:")[0]
     path.write_text(text.replace("stages:\n", f"  b:\n{section}stages:\n", 1))
     with pytest.raises(ConfigError, match="which of 2 models 'net:load' is"):
-        next(against(path, "torch", "net:load"))
+        next(compare_with_peer(path, "torch", "net:load"))
 
 
 @pytest.mark.parametrize(("peer", "package"), [("openvino", "OpenVINO"), ("torch", "PyTorch")])
@@ -92,7 +92,7 @@ def test_a_peer_that_is_missing_is_said_with_how_to_install_it(
     monkeypatch.setitem(sys.modules, peer, None)
     openvino._openvino.cache_clear()
     with pytest.raises(DeviceError, match=f"{package} is not installed") as caught:
-        next(against(onnx, peer, "net:load" if peer == "torch" else None))
+        next(compare_with_peer(onnx, peer, "net:load" if peer == "torch" else None))
     assert "pip install" in caught.value.fix
 
 
@@ -100,17 +100,17 @@ def test_a_module_beside_edgert(onnx: Path, tmp_path: Path, monkeypatch: pytest.
     pytest.importorskip("torch", reason="PyTorch is not installed")
     (tmp_path / "torch_net.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
-    (figure,) = against(onnx, "torch", "torch_net:load", rounds=ROUNDS)
+    (figure,) = compare_with_peer(onnx, "torch", "torch_net:load", rounds=ROUNDS)
     assert "edgert against torch 2." in figure.name and figure.detail["relative_error"] > 0  # other weights
     with pytest.raises(ConfigError, match="returns a int") as caught:
-        next(against(onnx, "torch", "torch_net:wrong"))
+        next(compare_with_peer(onnx, "torch", "torch_net:wrong"))
     assert "nn.Module" in caught.value.why
     with pytest.raises(BuildError, match="cannot run") as failed:
-        next(against(onnx, "torch", "torch_net:narrow"))
+        next(compare_with_peer(onnx, "torch", "torch_net:narrow"))
     assert "[1, 3, 16, 16]" in failed.value.fix
 
 
 def test_openvino_beside_edgert(onnx: Path) -> None:
     pytest.importorskip("openvino", reason="OpenVINO is not installed")
-    (figure,) = against(onnx, "openvino", rounds=ROUNDS)
+    (figure,) = compare_with_peer(onnx, "openvino", rounds=ROUNDS)
     assert "edgert against openvino 20" in figure.name and figure.detail["relative_error"] < 1e-3

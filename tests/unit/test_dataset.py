@@ -106,7 +106,7 @@ def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(ConfigError, match="has no image"):
         open_images(tmp_path)
-    with pytest.raises(ConfigError, match="list of them is empty"):
+    with pytest.raises(ConfigError, match="the list is empty"):
         open_images([])
 
 

@@ -96,7 +96,7 @@ def test_numbers_without_names_are_class_indices_where_there_are_so_many(tmp_pat
         ("val: nowhere\n", "no folder of images 'nowhere'"),
         ("- 1\n", "data.yaml"),
         ("val: images/val\nnames: [cat]\n", "class 1 has no name"),
-        ("val: images/val\nnames: cat\n", "names that are no list"),
+        ("val: images/val\nnames: cat\n", "names that are not a list"),
     ],
 )
 def test_a_data_yaml_that_cannot_be_meant(content: str, message: str, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_data_yaml_that_cannot_be_meant(content: str, message: str, tmp_path: 
 def test_a_line_that_is_no_label_is_named(line: str, tmp_path: Path) -> None:
     root = yolo(tmp_path)
     text(root / "labels" / "val" / "a.txt", f"0 0.1 0.1 0.1 0.1\n{line}\n")
-    with pytest.raises(ConfigError, match=r"line 2 of .*a\.txt is no label"):
+    with pytest.raises(ConfigError, match=r"line 2 of .*a\.txt is not a label"):
         open_dataset(root, DETECT)
 
 
@@ -158,12 +158,13 @@ def test_pascal_voc(tmp_path: Path) -> None:
         open_dataset(root, DETECT)
 
 
-DAMAGED = ["<object>", f"<object>{BOX}</object>", "<object><name>a</name></object>", "<!ENTITY a 'b'>"]
+NAN = f"<object><name>a</name>{BOX.replace('<xmin>11', '<xmin>nan')}</object>"
+DAMAGED = ["<object>", f"<object>{BOX}</object>", "<object><name>a</name></object>", "<!ENTITY a 'b'>", NAN]
 
 
 @pytest.mark.parametrize("objects", DAMAGED)
 def test_an_annotation_that_is_damaged_is_named(objects: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"a\.xml is no annotation"):
+    with pytest.raises(ConfigError, match=r"a\.xml is not an annotation"):
         open_dataset(voc(tmp_path, objects), DETECT)
 
 
@@ -175,9 +176,10 @@ def test_a_mot_sequence(tmp_path: Path) -> None:
     assert boxes(found) == [[0, 10, 5, 20, 15], [0, 0, 0, 5, 5]]
     assert isinstance(found.ground_truth, GroundTruthBoxes)
     assert found.ground_truth.images[0].crowds.tolist() == [False, True]
-    file.write_text("1,1,a,6\n")
-    with pytest.raises(ConfigError, match="line 1 of"):
-        open_dataset(tmp_path, DETECT)
+    for row in ("1,1,a,6\n", "nan,1,1,1,5,5,1,1,1", "1,1,1,inf,5,5,1,1,1"):
+        file.write_text(row)
+        with pytest.raises(ConfigError, match="is not a box"):
+            open_dataset(tmp_path, DETECT)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_yolos_points(tmp_path: Path) -> None:
     one = truth(open_dataset(pairs, DETECT))
     assert one.points is not None and one.points[0, :, 2].tolist() == [2, 0]
     text(tmp_path / "two" / "labels" / "a.txt", "0 0.5 0.5 0.2 0.4 0.4 0.5 0\n")
-    with pytest.raises(ConfigError, match=r"line 1 of .* is no label"):
+    with pytest.raises(ConfigError, match=r"line 1 of .* is not a label"):
         open_dataset(pairs, DETECT)
     with pytest.raises(ConfigError, match="kpt_shape"):
         open_dataset(one_yolo(tmp_path / "bad", rows, "kpt_shape: 17\n"), DETECT)

@@ -244,10 +244,10 @@ def test_a_summary_of_the_pipeline_gives_its_stages(finished: Path, tmp_path: Pa
     (stage,) = share(bundle, run).stages
     assert (stage.kind, stage.ms, stage.results, stage.megapixels) == ("jsonl", 0.25, 600, 0.004)
     run.write_text(json.dumps({"stages": {"paint": {"busy_ms_per_result": 0.25, "results_in": 600}}}))
-    with pytest.raises(ConfigError, match="summary is of another pipeline"):
+    with pytest.raises(ConfigError, match="summary belongs to another pipeline"):
         share(bundle, run)
     run.write_text("{}")
-    with pytest.raises(ConfigError, match="no summary of a run"):
+    with pytest.raises(ConfigError, match="not a summary of a run"):
         share(bundle, run)
 
 

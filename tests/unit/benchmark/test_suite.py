@@ -30,7 +30,7 @@ def test_only_exact_figures_are_judged(
     def taken(target: Path, quick: bool) -> Iterator[Figure]:
         yield from measured
 
-    monkeypatch.setattr(suite, "_measured", taken)
+    monkeypatch.setattr(suite, "_measure_all", taken)
     done = in_process("bench", "hello", cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert "481.400 MB" in done.stderr and "460" not in done.stderr
@@ -38,7 +38,7 @@ def test_only_exact_figures_are_judged(
 
 
 def test_over_current_events_meanwhile_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "_measured", lambda target, quick: iter([SLOW]))
+    monkeypatch.setattr(suite, "_measure_all", lambda target, quick: iter([SLOW]))
     monkeypatch.setattr(OverCurrent, "since_start", lambda self: {"oc1": 0, "oc3": 7})
     done = in_process("bench", "hello", "--json", "-", cwd=tmp_path)
     assert json.loads(done.stdout)["machine"]["over_current"] == {"oc1": 0, "oc3": 7}

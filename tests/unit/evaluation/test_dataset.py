@@ -145,8 +145,8 @@ def test_a_list_of_classes(tmp_path: Path) -> None:
     ("text", "labels", "line", "what"),
     [
         ("name,class\na,1\n", (), 1, "not a list of labeled images"),
-        ("file,label_index\na.png,1\nb.png,one\n", (), 3, "'one' is no class index"),
-        ("file,label_index\na.png,7\n", ("x", "y"), 2, "'7' is no class index"),
+        ("file,label_index\na.png,1\nb.png,one\n", (), 3, "'one' is not a class index"),
+        ("file,label_index\na.png,7\n", ("x", "y"), 2, "'7' is not a class index"),
         ("file,label\na.png,catt\n", ("dog", "cat"), 2, "did you mean 'cat'?"),
         ("file,label_index\na.png\n", (), 2, "names no image and label"),
     ],

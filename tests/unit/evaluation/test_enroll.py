@@ -45,7 +45,7 @@ def test_what_cannot_be_read_adds_nothing(pipeline: Path) -> None:
     (folder / "broken.png").write_bytes(b"no image")
     with pytest.raises(ConfigError):
         enroll(pipeline, "Rose", [folder / "red.png", folder / "broken.png"])
-    with pytest.raises(ConfigError, match="is no name"):
+    with pytest.raises(ConfigError, match="is not a name"):
         enroll(pipeline, " ", folder / "red.png")
     with pytest.raises(ConfigError, match="no model 'wo' with a gallery; did you mean 'who'"):
         enroll(pipeline, "Rose", folder / "red.png", model="wo")

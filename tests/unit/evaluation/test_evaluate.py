@@ -206,7 +206,7 @@ def test_labels_of_another_kind_are_refused(photos: Path, tmp_path: Path) -> Non
     section = config({"embed": "l2"})
     listed = tmp_path / "photos.csv"
     listed.write_text("file,label_index\n0/0.png,0\n")
-    with pytest.raises(ConfigError, match="labels of classes cannot judge"):
+    with pytest.raises(ConfigError, match="labels of classes do not fit"):
         evaluate(MEANS, open_evaluation(MEANS, section, open_dataset(listed, section.task)))
 
 
@@ -216,10 +216,10 @@ def test_a_task_that_does_not_fit_is_refused_at_once(photos: Path) -> None:
 
 
 def test_boxes_count_from_a_low_score_on_only_with_labels(photos: Path, tmp_path: Path) -> None:
-    from edgert.evaluation.evaluate_model import LOWEST_SCORE, _judged
+    from edgert.evaluation.evaluate_model import LOWEST_SCORE, _evaluation_task
 
     task = config({"detect": "yolox", "score": 0.5, "limit": 20}).task
-    judged = _judged(task, True)
+    judged = _evaluation_task(task, True)
     assert (judged.score, judged.limit) == (LOWEST_SCORE, 100)  # type: ignore[union-attr]
-    assert _judged(task, False) == task
+    assert _evaluation_task(task, False) == task
     assert isinstance(setup(photos).dataset, LabeledDataset) and not isinstance(setup(photos).scorer, BoxScorer)

@@ -163,7 +163,7 @@ def test_points_other_than_a_bodys_share_one_tolerance() -> None:
     judged = precision(truth, [record], "points")
     assert judged["map"].value == pytest.approx(0.7)  # 0.50 to 0.80 of ten thresholds
     assert judged["map50"].value == pytest.approx(1)
-    with pytest.raises(ConfigError, match="labels of 4 points cannot judge this model"):
+    with pytest.raises(ConfigError, match="labels with 4 points do not fit this model"):
         BoxScorer(truth).note(0, replace(record, points=off[:, :3]))
 
 

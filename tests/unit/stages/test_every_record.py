@@ -93,5 +93,5 @@ def test_what_has_no_boxes_is_compared_or_refused(kind: str) -> None:
     note = [agreement.note(0, record)]
     (score,) = agreement.scores(note, note).values()
     assert score.value == pytest.approx(1)
-    with pytest.raises(ConfigError, match="labels of boxes cannot judge this model"):
+    with pytest.raises(ConfigError, match="labels of boxes do not fit this model"):
         BoxScorer(GroundTruthBoxes((), ())).note(0, record)
