@@ -263,7 +263,7 @@ def _sentence(name: str, kept: bool | None, main: AccuracyRow | None, rest: list
     if main is None:
         if not rest:
             return f"{name} was made; neither its accuracy nor its speed was measured."
-        return f"{name}: {_listed(rest)}; its accuracy was not measured."
+        return f"{name}: {_join_clauses(rest)}; its accuracy was not measured."
     amount = difference(abs(main.drop), main.unit)
     if amount == difference(0.0, main.unit):
         drop = f"{main.metric} stays the same"
@@ -272,12 +272,12 @@ def _sentence(name: str, kept: bool | None, main: AccuracyRow | None, rest: list
     if main.max_drop is not None:
         drop += f" ({bare(main.max_drop, main.unit)} allowed)"
     if kept is None:
-        return f"{name}: {_listed([drop, *rest])}; there was no accuracy budget to keep."
+        return f"{name}: {_join_clauses([drop, *rest])}; there was no accuracy budget to keep."
     start = f"{name} {'keeps' if kept else 'misses'} its accuracy budget: {drop}"
-    return f"{start}{'; ' + _listed(rest) if rest else ''}."
+    return f"{start}{'; ' + _join_clauses(rest) if rest else ''}."
 
 
-def _listed(clauses: list[str]) -> str:
+def _join_clauses(clauses: list[str]) -> str:
     return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
 
 

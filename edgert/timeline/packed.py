@@ -39,7 +39,7 @@ def unpack(content: bytes) -> Recorded:
         lines = unpacker.decompress(content, _UNPACKED * limits.TRACE_BYTES).splitlines()
         if not unpacker.eof:
             raise ValueError("it is incomplete, or too long")
-        return _recorded(map(json.loads, lines))
+        return _join_pieces(map(json.loads, lines))
     except (zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DeviceError("the answer is no recording", why=str(error) or type(error).__name__) from error
 
@@ -57,7 +57,7 @@ def _pieces(recorded: Recorded) -> Iterator[Mapping[str, Any]]:
             yield {"thread": number, "events": piece}
 
 
-def _recorded(pieces: Iterable[Mapping[str, Any]]) -> Recorded:
+def _join_pieces(pieces: Iterable[Mapping[str, Any]]) -> Recorded:
     """Return the recording of some pieces. Raises KeyError, TypeError or ValueError for malformed ones."""
     first, *others = pieces
     heads, lost = dict[int, Mapping[str, Any]](), dict[int, int]()

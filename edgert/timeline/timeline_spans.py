@@ -161,7 +161,7 @@ def spans_of(recorded: Recorded) -> Spans:
     tracks.sort(key=lambda one: (one.kind, one.spans[0].category != "source", one.spans[0].begin_ns))
     order: tuple[Kind, ...] = ("queue", "run", "gpu", "frame")
     for key in sorted(reading.rows, key=lambda one: order.index(one[0])):
-        counts = _summed(reading.depth.get(key[1], ())) if key[0] == "queue" else ()
+        counts = _running_counts(reading.depth.get(key[1], ())) if key[0] == "queue" else ()
         for lane in lanes(reading.rows[key]):
             tracks.append(Track(*key, 0, lane, counts))
             counts = ()
@@ -265,7 +265,7 @@ def lanes(spans: Iterable[Span]) -> list[list[Span]]:
     return made
 
 
-def _summed(changes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _running_counts(changes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the number from each time on, by the sum of changes."""
     made, count = list[tuple[int, int]](), 0
     for at_ns, change in sorted(changes):

@@ -77,14 +77,14 @@ def _events(track: Track, uuid: int, spans: Spans) -> Iterator[tuple[int, bytes]
             yield around.pop(), end
         is_moment = span.end_ns <= span.begin_ns and track.kind in ("thread", "note")
         kind = _INSTANT if is_moment else _BEGIN
-        yield span.begin_ns, _length(11, _number(9, kind) + place + _described(span, track, spans))
+        yield span.begin_ns, _length(11, _number(9, kind) + place + _span_fields(span, track, spans))
         if not is_moment:
             around.append(span.end_ns)
     while around:
         yield around.pop(), end
 
 
-def _described(span: Span, track: Track, spans: Spans) -> bytes:
+def _span_fields(span: Span, track: Track, spans: Spans) -> bytes:
     """Return category, name, flows and annotations of a span."""
     parts, about = [_text(22, span.category), _text(23, span.name)], span.about
     if span.category in _FLOWS:

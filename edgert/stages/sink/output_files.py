@@ -235,7 +235,7 @@ class Retention:
 
         def found() -> Iterator[_FinishedFile]:
             nonlocal count
-            for entry in self._matching(str(self._root), self._expressions()):
+            for entry in self._matching_entries(str(self._root), self._expressions()):
                 with suppress(FileNotFoundError):
                     file = entry.stat(follow_symlinks=False)
                     if entry.path not in own:
@@ -249,7 +249,7 @@ class Retention:
     def matching_files(self) -> dict[Path, int]:
         """List the folders; return the files of the pattern, with their sizes in bytes."""
         found = {}
-        for entry in self._matching(str(self._root), self._expressions()):
+        for entry in self._matching_entries(str(self._root), self._expressions()):
             with suppress(FileNotFoundError):
                 found[Path(entry.path)] = entry.stat(follow_symlinks=False).st_size
         return found
@@ -273,14 +273,14 @@ class Retention:
             return self._start_s + (date_s - CLOCK_WAS_SET) * 1e-9  # oldest first, and as old as the run
         return now_s - max(0.0, time.time() - date_s)
 
-    def _matching(self, folder: str, expressions: list[re.Pattern[str]]) -> Iterator["os.DirEntry[str]"]:
+    def _matching_entries(self, folder: str, expressions: list[re.Pattern[str]]) -> Iterator["os.DirEntry[str]"]:
         first, *rest = expressions
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
             for entry in entries:
                 if not first.fullmatch(entry.name):
                     continue
                 if rest and entry.is_dir(follow_symlinks=False):
-                    yield from self._matching(entry.path, rest)
+                    yield from self._matching_entries(entry.path, rest)
                 elif not rest and entry.is_file(follow_symlinks=False):
                     yield entry
 

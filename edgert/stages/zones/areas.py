@@ -103,7 +103,7 @@ class Zones:
                 {
                     "name": name,
                     "count": len(here),
-                    "classes": _counted(self.objects, here),
+                    "classes": _class_counts(self.objects, here),
                     **({"ids": self.objects.ids[here].tolist()} if self.objects.ids is not None else {}),
                     "seconds": np.round(self.seconds[zone, here], 3).tolist(),
                     "entered": totals[zone][0],
@@ -129,7 +129,7 @@ class Zones:
         return {**found, "changes": changes}
 
 
-def _counted(objects: Detections, rows: npt.NDArray[np.intp]) -> dict[str, int]:
+def _class_counts(objects: Detections, rows: npt.NDArray[np.intp]) -> dict[str, int]:
     classes, counts = np.unique(objects.classes[rows], return_counts=True)
     return {label_of(objects, one): count for one, count in zip(classes.tolist(), counts.tolist(), strict=True)}
 
@@ -278,7 +278,7 @@ class _Stream:
         if found.ids is not None:
             rows = self._known.rows(found.ids)
             self._cross(found, feet, counts[len(self._zones) :], rows, changes)
-            here = self._settled(here, rows, now_ns, found, changes)
+            here = self._settle(here, rows, now_ns, found, changes)
             since = self._known["since"][:, rows]
             seconds = np.where(since == NEVER, 0.0, (now_ns - since) / 1e9)
             self._known["seen"][rows], self._known["classes"][rows] = now_ns, found.classes
@@ -331,7 +331,7 @@ class _Stream:
             changes.append(Change(self._line_names[line], what, *self._who(found, row)))
         known[:, rows] = feet.T
 
-    def _settled(
+    def _settle(
         self,
         here: npt.NDArray[np.bool_],
         rows: npt.NDArray[np.intp],

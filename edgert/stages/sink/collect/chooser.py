@@ -78,10 +78,10 @@ def _has_passed(since_ns: int | None, now_ns: int, length_ns: int) -> bool:
 
 def disagree(one: Detections, other: Detections) -> bool:
     """Return whether either has an object with a score of at least :data:`SURE` that the other lacks."""
-    return _lacks(one, other) or _lacks(other, one)
+    return _lacks_an_object(one, other) or _lacks_an_object(other, one)
 
 
-def _lacks(sure: Detections, other: Detections) -> bool:
+def _lacks_an_object(sure: Detections, other: Detections) -> bool:
     wanted = sure[sure.scores >= SURE]
     if not len(wanted) or not len(other):
         return bool(len(wanted))

@@ -96,7 +96,7 @@ class PacketTrack:
     def _remember(self, piece: Piece, sample: Sample) -> None:
         """Store a packet for the next file, if there is room since the last key frame."""
         if sample.is_key:
-            self._group, self._group_bytes = [piece._replace(restart=self._described())], 0
+            self._group, self._group_bytes = [piece._replace(restart=self._decoder_record())], 0
         elif self._group and self._group_bytes < self._memory_bytes:
             self._group.append(piece)
         self._group_bytes += sample.nbytes
@@ -110,9 +110,9 @@ class PacketTrack:
         converts = format.codec in ("h264", "hevc") and head.startswith(_LENGTHS_FIRST)
         self._filter = BitStreamFilterContext(f"{format.codec}_mp4toannexb", format.stream) if converts else None
         self._head = b"" if converts else head
-        return self._described()
+        return self._decoder_record()
 
-    def _described(self) -> dict[str, Any]:
+    def _decoder_record(self) -> dict[str, Any]:
         assert self._format is not None
         context = self._format.stream.codec_context
         found: dict[str, Any] = {"stream": self._stream, "codec": self._format.codec}

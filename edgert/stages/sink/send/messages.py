@@ -145,7 +145,7 @@ class Writer:
                     about["image"] = self._snapshots.snapshot(result, event.box)
                 yield "event", stream, event.rule, self._event + _traced(result.frame, about)
         elif self._choice.send == "crops":
-            objects = self._shortened(result).detections
+            objects = self._with_chosen_records(result).detections
             if len(objects) and self._is_wanted(result, stream):
                 assert self._snapshots is not None
                 about = json_form.plain_result(without_outputs(result, result.outputs.keys()), self._clock)
@@ -153,7 +153,7 @@ class Writer:
                 about["crops"] = self._snapshots.crops(result, objects)
                 yield "crops", stream, "", self._with_id(result.frame, self._crops + _traced(result.frame, about))
         elif self._is_wanted(result, stream):
-            about = json_form.plain_result(self._shortened(result), self._clock)
+            about = json_form.plain_result(self._with_chosen_records(result), self._clock)
             if self._snapshots is not None:
                 about["image"] = self._snapshots.snapshot(result)
             yield "result", stream, "", self._with_id(result.frame, self._result + _traced(result.frame, about))
@@ -174,7 +174,7 @@ class Writer:
             return body
         return b'{"id":"%s-%d-%s",' % (frame.delivery.trace.encode(), frame.index, self._own) + body[1:]
 
-    def _shortened(self, result: Result) -> Result:
+    def _with_chosen_records(self, result: Result) -> Result:
         only = self._choice.only
         return without_outputs(result, result.outputs.keys() - set(only)) if only else result
 

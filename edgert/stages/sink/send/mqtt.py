@@ -104,7 +104,7 @@ class MqttPublisher(Publisher):
             raise OSError("it accepts the connection but does not answer: is it an MQTT broker, with or without TLS?")
         if answer[0].is_failure:
             raise OSError(f"the broker refuses the connection: {answer[0]}")
-        self._introduce()
+        self._announce()
 
     def send(self, messages: Sequence[Message]) -> None:
         sent = []
@@ -126,7 +126,7 @@ class MqttPublisher(Publisher):
         if client is None:
             return
         try:
-            is_last = self._leaves()
+            is_last = self._count_out()
             if client.is_connected() and is_last:
                 for one in self._sensors.turn_off() if self._sensors is not None else ():
                     client.publish(one.topic, one.payload, qos=1, retain=one.retain)
@@ -135,7 +135,7 @@ class MqttPublisher(Publisher):
             client.disconnect()
             client.loop_stop()
 
-    def _introduce(self) -> None:
+    def _announce(self) -> None:
         """Publish availability and discovery, and subscribe to status messages."""
         self._is_denied.clear()
         self._is_born.clear()
@@ -160,7 +160,7 @@ class MqttPublisher(Publisher):
         self._is_first = False
         self._save_announced()
 
-    def _leaves(self) -> bool:
+    def _count_out(self) -> bool:
         """Count this sink out; return whether no other sink of this process has the same status topic."""
         with _PRESENT_LOCK:
             _PRESENT[self._own] -= self._is_present

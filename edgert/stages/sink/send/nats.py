@@ -87,7 +87,7 @@ class NatsConnection:
         where = f"{'tls' if with_tls else 'nats'}://{server.host}:{server.port(PORT)}"
         self.client = _bounded(self._limit_bytes)
         await self.client.connect(
-            where, name=self._title, connect_timeout=TIMEOUT_S / 2, error_cb=_ignored,
+            where, name=self._title, connect_timeout=TIMEOUT_S / 2, error_cb=_ignore_error,
             allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0.1, **with_tls, **with_user,
         )  # fmt: skip
 
@@ -163,7 +163,7 @@ def _bounded(limit_bytes: int) -> Any:
     return client
 
 
-async def _ignored(error: Exception) -> None:
+async def _ignore_error(error: Exception) -> None:
     """Ignore an error between two sends, because the next send raises it."""
 
 

@@ -29,7 +29,7 @@ NAME = re.compile(b"[0-9a-f]{12}")
 _INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
-class Left(NamedTuple):
+class Recovered(NamedTuple):
     """Rows recovered from a spool, its name, and how often it was opened; empty and 0 where they cannot be read."""
 
     name: str
@@ -37,7 +37,7 @@ class Left(NamedTuple):
     rows: Iterator[Row]
 
 
-def left_of(path: Path) -> Left:
+def recover_rows(path: Path) -> Recovered:
     """Return what is readable of a spool's file and its write-ahead log, in the order of the numbers.
 
     Raises:
@@ -57,7 +57,7 @@ def left_of(path: Path) -> Left:
                 elif len(columns) == 6 and rowid > 0:
                     found.append((rowid, number, at))
     found.sort()
-    return Left(name, opened, _rows(pages, found))
+    return Recovered(name, opened, _rows(pages, found))
 
 
 def is_whole(body: object) -> bool:
@@ -120,7 +120,7 @@ class _Pages:
         size = int.from_bytes(head[16:], "big")
         is_size = size >= 512 and size & (size - 1) == 0 and head.startswith(b"SQLite format 3")
         self._size = size if is_size else PAGE_BYTES
-        self._newer = dict(self._logged())
+        self._newer = dict(self._logged_pages())
         self.count = max((self._file.size // self._size, *self._newer))
 
     def page(self, number: int) -> bytes:
@@ -212,7 +212,7 @@ class _Pages:
             (after,) = struct.unpack_from(">I", more)
         return b"".join(parts)
 
-    def _logged(self) -> Iterator[tuple[int, int]]:
+    def _logged_pages(self) -> Iterator[tuple[int, int]]:
         """Yield number and offset of each committed page in the log, the newest last."""
         step, written = _FRAME.size + self._size, list[tuple[int, int]]()
         starts = range(_WAL_BYTES, self._log.size - step + 1, step)

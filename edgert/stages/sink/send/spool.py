@@ -27,7 +27,7 @@ from urllib.parse import quote
 from edgert.errors import cause
 from edgert.stages.sink.send import spool_file
 from edgert.stages.sink.send.journal import ROW_BYTES, Journal, Row, row_size
-from edgert.stages.sink.send.salvage import Left, is_whole
+from edgert.stages.sink.send.salvage import Recovered, is_whole
 
 log = logging.getLogger("edgert.send")
 
@@ -91,9 +91,9 @@ class Spool:
         self.path = path
         self._gone, self._is_dirty, self._full_until = -1, False, 0.0
         self.dropped = 0
-        self._left, self._renewals = Left("", 0, iter(())), 0
+        self._left, self._renewals = Recovered("", 0, iter(())), 0
         self.name, self._first = "", 1 << 32
-        self._database, self.name, opened = self._opened()
+        self._database, self.name, opened = self._open()
         self._next = self._first = opened << 32
         self._epoch_s = time.time() - time.monotonic()
         self._stored = self._stored_bytes = 0
@@ -385,7 +385,7 @@ class Spool:
             if self.path is not None and not self.path.exists():  # it was removed, but is open and readable
                 held = self._rows(-1, self._gone)
             self._database.close()
-        self._database, *_ = self._renewed(error)
+        self._database, *_ = self._replace_damaged(error)
         self._left = self._left._replace(rows=chain(held, self._left.rows))
         self._stored = self._stored_bytes = 0
         self._store_recovered(self._next - 1)
@@ -396,7 +396,7 @@ class Spool:
         Args:
             last: highest number that one of its rows can have.
         """
-        left, self._left = self._left, Left("", 0, iter(()))
+        left, self._left = self._left, Recovered("", 0, iter(()))
         newer = list(self._journal.rows) if self._journal.is_own else []
         last = min(last, newer[0][0] - 1) if newer else last
         known = {row[0] for row in newer}
@@ -423,34 +423,34 @@ class Spool:
             log.warning("%s: messages are dropped: %s", self._where, why)
         self.dropped += count
 
-    def _opened(self) -> spool_file.Opened:
+    def _open(self) -> spool_file.Opened:
         """Open the database, or a new one, or one in memory."""
         if self.path is None:
-            return spool_file.opened(None)
+            return spool_file.open_database(None)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._owner = spool_file.owned(self.path, self._where)
+            self._owner = spool_file.lock_spool(self.path, self._where)
             if self.path.exists() and not self.path.is_file():
                 raise OSError("it is no file")
-            return spool_file.opened(self.path)
+            return spool_file.open_database(self.path)
         except OSError as error:
             return self._in_memory(error)
         except spool_file.DAMAGE as error:
-            return self._in_memory(error) if "locked" in str(error) else self._renewed(error)
+            return self._in_memory(error) if "locked" in str(error) else self._replace_damaged(error)
 
     def _in_memory(self, error: Exception) -> spool_file.Opened:
         log.warning("%s: unsent messages are kept in memory only: %s: %s", self._where, self.path, cause(error))
         self.path = None
-        return spool_file.opened(None, self.name, (self._first >> 32) - 1)
+        return spool_file.open_database(None, self.name, (self._first >> 32) - 1)
 
-    def _renewed(self, error: Exception) -> spool_file.Opened:
+    def _replace_damaged(self, error: Exception) -> spool_file.Opened:
         """Rename the damaged file and open a new one; one in memory where that fails, because the disk is at fault."""
         assert self.path is not None, "a database in memory is never damaged"
         self._renewals += 1
         if self._renewals > _RENEWALS:
             return self._in_memory(error)
         try:
-            made, self._left, aside = spool_file.renewed(self.path, self.name, (self._first >> 32) - 1)
+            made, self._left, aside = spool_file.replace_damaged(self.path, self.name, (self._first >> 32) - 1)
         except (OSError, *spool_file.DAMAGE) as other:
             return self._in_memory(other)
         now = f"it is now {aside.name}" if aside.exists() else "it was removed"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgert.errors import StageError
-from edgert.stages.sink.send.salvage import MOST_OPENED, NAME, PAGE_BYTES, Left, left_of
+from edgert.stages.sink.send.salvage import MOST_OPENED, NAME, PAGE_BYTES, Recovered, recover_rows
 
 Opened = tuple[sqlite3.Connection, str, int]
 """A database, the name of its spool, and how often it was opened, by which no number is used twice."""
@@ -42,7 +42,7 @@ def is_of_disk(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and any(one in str(error) for one in _OF_DISK)
 
 
-def owned(path: Path, where: str) -> int:
+def lock_spool(path: Path, where: str) -> int:
     """Lock a spool until the returned descriptor is closed.
 
     Raises OSError, or StageError for the stage ``where`` if another process has the lock.
@@ -62,7 +62,7 @@ def owned(path: Path, where: str) -> int:
     return lock
 
 
-def opened(path: Path | None, name: str = "", times: int = 0) -> Opened:
+def open_database(path: Path | None, name: str = "", times: int = 0) -> Opened:
     """Open a spool's file, which only this user may read, because it may contain images.
 
     Args:
@@ -93,7 +93,7 @@ def opened(path: Path | None, name: str = "", times: int = 0) -> Opened:
         raise
 
 
-def renewed(path: Path, name: str, times: int) -> tuple[Opened, Left, Path]:
+def replace_damaged(path: Path, name: str, times: int) -> tuple[Opened, Recovered, Path]:
     """Rename a damaged file, and open a new one in its place.
 
     Args:
@@ -113,8 +113,8 @@ def renewed(path: Path, name: str, times: int) -> tuple[Opened, Left, Path]:
     if path.exists():
         _rename(path, aside)
     try:
-        left = left_of(aside)
-        made = opened(path, name or left.name, times if name else left.opened)
+        left = recover_rows(aside)
+        made = open_database(path, name or left.name, times if name else left.opened)
     except (OSError, *DAMAGE):
         _each_part(path, lambda part: part.unlink(missing_ok=True))
         if aside.exists():

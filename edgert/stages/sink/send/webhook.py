@@ -53,7 +53,7 @@ class Exchange:
         self._body_s = body_s
         host = f"[{server.host}]" if ":" in server.host else server.host
         self._host = host if port == (443 if server.scheme == "https" else 80) else f"{host}:{port}"
-        self._socket = _connected(server, port)
+        self._socket = _connect(server, port)
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_ANSWER_BYTES)
         self.oddity = ""
 
@@ -123,7 +123,7 @@ class Exchange:
             raise TimeoutError("the answer takes too long") from error
 
 
-def _connected(server: Server, port: int) -> socket.socket:
+def _connect(server: Server, port: int) -> socket.socket:
     """Return a connection to one of a server's addresses, with TLS for ``https``. Raises OSError."""
     until, trouble = time.monotonic() + EXCHANGE_S, OSError("it has no address")
     for family, kind, protocol, _, address in server.look_up(port):

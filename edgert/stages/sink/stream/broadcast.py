@@ -217,7 +217,7 @@ class Broadcast:
         return self._newest is not None or self._closed or is_idle
 
     def _encode(self, result: Result) -> None:
-        shown = self._scaled(result)
+        shown = self._scale(result)
         encoder = self._encoder_for(shown)
         tick = max((result.frame.timestamp_ns - self._begin_ns) * encoders.TICKS_HZ // 1_000_000_000, self._tick + 1)
         if self._key_requested and tick - self._key_tick >= _REFRESH_TICKS:
@@ -251,7 +251,7 @@ class Broadcast:
         for viewer in viewers:
             viewer.give(unit)
 
-    def _scaled(self, result: Result) -> Result:
+    def _scale(self, result: Result) -> Result:
         """Return the result with the image to encode: the drawn one, or the frame with detections drawn, scaled."""
         drawn = result.image
         across = result.frame.width if drawn is None else drawn.shape[1]

@@ -80,7 +80,7 @@ class EventLog:
     def _make_image(self, event: Event, result: Result) -> None:
         """Make the image of an event, and release its frame."""
         try:
-            image = encode_jpeg(_cropped(self._images.drawn(result), event, result))
+            image = encode_jpeg(_crop(self._images.drawn(result), event, result))
             with self._lock:
                 if event.id in self._shown:
                     self._shown[event.id].image = image
@@ -93,7 +93,7 @@ class EventLog:
                 self._queued -= 1
 
 
-def _cropped(image: np.ndarray, event: Event, result: Result) -> np.ndarray:
+def _crop(image: np.ndarray, event: Event, result: Result) -> np.ndarray:
     """Return the part of an image around the event's object; the complete image without an object."""
     (height, width), frame = image.shape[:2], result.frame
     shape = _SIZE_PX[0] / _SIZE_PX[1]
