@@ -120,8 +120,8 @@ class Pipeline:
     def running(self) -> bool:
         """Whether any stage still works; of a pipeline that is called, whether it may be called again."""
         if self._running.calling is not None:
-            return not self._runner.stopping
-        return self._running.started and self._runner.running
+            return not self._runner.is_stopping
+        return self._running.started and self._runner.is_running
 
     def __call__(
         self,

@@ -25,7 +25,7 @@ from edgert.reporter import OnProgress, counting
 from edgert.result_reader import Tap
 from edgert.runtime import Execution, Runner, Summary, Task, summarize
 from edgert.runtime.recent import History, totals
-from edgert.runtime.thread_loop import works_for
+from edgert.runtime.thread_loop import runs_pipeline_of
 from edgert.stages.sink.output_files import fixed_folder
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
@@ -123,7 +123,7 @@ class Running:
         self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
         self.runner = Runner(self.assembly.graph, environment.clock, self.file.located)
         if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
-            self.assembly.hooks.on_left = self.runner.stop_unless_read
+            self.assembly.hooks.on_left = self.runner.stop_unless_listened_to
         graph, began = self.assembly.graph, partial(getattr, self.runner, "started_ns")
         self.history = History(lambda: graph.tasks, environment.clock, began)
         self._governing = self._budget_governing()
@@ -247,7 +247,7 @@ class Running:
         """Stop, wait for all threads, and free models and memory. Raises the first error of any stage."""
         if os.getpid() != self._process:
             return
-        if self.started and works_for(self.runner.stop_event):
+        if self.started and runs_pipeline_of(self.runner.stop_event):
             self.runner.stop()
             threading.Thread(target=self._close_later, name="edgert:close", daemon=True).start()
             return
@@ -274,9 +274,9 @@ class Running:
             _OPEN.discard(self)
             for swap in self.swaps.values():
                 swap.close()
-            if not (self.runner.left or called):  # nobody frees memory under a call that goes on
+            if not (self.runner.has_stuck_threads or called):  # nobody frees memory under a call that goes on
                 self.assembly.close()
-            self.runner.let_go()
+            self.runner.release_threads()
             self.__dict__.pop("control", None)
 
     def summary(self) -> Summary:
@@ -374,14 +374,14 @@ class Running:
     @property
     def has_ended(self) -> bool:
         """Whether it has ended, or is about to."""
-        return self.assembly.closed or self.runner.stopping or (self.started and not self.runner.running)
+        return self.assembly.closed or self.runner.is_stopping or (self.started and not self.runner.is_running)
 
     def changeable(self) -> None:
         """Raise StageError where the pipeline cannot be changed: it ends, is called, or one of its stages asks."""
         self.refuse_called("changed")
         if self.has_ended:
             raise StageError("a pipeline that has ended cannot be changed")
-        if works_for(self.runner.stop_event):
+        if runs_pipeline_of(self.runner.stop_event):
             why, fix = "a change waits for the stages", "change it from another thread"
             raise StageError("a pipeline was changed by one of its own stages", why=why, fix=fix)
 
@@ -401,7 +401,7 @@ class Running:
 
     def refuse_own(self, done: str) -> None:
         """Raise StageError where one of its own stages asks."""
-        if works_for(self.runner.stop_event):
+        if runs_pipeline_of(self.runner.stop_event):
             why, fix = "it ends only after this call has returned", "call stop() or close(), and wait elsewhere"
             raise StageError(f"a pipeline was {done} by one of its own stages", why=why, fix=fix)
 
@@ -456,7 +456,7 @@ class Running:
     def _leave(self) -> None:
         """End what runs beside the stages, once they have ended."""
         with self.turn:  # a start has begun all of that by then
-            if self.runner.running:
+            if self.runner.is_running:
                 return
         if self._governing is not None:
             self._governing.stop()

@@ -92,7 +92,7 @@ class Calling:
         self._leased: list[Frame] = []
         self._is_open = self._is_mapping = self.is_left = False
         self._over, self._attendant = threading.Event(), threading.Thread(target=self._attend, daemon=True)
-        self._attendant.name = "edgert:attendant"
+        self._attendant.name = "edgert:supervisor"
         try:
             self._attendant.start()
         except RuntimeError as error:
@@ -137,7 +137,7 @@ class Calling:
         try:
             with suppress(call_loop.EndOfFrames):
                 for array in arrays:
-                    if self._runner.stopping:
+                    if self._runner.is_stopping:
                         break
                     yield from self._step([array], options, leaves=True)
                     with self._turn:
@@ -204,7 +204,7 @@ class Calling:
         is_next = self._is_next()
         try:
             self._runner.raise_error()
-            if not is_next or self._over.is_set() or (self._runner.stopping and not self._is_mapping):
+            if not is_next or self._over.is_set() or (self._runner.is_stopping and not self._is_mapping):
                 raise call_loop.EndOfFrames("no more frames are taken", why="the pipeline has ended")
         except BaseException:
             if is_next:
@@ -233,7 +233,7 @@ class Calling:
         try:
             self._is_mapping = False
             if not self._over.is_set():
-                if not self._runner.stopping:
+                if not self._runner.is_stopping:
                     self._results((), {})
                 self._release()
         finally:
@@ -291,9 +291,9 @@ class Calling:
     def _are_many_leased(self, given: Iterable[tuple[Any, list[Image]]]) -> bool:
         """Return whether frames in flight use nearly all buffers of this kind; the caller needs one."""
         count = max((len(images) for _, images in given), default=1)
-        return self._loop.under_way >= (most_in_use(count) - _SPARE) * count
+        return self._loop.in_flight >= (most_in_use(count) - _SPARE) * count
 
-    def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[call_loop.Bring]:
+    def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[call_loop.FrameSupply]:
         """Yield for each array the function that takes its frames from the source, and their number."""
         for array, images in given:
             yield partial(self._source.take, array, images, self._runner.stop_event), len(images)

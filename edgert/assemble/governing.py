@@ -223,7 +223,7 @@ class Governing:
         limiters = dict[str, SourceRateLimiter]()
         for task in assembly.tasks:
             if isinstance(task.stage, Source):
-                limiters[task.name] = task.limited(clock)
+                limiters[task.name] = task.rate_limiter(clock)
                 limiters[task.name].bucket = bucket
         where = file.where("budgets")
         controls = Controls(plan.settings, assembly.choice, limiters, self._environment.power, self._fail, where)

@@ -37,7 +37,7 @@ from edgert.runtime import Graph, Result, Source, Stage, Task
 from edgert.runtime.branches import Branch, Dispatch, Reorder, branch_tasks
 from edgert.runtime.decisions import Journal
 from edgert.runtime.graph import connect
-from edgert.runtime.task import STOPS, FailurePolicy
+from edgert.runtime.task import STOP_ON_FAILURE, FailurePolicy
 from edgert.stages.context import Context, make_stage
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.decode.record_check import RecordCheck
@@ -156,7 +156,7 @@ class Assembly:
     tracks: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, RecordCheck] = field(default_factory=dict)
     ends: Mapping[str, Task] = field(default_factory=dict)
-    listener: FailurePolicy = STOPS
+    listener: FailurePolicy = STOP_ON_FAILURE
     decoders: dict[str, list[OtherTask]] = field(default_factory=dict)
     devices: Mapping[str, CudaDevice] = field(default_factory=dict)
     make: Callable[[PipelineFile, str], Source | Stage] | None = None
@@ -214,7 +214,7 @@ class Assembly:
         task = Task(name, source, policy=replace(policy, on_error=stages[name].on_error or "drop"))
         task.execution.reads = reads_of(stages, self.devices)[name]
         if self.journal is not None:
-            task.note_in(self.journal)
+            task.use_journal(self.journal)
         connected = list[Task]()
         try:
             for one, stage in stages.items():
@@ -451,7 +451,7 @@ class _Assembler:
         )
         if self.journal is not None:
             for task in everything:
-                task.note_in(self.journal)
+                task.use_journal(self.journal)
         if frames:  # else frames stay as their source made them
             assembly.graph.mark_pixel_use = mark_pixel_use
             mark_pixel_use(everything)

@@ -29,7 +29,7 @@ from edgert.cli.top_view import (
 )
 from edgert.control.client import NOT_EDGERT, add_token, unanswered
 from edgert.errors import EdgertError
-from edgert.runtime.health import unready
+from edgert.runtime.health import unready_reasons
 from edgert.units import format_ms
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def judge_board(row: Row) -> tuple[int, str]:
         return _SILENT, clean_text(row["trouble"])
     stats = row["stats"]
     try:
-        missing = unready(stats)
+        missing = unready_reasons(stats)
     except (AttributeError, TypeError, ValueError):
         return _SILENT, NOT_EDGERT
     if missing:

@@ -26,7 +26,7 @@ from typing import Any
 from edgert import limits
 from edgert.control.request import VERBS, Request, parse_request, refusal, to_line
 from edgert.errors import DeviceError, EdgertError, StageError
-from edgert.runtime.worker import PassingWorker, Worker
+from edgert.runtime.worker import OneJobWorker, Worker
 
 Answer = Callable[[Request, str], dict[str, Any]]
 """A function of a request and its sender, in words for the log; it returns the answer."""
@@ -205,7 +205,7 @@ class ControlSocket:
             RuntimeError: no further thread can start.
         """
         if VERBS[request.verb].is_long:
-            return PassingWorker(f"edgert:{request.verb}")
+            return OneJobWorker(f"edgert:{request.verb}")
         if self._changes is None:
             worker = Worker("edgert:changes")
             worker.start()

@@ -82,5 +82,5 @@ def source_state(run: Controlled, name: str, stats: Mapping[str, Any]) -> str:
 
 def _set_paused(run: Controlled, name: str, *, is_paused: bool) -> dict[str, Any]:
     check_source(run, name)
-    run.assembly.ends[name].limited(run.clock).paused = is_paused
+    run.assembly.ends[name].rate_limiter(run.clock).paused = is_paused
     return {"source": name, "state": source_state(run, name, {})}

@@ -16,7 +16,7 @@ from edgert.errors import EdgertError, StageError
 from edgert.runtime import AsyncStage, Result, Source, Task, records
 from edgert.runtime.decisions import Entry
 from edgert.runtime.frame import Frame
-from edgert.runtime.recovery import described
+from edgert.runtime.recovery import describe_error
 
 log = logging.getLogger("edgert.replay")
 
@@ -202,7 +202,7 @@ class ReplayLoop:
         if first is None:
             node.parts[key] = part
             return
-        joined = node.parts[key] = records.merged(first, part)
+        joined = node.parts[key] = records.merge_results(first, part)
         (part if joined.frame is first.frame else first).frame.lease.release()
 
     def _drop(self, node: _Node, entry: Entry) -> None:
@@ -290,11 +290,11 @@ class ReplayLoop:
             node.stage.open()
 
     def _note(self, node: _Node, entry: Entry, error: Exception) -> None:
-        self.errors.setdefault((entry.task, entry.stream, entry.frame), described(error))
+        self.errors.setdefault((entry.task, entry.stream, entry.frame), describe_error(error))
         if node.task.name not in self._failing:
             self._failing.add(node.task.name)
             log.warning("stage %r fails at frame %d of %s, as it did not in the recording: %s",
-                        node.task.name, entry.frame, entry.stream, described(error))  # fmt: skip
+                        node.task.name, entry.frame, entry.stream, describe_error(error))  # fmt: skip
 
     def _deliver(self, node: _Node, result: Result) -> None:
         """Give a result to all that listen, each with a hold of its own; the caller's goes on."""

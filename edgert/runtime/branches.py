@@ -1,6 +1,6 @@
 """Tasks that together run one stage of the pipeline file: one task, a chain of segments, or parallel branches.
 
-A branch is one stage or a chain of stages. With several branches, a dispatcher sends each frame into one of them, and a
+A branch is one stage or a chain of stages. With several branches, a dispatcher sends each frame to one of them, and a
 reorder buffer restores the order of the results.
 """
 
@@ -16,22 +16,23 @@ from edgert.runtime.task import Execution, Task, Wiring
 
 
 class Dispatch:
-    """Dispatcher before branches. It passes every result on; its task asks it for the branch.
+    """Stage in front of branches. It passes every result on; its task asks :meth:`branch` where each one goes.
 
     Args:
-        level: returns the degradation level whose branches get the frame; called for every frame.
+        level: function that returns the degradation level, called for every frame; only branches of that level
+            receive it.
     """
 
     def __init__(self, dispatcher: Dispatcher, level: Callable[[], int] = lambda: 0) -> None:
         self.dispatcher, self._level, self._tickets = dispatcher, level, count(1)
 
     def branch(self, result: Result) -> int:
-        """Return the branch of this result, and count it as under way there."""
+        """Return the number of the branch for this result, and count it as in flight there."""
         return self.dispatcher.branch(ticket_of(result), result.frame.index, self._level())
 
     @property
     def every(self) -> int:
-        """Number of frames from one that the branches work on to the next; may be set at any time."""
+        """Interval between the frames that the branches process, in frames; may be set at any time."""
         return self.dispatcher.every
 
     @every.setter
@@ -42,7 +43,7 @@ class Dispatch:
         """Do nothing."""
 
     def process(self, result: Result) -> Result:
-        """Pass a result on with a ticket, as frame numbers are not unique: a frame may have several results."""
+        """Return the result with a ticket, as frame numbers are not unique: a frame may have several results."""
         return with_ticket(result, next(self._tickets))
 
     def close(self) -> None:
@@ -50,7 +51,7 @@ class Dispatch:
 
 
 class Reorder:
-    """Reorder buffer behind branches. A result waits here for those that were dispatched before it."""
+    """Stage behind branches that restores the order of results. Each waits for those that were dispatched before it."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._buffer: ReorderBuffer[Result] = ReorderBuffer(dispatcher)
@@ -59,7 +60,7 @@ class Reorder:
         """Do nothing."""
 
     def process(self, result: Result) -> Iterator[Result]:
-        """Take one result, and yield those whose turn has come."""
+        """Add one result, and yield those whose turn has come."""
         result.frame.lease.retain()
         self._buffer.add(abs(ticket_of(result)), result)
         while (due := self._buffer.pop()) is not None:
@@ -78,8 +79,10 @@ class Branch:
     """A chain of stages, and its share of the frames relative to other branches.
 
     Attributes:
-        level: the degradation level at which frames are sent here.
-        reads: which pixels its first stage reads; later stages work only on the outputs of the one before.
+        stages: stages of the chain, in order.
+        weight: share of the frames relative to other branches.
+        level: degradation level at which the branch receives frames.
+        reads: which pixels the first stage reads; later stages work only on the outputs of the one before.
     """
 
     stages: tuple[Stage, ...]
@@ -96,18 +99,18 @@ def branch_tasks(
     every: int = 1,
     level: Callable[[], int] = lambda: 0,
 ) -> list[Task]:
-    """Return connected tasks that together run the stage ``name``. The first takes its input; the last has its name.
+    """Return connected tasks that together run the stage ``name``. The first takes the input; the last has that name.
 
     Several branches get a dispatcher before and a reorder buffer behind them. Tasks before the last are called
     ``name:0``, ``name:1`` …
 
     Args:
-        name: of the stage.
-        branches: its branches, at least one.
-        streams: sources whose frames pass through.
-        capacity: results that may wait between two of the tasks.
-        every: number of frames from one that the branches work on to the next.
-        level: returns the degradation level; called for every frame where branches have different levels.
+        name: name of the stage.
+        branches: branches of the stage, at least one.
+        streams: names of the sources whose frames pass through.
+        capacity: maximum number of results that wait between two of the tasks.
+        every: interval between the frames that the branches process, in frames.
+        level: function that returns the degradation level, called for every frame.
     """
     count = sum(len(branch.stages) for branch in branches)
     labels = iter([f"{name}:{number}" for number in range(count)])

@@ -9,17 +9,17 @@ from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.policy import Join
 from edgert.runtime import Frame, Record, Result
-from edgert.runtime.station import Station, merged
+from edgert.runtime.station import Station, merge_parts
 from edgert.runtime.task import Task
 
-Bring = tuple[Callable[[], Sequence[Frame]], int]
-_Arrival = tuple["_Place", int, Sequence[Result]]
+FrameSupply = tuple[Callable[[], Sequence[Frame]], int]
+_Arrival = tuple["_LocalStation", int, Sequence[Result]]
 _ALL = 2**62
-"""A number above all frame numbers; and the bound of a join here, which never holds more than the parts of one call."""
+"""Number above all frame numbers, also used as the bound of joins, which hold only the parts of one call."""
 
 
 class EndOfFrames(StageError):  # noqa: N818 - reads as what it is
-    """The end of a source's frames: its ``limit`` is reached, or the pipeline was stopped."""
+    """The end of a source's frames: its ``limit`` was reached, or the pipeline was stopped."""
 
 
 class CallLoop:
@@ -31,28 +31,28 @@ class CallLoop:
 
     Args:
         tasks: in topological order; the first is the source.
-        stop: set to end the pipeline.
+        stop: stop event of the pipeline.
         sinks: names of tasks whose results are not returned.
 
     Attributes:
-        is_left: whether a call is abandoned in a stage that does not return; the loop must not be used any more.
+        is_left: whether a call was left behind in a stage that does not return; the loop must not be used any more.
     """
 
     def __init__(self, tasks: Sequence[Task], clock: Clock, stop: Event, sinks: Collection[str]) -> None:
         self._clock, self._stop, self._queue = clock, stop, deque[_Arrival]()
-        self._places = [_Place(task, clock, self._queue, task.name in sinks) for task in tasks]
+        self._places = [_LocalStation(task, clock, self._queue, task.name in sinks) for task in tasks]
         edges = {id(channel): (place, edge) for place in self._places
                  for edge, channel in enumerate(place.task.wiring.inlet.channels)}  # fmt: skip
         for place in self._places:
             place.listeners = [edges[id(outlet)] for outlet in place.task.wiring.outlets]
             place.task.wiring.releases_pixels = False  # all frames are held until the call returns them
         self._at = self._places[0]
-        self._opened: list[_Place] = []
-        self._under_way = deque[Frame]()  # taken, and not returned yet
+        self._opened: list[_LocalStation] = []
+        self._in_flight = deque[Frame]()  # taken, and not returned yet
         self.is_left = False
 
     def open(self) -> None:
-        """Open every stage, the last first. Raises EdgertError where one fails; then all are closed again."""
+        """Open every stage, the last first. Raises EdgertError where one fails; all are then closed again."""
         for place in reversed(self._places[1:]):
             try:
                 place.open()
@@ -63,32 +63,32 @@ class CallLoop:
             place.task.meter.status.was_opened = True
             if self.is_left:
                 self._close_stages()
-                raise self._late()
+                raise self._too_late()
 
-    def run(self, bring: Iterable[Bring], leaves: bool = False) -> list[Result]:
+    def run(self, supplies: Iterable[FrameSupply], leaves: bool = False) -> list[Result]:
         """Process the frames of one call.
 
         Args:
-            bring: for each frame, or group of frames: a function that takes them from the source, and their number.
-            leaves: whether frames may stay in flight in asynchronous stages when this returns, for a later call to
-                return. Else all frames are returned.
+            supplies: for each group of frames, a function that takes them from the source, and their number.
+            leaves: whether frames may stay in flight in asynchronous stages when this returns; a later call then
+                returns them. Else all frames are returned.
 
         Returns:
-            For each finished frame, in order, one result with all its records. The caller releases the frames.
+            One result with all records for each finished frame, in order. The caller releases the frames.
 
         Raises:
-            EndOfFrames: the source takes no more frames. Those in flight stay so.
+            EndOfFrames: the source gives no more frames. Those in flight stay in flight.
             EdgertError: the first error of any stage. The loop must not be used after it.
         """
         try:
-            for one in bring:
-                self._take(*one)
-                self._work()  # a GPU gets one frame while the host prepares the next
+            for supply in supplies:
+                self._take(*supply)
+                self._run_queued()  # a GPU gets one frame while the host prepares the next
             if not leaves:
                 self._finish()
             if self.is_left:
-                raise self._late()
-            return self._done()
+                raise self._too_late()
+            return self._finished_results()
         except BaseException as error:
             is_end = isinstance(error, EndOfFrames)
             if not (is_end and leaves):
@@ -101,24 +101,24 @@ class CallLoop:
                 self._close_stages()
 
     @property
-    def under_way(self) -> int:
-        """Number of frames that were taken, and not returned yet."""
-        return len(self._under_way)
+    def in_flight(self) -> int:
+        """Number of frames that were taken and not returned yet."""
+        return len(self._in_flight)
 
     def close(self) -> EdgertError | None:
-        """Close source and stages, each once, and release frames in flight; return the first error."""
+        """Close the source and all stages, each once, and release frames in flight; return the first error."""
         self._release_all()
         self._places[0].task.stage.close()
         return self._close_stages()
 
     def leave(self) -> None:
-        """Close all stages but the one in a call, from another thread. That one is closed when its call returns."""
+        """Close all stages from another thread, except one in a call, which is closed when its call returns."""
         self.is_left = True
         self._close_stages()
 
     @staticmethod
-    def _late() -> EndOfFrames:
-        return EndOfFrames("the call came back too late", why="the pipeline was closed without it")
+    def _too_late() -> EndOfFrames:
+        return EndOfFrames("the call returned too late", why="the pipeline was closed meanwhile")
 
     def _close_stages(self) -> EdgertError | None:
         first: EdgertError | None = None
@@ -135,10 +135,10 @@ class CallLoop:
         finally:
             del first  # the traceback of its cause holds this frame
 
-    def _take(self, bring: Callable[[], Sequence[Frame]], count: int) -> None:
-        """Take frames from the source and pass them on. Each is retained once more, until :meth:`run` returns it."""
+    def _take(self, supply: Callable[[], Sequence[Frame]], count: int) -> None:
+        """Take frames from the source and pass them on. Each is retained until :meth:`run` returns it."""
         self._at, started = self._places[0], self._clock.now_ns()
-        frames = bring()
+        frames = supply()
         made = self._clock.now_ns()
         limiter, is_full = self._at.task.execution.limiter, len(frames) == count
         if limiter is not None:
@@ -148,20 +148,20 @@ class CallLoop:
             frames, is_full = passed, is_full and len(passed) == count
         for frame in frames:
             frame.lease.retain()
-        self._under_way.extend(frames)
+        self._in_flight.extend(frames)
         if frames:
             self._at.give(frames, made, made - started)
         if not is_full:
             why = "the pipeline was stopped" if self._stop.is_set() else "its limit: was reached"
             raise EndOfFrames("no more frames are taken", why=why, where=f"stage {self._at.task.name!r}")
 
-    def _work(self) -> None:
+    def _run_queued(self) -> None:
         queue = self._queue
         while queue and not self.is_left:
             place, edge, results = queue.popleft()
             self._at = place
             if place.join is not None:
-                results = [one for each in results if (one := place.joined(edge, each)) is not None]
+                results = [one for each in results if (one := place.join_parts(edge, each)) is not None]
             if not results:
                 continue
             if not place.is_async:
@@ -179,34 +179,34 @@ class CallLoop:
             if place.is_async and not self.is_left:
                 self._at = place
                 place.finish()
-                self._work()
+                self._run_queued()
 
-    def _done(self) -> list[Result]:
-        """Return the results of finished frames, and forget these."""
-        first, found = self._first_at_work(), list[Result]()
+    def _finished_results(self) -> list[Result]:
+        """Return the results of finished frames; they are no longer in flight then."""
+        first, found = self._first_unfinished(), list[Result]()
         for place in self._places:
-            place.give_up(first)
-        while self._under_way and self._under_way[0].index < first:
-            found.append(self._result(self._under_way.popleft()))
+            place.drop_incomplete(first)
+        while self._in_flight and self._in_flight[0].index < first:
+            found.append(self._result(self._in_flight.popleft()))
         return found
 
-    def _first_at_work(self) -> int:
+    def _first_unfinished(self) -> int:
         """Return the number of the first frame that a stage still holds.
 
-        Stages pass frames on in order. So earlier frames whose parts still wait in a join will never be complete.
+        Stages pass frames on in order, so earlier frames whose parts still wait in a join will never be complete.
         """
         held = (place.passed + 1 for place in self._places if place.holds and place.passed < place.taken)
         return min(held, default=_ALL)
 
     def _release_all(self) -> None:
         """Release all frames in flight."""
-        while self._under_way:
-            self._under_way.popleft().lease.release()
+        while self._in_flight:
+            self._in_flight.popleft().lease.release()
         while self._queue:
             for result in self._queue.popleft()[2]:
                 result.frame.lease.release()
         for place in self._places:
-            place.give_up()
+            place.drop_incomplete()
             place.sent.clear()
 
     def _result(self, frame: Frame) -> Result:
@@ -225,23 +225,23 @@ class CallLoop:
         return Result(frame, outputs, image)
 
 
-class _Place(Station):
+class _LocalStation(Station):
     """A task whose listeners run in the same thread.
 
     Attributes:
-        listeners: for each outlet of the task, the listener, and the number of its edge.
-        sent: frame number → result that it passed on, of frames in flight.
-        taken, passed: numbers of the last frames that an asynchronous stage took, and passed on.
+        listeners: listener and number of its edge, for each outlet of the task.
+        sent: results that the task passed on, by number of the frame in flight.
+        taken, passed: numbers of the last frames that an asynchronous stage took and passed on.
     """
 
     def __init__(self, task: Task, clock: Clock, queue: deque[_Arrival], is_sink: bool) -> None:
         super().__init__(task, clock)
         self.queue, self.is_sink = queue, is_sink
-        self.listeners: list[tuple[_Place, int]] = []
+        self.listeners: list[tuple[_LocalStation, int]] = []
         self.sent: dict[int, Result] = {}
         self.taken = self.passed = -1
         if task.wiring.joins and len(task.wiring.streams) > 1:
-            self.join = Join(task.wiring.streams, _ALL, merged)
+            self.join = Join(task.wiring.streams, _ALL, merge_parts)
 
     def send(self, result: Result) -> None:
         result.frame.lease.retain()

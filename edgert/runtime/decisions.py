@@ -1,8 +1,8 @@
-"""Journal of what the threads of a pipeline decided, so that a replay can decide the same.
+"""Journal of decisions that depend on the timing of threads, so that a replay can repeat them.
 
-Threads make two runs differ in a few things, and each of these is one entry here:
+Two runs of a pipeline differ only in the following. Each is one entry here:
 
-- which frames a stage got, in which order, and which of them ran together;
+- which frames a stage received, in which order, and which of them ran together;
 - which part of a joined frame came first;
 - settings that changed, and stages that were replaced.
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from edgert.runtime.records import Result
 
 Kind = Literal["give", "part", "step", "submit", "collect", "fail", "drop", "settings", "replace", "file"]
-"""What happened: a source gave a frame; a part of a frame came to a join; a stage processed a result; an asynchronous
-stage took one, or gave out ``more`` results; a step failed; a result was lost; settings changed; a stage or decoder was
-replaced; the pipeline file was replaced by another one."""
+"""Kind of an entry, in order: a source gave a frame; a part of a frame came to a join; a stage processed a result; an
+asynchronous stage received one, or returned ``more`` results; a step failed; a result was lost; settings changed; a
+stage or decoder was replaced; the pipeline file was replaced."""
 
-_MOST = 200_000
-"""The most entries that wait to be written: about a minute of sixteen cameras."""
+_MAX_ENTRIES = 200_000
+"""Maximum number of entries that wait to be written: about a minute of sixteen cameras."""
 
 
 class Entry(NamedTuple):
     """One decision.
 
     Attributes:
-        number: its place in the order of all entries.
-        kind: see :data:`Kind`.
+        number: position in the order of all entries.
+        kind: what happened; see :data:`Kind`.
         task: name of the task that decided.
-        stream, frame: the frame's stream and number; "" and -1 where the entry is not about a frame.
+        stream, frame: stream and number of the frame; "" and -1 where the entry is not about a frame.
         at_ns: time by the pipeline's clock.
-        more: further data by kind; see :class:`TaskJournal`.
+        more: additional data, depending on the kind; see :class:`TaskJournal`.
     """
 
     number: int
@@ -52,14 +52,14 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """Entries of all tasks of a pipeline until one thread takes them. Any thread may add entries, without a lock.
+    """Queue of the entries of all tasks, which one thread reads. Any thread may add entries, without a lock.
 
     Args:
-        settings: returns settings of the pipeline that stages read while it runs, such as the degradation level.
+        settings: function that returns settings that stages read while they run, such as the degradation level.
 
     Attributes:
-        lost: number of entries for which there was no room; a recording replays only up to the first of them.
-        pixels: stream → function that takes each frame of a source that is recorded as images, in the source's thread.
+        lost: number of entries for which there was no room; a recording can be replayed only up to the first of them.
+        pixels: functions that record the images of a source, by stream; called with each frame in the source's thread.
     """
 
     def __init__(self, settings: Callable[[], tuple[int, ...]] = tuple) -> None:
@@ -69,7 +69,7 @@ class Journal:
 
     def add(self, kind: Kind, task: str, stream: str, frame: int, at_ns: int, more: Any = None) -> None:
         """Add an entry with the next number."""
-        if len(self._entries) >= _MOST:
+        if len(self._entries) >= _MAX_ENTRIES:
             self.lost += 1
             return
         self._entries.append(Entry(next(self._numbers), kind, task, stream, frame, at_ns, more))
@@ -83,8 +83,8 @@ class TaskJournal:
     """Journal of one task. Called by the thread that calls the stage, except for :meth:`drop`.
 
     Args:
-        journal: the pipeline's journal.
-        task: the task's name.
+        journal: journal of the pipeline.
+        task: name of the task.
     """
 
     def __init__(self, journal: Journal, task: str) -> None:
@@ -92,21 +92,21 @@ class TaskJournal:
         self._settings: tuple[int, ...] = ()
 
     def give(self, frames: Iterable[Frame], at_ns: int) -> None:
-        """Record frames of a source; ``more`` has the frame's properties except for its pixels."""
+        """Record frames of a source; ``more`` has the frame's properties without its pixels."""
         journal = self._journal
         for frame in frames:
             more = frame.timestamp_ns, frame.media_ns, frame.sender_ns, frame.width, frame.height
             journal.add("give", self._task, frame.stream, frame.index, at_ns, more)
-            if (take := journal.pixels.get(frame.stream)) is not None:
-                take(frame)
+            if (record := journal.pixels.get(frame.stream)) is not None:
+                record(frame)
 
     def part(self, producer: str, result: Result) -> None:
-        """Record that a part of a frame came to a join; ``more`` is the task that it came from."""
+        """Record that a part of a frame arrived at a join; ``more`` is the name of the producer."""
         frame = result.frame
         self._journal.add("part", self._task, frame.stream, frame.index, frame.timestamp_ns, producer)
 
     def work(self, kind: Literal["step", "submit"], stage: object, results: Sequence[Result], at_ns: int) -> None:
-        """Record the results that a stage is about to process, preceded by the settings where they changed."""
+        """Record the results that a stage is about to process, after the settings where these changed."""
         journal, task = self._journal, self._task
         settings = (getattr(stage, "every", 0), *journal.settings())
         if settings != self._settings:
@@ -116,11 +116,11 @@ class TaskJournal:
             journal.add(kind, task, result.frame.stream, result.frame.index, at_ns)
 
     def collect(self, count: int, at_ns: int) -> None:
-        """Record that an asynchronous stage gave out results together; ``more`` is their number."""
+        """Record that an asynchronous stage returned results together; ``more`` is their number."""
         self._journal.add("collect", self._task, "", -1, at_ns, count)
 
     def fail(self, results: Iterable[Result], at_ns: int) -> None:
-        """Record results that a stage failed on, or that came while it was down."""
+        """Record results that were lost because the stage failed on them or was down."""
         for result in results:
             self._journal.add("fail", self._task, result.frame.stream, result.frame.index, at_ns)
 
@@ -129,5 +129,5 @@ class TaskJournal:
         self._journal.add("drop", self._task, frame.stream, frame.index, frame.timestamp_ns, cause)
 
     def replace(self, at_ns: int) -> None:
-        """Note that the stage, or what it decodes with, is another from now on."""
+        """Record that the stage or its decoder was replaced."""
         self._journal.add("replace", self._task, "", -1, at_ns)

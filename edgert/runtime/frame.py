@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from edgert.memory.cuda import DeviceView
 
 
-# A frame: pixels as the camera or decoder gave them, in memory that it owns, never copied on the way.
-
 U8 = npt.NDArray[np.uint8]
 PixelFormat = Literal["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]
-"""How pixels lie in memory: i420 = planes Y, U, V; nv12 = planes Y, interleaved UV; yuyv = one plane (h, w, 2)."""
+"""Layout of pixels in memory: i420 = planes Y, U, V; nv12 = planes Y, interleaved UV; yuyv = one plane (h, w, 2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +39,11 @@ class Color:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DepthImage:
-    """Depth image that belongs to a frame. It shows the same view, perhaps at another size.
+    """Depth image of the same view as a frame, perhaps at another size.
 
     Attributes:
         values: (h, w) uint16 millimeters or float32 meters along the optical axis; 0 and NaN are unknown.
-        camera: focal lengths x and y and center x and y, in pixels of the frame; None: unknown.
+        camera: focal lengths x and y and center x and y, in pixels of the frame; None where unknown.
     """
 
     values: npt.NDArray[np.uint16] | npt.NDArray[np.float32]
@@ -53,16 +51,16 @@ class DepthImage:
 
 
 class _Released(tuple[U8, ...]):
-    """Placeholder for released planes."""
+    """Placeholder for released planes; any use raises StageError."""
 
-    def _used(self, *_: object) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         raise StageError(
-            "the pixels of a frame were used that had been let go",
-            why="no stage from here on reads any, by what its kind says, so they went back to the camera or decoder",
-            fix="a kind of stage or sink that looks at them says so: takes_images = True",
+            "a stage used the pixels of a frame after their release",
+            why="no stage from here on declares that it reads pixels, so they went back to the camera or decoder",
+            fix="set takes_images = True in the kind of the stage or sink that reads pixels",
         )
 
-    __getitem__ = __iter__ = __len__ = _used
+    __getitem__ = __iter__ = __len__ = _refuse
 
 
 _RELEASED = _Released()
@@ -75,8 +73,8 @@ class Delivery:
     Attributes:
         trace: W3C trace id of the camera's frame, 32 hexadecimal digits; the same on all machines.
         about: plain data about the frame, such as the object that it was cropped around.
-        receipt: acknowledges the frame to the sender once all work on it is done.
-        parent: span id of the sender, 16 hexadecimal digits; empty where it is not known.
+        receipt: receipt that acknowledges the frame to the sender once all work on it is done.
+        parent: span id of the sender, 16 hexadecimal digits; empty where unknown.
         is_sampled: whether the sender exports the frame's spans.
     """
 
@@ -90,25 +88,25 @@ class Delivery:
 @made_quickly
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """One image of one stream.
+    """One image of one stream, in the memory of its camera or decoder.
 
     Attributes:
         stream: name of the source stage.
         index: number of the frame in its stream, from 0; gaps are frames lost before the source saw them.
         timestamp_ns: monotonic clock when the frame was captured or decoded; latency counts from here.
         media_ns: position in the stream, never running backwards, also across reconnects.
-        width, height: in pixels.
+        width, height: size in pixels.
         format: pixel format of ``planes``.
         planes: uint8 arrays, rows possibly padded: i420 (h,w) (h/2,w/2) (h/2,w/2) rounded up; nv12 (h,w)
-            (h/2,w/2,2); yuyv (h,w,2); bgr and rgb (h,w,3); gray (h,w). Valid while ``lease`` is alive. Of a frame
-            that is on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`.
-        lease: who owns the bytes. To keep a frame beyond the call that handed it over, retain it.
-        color: for the YUV formats.
-        file: for an image file, its path relative to the source's folder; else empty.
+            (h/2,w/2,2); yuyv (h,w,2); bgr and rgb (h,w,3); gray (h,w). Valid while ``lease`` is alive. For a frame
+            on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`.
+        lease: shared ownership of the memory. Retain it to keep a frame beyond the call that received it.
+        color: color space of the YUV formats.
+        file: path of an image file, relative to the source's folder; else empty.
         sender_ns: capture time in nanoseconds since the epoch, by the clock of a network camera that reports it; else
             None.
         delivery: metadata of a frame from another machine; else None.
-        depth: depth image of the frame; None where the camera measures none.
+        depth: depth image of the frame; None where the camera measures no depth.
     """
 
     stream: str
@@ -131,22 +129,22 @@ class Frame:
     @property
     def __array_interface__(self) -> dict[str, Any]:
         """NumPy's array protocol, without a copy, for formats of one plane."""
-        interface: dict[str, Any] = self._packed().__array_interface__
+        interface: dict[str, Any] = self._single_plane().__array_interface__
         return interface
 
     def __dlpack__(self, **options: Any) -> Any:
         """Return a DLPack capsule, without a copy, for formats of one plane."""
-        return self._packed().__dlpack__(**options)
+        return self._single_plane().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        device, number = self._packed().__dlpack_device__()
+        device, number = self._single_plane().__dlpack_device__()
         return int(device), number
 
     def crop(self, x1: int, y1: int, x2: int, y2: int) -> Frame:
-        """Return the part between (x1, y1) and (x2, y2), in this frame's pixels, as a view: no byte is copied.
+        """Return the part between (x1, y1) and (x2, y2), in this frame's pixels, as a view without a copy.
 
-        Edges are clipped to the frame and moved out to even pixels where chroma is subsampled. The crop lives
-        under this frame's lease. Raises StageError when nothing is left.
+        Edges are clipped to the frame and moved out to even pixels where chroma is subsampled. The crop shares
+        this frame's lease. Raises StageError when nothing is left.
         """
         x1, y1, x2, y2 = max(x1, 0), max(y1, 0), min(x2, self.width), min(y2, self.height)
         if x1 >= x2 or y1 >= y2:
@@ -165,37 +163,37 @@ class Frame:
 
     @property
     def region(self) -> tuple[int, int, int, int]:
-        """(x1, y1, x2, y2) of this frame in the source image, in pixels; a crop does not start at (0, 0)."""
+        """Rectangle (x1, y1, x2, y2) of this frame in the source image, in pixels; starts at (0, 0) unless cropped."""
         x, y = self._origin
         return x, y, x + self.width, y + self.height
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether its planes are memory of a GPU."""
+        """Whether the planes are in the memory of a GPU."""
         if not has_pixels(self):
             return False
         first: object = self.planes[0]
-        return not isinstance(first, np.ndarray) and hasattr(first, "__cuda_array_interface__")  # what is fast first
+        return not isinstance(first, np.ndarray) and hasattr(first, "__cuda_array_interface__")  # the fast check first
 
     def to_host(self) -> Frame:
-        """Return the frame with its planes on the host: itself, or a counted copy of a frame that is on a GPU."""
+        """Return the frame with planes on the host: itself, or a counted copy of a frame on a GPU."""
         if not self.is_on_gpu:
             return self
         planes = tuple(plane.to_host() for plane in cast("tuple[DeviceView, ...]", self.planes))
         return with_planes(self, planes, lend(planes, self.lease.counter))
 
     def to_bgr(self) -> U8:
-        """Return a new (height, width, 3) uint8 BGR image. A copy, and counted as one; two for a frame on a GPU."""
+        """Return a new (height, width, 3) uint8 BGR image. It counts as one copy, or two for a frame on a GPU."""
         image = bgr_from(self.to_host())
         self.lease.counter.copied(image.nbytes)
         return image
 
-    def _packed(self) -> U8:
+    def _single_plane(self) -> U8:
         if not self.lease.alive and has_pixels(self):
             raise StageError(
                 f"frame {self.index} of {self.stream!r} was used after its release",
-                why="its memory has gone back to the pool and may hold another image",
-                fix="retain the frame (frame.lease.retain()) or copy it while you have it",
+                why="its memory went back to the pool and may hold another image",
+                fix="retain the frame (frame.lease.retain()) or copy it before it is released",
             )
         if len(self.planes) != 1:
             raise StageError(
@@ -217,28 +215,28 @@ def without_pixels(frame: Frame) -> Frame:
     Its other attributes stay. Using its ``planes`` raises StageError.
     """
     lease: Lease = EndedLease(frame.lease.counter)
-    if frame.delivery is not None:  # the sender also waits for work that needs no pixels
+    if frame.delivery is not None:  # its sender also waits for work that needs no pixels
         lease = frame.delivery.receipt.cover(lease)
     return with_planes(frame, _RELEASED, lease)
 
 
 def with_planes(frame: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
-    """Return the same image in other memory, under that memory's lease; the lease of ``frame`` is not changed."""
+    """Return the same image in other memory, with the lease of that memory; the lease of ``frame`` is not changed."""
     place = frame.stream, frame.index, frame.timestamp_ns, frame.media_ns, frame.width, frame.height, frame.format
     return Frame(
         *place, planes, lease, frame.color, frame.file, frame.sender_ns, frame.delivery, frame.depth, frame._origin
     )
 
 
-def for_show(frame: Frame) -> Frame:
-    """Return the frame for code that keeps the newest one to show it; its sender does not wait for that code."""
+def without_delivery(frame: Frame) -> Frame:
+    """Return the frame without its delivery, so that its sender does not wait for code that keeps it to show it."""
     if frame.delivery is None or not isinstance(frame.lease, CoveredLease):
         return frame
     return replace(frame, lease=frame.lease.pixels, delivery=None)
 
 
 def origin_of(frame: Frame) -> tuple[int, int]:
-    """Return (x, y) of a frame's first pixel in the full image; other than (0, 0) only for crops."""
+    """Return (x, y) of a frame's first pixel in the full image, which is (0, 0) except for crops."""
     return frame._origin
 
 
@@ -247,7 +245,7 @@ def full_frame(frame: Frame) -> Frame:
     return frame._root or frame
 
 
-def as_own_image(crop: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
+def separate_image(crop: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
     """Return a rotated or warped crop as a separate image of BGR pixels in ``planes``."""
     height, width = planes[0].shape[:2]
     place = crop.stream, crop.index, crop.timestamp_ns, crop.media_ns, width, height
@@ -259,7 +257,7 @@ _STRIP_ROWS = 32  # rows of chroma converted at a time; the temporaries of 1920 
 
 
 def bgr_from(frame: Frame) -> U8:
-    """Return a new (height, width, 3) uint8 BGR image of ``frame``. The caller owns it and counts the copy."""
+    """Return a new (height, width, 3) uint8 BGR image of ``frame``. The caller counts the copy."""
     out = np.empty((frame.height, frame.width, 3), np.uint8)
     bgr_into(frame, out)
     return out
@@ -286,7 +284,7 @@ def bgr_into(frame: Frame, out: U8) -> None:
         else:
             cv2.cvtColor(plane, cv2.COLOR_RGB2BGR if frame.format == "rgb" else cv2.COLOR_GRAY2BGR, dst=out)
         return
-    fast = size == (frame.height, frame.width) and _is_fast(frame.color, out)
+    fast = size == (frame.height, frame.width) and _is_opencv_conversion(frame.color, out)
     if fast and frame.format == "yuyv":
         cv2.cvtColor(first, cv2.COLOR_YUV2BGR_YUYV, dst=out)
     elif fast and frame.format == "nv12":
@@ -296,7 +294,7 @@ def bgr_into(frame: Frame, out: U8) -> None:
         if size != (frame.height, frame.width):
             half = (size[0] + 1) // 2, (size[1] + 1) // 2
             y, u, v = _scaled(y, size), _scaled(u, half), _scaled(v, half)
-        _planes_into(y, u, v, frame.color, out)
+        _convert_planes(y, u, v, frame.color, out)
 
 
 def yuv_planes(frame: Frame) -> tuple[U8, U8, U8]:
@@ -312,7 +310,7 @@ def yuv_planes(frame: Frame) -> tuple[U8, U8, U8]:
         return y, _channel(uv, 0), _channel(uv, 1)
     (plane,) = frame.planes
     chroma = _channel(plane, 1)
-    # The last pixel of an odd row has no V of its own; it takes its neighbor's (mid-gray when there is none).
+    # The last pixel of an odd row has no V; it takes that of its neighbor, or mid-gray without one.
     v = np.full((frame.height, (frame.width + 1) // 2), 128, np.uint8)
     v[:, : frame.width // 2] = chroma[:, 1::2]
     if frame.width % 2 and frame.width > 1:
@@ -338,25 +336,25 @@ def bgr_matrix(color: Color) -> npt.NDArray[np.float64]:
     return np.hstack([matrix, -(matrix @ zero)[:, None]])
 
 
-def _is_fast(color: Color, out: U8) -> bool:
-    """Return whether OpenCV has the conversion: BT.601, limited range (luma below 16 taken as 16), even sizes."""
+def _is_opencv_conversion(color: Color, out: U8) -> bool:
+    """Return whether OpenCV has the conversion: BT.601, limited range (luma below 16 counts as 16), even sizes."""
     return color == Color() and out.shape[0] % 2 == 0 and out.shape[1] % 2 == 0
 
 
-def _planes_into(y: U8, u: U8, v: U8, color: Color, out: U8) -> None:
-    if _is_fast(color, out) and 2 * u.shape[0] == y.shape[0]:
+def _convert_planes(y: U8, u: U8, v: U8, color: Color, out: U8) -> None:
+    if _is_opencv_conversion(color, out) and 2 * u.shape[0] == y.shape[0]:
         cv2.cvtColorTwoPlane(y, cv2.merge([u, v]), cv2.COLOR_YUV2BGR_NV12, dst=out)
     else:
-        _yuv_into(y, u, v, color, out)
+        _convert_by_matrix(y, u, v, color, out)
 
 
-def _yuv_into(y: U8, u: U8, v: U8, color: Color, out: U8) -> None:
-    """Convert planes of any matrix and size. Where there are half as many chroma rows, two luma rows share one."""
+def _convert_by_matrix(y: U8, u: U8, v: U8, color: Color, out: U8) -> None:
+    """Convert planes of any color space and size. Where there are half as many chroma rows, two luma rows share one."""
     shared = 1 if u.shape[0] == y.shape[0] else 2
     matrix, width = bgr_matrix(color), y.shape[1]
     for top in range(0, u.shape[0], _STRIP_ROWS):
         bottom = min(top + _STRIP_ROWS, u.shape[0])
-        # Every column of chroma twice.
+        # Repeat every column of chroma.
         wide_u, wide_v = (
             cast("U8", cv2.merge([plane, plane])).reshape(bottom - top, -1)[:, :width]
             for plane in (u[top:bottom], v[top:bottom])

@@ -22,20 +22,20 @@ from typing import Protocol
 from edgert.errors import StageError
 from edgert.policy import Drop
 from edgert.runtime.channel import Change, Channel
-from edgert.runtime.stage import Showing, Source, Stage
+from edgert.runtime.stage import DisplayStage, Source, Stage
 from edgert.runtime.station import Station
 from edgert.runtime.task import Task
 from edgert.tracing import Recorder
 
 CHANGE_S, OPENING_S = 5.0, 120.0
-"""How long a task may take to its next safe point, a call's end or a source's frame; and to open a stage there."""
+"""Timeouts for a task to reach its next safe point (the end of a call, or a source's frame), and to open a stage."""
 
 
 class Running(Protocol):
     """The threads of a running pipeline; see :class:`~edgert.runtime.runner.Runner`."""
 
     def station_of(self, task: Task) -> Station | None:
-        """Return the station of a task whose thread runs; else None."""
+        """Return the station of a task whose thread runs, or None."""
 
     def is_working(self, task: Task) -> bool:
         """Return whether a task's thread still runs."""
@@ -54,12 +54,12 @@ class Graph:
     does not reach a safe point within :data:`CHANGE_S`, because its stage hangs.
 
     Args:
-        tasks: in topological order.
+        tasks: tasks in topological order.
 
     Attributes:
         tasks: the current tasks; replaced by a new tuple when one is added or removed.
-        recorder: records what all tasks do; None: nothing is recorded.
-        mark_pixel_use: called after each change, to mark which tasks need pixels; see :func:`release_pixels`.
+        recorder: recorder of the activity of all tasks; None: it is not recorded.
+        mark_pixel_use: function called after each change to mark which tasks need pixels; see :func:`release_pixels`.
     """
 
     def __init__(self, tasks: Iterable[Task] = ()) -> None:
@@ -71,35 +71,35 @@ class Graph:
         self._turn = threading.RLock()  # one change at a time
 
     def record(self, recorder: Recorder | None) -> None:
-        """Make all tasks record what they do, later ones as well; None: no more."""
+        """Record the activity of all present and future tasks; None ends the recording."""
         with self._turn:
             self.recorder = recorder
             for task in self.tasks:
-                task.trace_in(recorder)
+                task.use_recorder(recorder)
 
     def run_by(self, running: Running | None) -> None:
         """Set the threads that run the tasks; None: they have ended."""
         self._running = running
 
     def task(self, name: str) -> Task:
-        """Return the task of that name. Raises StageError where there is none."""
+        """Return the task of that name. Raises StageError if there is none."""
         for task in self.tasks:
             if task.name == name:
                 return task
         raise StageError(f"no task {name!r}", fix=f"tasks: {', '.join(task.name for task in self.tasks)}")
 
     def add(self, task: Task) -> None:
-        """Add a task and start it. Connect a stage to its producers before, by :meth:`connect`.
+        """Add a task and start it. Call :meth:`connect` for its producers first.
 
-        Connect the listeners of a source before as well; else they miss its first frames.
+        Connect the listeners of a source first, too; else they miss its first frames.
 
         Raises:
-            StageError: the name is taken, or the system has no thread for it.
+            StageError: the name is taken, or the system starts no more threads.
         """
         with self._turn:
             if any(other.name == task.name for other in self.tasks):
-                raise StageError(f"a task {task.name!r} is there already", fix="give the new one another name")
-            task.trace_in(self.recorder)
+                raise StageError(f"a task named {task.name!r} already exists", fix="give the new task another name")
+            task.use_recorder(self.recorder)
             self.tasks = (*self.tasks, task)
             self._outside = tuple(other for other in self._outside if other is not task)
             self._mark_changed()
@@ -113,16 +113,16 @@ class Graph:
     def connect(self, producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:
         """Connect a task to a producer, from the producer's next result on; see :func:`connect`.
 
-        A consumer that is not added may take results from its inlet itself, and :meth:`leave` later. Joins behind the
-        consumer include these streams from then on.
+        A consumer that was not added may read its inlet itself, and :meth:`leave` later. Joins behind the consumer
+        include these streams from then on.
 
         Raises:
-            StageError: they are connected already; it would make a cycle; one of them shares a thread or has branches;
-                or the consumer hangs.
+            StageError: the two are connected already; the edge would close a cycle; one of them shares a thread or has
+                branches; or the consumer hangs.
         """
         with self._turn:
             self._check_connection(producer, consumer)
-            self._carry(consumer, streams)
+            self._add_streams_behind(consumer, streams)
             made = list[Channel]()
 
             def change() -> None:
@@ -140,7 +140,7 @@ class Graph:
             return made[0]
 
     def leave(self, listener: Task) -> None:
-        """Disconnect a listener that was never added; its inlet ends. May be called twice."""
+        """Disconnect a listener that was never added, and end its inlet. May be called twice."""
         with self._turn:
             for producer in dict.fromkeys(producer for producer, _ in listener.wiring.edges()):
                 self.disconnect(producer, listener)
@@ -149,12 +149,12 @@ class Graph:
             self._mark_changed()
 
     def disconnect(self, producer: Task, consumer: Task) -> None:
-        """Undo :meth:`connect`. The consumer still processes the results that it has.
+        """Undo :meth:`connect`. The consumer still processes the results that it has received.
 
         A consumer without another edge waits for a new one until the pipeline stops.
 
         Raises:
-            StageError: they are not connected; the two share a thread; or the consumer hangs.
+            StageError: the two are not connected, or share a thread; or the consumer hangs.
         """
         with self._turn:
             edges = [channel for other, channel in consumer.wiring.edges() if other is producer]
@@ -182,16 +182,16 @@ class Graph:
     def remove(self, task: Task) -> None:
         """Remove a task. A source is asked to end first, and its frames in flight are processed.
 
-        A stage passes on the results that it holds, and is closed. Its listeners wait for a new edge.
+        A stage passes on the results that it holds, and is closed. Its listeners then wait for a new edge.
 
         Raises:
-            StageError: it is not a task of this pipeline; it shares its thread or has branches; or it hangs.
+            StageError: the task is not in this pipeline, shares its thread, has branches, or hangs.
         """
         with self._turn:
-            self._check_there(task)
-            self._check_alone(task, "removed")
+            self._check_is_present(task)
+            self._check_is_separate(task)
             listeners = [other for other in (*self.tasks, *self._outside) if other.wiring.listens_to(task)]
-            for listener in listeners:  # they do not end with it
+            for listener in listeners:  # they do not end with the task
                 listener.wiring.inlet.is_kept_open = True
             try:
                 for producer in dict.fromkeys(producer for producer, _ in task.wiring.edges()):
@@ -207,19 +207,19 @@ class Graph:
             self._forget(task)
 
     def replace(self, task: Task, stage: Stage) -> None:
-        """Replace the stage of a task, which keeps its name, place, thread and meter.
+        """Replace the stage of a task, which keeps its name, edges, thread and meter.
 
         The old stage passes on the results that it holds. Then the new one is opened in the task's thread, and the old
         one is closed. During opening, the task processes nothing, and both stages are in memory.
 
         Raises:
             StageError: the task is a source, or it hangs.
-            Exception: what opening raises; the old stage stays.
+            Exception: the error of opening the new stage; the old one stays.
         """
         with self._turn:
-            self._check_there(task)
+            self._check_is_present(task)
             if isinstance(task.stage, Source) or isinstance(stage, Source):
-                why, fix = "a source is no stage", "remove the source and add another"
+                why, fix = "a source cannot be replaced", "remove the source and add another"
                 raise StageError(f"the stage of task {task.name!r} cannot be replaced", why=why, fix=fix)
             station = self._station(task)
             if station is None:
@@ -231,20 +231,20 @@ class Graph:
     def at_safe_point(self, task: Task, change: Callable[[], object]) -> None:
         """Run a change of a task's stage in its thread, between two results. Raises as :meth:`replace` does."""
         with self._turn:
-            self._check_there(task)
+            self._check_is_present(task)
             station = self._station(task)
 
-            def noted() -> None:
+            def change_and_record() -> None:
                 change()
                 if station is not None:
-                    station.note_replaced()
+                    station.record_replacement()
 
-            self._apply(task, noted)
+            self._apply(task, change_and_record)
 
-    # Changes that are made in a task's own thread.
+    # Changes that are made in a task's thread.
 
     def _apply(self, task: Task, change: Callable[[], None], timeout_s: float | None = None) -> None:
-        """Run a change in a task's thread; at once where no thread runs."""
+        """Run a change in a task's thread, or at once where no thread runs."""
         if self._station(task) is None:
             change()
             return
@@ -254,19 +254,19 @@ class Graph:
             return
         if not self._has_ended(task):
             why = f"its thread has been in one call, or without a frame, for {timeout_s:g} s"
-            raise StageError(f"task {task.name!r} was not changed", why=why, fix="try again once it goes on")
+            raise StageError(f"task {task.name!r} was not changed", why=why, fix="try again once it continues")
         change()
 
-    def _carry(self, producer: Task, streams: frozenset[str]) -> None:
-        """Add streams to the edges behind a task."""
+    def _add_streams_behind(self, producer: Task, streams: frozenset[str]) -> None:
+        """Add streams to all edges behind a task."""
         for task in self.tasks:
             carried = task.wiring.streams
             for number, other in enumerate(task.wiring.producers):
                 if other is producer and not streams <= carried[number]:
-                    self._apply(task, partial(self._widen, task, number, streams))
-                    self._carry(task, streams)
+                    self._apply(task, partial(self._add_streams, task, number, streams))
+                    self._add_streams_behind(task, streams)
 
-    def _widen(self, task: Task, edge: int, streams: frozenset[str]) -> None:
+    def _add_streams(self, task: Task, edge: int, streams: frozenset[str]) -> None:
         task.wiring.streams[edge] |= streams
         if (station := self._station(task)) is not None:
             station.rewire()
@@ -279,7 +279,7 @@ class Graph:
         return self._running is not None and task.meter.status.has_ended
 
     def _end(self, task: Task) -> None:
-        """Wait until a task's thread has ended; ask a source to end before."""
+        """Wait until a task's thread has ended; ask a source to end first."""
         if self._running is None:
             return
         if isinstance(task.stage, Source):
@@ -288,7 +288,7 @@ class Graph:
             if not self._running.is_working(task):
                 return
             time.sleep(_POLL_S)
-        raise StageError(f"task {task.name!r} does not end", why=f"it goes on {CHANGE_S:g} s after it was asked to")
+        raise StageError(f"task {task.name!r} does not end", why=f"it still runs {CHANGE_S:g} s after it was asked to")
 
     def _forget(self, task: Task) -> None:
         self.tasks = tuple(other for other in self.tasks if other is not task)
@@ -297,7 +297,7 @@ class Graph:
 
     def _no_longer_show(self, task: Task) -> None:
         for other in self.tasks:
-            if isinstance(other.stage, Showing):
+            if isinstance(other.stage, DisplayStage):
                 other.stage.forget(task.name)
 
     def _mark_changed(self) -> None:
@@ -310,7 +310,7 @@ class Graph:
         if isinstance(consumer.stage, Source):
             raise StageError(what, why="it is a source")
         if consumer.wiring.listens_to(producer):
-            raise StageError(what, why="it does already")
+            raise StageError(what, why="it already does")
         if consumer.execution.carrier is not None:
             raise StageError(what, why=f"it runs in the thread of {consumer.execution.carrier.name!r}")
         if producer.wiring.branch is not None:
@@ -319,19 +319,20 @@ class Graph:
         while ahead:
             task = ahead.pop()
             if task is consumer:
-                raise StageError(what, why="results would go round in a circle")
+                raise StageError(what, why="the connection would close a cycle")
             ahead += [other for other, _ in task.wiring.edges()]
 
-    def _check_there(self, task: Task) -> None:
+    def _check_is_present(self, task: Task) -> None:
         if task not in self.tasks:
-            raise StageError(f"no task {task.name!r}", why="it was removed, or never added")
+            raise StageError(f"no task {task.name!r}", why="it was removed or never added")
 
-    def _check_alone(self, task: Task, done: str) -> None:
+    def _check_is_separate(self, task: Task) -> None:
+        """Raise StageError for a task that cannot be removed because others depend on its thread or its branches."""
         carried = [other.name for other in self.tasks if other.execution.carrier is task]
         branches = task.wiring.branch is not None or task.wiring.reorders or not task.wiring.joins
         if task.execution.carrier is not None or carried or branches:
             why = f"{' and '.join(carried)} run in its thread" if carried else "it is a part of another task's stage"
-            raise StageError(f"task {task.name!r} cannot be {done}", why=why)
+            raise StageError(f"task {task.name!r} cannot be removed", why=why)
 
 
 _POLL_S = 0.002
@@ -341,11 +342,11 @@ def connect(producer: Task, consumer: Task, streams: frozenset[str], capacity: i
     """Connect ``consumer`` to ``producer`` before the consumer starts; return the channel between them.
 
     Args:
-        producer: the task whose results are passed on.
-        consumer: the task that gets them.
-        streams: sources whose frames pass through.
-        capacity: the most results that wait.
-        drop: which result is lost when the channel is full; see :class:`~edgert.runtime.channel.Channel`.
+        producer: task whose results are passed on.
+        consumer: task that receives them.
+        streams: names of the sources whose frames pass through.
+        capacity: maximum number of waiting results.
+        drop: which result a full channel loses; see :class:`~edgert.runtime.channel.Channel`.
     """
     channel = _attach(producer, consumer, streams, capacity, drop)
     _open_outlet(producer, channel)
@@ -353,26 +354,26 @@ def connect(producer: Task, consumer: Task, streams: frozenset[str], capacity: i
 
 
 def release_pixels(tasks: Sequence[Task]) -> None:
-    """Set the edges on which frames pass without their pixels, because no later stage reads them.
+    """Mark the edges on which frames pass without their pixels, because no later stage reads them.
 
     Args:
-        tasks: all connected tasks; may be running.
+        tasks: all connected tasks, which may be running.
     """
     listeners: dict[int, list[Task]] = {}
     for task in tasks:
         for producer, _ in task.wiring.edges():
             listeners.setdefault(id(producer), []).append(task)
-    wants: dict[int, bool] = {}
+    known: dict[int, bool] = {}
 
-    def is_wanting(task: Task) -> bool:  # pixels, for itself or for others
-        if id(task) not in wants:
-            is_own = task.execution.reads in ("host", "anywhere")
-            wants[id(task)] = is_own or any(map(is_wanting, listeners.get(id(task), ())))
-        return wants[id(task)]
+    def needs_pixels(task: Task) -> bool:  # for itself or for later tasks
+        if id(task) not in known:
+            reads_pixels = task.execution.reads in ("host", "anywhere")
+            known[id(task)] = reads_pixels or any(map(needs_pixels, listeners.get(id(task), ())))
+        return known[id(task)]
 
     for task in tasks:
         for _, channel in task.wiring.edges():
-            channel.without_pixels = not is_wanting(task)
+            channel.without_pixels = not needs_pixels(task)
     for task in tasks:
         wiring = task.wiring
         if wiring.branch is None:  # outlets without pixels come last, as waiting there holds no pixels
@@ -381,7 +382,7 @@ def release_pixels(tasks: Sequence[Task]) -> None:
 
 
 def _attach(producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:
-    """Add an edge to a consumer, in the place of a removed one where there is one."""
+    """Add an edge to a consumer, under the number of a removed one if there is one."""
     wiring = consumer.wiring
     place = next((number for number, one in enumerate(wiring.producers) if one is None), None)
     channel = wiring.inlet.connect(capacity, drop, place)
@@ -400,7 +401,7 @@ def _open_outlet(producer: Task, channel: Channel) -> None:
 def _detach(consumer: Task, channel: Channel) -> None:
     wiring, losses = consumer.wiring, consumer.meter.losses
     wiring.inlet.remove(channel.number)
-    for key, count in channel.losses.items():  # what was lost stays counted
+    for key, count in channel.losses.items():  # losses stay counted
         losses[key] = losses.get(key, 0) + count
     channel.losses, consumer.meter.lost = {}, consumer.meter.lost + channel.dropped
     channel.dropped = 0

@@ -1,6 +1,6 @@
 """Health of a running pipeline, from its state as plain data: for /readyz and /healthz, systemd and Docker.
 
-A pipeline is *ready* when every required camera gives frames, and every stage is open and works. It is *stuck* when
+A pipeline is *ready* when every required camera delivers frames, and every stage is open and works. It is *stuck* when
 only a restart helps: a stage does not return from a call, or results wait while no stage works. A lost camera is no
 reason to restart.
 """
@@ -23,28 +23,28 @@ _EXTEND_S = 60
 _LOG = logging.getLogger(__name__)
 
 
-def unready(stats: Stats) -> list[str]:
-    """Return why the pipeline is not ready, a line for each source or stage; empty where it is ready."""
+def unready_reasons(stats: Stats) -> list[str]:
+    """Return why the pipeline is not ready, one line for each source or stage; empty if it is ready."""
     found = []
     required = stats.get("required", ())
     for name, stage in stats.get("stages", {}).items():
-        if name in required and (why := _away(stage)):
+        if name in required and (why := _why_no_frames(stage)):
             found.append(f"{name}: {why}")
         elif stage.get("failing"):
             found.append(f"{name}: down: {stage['failing']}")
         elif stage.get("is_open") is False:
             found.append(f"{name}: not open yet")
-    return [*found, *stuck(stats)]
+    return [*found, *stuck_stages(stats)]
 
 
-def stuck(stats: Stats) -> list[str]:
-    """Return the stages that do not return from a call."""
+def stuck_stages(stats: Stats) -> list[str]:
+    """Return one line for each stage that does not return from a call."""
     stages = stats.get("stages", {}).items()
     return [f"{name}: in one call for {stage['stuck_s']:.0f} s" for name, stage in stages if stage.get("stuck_s")]
 
 
-def _away(stage: Stats) -> str:
-    """Return why a source gives no frames; empty where it does."""
+def _why_no_frames(stage: Stats) -> str:
+    """Return why a source delivers no frames; empty if it does."""
     source = stage.get("source") or {}
     reason = source.get("reason")
     if source.get("up") is False and stage.get("results_out"):
@@ -52,12 +52,12 @@ def _away(stage: Stats) -> str:
     return "" if stage.get("results_out") else reason or "no frame yet"
 
 
-def status(stats: Stats) -> str:
+def status_line(stats: Stats) -> str:
     """Return the pipeline's state in one line."""
     recent = stats.get("recent") or {}
     latency, dropped = recent.get("latency_ms") or {}, sum((recent.get("dropped") or {}).values())
     line = f"{recent.get('fps') or 0.0:.1f} fps, p99 {latency.get('p99') or 0.0:.0f} ms, {dropped} dropped, last minute"
-    return " ".join(printable("; ".join([line, *unready(stats)])).split())
+    return " ".join(printable("; ".join([line, *unready_reasons(stats)])).split())
 
 
 class Progress:
@@ -67,7 +67,7 @@ class Progress:
         self._seen: tuple[object, float] = None, 0.0
 
     def hangs(self, stats: Stats, now_s: float) -> str:
-        """Return why the pipeline hangs; empty while it does not."""
+        """Return why the pipeline hangs; empty if it does not."""
         stages = stats.get("stages", {})
         waiting = [name for name, stage in stages.items() if stage.get("waiting")]
         if not waiting or any(stage.get("in_call") for stage in stages.values()):
@@ -77,14 +77,11 @@ class Progress:
         if counts != self._seen[0]:
             self._seen = counts, now_s
         idle_s = now_s - self._seen[1]
-        return f"{', '.join(waiting)}: does not take what waits, for {idle_s:.0f} s" if idle_s >= _IDLE_S else ""
-
-
-# systemd: sd_notify(3).
+        return f"{', '.join(waiting)}: no waiting result taken for {idle_s:.0f} s" if idle_s >= _IDLE_S else ""
 
 
 def notify(*lines: str) -> bool:
-    """Notify systemd where it started this process with notifications; return whether it did."""
+    """Send lines to systemd, as sd_notify(3) does; return whether systemd expects them from this process."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return False
@@ -99,11 +96,11 @@ def notify(*lines: str) -> bool:
 class Heartbeat(threading.Thread):
     """Thread that reports a run's state to systemd, from :meth:`start` to :meth:`stop`.
 
-    It sends READY=1 once the run is ready, and before that a longer time to start; STATUS every few seconds; WATCHDOG=1
-    while nothing is stuck; and STOPPING=1.
+    It sends READY=1 once the run is ready, and asks for more time to start before that. It sends STATUS every few
+    seconds, WATCHDOG=1 while nothing is stuck, and STOPPING=1 at the end.
 
     Args:
-        state: the run's, as plain data; called every few seconds.
+        state: function that returns the run's state as plain data; called every few seconds.
     """
 
     def __init__(self, state: Callable[[], Stats]) -> None:
@@ -119,15 +116,15 @@ class Heartbeat(threading.Thread):
 
     def lines(self, stats: Stats) -> Iterator[str]:
         """Yield the notifications for a state."""
-        yield f"STATUS={status(stats)}"
-        hangs = "; ".join([*stuck(stats), *filter(None, [self._progress.hangs(stats, time.monotonic())])])
+        yield f"STATUS={status_line(stats)}"
+        hangs = "; ".join([*stuck_stages(stats), *filter(None, [self._progress.hangs(stats, time.monotonic())])])
         if hangs:
             if not self._hangs:
-                _LOG.warning("no signs of life for systemd's watchdog: %s", hangs)
+                _LOG.warning("systemd's watchdog gets no more notifications: %s", hangs)
             self._hangs = hangs
             return
         self._hangs = ""
-        if not self._is_ready and not unready(stats):
+        if not self._is_ready and not unready_reasons(stats):
             self._is_ready = True
             yield "READY=1"
         yield "WATCHDOG=1" if self._is_ready else f"EXTEND_TIMEOUT_USEC={_EXTEND_S * 1_000_000}"

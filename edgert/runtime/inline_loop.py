@@ -16,12 +16,12 @@ from edgert.runtime.task import Task
 
 
 class InlineLoop(Work):
-    """A task without a thread. Its producer's thread does its work, and a failure ends only this task."""
+    """A task that runs in its producer's thread. A failure ends only this task."""
 
     def open(self) -> bool:
-        """Open the stage, and handle its channel here; return whether the stage is open."""
+        """Open the stage, and process its channel's results here; return whether the stage is open."""
         if super().open():
-            self.task.wiring.inlet.handle(self._take)
+            self.task.wiring.inlet.set_handler(self._take)
         return not self.has_ended
 
     def _take(self, results: Sequence[Result]) -> None:
@@ -42,13 +42,13 @@ class InlineLoop(Work):
 def share_threads(tasks: Sequence[Task]) -> None:
     """Let tasks run in the thread of their producer where that delays no other task.
 
-    - Tasks without ``effort`` always do.
+    - Tasks of effort ``none`` always do.
     - Where no source is live, a task of ``little`` effort does if its producer has no other listener: the producer
       would wait for it anyway. So does a ``callback`` behind an asynchronous stage, whose thread is idle while the GPU
       works. With cameras, frames would be lost while a disk or a callback delays the producer.
 
     Args:
-        tasks: in topological order, connected, not started.
+        tasks: connected tasks in topological order, before their start.
     """
     live = any(isinstance(task.stage, Source) and task.stage.live for task in tasks)
     for task in tasks:
@@ -59,7 +59,7 @@ def share_threads(tasks: Sequence[Task]) -> None:
         ((before, _),) = edges
         if before.wiring.branch is not None:
             continue
-        alone = len(before.wiring.outlets) == 1 and not isinstance(before.stage, Source) and not live
-        has_time = isinstance(before.stage, AsyncStage) and before.stage.limit > 1
-        if effort == "none" or (alone and (effort == "little" or has_time)):
+        is_only_listener = len(before.wiring.outlets) == 1 and not isinstance(before.stage, Source)
+        has_idle_thread = isinstance(before.stage, AsyncStage) and before.stage.limit > 1
+        if effort == "none" or (is_only_listener and not live and (effort == "little" or has_idle_thread)):
             task.execution.carrier = before.thread

@@ -22,7 +22,7 @@ _METER_DECIMALS = 3
 _VECTOR_DECIMALS = 6
 _OBJECT_SCALES = 10.0 ** np.array([_BOX_DECIMALS] * 4 + [_SCORE_DECIMALS])
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_DEPTH = 32  # deeper than any sensible data; ends a structure that contains itself
+_MAX_DEPTH = 32  # deeper than any sensible data; stops at a structure that contains itself
 
 Array = npt.NDArray[Any]
 
@@ -32,10 +32,10 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
 
     Args:
         result: the result.
-        clock: clock of its times.
+        clock: clock of the result's times.
 
     Raises:
-        StageError: a stage returned something that has no plain form; names the stage and the type.
+        StageError: a stage returned an object without a plain form; the error names the stage and the type.
     """
     frame, outputs = result.frame, {}
     for stage, record in result.outputs.items():
@@ -53,20 +53,20 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
         "timestamp_ns": frame.timestamp_ns,
         "media_s": round(frame.media_ns / 1e9, 6),
         **({"file": shown(frame.file)} if frame.file else {}),
-        **(_sent(frame.sender_ns) if frame.sender_ns is not None else {}),
+        **(_sender_times(frame.sender_ns) if frame.sender_ns is not None else {}),
         **({"models": dict(result.models)} if result.models else {}),
         **({"trace": frame.delivery.trace, "object": frame.delivery.about} if frame.delivery is not None else {}),
         "outputs": outputs,
     }
 
 
-def _sent(time_ns: int) -> dict[str, Any]:
+def _sender_times(time_ns: int) -> dict[str, Any]:
     """Return the capture time by the sender's clock."""
     return {"sender_time": rfc3339(time_ns), "sender_time_ns": time_ns}
 
 
 def encoded(data: object) -> bytes:
-    """Return plain data as one line of JSON, UTF-8."""
+    """Return plain data as one line of JSON in UTF-8."""
     try:
         return orjson.dumps(data)
     except TypeError:  # an integer of more than 64 bits, or a lone surrogate, which UTF-8 lacks:
@@ -74,23 +74,23 @@ def encoded(data: object) -> bytes:
 
 
 def plain(record: object) -> Any:
-    """Return a record, or a user's own object, as dicts, lists, strings, finite numbers, booleans and None.
+    """Return a record or a user's object as dicts, lists, strings, finite numbers, booleans and None.
 
     Raises:
-        StageError: it has no plain form; names the type.
+        StageError: the object has no plain form; the error names its type.
     """
     return _plain(record, 0)
 
 
 def _plain(value: object, depth: int) -> Any:
-    if depth > _DEPTH:
+    if depth > _MAX_DEPTH:
         raise StageError("data is nested too deeply to write", why="it may contain itself")
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
-        return int(value)  # plain also for an IntEnum
+        return int(value)  # also turns an IntEnum into a plain number
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -101,23 +101,23 @@ def _plain(value: object, depth: int) -> Any:
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, depth + 1) for item in value]
-    return _simple(value, depth)
+    return _plain_object(value, depth)
 
 
 @lru_cache(maxsize=256)
-def _names(kind: type) -> tuple[str, ...]:
-    """Return the names of a dataclass's fields, cached: each call of ``fields`` leaves a tuple in free lists."""
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the field names of a dataclass, cached: each call of ``fields`` leaves a tuple in Python's free lists."""
     return tuple([field.name for field in dataclasses.fields(kind)])
 
 
 @singledispatch
-def _simple(value: object, depth: int) -> Any:
-    """Return the plain form of a value that is no container, by its type."""
+def _plain_object(value: object, depth: int) -> Any:
+    """Return the plain form of a value that is neither a number nor a container, by its type."""
     to_json = getattr(value, "to_json", None)
     if callable(to_json):
         return _plain(to_json(), depth + 1)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(getattr(value, name), depth + 1) for name in _names(type(value))}
+        return {name: _plain(getattr(value, name), depth + 1) for name in _field_names(type(value))}
     kind = type(value)
     raise StageError(
         f"cannot write a {kind.__module__}.{kind.__qualname__} as JSON",
@@ -125,14 +125,14 @@ def _simple(value: object, depth: int) -> Any:
     )
 
 
-@_simple.register
+@_plain_object.register
 def _array(value: np.ndarray, depth: int) -> Any:
     if value.dtype.kind in "biu":
         return value.tolist()
     return _rounded(value) if value.dtype.kind == "f" else _plain(value.tolist(), depth + 1)
 
 
-@_simple.register
+@_plain_object.register
 def _detections(record: Detections, depth: int) -> dict[str, Any]:
     objects = _objects(record)
     if record.ids is not None:
@@ -143,7 +143,7 @@ def _detections(record: Detections, depth: int) -> dict[str, Any]:
             entry["corners"] = corners
     if record.masks is not None:
         for entry, mask in zip(objects, record.masks, strict=True):
-            entry["mask"] = _runs(mask)
+            entry["mask"] = _run_lengths(mask)
     if record.positions is not None:
         for entry, position in zip(objects, _rounded(record.positions, _METER_DECIMALS), strict=True):
             entry["position"] = position
@@ -158,36 +158,36 @@ def _detections(record: Detections, depth: int) -> dict[str, Any]:
     return {**named, "objects": objects}
 
 
-@_simple.register
+@_plain_object.register
 def _classification(record: Classification, depth: int) -> dict[str, Any]:
     return {"type": "classification", "classes": _classes(record)}
 
 
-@_simple.register
+@_plain_object.register
 def _segmentation(record: Segmentation, depth: int) -> dict[str, Any]:
     flat = record.mask.ravel()
     counts = np.bincount(flat, minlength=1)
     present = np.flatnonzero(counts)
     shares = _rounded(counts[present] / max(flat.size, 1), _SCORE_DECIMALS)
     areas = [
-        {**_label(record.labels, number), "class": number, "share": share}
+        {**_label_entry(record.labels, number), "class": number, "share": share}
         for number, share in zip(present.tolist(), shares, strict=True)
     ]
-    return {"type": "segmentation", "areas": areas, **_runs(record)}
+    return {"type": "segmentation", "areas": areas, **_run_lengths(record)}
 
 
-def _runs(record: Segmentation) -> dict[str, Any]:
-    """Return a mask in run-length encoding."""
+def _run_lengths(record: Segmentation) -> dict[str, Any]:
+    """Return a mask in run-length encoding, row by row."""
     flat = record.mask.ravel()
     starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]])) if flat.size else np.zeros(0, np.int64)
     return {
-        **_placed(record.region, record.mask),
+        **_region_and_size(record.region, record.mask),
         "values": flat[starts].tolist(),
         "lengths": np.diff(starts, append=flat.size).tolist(),
     }
 
 
-@_simple.register
+@_plain_object.register
 def _embedding(record: Embedding, depth: int) -> dict[str, Any]:
     data: dict[str, Any] = {"type": "embedding", "vector": _rounded(record.vector, _VECTOR_DECIMALS)}
     if record.similarity is not None:
@@ -195,45 +195,45 @@ def _embedding(record: Embedding, depth: int) -> dict[str, Any]:
     return data
 
 
-@_simple.register
+@_plain_object.register
 def _attributes(record: records.Attributes, depth: int) -> dict[str, Any]:
     return {"type": "attributes", "heads": _plain(record.heads, depth + 1)}
 
 
-@_simple.register
+@_plain_object.register
 def _text(record: records.Text, depth: int) -> dict[str, Any]:
     return {"type": "text", "text": record.text, "score": _plain(round(record.score, _SCORE_DECIMALS), 0)}
 
 
-@_simple.register
+@_plain_object.register
 def _depth(record: records.DepthMap, depth: int) -> dict[str, Any]:
     known = record.depth[np.isfinite(record.depth)]
     least, middle, greatest = (float(one(known)) if known.size else None for one in (np.min, np.median, np.max))
     found = {"least": least, "median": middle, "greatest": greatest}
-    return {"type": "depth", "unit": record.unit, **_placed(record.region, record.depth), **found}
+    return {"type": "depth", "unit": record.unit, **_region_and_size(record.region, record.depth), **found}
 
 
-@_simple.register
+@_plain_object.register
 def _image(record: records.OutputImage, depth: int) -> dict[str, Any]:
-    return {"type": "image", **_placed(record.region, record.pixels)}
+    return {"type": "image", **_region_and_size(record.region, record.pixels)}
 
 
-@_simple.register
+@_plain_object.register
 def _anomaly(record: records.AnomalyMap, depth: int) -> dict[str, Any]:
     (x1, y1, x2, y2), (height, width) = record.region, record.scores.shape
     row, column = divmod(int(record.scores.argmax()), width)
     peak = [x1 + (column + 0.5) * (x2 - x1) / width, y1 + (row + 0.5) * (y2 - y1) / height]
     numbers = {"score": record.score, "threshold": record.threshold, "is_anomalous": record.is_anomalous}
     at = {"peak": _rounded(np.array(peak), _BOX_DECIMALS)}
-    return {"type": "anomaly", **_plain(numbers, depth), **_placed(record.region, record.scores), **at}
+    return {"type": "anomaly", **_plain(numbers, depth), **_region_and_size(record.region, record.scores), **at}
 
 
-def _placed(region: tuple[float, float, float, float], map_: Array) -> dict[str, Any]:
+def _region_and_size(region: tuple[float, float, float, float], map_: Array) -> dict[str, Any]:
     """Return the region that a map covers, and its width and height."""
     return {"region": _rounded(np.asarray(region), _BOX_DECIMALS), "size": [map_.shape[1], map_.shape[0]]}
 
 
-@_simple.register
+@_plain_object.register
 def _crops(record: Crops, depth: int) -> dict[str, Any]:
     pairs = zip(record.rows.tolist(), record.records, strict=True)
     items = [{"row": row, "record": _plain(inner, depth + 1)} for row, inner in pairs]
@@ -241,25 +241,25 @@ def _crops(record: Crops, depth: int) -> dict[str, Any]:
 
 
 def _objects(record: Detections) -> list[dict[str, Any]]:
-    """Return class, score and box of each object. Numbers are rounded as whole arrays, which is faster."""
+    """Return class, score and box of each object. Numbers are rounded as one array, which is faster."""
     numbers = np.empty((len(record), 5))
     numbers[:, :4], numbers[:, 4] = record.boxes, record.scores
     numbers *= _OBJECT_SCALES
     np.rint(numbers, out=numbers)
     numbers /= _OBJECT_SCALES
     labels, classes = record.labels, record.classes.tolist()
-    rows = list(zip(classes, _nested(numbers), strict=True))
+    rows = list(zip(classes, _nested_lists(numbers), strict=True))
     if rows and min(classes) >= 0 and max(classes) < len(labels):
         return [{"label": labels[one], "class": one, "score": row.pop(), "box": row} for one, row in rows]
-    return [{**_label(labels, one), "class": one, "score": row.pop(), "box": row} for one, row in rows]
+    return [{**_label_entry(labels, one), "class": one, "score": row.pop(), "box": row} for one, row in rows]
 
 
 def _classes(record: Classification) -> list[dict[str, Any]]:
     rows = zip(record.classes.tolist(), _rounded(record.scores, _SCORE_DECIMALS), strict=True)
-    return [{**_label(record.labels, number), "class": number, "score": score} for number, score in rows]
+    return [{**_label_entry(record.labels, number), "class": number, "score": score} for number, score in rows]
 
 
-def _label(labels: tuple[str, ...], number: int) -> dict[str, str]:
+def _label_entry(labels: tuple[str, ...], number: int) -> dict[str, str]:
     return {"label": labels[number]} if 0 <= number < len(labels) else {}
 
 
@@ -268,10 +268,10 @@ def _rounded(array: Array, decimals: int | None = None) -> Any:
     values = array.astype(np.float64)
     if decimals is not None:
         values = values.round(decimals)
-    return _nested(values)
+    return _nested_lists(values)
 
 
-def _nested(values: npt.NDArray[np.float64]) -> Any:
+def _nested_lists(values: npt.NDArray[np.float64]) -> Any:
     """Return nested lists of floats, with None for values that are not finite."""
     finite = np.isfinite(values)
     if np.logical_and.reduce(finite, axis=None):  # finite.all() with less overhead
@@ -281,5 +281,5 @@ def _nested(values: npt.NDArray[np.float64]) -> Any:
     return boxed.tolist()
 
 
-_FORMS: Mapping[type, Callable[[Any, int], Any]] = _simple.registry
-"""Conversion of records by exact class. It is looked up first, as ``singledispatch`` takes longer than a conversion."""
+_FORMS: Mapping[type, Callable[[Any, int], Any]] = _plain_object.registry
+"""Conversion functions by exact class, looked up first because ``singledispatch`` takes longer than a conversion."""

@@ -1,4 +1,4 @@
-"""Measurements of a pipeline's threads in constant memory: latency histograms, and time totals of each thread."""
+"""Measurements of a pipeline's tasks in constant memory: latency histograms, counters and times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Percentiles:
     count: int
 
     @classmethod
-    def of(cls, counts: npt.NDArray[np.int64]) -> Percentiles:
+    def from_counts(cls, counts: npt.NDArray[np.int64]) -> Percentiles:
         """Return the percentiles of a histogram's buckets; zeros when they are empty."""
         if not (total := int(counts.sum())):
             return cls(0.0, 0.0, 0.0, 0.0, 0)
@@ -57,7 +57,7 @@ class LatencyHistogram:
 
     def percentiles(self, *others: LatencyHistogram) -> Percentiles:
         """Return percentiles of this and other histograms together; zeros when all are empty."""
-        return Percentiles.of(np.sum([self.counts(), *(other.counts() for other in others)], axis=0))
+        return Percentiles.from_counts(np.sum([self.counts(), *(other.counts() for other in others)], axis=0))
 
     def counts(self) -> npt.NDArray[np.int64]:
         """Return a copy of the buckets as they are now."""
@@ -68,7 +68,8 @@ class RecentLatency:
     """Recent percentiles over several histograms. For one thread at a time.
 
     Args:
-        looks: the number of past calls that are covered.
+        histograms: histograms whose durations are taken together.
+        looks: number of past calls of :meth:`percentiles` that the next one covers.
     """
 
     def __init__(self, histograms: Iterable[LatencyHistogram], looks: int) -> None:
@@ -79,7 +80,7 @@ class RecentLatency:
         """Return the percentiles since ``looks`` calls ago; zeros when there were no durations."""
         now, then = self._now(), self._before[0]
         self._before.append(now)
-        return Percentiles.of(now - then)
+        return Percentiles.from_counts(now - then)
 
     def _now(self) -> npt.NDArray[np.int64]:
         counts = [histogram.counts() for histogram in self._histograms]
@@ -88,11 +89,11 @@ class RecentLatency:
 
 UPTO_MS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0)
 """Upper bounds of the buckets that are exported to Prometheus."""
-_STEPS_PER_OCTAVE = 12  # of a stream's buckets: percentiles are right to 3 %
+_STEPS_PER_OCTAVE = 12  # buckets of a stream: its percentiles are right to 3 %
 
 
 def _bounds_ns() -> Iterable[int]:
-    """Return the upper bounds of a stream's buckets, from 10 µs to 100 s, with those for Prometheus among them."""
+    """Return the upper bounds of a stream's buckets, from 10 µs to 100 s, including those exported to Prometheus."""
     for low_ms, high_ms in pairwise((0.01, *UPTO_MS, 100_000.0)):
         steps = ceil(_STEPS_PER_OCTAVE * log2(high_ms / low_ms))
         yield from (round(1e6 * low_ms * (high_ms / low_ms) ** (step / steps)) for step in range(1, steps + 1))
@@ -102,8 +103,8 @@ BOUNDS_NS = list(_bounds_ns())
 
 
 Losses = dict[tuple[str, str], int]
-"""Lost results by stream and cause: ``queue``: a queue was full; ``join``: the other part never came; ``end``: the
-consumer had ended; ``error``: the stage failed, or was down."""
+"""Numbers of lost results by stream and cause. ``queue``: a queue was full; ``join``: the other part never came;
+``end``: the consumer had ended; ``error``: the stage failed or was down."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,15 +112,15 @@ class Status:
     """State of one task, written by the thread that calls its stage. The watchdog writes ``stuck_s``.
 
     Attributes:
-        since_ns: when the current call of its stage began; 0 while there is none.
-        was_opened: whether its stage was ever opened.
-        has_ended: whether it has ended.
+        since_ns: when the current call of the stage began; 0 between calls.
+        was_opened: whether the stage was ever opened.
+        has_ended: whether the task has ended.
         is_closing: whether the current call closes the stage.
         opening_s: duration of opening, including a model's first run.
-        stuck_s: duration of the current call, once it is longer than the watchdog; else 0.
-        failing: why results are lost here now; empty while none are.
-        back: when it began to work again, and how many seconds it was down, until that is logged.
-        errors, restarts: failures of the stage that did not end the pipeline, and how often it was opened again.
+        stuck_s: duration of the current call once it exceeds the watchdog; else 0.
+        failing: why results are lost here now; empty while none are lost.
+        recovered: when it began to work again, and the seconds it was down; None once that is logged.
+        errors, restarts: number of failures that did not end the pipeline, and of restarts of the stage.
     """
 
     since_ns: int = 0
@@ -129,21 +130,21 @@ class Status:
     opening_s: float = 0.0
     stuck_s: float = 0.0
     failing: str = ""
-    back: tuple[int, float] | None = None
+    recovered: tuple[int, float] | None = None
     errors: int = 0
     restarts: int = 0
 
 
 class Meter:
-    """Time totals of one task, written by the thread that calls its stage and read by any.
+    """Counters and times of one task, written by the thread that calls its stage and read by any thread.
 
     Attributes:
-        unmatched: results whose other part never came to the join.
-        lost: results that the stage failed on, or that came while it was down.
-        losses: unmatched and lost results, by stream and cause.
-        streams: stream → histogram of the time from capture to the end of this stage. Its buckets end at
+        unmatched: number of results whose other part never came to the join.
+        lost: number of results that were lost because the stage failed or was down.
+        losses: unmatched and lost results by stream and cause.
+        streams: histogram of the time from capture to the end of this stage, by stream. Its buckets end at
             :data:`BOUNDS_NS`; one more counts longer times. The mapping is replaced for a new stream.
-        status: its current state.
+        status: current state of the task.
     """
 
     __slots__ = ("busy_ns", "latency", "losses", "lost", "results_in", "results_out", "status", "streams",
@@ -158,7 +159,7 @@ class Meter:
         self.status = Status()
 
     def done(self, stream: str, latency_ns: int, results: int = 1) -> None:
-        """Count results that the stage has passed on, ``latency_ns`` after their capture; or taken, if it is a sink."""
+        """Count results that the stage passed on, or that a sink received, ``latency_ns`` after their capture."""
         try:
             counts = self.streams[stream]
         except KeyError:
@@ -168,4 +169,4 @@ class Meter:
 
 
 WINDOW_NS = 60_000_000_000
-"""The longest period that is reported, counted back from the end of a run."""
+"""Longest period that is reported, counted back from the end of a run."""

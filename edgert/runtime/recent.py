@@ -2,7 +2,7 @@
 
 Every stage counts its results by stream since the start, at almost no cost per frame
 (:meth:`edgert.runtime.metrics.Meter.done`). A thread copies these counts every five seconds. The last minute is the
-difference to the copy of a minute ago.
+difference between the counts now and those of a minute ago.
 """
 
 import logging
@@ -29,7 +29,7 @@ _ENDS = [BOUNDS_NS.index(round(bound * 1e6)) for bound in UPTO_MS]
 _PLACES = np.array([0.50, 0.95, 0.99])
 
 Key = tuple[str, str]
-"""Names of a stage and a stream."""
+"""Name of a stage and name of a stream."""
 Counts = npt.NDArray[np.uint32]
 """Counts of results by latency; their differences are right even after an overflow."""
 
@@ -39,11 +39,12 @@ class Share:
     """Statistics of a stage, or of a camera's frames, in the last minute.
 
     Attributes:
-        fps: frames per second that the stage finished; for a camera, that the last stages took.
-        latency_ms: from capture until the stage finished a frame; for a camera, until the last stages did.
-        dropped: lost frames by cause: before the stage; for a camera, anywhere. Causes without losses are left out.
-        streams: for a stage, the same of each stream.
-        busy_percent: part of the time that the stage worked; None for a stream.
+        fps: frames per second that the stage finished; for a camera, that the last stages finished.
+        latency_ms: time from capture until the stage finished a frame; for a camera, until the last stages did.
+        dropped: number of frames lost before the stage, by cause; for a camera, lost anywhere. Causes without losses
+            are left out.
+        streams: statistics of each stream at the stage; empty for a camera.
+        busy_percent: part of the time in which the stage worked; None for a stream.
     """
 
     fps: float
@@ -59,8 +60,8 @@ class Recent:
 
     Attributes:
         seconds: length of the period, up to 65.
-        fps, latency_ms, dropped: of the complete pipeline, as in its summary.
-        stages, streams: by name of stage and of camera.
+        fps, latency_ms, dropped: statistics of the complete pipeline, as in its summary.
+        stages, streams: statistics by name of the stage and by name of the camera.
     """
 
     seconds: float
@@ -77,9 +78,9 @@ class Total:
 
     Attributes:
         results: number of results that the stage finished.
-        latency_s: the sum of their latencies since capture, by the middles of buckets.
-        upto: for each of :data:`~edgert.runtime.metrics.UPTO_MS`, the number of results with at most that latency.
-        dropped: results lost before the stage, by cause.
+        latency_s: sum of their latencies since capture, computed from the middles of buckets.
+        upto: number of results with at most the latency, for each of :data:`~edgert.runtime.metrics.UPTO_MS`.
+        dropped: number of results lost before the stage, by cause.
         is_last: whether the stage has no listeners.
     """
 
@@ -91,7 +92,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class _Snapshot:
     at_ns: int
     counts: Mapping[Key, Counts]
     busy_ns: Mapping[str, int]
@@ -102,35 +103,36 @@ class History:
     """Thread that copies the counters of a running pipeline's stages, from :meth:`start` to :meth:`stop`.
 
     Args:
-        tasks: returns the current tasks of the pipeline.
-        began: time by ``clock`` at which the pipeline began.
+        tasks: function that returns the current tasks of the pipeline.
+        clock: clock of the pipeline.
+        began: function that returns the time at which the pipeline began.
     """
 
     def __init__(self, tasks: Callable[[], Sequence[Task]], clock: Clock, began: Callable[[], int]) -> None:
         self._tasks, self._clock, self._began = tasks, clock, began
-        self._notes: deque[_Note] = deque(maxlen=WINDOW_NS // _EVERY_NS + 1)
+        self._snapshots: deque[_Snapshot] = deque(maxlen=WINDOW_NS // _EVERY_NS + 1)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread. Where the system refuses one, log that; the last minute is then the complete run."""
+        """Start the thread. If the system refuses one, log it; statistics then cover the complete run."""
         self._thread = threading.Thread(target=self._run, name="edgert:history", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:
             self._thread = None
-            _LOG.warning("nobody notes what the stages do: %s", error)
+            _LOG.warning("statistics cover the complete run, not the last minute: cannot start a thread: %s", error)
 
     def stop(self) -> None:
-        """End the thread. May be called when it never started, and more than once."""
+        """End the thread. May be called before :meth:`start`, and more than once."""
         self._over.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def note(self) -> None:
+    def take_snapshot(self) -> None:
         """Copy all counts, if five seconds have passed."""
-        if not self._notes or self._clock.now_ns() - self._notes[-1].at_ns >= _EVERY_NS:
-            self._notes.append(self._now())
+        if not self._snapshots or self._clock.now_ns() - self._snapshots[-1].at_ns >= _EVERY_NS:
+            self._snapshots.append(self._snapshot())
 
     def recent(self, now_ns: int | None = None) -> Recent:
         """Return statistics of the last minute. Callable from any thread.
@@ -141,24 +143,24 @@ class History:
             now_ns: time at which the run ended; None while it runs.
         """
         if now_ns is None:
-            self.note()  # for a run without the thread
-        now, notes = self._now(now_ns), tuple(self._notes)
+            self.take_snapshot()  # for a run without the thread
+        now, snapshots = self._snapshot(now_ns), tuple(self._snapshots)
         began_ns = self._began()
-        settled = [one for one in notes if one.at_ns - began_ns >= _EVERY_NS and now.at_ns - one.at_ns >= _EVERY_NS]
-        first = settled[0] if settled else _Note(began_ns, {}, {}, {})
-        since = next((one for one in reversed(settled) if now.at_ns - one.at_ns >= WINDOW_NS), first)
-        return _recent(self._tasks(), since, now)
+        usable = [one for one in snapshots if one.at_ns - began_ns >= _EVERY_NS and now.at_ns - one.at_ns >= _EVERY_NS]
+        first = usable[0] if usable else _Snapshot(began_ns, {}, {}, {})
+        since = next((one for one in reversed(usable) if now.at_ns - one.at_ns >= WINDOW_NS), first)
+        return _statistics_between(self._tasks(), since, now)
 
     def _run(self) -> None:
         while not self._over.wait(self._until_next_s()):
-            self.note()
+            self.take_snapshot()
 
     def _until_next_s(self) -> float:
         """Return the seconds until the next copy, at least one, as the clock may stop."""
-        since_ns = self._clock.now_ns() - self._notes[-1].at_ns if self._notes else _EVERY_NS
+        since_ns = self._clock.now_ns() - self._snapshots[-1].at_ns if self._snapshots else _EVERY_NS
         return max((_EVERY_NS - since_ns) / 1e9, _POLL_S)
 
-    def _now(self, at_ns: int | None = None) -> _Note:
+    def _snapshot(self, at_ns: int | None = None) -> _Snapshot:
         counts, lost = dict[Key, Counts](), dict[tuple[str, str, str], int]()
         for task in self._tasks():
             for stream, latencies in task.meter.streams.items():
@@ -166,12 +168,12 @@ class History:
             for (stream, cause), number in losses_of(task).items():
                 lost[task.name, stream, cause] = number
         at_ns = self._clock.now_ns() if at_ns is None else at_ns
-        return _Note(at_ns, counts, {task.name: task.meter.busy_ns for task in self._tasks()}, lost)
+        return _Snapshot(at_ns, counts, {task.name: task.meter.busy_ns for task in self._tasks()}, lost)
 
 
 def losses_of(task: Task) -> Losses:
-    """Return the results that were lost at a stage since the start, by stream and cause."""
-    found = Counter(task.meter.losses.copy())  # copied in one go: its thread goes on counting
+    """Return the numbers of results lost at a stage since the start, by stream and cause."""
+    found = Counter(task.meter.losses.copy())  # a copy at once, as the task's thread keeps counting
     for channel in task.wiring.inlet.channels:
         found.update(channel.losses.copy())
     return found
@@ -182,52 +184,52 @@ def totals(tasks: Iterable[Task]) -> dict[str, dict[str, Total]]:
     found = dict[str, dict[str, Total]]()
     for task in tasks:
         lost, streams = losses_of(task), task.meter.streams
-        of = found.setdefault(task.name, {})
+        of_task = found.setdefault(task.name, {})
         for stream in dict.fromkeys([*streams, *(stream for stream, _ in lost)]):
             dropped = {cause: number for (name, cause), number in lost.items() if name == stream}
             counts = np.array(streams.get(stream, [0] * len(_MIDDLES_MS)), np.int64)
             upto, sum_s = np.cumsum(counts), float(counts @ _MIDDLES_MS) / 1e3
-            of[stream] = Total(int(upto[-1]), sum_s, upto[_ENDS].tolist(), dropped, not task.wiring.outlets)
+            of_task[stream] = Total(int(upto[-1]), sum_s, upto[_ENDS].tolist(), dropped, not task.wiring.outlets)
     return found
 
 
-def _recent(tasks: Sequence[Task], since: _Note, now: _Note) -> Recent:
+def _statistics_between(tasks: Sequence[Task], since: _Snapshot, now: _Snapshot) -> Recent:
     """Return the statistics between two copies of the counts."""
     seconds = max(now.at_ns - since.at_ns, 1) / 1e9
     zeros = np.zeros(len(BOUNDS_NS) + 1, np.uint32)
-    came = {key: counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}
+    new = {key: counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}
     lost = {key: more for key, number in now.lost.items() if (more := number - since.lost.get(key, 0))}
-    names, streams = [task.name for task in tasks], list(dict.fromkeys(stream for _, stream in came))
+    names, streams = [task.name for task in tasks], list(dict.fromkeys(stream for _, stream in new))
     lasts = [task for task in tasks if not task.wiring.outlets]
     ends = {task.name for task in lasts if not isinstance(task.stage, Source)} or {task.name for task in lasts}
     rows = {
-        **came,
-        **{(one, ""): _sum(zeros, (came[key] for key in came if key[0] == one)) for one in names},
-        **{("", one): _sum(zeros, (came[key] for key in came if key[1] == one and key[0] in ends)) for one in streams},
-        ("", ""): _sum(zeros, (came[key] for key in came if key[0] in ends)),
+        **new,
+        **{(one, ""): _sum(zeros, (new[key] for key in new if key[0] == one)) for one in names},
+        **{("", one): _sum(zeros, (new[key] for key in new if key[1] == one and key[0] in ends)) for one in streams},
+        ("", ""): _sum(zeros, (new[key] for key in new if key[0] in ends)),
     }
-    # Not np.stack, which makes a tuple of them: CPython 3.11 keeps every tuple of 20, up to 2000, and uses none again.
+    # Not np.stack: it makes a tuple of the rows, and CPython 3.11 keeps up to 2000 tuples of 20 without reusing them.
     latency = dict(zip(rows, _percentiles(np.array([*rows.values()], np.int64)), strict=True))
-    dropped, taken = defaultdict[Key, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
+    dropped, finished = defaultdict[Key, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
     for (name, stream, cause), number in lost.items():
         for key in ((name, stream), (name, ""), ("", stream), ("", "")):
             dropped[key][cause] += number
-    for name, stream in came:
-        for of in (stream, "") if name in ends else ():
-            taken[of][name] += latency[name, stream].count
+    for name, stream in new:
+        for key_stream in (stream, "") if name in ends else ():
+            finished[key_stream][name] += latency[name, stream].count
 
     def share(name: str, stream: str, **more: Any) -> Share:
-        count = latency[name, stream].count if name else max(taken[stream].values(), default=0)
+        count = latency[name, stream].count if name else max(finished[stream].values(), default=0)
         return Share(count / seconds, latency[name, stream], dict(dropped[name, stream]), **more)
 
     def stage(name: str) -> Share:
         busy_ns = now.busy_ns.get(name, 0) - since.busy_ns.get(name, 0)
-        of = {stream: share(at, stream) for at, stream in came if at == name}
-        return share(name, "", streams=of, busy_percent=100e-9 * busy_ns / seconds)
+        by_stream = {stream: share(at, stream) for at, stream in new if at == name}
+        return share(name, "", streams=by_stream, busy_percent=100e-9 * busy_ns / seconds)
 
-    whole = share("", "")
+    total = share("", "")
     stages, cameras = {name: stage(name) for name in names}, {stream: share("", stream) for stream in streams}
-    return Recent(seconds, whole.fps, whole.latency_ms, whole.dropped, stages, cameras)
+    return Recent(seconds, total.fps, total.latency_ms, total.dropped, stages, cameras)
 
 
 def _sum(zeros: Counts, counts: Iterable[Counts]) -> Counts:

@@ -15,7 +15,13 @@ import numpy.typing as npt
 
 from edgert.clock import time_of_day_ns
 from edgert.frozen import made_quickly
-from edgert.runtime.frame import U8, Frame, for_show as frame_for_show, has_pixels, without_pixels as without_planes
+from edgert.runtime.frame import (
+    U8,
+    Frame,
+    has_pixels,
+    without_delivery as frame_without_delivery,
+    without_pixels as without_planes,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +33,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections:
-    """N boxes.
+    """N detected objects.
 
     Attributes:
         boxes: (N, 4) float32 x1, y1, x2, y2 in source pixels.
@@ -38,9 +44,9 @@ class Detections:
         corners: (N, 4, 2) float32 x, y of oriented boxes, in order around each, not clipped to the image; ``boxes`` are
             then their upright hulls. None where boxes are upright.
         masks: N segmentations at the network's resolution, 1 on the object and 0 elsewhere. Each covers its object's
-            box, or the image area that the model read. None where the model makes none.
-        points: (N, K, 3) float32 x, y in source pixels and a score in 0–1; the object's score where the model gives
-            points none. None where the model makes none.
+            box, or the image area that the model read. None where the model makes no masks.
+        points: (N, K, 3) float32 x, y in source pixels and a score in 0–1, which is the object's score if the model
+            does not score points. None where the model makes no keypoints.
         names: names of the K points; empty when unknown.
         predicted: whether a tracker predicted the objects on a frame that no model processed.
         positions: (N, 3) float32 meters to the right, down and forward from the camera, NaN where unknown; None before
@@ -75,13 +81,13 @@ class Detections:
         """Return one detection, or the detections selected by a slice, an array of indices or a boolean mask (N,).
 
         Raises:
-            IndexError: there is no such row, or the mask is not of N values.
+            IndexError: there is no such row, or the mask does not have N values.
         """
         if isinstance(rows, int | np.integer):
-            return _detection(self, range(len(self))[rows])
+            return _detection_of_row(self, range(len(self))[rows])
         if not isinstance(rows, slice):
             rows = np.asarray(rows)
-            if rows.size == 0 and rows.dtype != bool:  # NumPy takes an empty list for floats
+            if rows.size == 0 and rows.dtype != bool:  # NumPy makes an empty list an array of floats
                 rows = rows.astype(np.intp)
         ids = None if self.ids is None else self.ids[rows]
         corners = None if self.corners is None else self.corners[rows]
@@ -93,10 +99,10 @@ class Detections:
         return type(self)(*own)
 
     def to_supervision(self, size: tuple[int, int] | None = None) -> Any:
-        """Return them as ``supervision.Detections``; see :mod:`edgert.runtime.supervision_form`."""
+        """Return the detections as ``supervision.Detections``; see :mod:`edgert.runtime.supervision_form`."""
         from edgert.runtime import supervision_form
 
-        return supervision_form.of(self, size)
+        return supervision_form.to_supervision(self, size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,13 +111,13 @@ class Detection:
 
     Attributes:
         box: (4,) float32 x1, y1, x2, y2 in source pixels.
-        score: 0–1.
-        class_index: index of its class.
-        label: name of its class; empty when the model has no names.
+        score: confidence in 0–1.
+        class_index: index of the class.
+        label: name of the class; empty when the model has no names.
         id: track number, from 1; None before a tracker has seen it.
         corners: (4, 2) float32 x, y of an oriented box; None where boxes are upright.
-        mask: the pixels that it covers; None where the model makes no masks.
-        points: (K, 3) float32 x, y and score of its keypoints; None where the model makes none.
+        mask: pixels that the object covers; None where the model makes no masks.
+        points: (K, 3) float32 x, y and score of the keypoints; None where the model makes no keypoints.
         position: (3,) float32 meters to the right, down and forward from the camera; None where nothing measured it.
     """
 
@@ -126,38 +132,38 @@ class Detection:
     position: F32 | None = None
 
 
-def _detection(all_of: Detections, row: int) -> Detection:
-    index = int(all_of.classes[row])
+def _detection_of_row(detections: Detections, row: int) -> Detection:
+    index = int(detections.classes[row])
     return Detection(
-        all_of.boxes[row],
-        float(all_of.scores[row]),
+        detections.boxes[row],
+        float(detections.scores[row]),
         index,
-        all_of.labels[index] if 0 <= index < len(all_of.labels) else "",
-        None if all_of.ids is None else int(all_of.ids[row]),
-        None if all_of.corners is None else all_of.corners[row],
-        None if all_of.masks is None else all_of.masks[row],
-        None if all_of.points is None else all_of.points[row],
-        None if all_of.positions is None else all_of.positions[row],
+        detections.labels[index] if 0 <= index < len(detections.labels) else "",
+        None if detections.ids is None else int(detections.ids[row]),
+        None if detections.corners is None else detections.corners[row],
+        None if detections.masks is None else detections.masks[row],
+        None if detections.points is None else detections.points[row],
+        None if detections.positions is None else detections.positions[row],
     )
 
 
 class Keypoints(Detections):
-    """Detections of a keypoint model, such as N bodies: they always have points.
+    """Detections of a keypoint model, such as N bodies, which always have points.
 
-    Where the model gives no boxes, they are the hulls of the points.
+    If the model has no boxes, ``boxes`` are the hulls of the points.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, boxes: F32, scores: F32, points: F32, names: tuple[str, ...] = ()) -> Keypoints:
-        """Return bodies of one class: (N, 4), (N,) and (N, K, 3) float32, in source pixels."""
+        """Return objects of one class from (N, 4) boxes, (N,) scores and (N, K, 3) points, float32 source pixels."""
         return cls(boxes, scores, np.zeros(len(scores), np.int32), points=points, names=names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:
-    """The K best classes: ``scores`` (K,) float32 probabilities, descending, and ``classes`` (K,) int32."""
+    """The K best classes: ``scores`` (K,) float32 probabilities, descending, and ``classes`` (K,) int32 indices."""
 
     scores: F32
     classes: I32
@@ -171,6 +177,7 @@ class Segmentation:
     Attributes:
         mask: (h, w) uint8 class indices at the network's resolution, padding removed.
         region: (x1, y1, x2, y2) source pixels that the mask covers.
+        labels: class names; empty when the model has none.
     """
 
     mask: U8
@@ -180,7 +187,7 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attributes:
-    """Outputs of a model with several heads, by the head's name: each a classification or a number."""
+    """Outputs of a model with several heads: a classification or a number by name of the head."""
 
     heads: Mapping[str, Classification | float]
 
@@ -190,8 +197,9 @@ class Embedding:
     """A (D,) float32 vector of length 1 under the Euclidean norm.
 
     Attributes:
-        name: name of the most similar vector of the gallery; empty where none is similar enough, or without a gallery.
-        similarity: the cosine with the most similar vector, -1–1; None where there is no gallery.
+        vector: the vector.
+        name: name of the most similar vector of the gallery; empty if none is similar enough, or without a gallery.
+        similarity: cosine with the most similar vector, -1–1; None without a gallery.
     """
 
     vector: F32
@@ -214,7 +222,7 @@ class DepthMap:
     Attributes:
         depth: (h, w) float32 at the network's resolution, padding removed.
         region: (x1, y1, x2, y2) source pixels that the map covers.
-        unit: ``metric``, meters; ``inverse``, greater is nearer; ``relative``, greater is farther.
+        unit: ``metric`` (meters), ``inverse`` (greater is nearer) or ``relative`` (greater is farther).
     """
 
     depth: F32
@@ -243,7 +251,7 @@ class AnomalyMap:
         scores: (h, w) float32 at the network's resolution, padding removed.
         region: (x1, y1, x2, y2) source pixels that the map covers.
         score: anomaly score of the image.
-        threshold: the lowest score of an anomalous image.
+        threshold: lowest score of an anomalous image.
     """
 
     scores: F32
@@ -262,7 +270,7 @@ class Crops:
     """Records of a second model that ran on crops of another stage's detections.
 
     Attributes:
-        parent: the stage whose detections were cropped.
+        parent: name of the stage whose detections were cropped.
         rows: (M,) int32 rows of that stage's detections.
         records: M records, one per row, in source pixels.
     """
@@ -284,12 +292,12 @@ class Result:
 
     Attributes:
         frame: the image; its lease covers ``planes``.
-        outputs: stage name → record, in the order the stages ran.
-        image: (height, width, 3) uint8 BGR: the image of a draw stage, or one made by a model. For a frame on a GPU, it
-            is a :class:`~edgert.memory.cuda.DeviceView` between stages that read such images. Other stages, callbacks
-            and ``Pipeline.results`` get an array. Valid while a reference to it exists.
-        stage: name of the stage from which ``Pipeline.results`` and similar methods read it; else empty.
-        models: stage name → first characters of the model's digest, for stages whose model was swapped.
+        outputs: records by stage name, in the order in which the stages ran.
+        image: (height, width, 3) uint8 BGR image of a draw stage or a model; else None. For a frame on a GPU, it is a
+            :class:`~edgert.memory.cuda.DeviceView` between stages that read such images. Other stages, callbacks and
+            ``Pipeline.results`` get an array. Valid while a reference to it exists.
+        stage: name of the stage from which ``Pipeline.results`` and similar methods read the result; else empty.
+        models: first characters of the model's digest, by stage name, for stages whose model was swapped.
     """
 
     frame: Frame
@@ -301,37 +309,37 @@ class Result:
 
     @property
     def timestamp_ns(self) -> int:
-        """Monotonic clock at capture."""
+        """Capture time by the monotonic clock, in nanoseconds."""
         return self.frame.timestamp_ns
 
     @property
     def time_ns(self) -> int:
-        """Capture time in nanoseconds since the epoch, by this machine's clock as it is set now."""
+        """Capture time in nanoseconds since the epoch, by the present setting of this machine's clock."""
         return time_of_day_ns(self.frame.timestamp_ns)
 
     @property
     def detections(self) -> Detections:
-        """The newest detections, with ids after a tracker; an empty record when no stage made any."""
+        """The newest detections, with ids after a tracker; an empty record if no stage made any."""
         found = self.latest(Detections)
         return _NO_DETECTIONS if found is None else found
 
     def latest(self, kind: type[_R]) -> _R | None:
-        """Return the newest output of one kind of record, or None."""
+        """Return the newest record of one kind, or None."""
         records = reversed(list(self.outputs.values()))
         return next((record for record in records if isinstance(record, kind)), None)
 
     def with_output(self, stage: str, record: Record) -> Result:
-        """Return this result with one more record. An image made by a model becomes the result's image."""
+        """Return this result with one more record. An :class:`OutputImage` also becomes the result's image."""
         image = record.pixels if type(record) is OutputImage else self.image
         outputs = {**self.outputs, stage: record}
         return Result(self.frame, outputs, image, self.stage, self._ticket, self.models)  # `replace` is slower
 
 
-# Helpers of stages, which programs that read results do not need.
+# Functions for stages; programs that read results do not need them.
 
 
-def merged(first: Result, second: Result) -> Result:
-    """Join two results of one frame into one, with pixels if either has any."""
+def merge_results(first: Result, second: Result) -> Result:
+    """Return one result with the records of two results of one frame, and with pixels if either has them."""
     image = second.image if first.image is None else first.image
     frame = first.frame if has_pixels(first.frame) else second.frame
     models = {**first.models, **second.models} if second.models else first.models
@@ -343,13 +351,13 @@ def without_outputs(result: Result, stages: Collection[str]) -> Result:
     return replace(result, outputs={name: record for name, record in result.outputs.items() if name not in stages})
 
 
-def for_show(result: Result) -> Result:
-    """Return the result for code that keeps the newest one to show it; see :func:`edgert.runtime.frame.for_show`."""
-    return result if result.frame.delivery is None else replace(result, frame=frame_for_show(result.frame))
+def without_delivery(result: Result) -> Result:
+    """Return the result with its frame as :func:`edgert.runtime.frame.without_delivery` returns it."""
+    return result if result.frame.delivery is None else replace(result, frame=frame_without_delivery(result.frame))
 
 
 def without_pixels(result: Result) -> Result:
-    """Return the result with a frame without pixels. Releases no lease."""
+    """Return the result with a frame without pixels. No lease is released."""
     if not has_pixels(result.frame):
         return result
     bare = without_planes(result.frame)
@@ -357,9 +365,9 @@ def without_pixels(result: Result) -> Result:
 
 
 def ticket_of(result: Result) -> int:
-    """Return the ticket of a result: its number among those that several threads of one stage process.
+    """Return the number of a result among those that the branches of one stage process.
 
-    It is below zero for the placeholder of a :func:`lost` result, and 0 where one thread runs the stage.
+    It is negative for a :func:`lost_placeholder`, and 0 where one thread runs the stage.
     """
     return result._ticket
 
@@ -369,7 +377,7 @@ def with_ticket(result: Result, ticket: int) -> Result:
     return replace(result, _ticket=ticket)
 
 
-def lost(result: Result) -> Result:
+def lost_placeholder(result: Result) -> Result:
     """Return a placeholder for a lost result, for a reorder buffer that waits for its ticket."""
     return replace(result, _ticket=-abs(result._ticket))
 

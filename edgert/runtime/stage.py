@@ -1,4 +1,4 @@
-"""Protocols of sources, stages and sinks. Each object is called by one thread."""
+"""Protocols of sources, stages and sinks. One thread calls each object."""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,14 +14,14 @@ class SourceStats:
     """Counters and state of a source: images skipped and lost, and connections reopened.
 
     Attributes:
-        skipped: corrupt packets or files that gave no frame.
-        reconnects: how often a live stream was opened again.
-        lost: frames known to be missing, by the camera's numbering.
-        up: whether a camera gives frames; None for other sources, or before the start.
+        skipped: number of corrupt packets or files that gave no frame.
+        reconnects: number of times that a live stream was opened again.
+        lost: number of missing frames, from gaps in the camera's numbering.
+        up: whether a camera delivers frames; None for other sources, or before the start.
         state_s: seconds since ``up`` changed.
-        frame_age_s: seconds since its last frame came; None before the first.
-        reason: why it gives no frames.
-        ended: whether its stream reached its end, which is no loss.
+        frame_age_s: seconds since the last frame arrived; None before the first.
+        reason: why no frames arrive; empty while they do.
+        ended: whether the stream reached its end, which is not a failure.
     """
 
     skipped: int = 0
@@ -39,7 +39,7 @@ class Source(Protocol):
     """Producer of frames.
 
     Attributes:
-        live: whether frames that are not taken in time are lost; decides what a full queue does by default.
+        live: whether frames that are not read in time are lost; sets the default drop policy of queues.
     """
 
     live: bool
@@ -61,14 +61,14 @@ class Source(Protocol):
 
 
 class FrameTaker(Protocol):
-    """Receiver of a :class:`ServedSource`'s frames. For one thread at a time."""
+    """Receiver of the frames of a :class:`ServedSource`. For one thread at a time."""
 
     def has_room(self, timeout_s: float | None) -> bool:
         """Wait until :meth:`give` has room for a frame; return whether it has."""
         ...
 
     def give(self, frames: Sequence[Frame]) -> None:
-        """Take over frames, each with a hold on its lease. Call it only after :meth:`has_room`."""
+        """Receive frames, each with a hold on its lease. Call it only after :meth:`has_room`."""
         ...
 
 
@@ -77,11 +77,11 @@ class ServedSource(Source, Protocol):
     """A source whose frames are submitted by other threads, which also pass them on."""
 
     def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
-        """Give submitted frames to ``taker`` until the stream ends or ``stop`` is set, and none after that."""
+        """Pass submitted frames to ``taker`` until the stream ends or ``stop`` is set, and none after that."""
         ...
 
     def wake(self) -> None:
-        """Wake a thread that waits here. Called from any thread after ``stop`` was set."""
+        """Wake a thread that waits in :meth:`serve`. Called from any thread after ``stop`` was set."""
         ...
 
 
@@ -101,61 +101,62 @@ class Stage(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish files and release everything. Called once if :meth:`open` was, also after an error."""
+        """Finish files and release all resources. Called once after :meth:`open`, also after an error."""
         ...
 
 
 @runtime_checkable
-class Showing(Stage, Protocol):
-    """A stage that goes on showing the newest results after :meth:`process`."""
+class DisplayStage(Stage, Protocol):
+    """A stage that keeps showing the newest results after :meth:`process` returns."""
 
     def forget(self, name: str) -> None:
-        """Show no longer what a source or stage of this name made: it was removed or replaced. From any thread."""
+        """Stop showing results of a source or stage that was removed or replaced. Callable from any thread."""
         ...
 
 
 @runtime_checkable
 class AsyncStage(Stage, Protocol):
-    """A stage that returns results later than it takes them: runs on a GPU, or frames that wait for a batch.
+    """A stage that returns results later than it receives them: runs on a GPU, or frames that wait for a batch.
 
-    It is called by one thread: :meth:`submit` while there is input and room, else :meth:`collect`. ``process`` does
-    both for one result, and waits.
+    One thread calls it: :meth:`submit` while there is input and room, else :meth:`collect`. ``process`` does both for
+    one result, and waits.
 
     Attributes:
-        limit: the most runs in flight; at the limit, a run is collected before the next submit.
+        limit: maximum number of runs in flight; at the limit, a run is collected before the next submit.
     """
 
     limit: int
 
     @property
     def in_flight(self) -> int:
-        """Return the number of runs that were begun and not collected."""
+        """Return the number of runs that were started and not yet collected."""
 
     @property
     def is_ready(self) -> bool:
         """Return whether :meth:`collect` would return results without waiting. Read after each :meth:`submit`."""
 
     def room(self) -> int:
-        """Return how many results :meth:`submit` takes at once, at least one."""
+        """Return the maximum number of results for one :meth:`submit`, at least one."""
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
-        """Begin work on results, or keep them for a batch. Never waits for the device.
+        """Start work on results, or keep them for a batch. Never waits for the device.
 
         Args:
-            results: at most :meth:`room`; their pixels are read. Retain the leases of those that are read later.
-            onward: the results to which :meth:`collect` adds records: the same, or the same without pixels. Retain
-                their leases, too.
+            results: at most :meth:`room` results, whose pixels are read. Retain the leases of those that are read
+                after the call.
+            onward: the same results in the form that is passed on, with or without pixels. :meth:`collect` adds
+                records to them. Retain their leases, too.
         """
 
     def due_ns(self) -> int | None:
-        """Return when to call :meth:`collect` if no input comes, by the pipeline's clock; None: nothing is held."""
+        """Return when to call :meth:`collect` if no input comes, by the pipeline's clock; None if nothing is held."""
 
     def collect(self, wait: bool) -> list[Result]:
         """Return finished results, oldest first, each with a hold on its lease.
 
         Args:
-            wait: whether to start a run of held results, and to wait for the oldest run.
+            wait: whether to start a run of held results and wait for the oldest run.
         """
 
     def give_up(self) -> Sequence[Result]:
-        """Return held results after a failure, each with its hold. They are not tried again."""
+        """Return all held results after a failure, each with its hold. They are not processed again."""

@@ -1,4 +1,4 @@
-"""Processing of results at one task, and its measurements, for all kinds of loops."""
+"""Processing and measurement of results at one task, the same for all kinds of loops."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from edgert.errors import EdgertError, StageError
 from edgert.policy import Join, join_of
 from edgert.runtime import records
 from edgert.runtime.frame import Frame
-from edgert.runtime.records import Result, lost, without_pixels
-from edgert.runtime.recovery import OPENINGS, Recovery, note_back
+from edgert.runtime.records import Result, lost_placeholder, without_pixels
+from edgert.runtime.recovery import OPENINGS, Recovery, log_recovery
 from edgert.runtime.stage import AsyncStage, Stage
 from edgert.runtime.task import Task
 
@@ -25,7 +25,7 @@ class Station:
 
     Attributes:
         is_async: whether the stage is an :class:`~edgert.runtime.AsyncStage`.
-        join: joins the parts of a frame where several edges bring them; see :meth:`rewire`.
+        join: join of the parts of a frame where several edges bring them, else None; see :meth:`rewire`.
     """
 
     def __init__(self, task: Task, clock: Clock) -> None:
@@ -36,7 +36,7 @@ class Station:
         self.join: Join[Result] | None = None
         self._is_end = not task.wiring.outlets  # temporary listeners connect later
         self._execution, self._journal = task.execution, task.execution.journal
-        self._progress_ns = 0  # when a run was begun while there was none, or one was collected
+        self._run_progress_ns = 0  # when the first run in flight was begun, or the last one was collected
 
     def open(self) -> None:
         """Open the stage. Raises its error, unless the pipeline continues without the stage."""
@@ -45,28 +45,28 @@ class Station:
         try:
             self._recovery.stage.open()
         except Exception as error:
-            if not (task.policy.at_start and self.outlives(error)):
+            if not (task.policy.at_start and self.continues_after(error)):
                 raise
         else:
-            self.opened()
+            self.mark_open()
             self._status.opening_s = took_s = (self._clock.now_ns() - began_ns) / 1e9
             if 0 < task.policy.watchdog_s < took_s:
                 _LOG.warning(
-                    "stage %r took %.3g s to open, with a first run; its watchdog of %.3g s waits %d times as long",
+                    "stage %r took %.3g s to open, with a first run; its watchdog of %.3g s allows %d times as long",
                     *(task.name, took_s, task.policy.watchdog_s, OPENINGS),
                 )
         finally:
             self._status.since_ns = 0
 
-    def opened(self) -> None:
-        """Mark the stage as open, so that it will be closed; sources are always."""
+    def mark_open(self) -> None:
+        """Mark the stage as open, so that it will be closed. A source counts as open from the start."""
         self._recovery.is_open = True
 
     def close(self) -> None:
         """Close the stage if it is open. Raises its error, unless the pipeline continues anyway."""
         task = self.task
         self._status.is_closing = True
-        self._recovery.is_over()
+        self._recovery.stop_standing_in()
         if self._recovery.is_open:
             self._recovery.is_open = False
             self._status.since_ns = self._clock.now_ns() or 1
@@ -75,15 +75,15 @@ class Station:
             except Exception as error:
                 if task.policy.on_error == "stop":
                     raise
-                self._recovery.failed_to_close(error)
+                self._recovery.log_closing_error(error)
             finally:
                 self._status.since_ns = 0
-        note_back(task.name, self._status, 2**63)
+        log_recovery(task.name, self._status, 2**63)
 
     def replace(self, stage: Stage) -> None:
         """Use another stage from the next result on. The old one passes on the results that it holds, and is closed.
 
-        Where opening the new stage raises, the old one stays.
+        If opening the new stage fails, the old one stays and the error is raised.
         """
         self.finish()
         self._status.since_ns = self._clock.now_ns() or 1
@@ -93,29 +93,29 @@ class Station:
             self._status.since_ns = 0
         old, was_open = self.task.stage, self._recovery.is_open
         self.task.stage, self.is_async = stage, isinstance(stage, AsyncStage)
-        self._recovery.replaced()
-        self.note_replaced()
+        self._recovery.use_new_stage()
+        self.record_replacement()
         if was_open:
             try:
                 old.close()
             except Exception as error:  # noqa: BLE001 - the new stage works anyway
-                _LOG.warning("stage %r: closing the one before failed: %s", self.task.name, error)
+                _LOG.warning("stage %r: closing the replaced stage failed: %s", self.task.name, error)
 
-    def note_replaced(self) -> None:
+    def record_replacement(self) -> None:
         """Record in the journal that the stage works differently from the next result on."""
         if self._journal is not None:
             self._journal.replace(self._clock.now_ns())
 
-    def outlives(self, error: BaseException) -> bool:
+    def continues_after(self, error: BaseException) -> bool:
         """Count and log a failure of the stage; return whether the pipeline continues."""
-        return self._recovery.outlives(error)
+        return self._recovery.continues_after(error)
 
     def failure(self, error: BaseException) -> EdgertError:
         """Return the pipeline's error for an error of the stage, with the stage's name."""
         place = f"stage {self.task.name!r}"
         if isinstance(error, EdgertError):
             return error.at(place)
-        # An error of a user's code, or a bug: it keeps its traceback.
+        # An error of a user's code or a bug, which keeps its traceback.
         what = f"{place} failed: {type(error).__name__}: {error}"
         at = user_code.place_of(error)
         fix = "edgert run --debug shows the traceback"
@@ -126,8 +126,8 @@ class Station:
 
         Args:
             frames: the frames, in order.
-            made_ns: time at which they were ready.
-            worked_ns: time that the source worked on them.
+            made_ns: time at which the frames were ready.
+            worked_ns: duration of the source's work on them.
         """
         meter = self._meter
         meter.results_in += len(frames)
@@ -142,33 +142,33 @@ class Station:
         meter.results_out += len(frames)
 
     def rewire(self) -> None:
-        """Read the current edges of the task. Called in its thread, between two results."""
+        """Adapt to the current edges of the task. Called in its thread, between two results."""
         if not self._wiring.joins:
             return
-        streams, under_way = self._wiring.streams, self.task.under_way()
+        streams, under_way = self._wiring.streams, self.task.max_in_flight()
         if self.join is None:
-            self.join = join_of(streams, under_way, merged)
+            self.join = join_of(streams, under_way, merge_parts)
         else:
             for one in self.join.rewire(streams, under_way):
                 self.step((one,))
 
-    def joined(self, edge: int, result: Result) -> Result | None:
-        """Return the result with the parts of its frame from other edges; None until all parts are there."""
+    def join_parts(self, edge: int, result: Result) -> Result | None:
+        """Return the result joined with the parts of its frame from other edges; None until all parts are there."""
         if self.join is None:
             return result
         if self._journal is not None and (producer := self._wiring.producers[edge]) is not None:
             self._journal.part(producer.name, result)
         joined, given_up = self.join.add(edge, result.frame.stream, result.frame.index, result)
-        self._give_up(given_up)
+        self._drop_parts(given_up)
         return joined
 
-    def give_up(self, before: int | None = None) -> None:
-        """Drop parts of incomplete frames; with ``before``, only of frames with lower numbers."""
+    def drop_incomplete(self, before: int | None = None) -> None:
+        """Drop the parts of incomplete frames; with ``before``, only of frames with lower numbers."""
         if self.join is not None:
-            self._give_up(self.join.drain(before))
+            self._drop_parts(self.join.drain(before))
 
     def step(self, results: Sequence[Result]) -> None:
-        """Process results, pass on the stage's output, and release the frames."""
+        """Process results, pass on what the stage returns, and release the frames."""
         if self.is_async:
             self._submit(results)
             return
@@ -184,7 +184,7 @@ class Station:
                 one.frame.lease.release()
 
     def collect(self, wait: bool) -> None:
-        """Pass on finished results of an asynchronous stage. For ``wait``, see :meth:`AsyncStage.collect`."""
+        """Pass on finished results of an asynchronous stage; ``wait`` is that of :meth:`AsyncStage.collect`."""
         if not self.is_async:  # the stage was replaced meanwhile
             return
         if wait:
@@ -192,7 +192,7 @@ class Station:
         meter, now = self._meter, self._clock.now_ns
         ring = None if (trace := self._execution.trace) is None else trace.begin()
         started = now()
-        self._status.since_ns = self._progress_ns if wait and self._progress_ns else started or 1
+        self._status.since_ns = self._run_progress_ns if wait and self._run_progress_ns else started or 1
         try:
             out = self._recovery.stage.collect(wait)
             done = now()
@@ -202,12 +202,12 @@ class Station:
             self._status.since_ns = 0
             meter.busy_ns += done - started
             if out:
-                self._progress_ns = done
+                self._run_progress_ns = done
                 if self._journal is not None:
                     self._journal.collect(len(out), done)
-                self._hand_on(out, done)
+                self._pass_on(out, done)
         except Exception as error:
-            if not self._survives(error, ()):
+            if not self._continues_without(error, ()):
                 raise
         finally:
             self._status.since_ns = 0
@@ -221,25 +221,25 @@ class Station:
 
     @property
     def holds(self) -> bool:
-        """Whether an asynchronous stage holds results, or has runs in flight."""
+        """Whether an asynchronous stage holds results or has runs in flight."""
         return self.is_async and self._recovery.stage.due_ns() is not None
 
     @property
     def room(self) -> int:
-        """How many results :meth:`step` takes at once."""
+        """Maximum number of results for one :meth:`step`."""
         return self._recovery.stage.room() if self.is_async else 1
 
     def due_s(self) -> float | None:
-        """Return the seconds after which to call :meth:`collect` if no input comes; None: never."""
+        """Return the seconds after which to call :meth:`collect` if no input comes; None if nothing is held."""
         due_ns = self._recovery.stage.due_ns()
         if due_ns is None:
             return None
         if self._recovery.stage.in_flight:
-            self._status.since_ns = self._progress_ns  # a run that never ends is a call that never returns
+            self._status.since_ns = self._run_progress_ns  # the watchdog treats a run that never ends as a call
         return max(due_ns - self._clock.now_ns(), 0) / 1e9
 
     def send(self, result: Result) -> None:
-        """Pass a result to all listeners; the caller keeps its hold on the frame."""
+        """Pass a result to all listeners. The caller keeps its hold on the frame."""
         outlets = self._wiring.outlets
         if len(outlets) == 1 and self._wiring.branch is None:
             result.frame.lease.retain()
@@ -298,7 +298,7 @@ class Station:
                 self._count_one(result.frame, done)
             if out is None:
                 return
-            for one in (out,) if isinstance(out, Result) else self._made(out):
+            for one in (out,) if isinstance(out, Result) else self._generated_results(out):
                 meter.results_out += 1
                 if not self._is_end:  # else it was counted as input
                     self._count_one(one.frame, done)
@@ -306,12 +306,12 @@ class Station:
             meter.wait_out_ns += now() - done
         except Exception as error:
             self.trace_failure((result,), error)
-            if not self.outlives(error):
-                _refuse((result,))
+            if not self.continues_after(error):
+                _refuse_frames((result,))
                 raise
-            self._lose((result,))
+            self._count_failed((result,))
             if wiring.reorders and has_pixels:
-                self.send(lost(result))
+                self.send(lost_placeholder(result))
         finally:
             status.since_ns = 0
             if trace is not None and ring is not None:
@@ -330,7 +330,7 @@ class Station:
             if self._wiring.releases_pixels:
                 onward = [without_pixels(one) for one in results]
             if not stage.in_flight:
-                self._progress_ns = started or 1
+                self._run_progress_ns = started or 1
             if self._journal is not None:
                 self._journal.work("submit", task.stage, results, started)
             stage.submit(results, onward)
@@ -340,7 +340,7 @@ class Station:
             done = now()
             meter.busy_ns += done - started
         except Exception as error:
-            if not self._survives(error, results):
+            if not self._continues_without(error, results):
                 raise
             return
         finally:
@@ -352,16 +352,16 @@ class Station:
             for one in onward if onward is not results else ():
                 one.frame.lease.release()
         if out:
-            self._progress_ns = done
+            self._run_progress_ns = done
             if self._journal is not None:
                 self._journal.collect(len(out), done)
             if trace is not None and ring is not None:
                 trace.collected(done, [one.frame for one in out])
-            self._hand_on(out, done)
+            self._pass_on(out, done)
         if stage.in_flight >= stage.limit:
             self.collect(wait=True)
 
-    def _hand_on(self, out: Sequence[Result], done_ns: int) -> None:
+    def _pass_on(self, out: Sequence[Result], done_ns: int) -> None:
         """Pass on the results of an asynchronous stage, with their holds."""
         meter = self._meter
         self._count(out, done_ns)
@@ -376,7 +376,7 @@ class Station:
             self._meter.latency.add(latency_ns)
 
     def _count(self, results: Sequence[Result], done_ns: int) -> None:
-        """Count finished results; consecutive ones of one stream and capture time in one call."""
+        """Count finished results, and consecutive ones of one stream and capture time in one call."""
         meter, at, last = self._meter, 0, len(results)
         while at < last:
             first, start = results[at].frame, at
@@ -389,8 +389,8 @@ class Station:
             if self._is_end:
                 meter.latency.add(latency_ns, at - start)
 
-    def _made(self, out: Iterable[Result]) -> Iterator[Result]:
-        """Yield results of a stage that is a generator; each step of it counts as a call of the stage."""
+    def _generated_results(self, out: Iterable[Result]) -> Iterator[Result]:
+        """Yield the results of a stage that is a generator. Each step of it counts as a call of the stage."""
         iterator = iter(out)
         while True:
             self._status.since_ns = began_ns = self._clock.now_ns()
@@ -403,38 +403,38 @@ class Station:
             if (trace := self._execution.trace) is not None:
                 trace.more("step", began_ns, self._clock.now_ns(), result.frame)
             yield result
-            del result  # it would keep the frame's memory in use
+            del result  # the variable would keep the frame's memory in use
 
-    def _survives(self, error: Exception, results: Sequence[Result]) -> bool:
+    def _continues_without(self, error: Exception, results: Sequence[Result]) -> bool:
         """Give up ``results`` and those that an asynchronous stage holds; return whether the pipeline continues."""
         held = self._recovery.stage.give_up() if self.is_async else ()
-        goes_on = self.outlives(error)
+        continues = self.continues_after(error)
         self.trace_failure((*results, *held), error)
-        if goes_on:
-            self._lose((*results, *held))
+        if continues:
+            self._count_failed((*results, *held))
         else:
-            _refuse((*results, *held))
+            _refuse_frames((*results, *held))
         for one in held:
             one.frame.lease.release()
-        return goes_on
+        return continues
 
     def trace_failure(self, results: Iterable[Result], error: Exception) -> None:
-        """Note on which results the stage failed, where that is recorded."""
+        """Record in the trace, if there is one, on which results the stage failed."""
         if (trace := self._execution.trace) is not None:
             what = error.what if isinstance(error, EdgertError) else f"{type(error).__name__}: {error}"
             trace.fail({id(one.outputs): one.frame for one in results}.values(), what)
 
-    def _lose(self, results: Iterable[Result]) -> None:
-        """Count the results that the stage failed on, or that came while it was down, each once."""
+    def _count_failed(self, results: Iterable[Result]) -> None:
+        """Count the results that the stage failed on or that came while it was down, each once."""
         meter = self._meter
-        unique = {id(one.outputs): one for one in results}.values()  # the form without pixels is a second object
+        unique = {id(one.outputs): one for one in results}.values()  # a result without pixels is a second object
         if self._journal is not None:
             self._journal.fail(unique, self._clock.now_ns())
         for one in unique:
             key = (one.frame.stream, "error")
             meter.lost, meter.losses[key] = meter.lost + 1, meter.losses.get(key, 0) + 1
 
-    def _give_up(self, results: Sequence[Result]) -> None:
+    def _drop_parts(self, results: Sequence[Result]) -> None:
         meter = self._meter
         meter.unmatched += len(results)
         for result in results:
@@ -444,16 +444,16 @@ class Station:
             result.frame.lease.release()
 
 
-def _refuse(results: Iterable[Result]) -> None:
-    """Refuse unfinished frames of another machine, so that they are sent again."""
+def _refuse_frames(results: Iterable[Result]) -> None:
+    """Refuse unfinished frames from other machines, so that their senders send them again."""
     for one in results:
         if one.frame.delivery is not None:
             one.frame.delivery.receipt.refuse()
 
 
-def merged(first: Result, second: Result) -> Result:
-    """Join two parts of a frame, and release one of their two holds."""
-    merged = records.merged(first, second)
+def merge_parts(first: Result, second: Result) -> Result:
+    """Return one result for two parts of a frame, and release one of their two holds."""
+    merged = records.merge_results(first, second)
     (second if merged.frame is first.frame else first).frame.lease.release()
     return merged
 
@@ -465,7 +465,9 @@ class Work:
     """A task from its opening to its closing. An error is reported, and ends only this task.
 
     Args:
-        fail: called with each error that ends the pipeline.
+        task: the task.
+        clock: clock of the pipeline.
+        fail: function called with each error that ends the pipeline.
     """
 
     def __init__(self, task: Task, clock: Clock, fail: Fail) -> None:
@@ -474,7 +476,7 @@ class Work:
         self.has_ended = False
 
     def open(self) -> bool:
-        """Open the stage; return whether it is open."""
+        """Open the stage; return whether that succeeded."""
         if self.succeeds(self.station.open):
             self.task.meter.status.was_opened = True
             return True
@@ -491,13 +493,13 @@ class Work:
         """End the task's input and outputs."""
         self.has_ended = self.task.meter.status.has_ended = True
         self.task.wiring.inlet.abandon()
-        self.task.wiring.inlet.handle(None)
+        self.task.wiring.inlet.set_handler(None)
         self.task.execution.download = None  # frees its memory
         for outlet in self.task.wiring.outlets:
             outlet.close()
 
     def succeeds(self, step: Callable[[], object]) -> bool:
-        """Run a step and report its error; return whether it succeeded. A later error does not hide the first."""
+        """Run a step and report its error; return whether it succeeded."""
         try:
             step()
         except BaseException as error:  # noqa: BLE001 - reported

@@ -18,17 +18,20 @@ class StageSummary:
     """Summary of one stage. Percentages are of the run's wall time.
 
     Attributes:
-        dropped: results that the stage did not process: its queues were full, a join never got the other part, or the
-            stage failed.
+        results_in, results_out: number of results received and passed on.
+        dropped: number of results that the stage did not process: its queues were full, a join never got the other
+            part, or the stage failed.
         busy_percent, wait_in_percent, wait_out_percent: time working, waiting for input, blocked by a full queue.
-        source: for a source, its counters.
+        busy_ms_per_result: mean time working on one result.
+        waiting: number of results in its queues.
+        source: counters of a source; else None.
+        thread: name of the stage in whose thread this one runs; empty if it has a separate thread.
         losses: dropped results by stream and cause; see :data:`edgert.runtime.metrics.Losses`.
-        errors, restarts: failures that did not end the pipeline, and how often the stage was opened again.
-        failing: why results are lost here now, or were at the end of the run; empty while none are.
-        stuck_s: duration of the current call, once it is longer than the watchdog; else 0.
-        is_open: whether the stage was opened; always so for a source.
-        in_call: whether a call is under way now.
-        thread: the stage in whose thread this one runs; empty: a separate thread.
+        errors, restarts: number of failures that did not end the pipeline, and of restarts of the stage.
+        failing: why results are lost here now, or were lost at the end of the run; empty while none are lost.
+        stuck_s: duration of the current call once it exceeds the watchdog; else 0.
+        is_open: whether the stage was opened; always true for a source.
+        in_call: whether a call is in progress.
     """
 
     results_in: int
@@ -55,20 +58,24 @@ class Summary:
     """Summary of a run.
 
     Attributes:
-        frames_in: frames from the sources.
-        frames_out: results that the last stage took; of several last stages, the largest number.
-        dropped: frames lost between source and sink, for any reason.
+        frames_in: number of frames from the sources.
+        frames_out: number of results that the last stage received; the largest number if there are several.
+        dropped: number of frames lost between source and sink, for any reason.
+        seconds: duration of the run.
         fps: ``frames_out`` per second of ``seconds``.
-        latency_ms: from capture to the end of the last stages.
+        latency_ms: time from capture to the end of the last stages.
         recent: statistics of the last minute, or of the minute before the end.
-        budgets: actions that kept the budgets; empty for a pipeline without budgets.
+        stages: summary of each stage, by name.
         copies_per_frame, bytes_copied_per_frame: copies of pixels on the host, and between host and GPU. Copies within
             GPU memory, such as from a decoder's surfaces, are not counted.
-        frames: for each source that a model on a GPU reads: where its frames are, which stages get host copies, and
-            why.
-        tracks: the lowest scores from which each tracker follows objects.
-        over_current: over-current events of the board during the run, by limit; empty where they are not counted.
-        left_out: boxes of each model that were not finite, empty, or outside of the image; 0 is left out.
+        allocations: number of buffers allocated for frames.
+        peak_rss_bytes: largest amount of memory that the process used.
+        engine: details of the engine of each model, by stage.
+        budgets: actions that kept the budgets; empty for a pipeline without budgets.
+        frames: where the frames of each source that a model on a GPU reads are, which stages get host copies, and why.
+        tracks: lowest scores from which each tracker follows objects.
+        over_current: number of the board's over-current events during the run, by limit; empty if not counted.
+        left_out: number of each model's boxes that were not finite, empty, or outside of the image; without zeros.
     """
 
     frames_in: int
@@ -91,7 +98,7 @@ class Summary:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, without empty fields that have no meaning then."""
+        """Return the summary as plain data, without those optional fields that are empty."""
         optional = ("frames", "tracks", "over_current", "left_out")
         values = {name: getattr(self, name) for name in self.__slots__}
         return dict(plain({name: value for name, value in values.items() if value or name not in optional}))
@@ -164,8 +171,8 @@ def _stage(task: Task, wall_ns: int) -> StageSummary:
         losses=losses,
         errors=meter.status.errors,
         restarts=meter.status.restarts,
-        failing=task.meter.status.failing,
-        stuck_s=task.meter.status.stuck_s,
-        is_open=isinstance(task.stage, Source) or task.meter.status.was_opened,
-        in_call=task.meter.status.since_ns != 0,
+        failing=meter.status.failing,
+        stuck_s=meter.status.stuck_s,
+        is_open=isinstance(task.stage, Source) or meter.status.was_opened,
+        in_call=meter.status.since_ns != 0,
     )

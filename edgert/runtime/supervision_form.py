@@ -12,16 +12,16 @@ from edgert import installation
 from edgert.errors import ConfigError
 
 
-def of(found: Any, size: tuple[int, int] | None = None) -> Any:
-    """Return detections as ``supervision.Detections``, in the same order; arrays are shared.
+def to_supervision(found: Any, size: tuple[int, int] | None = None) -> Any:
+    """Return detections as ``supervision.Detections``, in the same order. Arrays are shared.
 
-    Boxes, scores, classes and track numbers are where supervision has them, class names in ``data["class_name"]``,
+    Boxes, scores, classes and track numbers are in supervision's own fields, class names in ``data["class_name"]``,
     corners of oriented boxes in ``data["xyxyxyxy"]``, points in ``data["keypoints"]``: (N, K, 3) x, y, score.
 
     Args:
         found: :class:`~edgert.runtime.records.Detections`.
-        size: width and height of the frame, for masks: supervision's are as large as the image, N times. Without it
-            they are left out.
+        size: width and height of the frame, for masks, as supervision's are N images of that size. Without it, masks
+            are left out.
 
     Raises:
         ConfigError: supervision is not installed.
@@ -43,8 +43,8 @@ def of(found: Any, size: tuple[int, int] | None = None) -> Any:
     masks = None
     if size is not None and found.masks is not None:
         masks = np.zeros((len(found), size[1], size[0]), bool)
-        for mask, whole in zip(found.masks, masks, strict=True):
-            _paste(mask, whole)
+        for mask, image in zip(found.masks, masks, strict=True):
+            _paste(mask, image)
     return supervision.Detections(
         xyxy=found.boxes,
         mask=masks,
@@ -55,13 +55,13 @@ def of(found: Any, size: tuple[int, int] | None = None) -> Any:
     )
 
 
-def _paste(mask: Any, whole: npt.NDArray[np.bool_]) -> None:
-    """Scale the mask of an object to its region, and write it into the image's mask."""
-    height, width = whole.shape
+def _paste(mask: Any, image: npt.NDArray[np.bool_]) -> None:
+    """Scale the mask of an object to its region, and write it into a mask of the image's size."""
+    height, width = image.shape
     left, top, right, bottom = (round(side) for side in mask.region)
     if right <= left or bottom <= top:
         return
     large = cv2.resize(mask.mask, (right - left, bottom - top), interpolation=cv2.INTER_NEAREST)
     part = large[max(0, -top) : height - top, max(0, -left) : width - left]
     top, left = max(0, top), max(0, left)
-    whole[top : top + part.shape[0], left : left + part.shape[1]] = part > 0
+    image[top : top + part.shape[0], left : left + part.shape[1]] = part > 0

@@ -1,4 +1,4 @@
-"""Loop of a task in a separate thread: from its inlet, or its source, through the stage into its outlets."""
+"""Loop of a task in a separate thread: results go from its inlet or source through the stage into its outlets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from time import thread_time_ns
 
 from edgert.clock import Clock
+from edgert.runtime.channel import Channel
 from edgert.runtime.frame import Frame
 from edgert.runtime.inline_loop import InlineLoop
 from edgert.runtime.stage import ServedSource, Source, Stage
@@ -17,10 +18,10 @@ from edgert.runtime.throttle import SourceRateLimiter
 
 
 class SourceStop(threading.Event):
-    """Stop event of one source; also set when the pipeline is stopped.
+    """Stop event of one source, which is also set when the pipeline is stopped.
 
     Attributes:
-        pipeline: the pipeline's stop event.
+        pipeline: stop event of the pipeline.
     """
 
     def __init__(self, pipeline: threading.Event) -> None:
@@ -29,16 +30,19 @@ class SourceStop(threading.Event):
 
 
 class ThreadLoop(threading.Thread):
-    """Thread that runs one task until its input ends, and the tasks that run inline behind it.
+    """Thread that runs one task and the tasks inline behind it, until its input ends.
 
     Args:
-        stop: the pipeline's stop event.
-        fail: called once with the error if a task fails.
+        task: task of this thread.
+        clock: clock of the pipeline.
+        stop: stop event of the pipeline.
+        fail: function called with the error if a task fails.
+        inline: other tasks that run in this thread.
 
     Attributes:
         inline: other tasks that run in this thread.
-        stop_event: ends the source; tasks behind it then end with their input.
-        is_left: whether the thread is left behind in a call that does not return.
+        stop_event: event that ends the source; tasks behind it then end with their input.
+        is_left: whether the thread was left behind in a call that does not return.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class ThreadLoop(threading.Thread):
         self._works = [Work(task, clock, fail), *(InlineLoop(one, clock, fail) for one in inline)]
 
     def station_of(self, task: Task) -> Station:
-        """Return the station of one of the tasks that run here."""
+        """Return the station of a task that runs in this thread."""
         return next(work.station for work in self._works if work.task is task)
 
     def run(self) -> None:
@@ -59,16 +63,16 @@ class ThreadLoop(threading.Thread):
         for work in reversed(behind):
             work.open()
         if not isinstance(self.task.stage, Stage):
-            own.station.opened()
+            own.station.mark_open()
             own.succeeds(self._give_frames_or_none)
         elif own.open():
             own.succeeds(self._loop)
         for work in self._works:
             work.end()
-        self.task.wiring.inlet.apply()  # changes that came too late; their callers withdraw them
+        self.task.wiring.inlet.apply()  # answers changes that came too late
 
     def _loop(self) -> None:
-        """Process results until the input ends: submit while there is input and room; else collect; else wait."""
+        """Process results until the input ends: submit while there is input and room, else collect, else wait."""
         task, station, now = self.task, self._works[0].station, self._clock.now_ns
         inlet, meter, get = task.wiring.inlet, task.meter, task.wiring.inlet.get
         station.rewire()
@@ -86,11 +90,11 @@ class ThreadLoop(threading.Thread):
                 if arrived is None:
                     break
                 edge, result = arrived
-                joined = station.joined(edge, result)
+                joined = station.join_parts(edge, result)
                 if joined is not None:
                     meter.wait_in_ns += now() - waiting
                     if inlet.ready and station.join is None and (room := station.room) > 1:
-                        station.step((joined, *inlet.more(room - 1)))
+                        station.step((joined, *inlet.take_more(room - 1)))
                     else:
                         station.step((joined,))
                     if inlet.rooms:
@@ -100,7 +104,7 @@ class ThreadLoop(threading.Thread):
                 del arrived, result, joined
             station.finish()
         finally:
-            station.give_up()
+            station.drop_incomplete()
 
     def _give_frames_or_none(self) -> None:
         """Pass on the source's frames. Raises its error, unless the pipeline continues without the source."""
@@ -108,13 +112,13 @@ class ThreadLoop(threading.Thread):
             self._give_frames()
         except Exception as error:
             self._works[0].station.trace_failure((), error)
-            if not self._works[0].station.outlives(error):
+            if not self._works[0].station.continues_after(error):
                 raise
 
     def _give_frames(self) -> None:
         task, source, station = self.task, self.task.stage, self._works[0].station
         if isinstance(source, ServedSource):
-            source.serve(FrameTaking(station, self._clock, self.stop_event), self.stop_event)
+            source.serve(SourceFrameTaker(station, self._clock, self.stop_event), self.stop_event)
             return
         assert isinstance(source, Source)
         meter, inlet, now, live = task.meter, task.wiring.inlet, self._clock.now_ns, source.live
@@ -122,13 +126,13 @@ class ThreadLoop(threading.Thread):
         for frame in source.frames(self.stop_event):
             if inlet.ready:
                 inlet.apply()
+            worked_ns = now() - started  # without the limiter's wait
             if (limiter := task.execution.limiter) is not None and not limiter.passes(self.stop_event):
-                _throttled(task, frame)
+                _drop_throttled(task, frame)
                 del frame
                 continue
             made = now()
-            worked_ns = made - started
-            if live:  # it mostly waits for the camera, so its work is this thread's CPU time
+            if live:  # the source mostly waits for the camera, so its work is the CPU time of this thread
                 used_ns = thread_time_ns()
                 worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
             meter.wait_in_ns += made - started - worked_ns
@@ -138,35 +142,33 @@ class ThreadLoop(threading.Thread):
             meter.wait_out_ns += started - made
 
 
-class FrameTaking:
-    """A source's task, run by the threads that submit its frames, one at a time."""
+class SourceFrameTaker:
+    """Task of a source whose frames other threads submit. One of these threads at a time runs it."""
 
     def __init__(self, station: Station, clock: Clock, stop: threading.Event) -> None:
         self._station, self._clock, self._stop_event = station, clock, stop
         self._began_ns = self._ended_ns = clock.now_ns()
 
     def has_room(self, timeout_s: float | None) -> bool:
-        """See :class:`~edgert.runtime.stage.FrameTaker`."""
+        """Wait until all outlets have room and the source is not paused; see :class:`FrameTaker`."""
         task, came_ns = self._station.task, self._clock.now_ns()
         meter, until_ns = task.meter, None if timeout_s is None else came_ns + round(timeout_s * 1e9)
         limiter = task.execution.limiter
         if limiter is not None and not limiter.wait(self._stop_event, timeout_s) and not self._stop_event.is_set():
             return False
-        for outlet in task.wiring.outlets:
-            left_s = None if until_ns is None else max(until_ns - self._clock.now_ns(), 0) / 1e9
-            if not outlet.has_room(left_s):
-                found = False
-                break
-        else:
-            found = True
+
+        def has_room(outlet: Channel) -> bool:
+            return outlet.has_room(None if until_ns is None else max(until_ns - self._clock.now_ns(), 0) / 1e9)
+
+        have_room = all(map(has_room, task.wiring.outlets))
         self._began_ns = self._clock.now_ns()
         meter.wait_in_ns += came_ns - self._ended_ns
         meter.wait_out_ns += self._began_ns - came_ns
         self._ended_ns = self._began_ns
-        return found
+        return have_room
 
     def give(self, frames: Sequence[Frame]) -> None:
-        """See :class:`~edgert.runtime.stage.FrameTaker`."""
+        """Pass on the frames that the rate limiter lets through; see :class:`FrameTaker`."""
         task, made_ns = self._station.task, self._clock.now_ns()
         if task.wiring.inlet.ready:
             task.wiring.inlet.apply()
@@ -179,17 +181,17 @@ class FrameTaking:
     def _passes(self, limiter: SourceRateLimiter, frame: Frame) -> bool:
         if limiter.passes(self._stop_event):
             return True
-        _throttled(self._station.task, frame)
+        _drop_throttled(self._station.task, frame)
         return False
 
 
-def _throttled(task: Task, frame: Frame) -> None:
-    """Release a frame that the limiter drops."""
+def _drop_throttled(task: Task, frame: Frame) -> None:
+    """Record and release a frame that the rate limiter drops."""
     task.drop(frame, "throttle")
     frame.lease.release()
 
 
-def works_for(stop: threading.Event) -> bool:
-    """Return whether the current thread belongs to the pipeline that this event, or a source's event, ends."""
+def runs_pipeline_of(stop: threading.Event) -> bool:
+    """Return whether the current thread belongs to the pipeline of this stop event, or of this source's event."""
     thread, pipeline = threading.current_thread(), stop.pipeline if isinstance(stop, SourceStop) else stop
     return isinstance(thread, ThreadLoop) and thread.stop_event.pipeline is pipeline

@@ -1,4 +1,4 @@
-"""Trace ids of frames as W3C's Trace Context has them (https://www.w3.org/TR/trace-context): one on all machines."""
+"""Trace ids of frames after W3C Trace Context (https://www.w3.org/TR/trace-context), the same on all machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLED = deque[str](maxlen=256)
 
 
 def trace_of(frame: Frame) -> str:
-    """Return the trace id of a frame, by which messages of all machines about it are found."""
+    """Return the trace id of a frame, which is in the messages of all machines about it."""
     if frame.delivery is not None:
         return frame.delivery.trace
     about = f"{frame.stream}/{frame.index}".encode()
@@ -22,10 +22,10 @@ def trace_of(frame: Frame) -> str:
 
 
 def span_of(trace: str) -> str:
-    """Return the id of the span that is a frame's way through this process."""
+    """Return the span id of a frame's way through this process."""
     return hashlib.blake2b(trace.encode(), digest_size=8, key=_RUN).hexdigest()
 
 
 def traceparent_of(trace: str) -> str:
-    """Return the header that says where a message belongs, and whether the frame's spans are exported."""
+    """Return the ``traceparent`` header: the frame's trace, its span here, and whether its spans are exported."""
     return f"00-{trace}-{span_of(trace)}-{int(trace in SAMPLED):02d}"

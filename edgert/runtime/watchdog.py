@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edgert import user_code
-from edgert.runtime.recovery import OPENINGS, REMIND_S, note_back
+from edgert.runtime.recovery import OPENINGS, REMIND_S, log_recovery
 
 if TYPE_CHECKING:
     from edgert.clock import Clock
@@ -18,21 +18,22 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 FIRST_S = 120.0
-"""Limit for opening a stage, and for its first result: engines are prepared and memory is allocated there."""
-AT_THE_END = 6
-"""Once all sources have ended, a call that takes so many times its watchdog is given up."""
+"""Limit for opening a stage and for its first result, which prepare engines and allocate memory."""
+HANGS_AT_END = 6
+"""Multiple of the watchdog after which a call is given up, once all sources have ended."""
 _POLL_S = 1.0
-_LATELY_S = 1.0
-_BUSY = 0.02
-"""CPU use, in cores, below which a stage that closes files and writes nothing makes no progress."""
+_PROGRESS_S = 1.0
+"""Age of the last progress up to which a closing stage is given more time."""
+_BUSY_CORES = 0.02
+"""CPU use below which a stage that closes files and writes nothing makes no progress."""
 
 
-class AtWork(Protocol):
+class WatchedThread(Protocol):
     """A thread that calls stages, such as :class:`~edgert.runtime.thread_loop.ThreadLoop`.
 
     Attributes:
-        task, inline: the tasks whose stages it calls.
-        ident, native_id: Python's and the system's number of the thread.
+        task, inline: tasks whose stages the thread calls.
+        ident, native_id: number of the thread in Python and in the system.
     """
 
     task: Task
@@ -50,36 +51,38 @@ class AtWork(Protocol):
 
 
 class Watchdog:
-    """Supervisor of one pipeline, in one thread.
+    """Detector of calls that take too long in one pipeline. For one thread.
 
     Args:
-        tasks: returns the current tasks.
-        loops: see the attribute.
+        tasks: function that returns the current tasks.
+        loops: threads that may be in a call.
+        clock: clock of the pipeline.
 
     Attributes:
-        loops: the threads that may be in a call; replaced when they are started.
+        loops: threads that may be in a call; the runner replaces them.
+        every_s: interval in which to call :meth:`look`.
     """
 
-    def __init__(self, tasks: Callable[[], Sequence[Task]], loops: Sequence[AtWork], clock: Clock) -> None:
+    def __init__(self, tasks: Callable[[], Sequence[Task]], loops: Sequence[WatchedThread], clock: Clock) -> None:
         self._tasks, self.loops, self._clock = tasks, loops, clock
-        self._calls = dict[str, tuple[int, int]]()  # reported calls: their begin, and when to report them again
-        self._down_ns = dict[str, tuple[int, int]]()  # stages that are down: since when, and when to report that again
-        self._at_work = dict[str, tuple[int, int, int]]()  # closing stages: CPU time and bytes written, and when seen
+        self._calls = dict[str, tuple[int, int]]()  # reported calls: their start, and when to report them again
+        self._down_ns = dict[str, tuple[int, int]]()  # stages that are down: since when, and when to report it again
+        self._closing = dict[str, tuple[int, int, int]]()  # closing stages: CPU time and bytes written, and when seen
         shortest_s = min((one.policy.watchdog_s for one in tasks() if one.policy.watchdog_s), default=4 * _POLL_S)
         self.every_s = max(min(_POLL_S, shortest_s / 4), 0.01)
 
     def look(self) -> None:
-        """Report calls that take too long and stages that are down, from time to time; interrupt such calls."""
+        """Report calls that take too long and stages that are down, again after minutes; interrupt such calls."""
         now_ns = self._clock.now_ns()
         for task in self._tasks():
             since_ns, limit_s = self._since_ns(task), self._limit_s(task)
             took_s = (now_ns - since_ns) / 1e9
             if since_ns and 0 < limit_s < took_s:
-                self._stuck(task, since_ns, took_s)
+                self._report_stuck(task, since_ns, took_s)
             elif task.meter.status.stuck_s:
-                self._goes_on(task)
+                self._report_return(task)
             if not task.meter.status.failing:
-                note_back(task.name, task.meter.status, now_ns)
+                log_recovery(task.name, task.meter.status, now_ns)
                 self._down_ns.pop(task.name, None)
                 continue
             began_ns, next_ns = self._down_ns.setdefault(task.name, (now_ns, now_ns + round(REMIND_S * 1e9)))
@@ -88,43 +91,43 @@ class Watchdog:
                 away_s = (now_ns - began_ns) / 1e9
                 _LOG.warning("stage %r is still down, for %.0f s: %s", task.name, away_s, task.meter.status.failing)
 
-    def hangs_at_the_end(self) -> list[Task]:
-        """Return tasks whose call takes so long that a pipeline whose sources have ended need not wait for them."""
-        return [task for task in self._tasks() if task.meter.status.stuck_s > AT_THE_END * task.policy.watchdog_s]
+    def tasks_hung_at_end(self) -> list[Task]:
+        """Return tasks whose call takes so long that a pipeline does not wait for them once its sources have ended."""
+        return [task for task in self._tasks() if task.meter.status.stuck_s > HANGS_AT_END * task.policy.watchdog_s]
 
     def finishes(self, task: Task) -> bool:
-        """Return whether a task is closing files, and makes progress.
+        """Return whether a task is closing files and makes progress.
 
-        It does if closing has just begun, its thread has computed or written lately, or the stage's own estimate for
+        It does if closing has just begun, its thread has recently computed or written, or the stage's estimate for
         closing, ``closing_s``, is not over.
         """
         seen_ns, now_ns, own_s = self._since_ns(task), self._clock.now_ns(), getattr(task.stage, "closing_s", 0.0)
         if not seen_ns or not task.meter.status.is_closing:
             return False
-        return now_ns - seen_ns < _LATELY_S * 1e9 or now_ns - task.meter.status.since_ns < (own_s + _LATELY_S) * 1e9
+        return now_ns - seen_ns < _PROGRESS_S * 1e9 or now_ns - task.meter.status.since_ns < (own_s + _PROGRESS_S) * 1e9
 
     def place_of(self, task: Task) -> str:
-        """Return the place in the user's own code where the task's call is; empty elsewhere."""
+        """Return the line of the user's code in which the task's call is; empty if it is in other code."""
         frames = sys._current_frames()
         places = (user_code.place_in(frames.get(loop.ident or 0)) for loop in self.loops_of(task))
         return next(filter(None, places), "")
 
-    def loops_of(self, task: Task) -> Iterator[AtWork]:
+    def loops_of(self, task: Task) -> Iterator[WatchedThread]:
         """Yield the threads that may be in a call of the task."""
         for loop in self.loops:
             if loop.is_alive() and loop.task is task.thread:
                 yield loop
 
     def _since_ns(self, task: Task) -> int:
-        """Return since when a call has made no progress: its begin; while closing, the last write or CPU use seen."""
+        """Return since when a call has made no progress: its start, or the last write or CPU use of a closing stage."""
         since_ns = task.meter.status.since_ns
         if not since_ns or not task.meter.status.is_closing:
             return since_ns
         used, now_ns = _used_by(next(self.loops_of(task), None)), self._clock.now_ns()
-        cpu_ns, written, seen_ns = self._at_work.setdefault(task.name, (*used, since_ns))
-        if used[1] > written or used[0] - cpu_ns > _BUSY * (now_ns - seen_ns):
-            self._at_work[task.name] = (*used, now_ns)
-        return self._at_work[task.name][2]
+        cpu_ns, written, seen_ns = self._closing.setdefault(task.name, (*used, since_ns))
+        if used[1] > written or used[0] - cpu_ns > _BUSY_CORES * (now_ns - seen_ns):
+            self._closing[task.name] = (*used, now_ns)
+        return self._closing[task.name][2]
 
     @staticmethod
     def _limit_s(task: Task) -> float:
@@ -134,7 +137,7 @@ class Watchdog:
         is_first = not task.meter.status.is_closing and not task.meter.results_in
         return max(watchdog_s, FIRST_S if is_first else OPENINGS * task.meter.status.opening_s)
 
-    def _stuck(self, task: Task, since_ns: int, took_s: float) -> None:
+    def _report_stuck(self, task: Task, since_ns: int, took_s: float) -> None:
         task.meter.status.stuck_s = took_s
         before, next_ns = self._calls.get(task.name, (0, 0))
         if before == since_ns and self._clock.now_ns() < next_ns:
@@ -153,14 +156,14 @@ class Watchdog:
             if (interrupt := getattr(task.stage, "interrupt", None)) is not None:
                 interrupt()
 
-    def _goes_on(self, task: Task) -> None:
-        _LOG.warning("stage %r goes on, after %.1f s in one call", task.name, task.meter.status.stuck_s)
+    def _report_return(self, task: Task) -> None:
+        _LOG.warning("stage %r continues after %.1f s in one call", task.name, task.meter.status.stuck_s)
         task.meter.status.stuck_s = 0.0
         task.wiring.inlet.bypass(False)
 
 
-def _used_by(loop: AtWork | None) -> tuple[int, int]:
-    """Return a thread's CPU time in nanoseconds and the bytes it has written; zeros where the system has neither."""
+def _used_by(loop: WatchedThread | None) -> tuple[int, int]:
+    """Return a thread's CPU time in nanoseconds and the bytes it has written; 0 for what the system does not report."""
     cpu_ns = written = 0
     if loop is not None and loop.native_id is not None:
         folder = Path(f"/proc/self/task/{loop.native_id}")

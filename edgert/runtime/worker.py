@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 class Worker(threading.Thread):
-    """Thread that runs jobs in order. It is a daemon: a job that hangs in a driver does not delay the exit."""
+    """Daemon thread that runs jobs in order. A job that hangs in a driver does not delay the exit of the process."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -29,7 +29,7 @@ class Worker(threading.Thread):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
-                except Exception as error:  # noqa: BLE001 - its future raises it
+                except BaseException as error:  # noqa: BLE001 - its future raises it
                     future.set_exception(error)
 
         self._jobs.put(job)
@@ -40,8 +40,8 @@ class Worker(threading.Thread):
         self._jobs.put(None)
 
 
-class PassingWorker(Worker):
-    """A worker that has begun, and ends with its first job. Raises RuntimeError where there can be no thread."""
+class OneJobWorker(Worker):
+    """A started worker that ends after its first job. Raises RuntimeError if the system refuses a thread."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -54,13 +54,13 @@ class PassingWorker(Worker):
 
 
 class StepThread:
-    """Thread that calls a function each period, or when it is woken; and a second one, once, at the end.
+    """Thread that calls a step function each period or when woken, and another function once at the end.
 
     Args:
         period_s: longest time between two calls.
 
     Attributes:
-        wake: set it to trigger the next call at once.
+        wake: event to set for a call at once.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -72,9 +72,9 @@ class StepThread:
         """Start the thread.
 
         Args:
-            name: of the thread.
-            step: called with whether this is the last time. Its error ends the thread, after ``end``.
-            end: always called.
+            name: name of the thread.
+            step: function called each time, with whether this is the last call. Its error ends the thread.
+            end: function called at the end, also after an error.
         """
         self._failure = None
         self._is_last.clear()
@@ -88,7 +88,7 @@ class StepThread:
             raise failure
 
     def stop(self) -> bool:
-        """Wait for a last step and the end; return whether the thread was ever started."""
+        """Wait for a last step and the end; return whether the thread was started."""
         thread, self._thread = self._thread, None
         self._is_last.set()
         self.wake.set()

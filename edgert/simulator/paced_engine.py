@@ -287,7 +287,7 @@ def paced_tasks(
     paced = [task for task in tasks if not isinstance(task.stage, ServedSource)]
     pacer.clock.expect(len(paced))
     for number, task in enumerate(paced):
-        task.wiring.inlet.wait_in(pacer.clock.new_queue)
+        task.wiring.inlet.use_queues(pacer.clock.new_queue)
         name = task.name.partition(":")[0]
         work, section, steps = task.stage, stages.get(name), own.get(name, ())
         if isinstance(work, Source):

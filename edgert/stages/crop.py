@@ -13,7 +13,7 @@ from edgert.config import CropConfig
 from edgert.errors import ConfigError, nearest
 from edgert.memory import lend
 from edgert.runtime import Detections, Frame, Result
-from edgert.runtime.frame import U8, as_own_image, origin_of
+from edgert.runtime.frame import U8, origin_of, separate_image
 from edgert.stages.context import SimpleStage
 from edgert.units import whole_number
 
@@ -121,7 +121,7 @@ def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
     if height >= _TALL * width:
         image = cv2.rotate(image, cv2.ROTATE_90_COUNTERCLOCKWISE)
     planes = (cast("U8", image),)
-    return as_own_image(part, planes, lend(planes, frame.lease.counter))
+    return separate_image(part, planes, lend(planes, frame.lease.counter))
 
 
 def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tuple[I32, I32]:

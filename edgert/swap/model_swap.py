@@ -25,7 +25,7 @@ from edgert.config.flow import upstream
 from edgert.errors import EdgertError, StageError
 from edgert.graph import load
 from edgert.runtime import Task
-from edgert.runtime.recovery import described
+from edgert.runtime.recovery import describe_error
 from edgert.swap.candidate import Candidate, Run, check_swap, load_candidate, with_model_file
 from edgert.swap.guard import Guard, guard_for
 from edgert.swap.shadow import Disagreement, Pace, Shadow
@@ -205,7 +205,7 @@ class ModelSwap:
                     self._keep()
         except Exception as error:  # noqa: BLE001 - a thread of its own: the state says what went wrong
             _LOG.debug("the swap of %s failed", self._name, exc_info=True)
-            self._refuse(described(error))
+            self._refuse(describe_error(error))
         finally:
             self._finish()
             is_bad = self._state.phase in ("refused", "back")
@@ -232,7 +232,7 @@ class ModelSwap:
                 self._refuse(f"a run of the new model has not ended for {now_s - since_s:.0f} s")
                 return False
         if self._error is not None:
-            self._refuse(described(self._error))
+            self._refuse(describe_error(self._error))
         return self._error is None and not self._cancel.is_set()
 
     @property
@@ -260,7 +260,9 @@ class ModelSwap:
                 if why:
                     raise StageError(why)
         except Exception as error:  # noqa: BLE001 - reported by the thread that watches
-            self._error = error if isinstance(error, EdgertError) else StageError(described(error)).caused_by(error)
+            self._error = (
+                error if isinstance(error, EdgertError) else StageError(describe_error(error)).caused_by(error)
+            )
 
     def _apply_live_keys(self, made: Candidate) -> None:
         """Apply live keys of task and stages to the new model, which may have changed while it was loaded."""

@@ -21,7 +21,7 @@ from edgert.runtime import AsyncStage, Crops, Execution, Result, Stage, Task
 from edgert.runtime.frame import has_pixels
 from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.records import Record
-from edgert.runtime.recovery import described
+from edgert.runtime.recovery import describe_error
 from edgert.stages.draw import ImagePainter, Overlay
 from edgert.stages.sink.web.live_images import ELEMENTS, encode_jpeg
 from edgert.swap.verdict import JUDGED_RUNS, Terms, allowed_s, cannot_agree, has_turn
@@ -283,7 +283,7 @@ class Shadow:
         try:
             made = stage.process(result)
         except Exception as error:
-            raise StageError(f"the new model fails on a frame: {described(error)}") from error
+            raise StageError(f"the new model fails on a frame: {describe_error(error)}") from error
         finally:
             self.looks.since_s = 0.0
         results = [made] if isinstance(made, Result) else list(made or ())

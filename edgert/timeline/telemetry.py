@@ -22,7 +22,7 @@ from edgert import installation
 from edgert.errors import ConfigError
 from edgert.runtime.frame import Frame
 from edgert.runtime.trace_ids import SAMPLED, span_of, trace_of
-from edgert.runtime.worker import PassingWorker
+from edgert.runtime.worker import OneJobWorker
 from edgert.timeline.timeline_spans import Span, Track, spans_of
 from edgert.tracing import Event, Recorded, Recorder, Ring, ThreadEvents, Tracing
 
@@ -132,7 +132,7 @@ class Telemetry:
         if thread is None:
             return
         thread.join(2 * _CLOSE_S)
-        done = PassingWorker("edgert:telemetry ends").submit(self._processor.shutdown)
+        done = OneJobWorker("edgert:telemetry ends").submit(self._processor.shutdown)
         with suppress(NotInTime):
             done.result(_CLOSE_S)
         self._tracing.end()

@@ -12,7 +12,7 @@ from edgert.config.model_section import value_of, verb_of
 from edgert.engine import one_image
 from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.runtime import Frame
-from edgert.runtime.frame import as_own_image, origin_of
+from edgert.runtime.frame import origin_of, separate_image
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import Array, CheckedDecoder, Size
@@ -272,7 +272,7 @@ class Trial:
             width, height = placement.width, placement.height
             resampler = Resampler(width, height, "bgr", config.interpolation)
             image = resampler.image(placement.frame, width, height)
-            self._small[key] = as_own_image(placement.frame, (image,), placement.frame.lease)
+            self._small[key] = separate_image(placement.frame, (image,), placement.frame.lease)
         return self._small[key]
 
 

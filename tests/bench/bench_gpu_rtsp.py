@@ -180,7 +180,7 @@ def run(device: CudaDevice, setup: Setup, server: Server, watch: Watch) -> Run:
     runner = Runner([*nodes, end])
     runner.start()
     began = time.monotonic()
-    while not watch.is_steady() and runner.running and time.monotonic() < began + START_S:
+    while not watch.is_steady() and runner.is_running and time.monotonic() < began + START_S:
         time.sleep(0.1)
     began, before, frames = time.monotonic(), thread_seconds(), watch.count()
     time.sleep(setup.seconds)

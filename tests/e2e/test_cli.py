@@ -106,7 +106,7 @@ def test_a_full_disk_stops_no_camera_and_the_others_write_everything(endless: Pa
     done = edgert("run", str(endless), *options, cwd=endless.parent)
     assert done.returncode == 1  # one was down at the end
     assert done.stderr.count("No space left") == 1, done.stderr
-    assert "stage 'events'" in done.stderr and "the others go on" in done.stderr
+    assert "stage 'events'" in done.stderr and "the other stages continue" in done.stderr
     stages = json.loads((endless.parent / "s.json").read_text())["stages"]
     events, video = stages["events"], stages["video"]
     assert events["results_in"] == 0 < events["losses"]["belt"]["error"] and "No space left" in events["failing"]

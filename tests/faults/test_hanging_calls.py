@@ -91,7 +91,7 @@ def test_a_stage_that_hangs_is_named_and_left_behind(
     hangs.release.set()
     caller.join(PATIENCE_S)
     assert "came back too late" in caller.error
-    assert not [one for one in threading.enumerate() if one.name == "edgert:attendant"]
+    assert not [one for one in threading.enumerate() if one.name == "edgert:supervisor"]
 
 
 def test_a_stage_that_goes_on_is_no_error(write: Callable[[str], Path], caplog: pytest.LogCaptureFixture) -> None:

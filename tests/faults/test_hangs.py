@@ -336,4 +336,4 @@ def test_a_forked_child_leaves_its_parents_pipeline_alone(tmp_path: Path) -> Non
             pipeline.close()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        assert pipeline.running and not pipeline._runner.stopping
+        assert pipeline.running and not pipeline._runner.is_stopping

@@ -43,7 +43,7 @@ class Fails:
     ("bad", "code", "said"),
     [
         ("sink: jsonl, path: /dev/full", 1, "down at the end: cannot write /dev/full: No space left on device"),
-        ("sink: jsonl, path: /dev/full, on_error: drop", 1, "it is dropped for good"),
+        ("sink: jsonl, path: /dev/full, on_error: drop", 1, "it is closed for good"),
         ("python: 'own:Fails', args: {last: 2}, on_error: restart", 0, "works again"),
         ("python: 'own:Fails', args: {last: 99}, on_error: log", 0, "bad: failed 200 times"),
         ("python: 'own:Fails', args: {last: 99}", 1, "own.py:10 in __call__"),

@@ -40,10 +40,10 @@ def rounds(kind: str) -> None:
             signal.signal(signal.SIGINT, lambda *_, one=runner: one.stop())
             sender.start()
             deadline = time.monotonic() + 5.0
-            while not runner.stopping and time.monotonic() < deadline:
+            while not runner.is_stopping and time.monotonic() < deadline:
                 time.sleep(0)
             sender.join()
-            ended += runner.stopping
+            ended += runner.is_stopping
         runner.wait()
     print(ended)
 

@@ -303,7 +303,7 @@ def test_a_stage_of_another_package_that_said_it_does_not_look_gets_a_clear_erro
 ) -> None:
     monkeypatch.setattr(NullSink, "process", lambda self, result: result.frame.to_bgr())
     rig = Rig(tmp_path, monkeypatch, '  out: {sink: "null", from: find, on_error: stop}\n')
-    with pytest.raises(StageError, match="had been let go") as caught, rig.pipeline() as pipeline:
+    with pytest.raises(StageError, match="after their release") as caught, rig.pipeline() as pipeline:
         pipeline.run()
     assert "stage 'out'" in caught.value.where
 

@@ -159,15 +159,15 @@ def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
         a, find, join, head = (graph.task(name) for name in ("a", "find", "join", "work:dispatch"))
         streams, before = frozenset("a"), [task.wiring.outlets for task in graph.tasks]
         for refused, why in (
-            (lambda: graph.connect(join, find, streams, 2, "never"), "round in a circle"),
-            (lambda: graph.connect(find, join, streams, 2, "never"), "it does already"),
+            (lambda: graph.connect(join, find, streams, 2, "never"), "close a cycle"),
+            (lambda: graph.connect(find, join, streams, 2, "never"), "it already does"),
             (lambda: graph.connect(find, a, streams, 2, "never"), "it is a source"),
             (lambda: graph.connect(head, join, streams, 2, "never"), "one of its branches"),
             (lambda: graph.disconnect(a, join), "does not listen"),
             (lambda: graph.remove(head), "a part of another task's stage"),
             (lambda: graph.remove(Task("other", Does())), "never added"),
-            (lambda: graph.replace(a, Does()), "a source is no stage"),
-            (lambda: graph.add(Task("find", Does())), "there already"),
+            (lambda: graph.replace(a, Does()), "a source cannot be replaced"),
+            (lambda: graph.add(Task("find", Does())), "already exists"),
             (lambda: graph.task("other"), "tasks: a, b, find"),
         ):
             with pytest.raises(StageError) as caught:
@@ -271,7 +271,7 @@ def test_random_changes_lose_no_frame_of_other_streams_and_leave_no_thread(count
     with Changing(seed=count) as changing:
         for _ in range(count):
             changing.change()
-            assert len(changing.graph.tasks) == threads() - 1  # beside them there is the attendant
+            assert len(changing.graph.tasks) == threads() - 1  # beside them there is the supervisor
         while changing.taps:
             changing.remove_tap()
         while changing.extra:

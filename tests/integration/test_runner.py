@@ -29,7 +29,7 @@ def _ended(runner: Runner) -> bool:
     try:
         return runner.wait(LIMIT_S)
     except EdgertError:
-        return not runner.running
+        return not runner.is_running
 
 
 def fails(error: BaseException, at: int = 0) -> Callable[[Result], Result]:
@@ -47,7 +47,7 @@ def test_every_frame_arrives_in_order_and_everything_is_closed() -> None:
     runner.raise_error()
     assert sink.indices == middle.indices == list(range(200))
     assert [stage.opened for stage in (middle, sink)] == [stage.closed for stage in (middle, sink)] == [1, 1]
-    assert source.closed == 1 and source.is_full() and not runner.running
+    assert source.closed == 1 and source.is_full() and not runner.is_running
     assert source.counter.read().allocations == source.size
 
 
@@ -243,7 +243,7 @@ def test_a_stop_lets_what_is_under_way_arrive() -> None:
     assert seen.wait(LIMIT_S)
     runner.shut_down()
     assert sink.indices == list(range(source.given)) and len(sink.seen) > 20
-    assert sink.closed == source.closed == 1 and source.is_full() and runner.stopping
+    assert sink.closed == source.closed == 1 and source.is_full() and runner.is_stopping
 
 
 @pytest.mark.timing
@@ -314,9 +314,9 @@ def test_waiting_may_end_before_the_run() -> None:
     go_on = threading.Event()
     runner = Runner(chain(Numbers(count=1), Does(lambda result: go_on.wait(LIMIT_S) and None)))
     runner.start()
-    assert runner.wait(0) is False and runner.running
+    assert runner.wait(0) is False and runner.is_running
     go_on.set()
-    assert _ended(runner) and not runner.running
+    assert _ended(runner) and not runner.is_running
 
 
 @pytest.mark.parametrize("drop", ["oldest", "newest"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.runtime.health import status, unready
+from edgert.runtime.health import status_line, unready_reasons
 from edgert.runtime.records import Classification, Detections
 
 _OK, _ERROR = 0, 2
@@ -79,7 +79,7 @@ def diagnostics(stats: Mapping[str, Any], header: Mapping[str, Any]) -> dict[str
         stats: the state of the run, as :meth:`edgert.Pipeline.state` returns it.
         header: of the message.
     """
-    name, missing = f"edgert: {stats.get('name', 'pipeline')}", unready(stats)
+    name, missing = f"edgert: {stats.get('name', 'pipeline')}", unready_reasons(stats)
     recent = stats.get("recent") or {}
     latency = recent.get("latency_ms") or {}
     values = {
@@ -88,7 +88,7 @@ def diagnostics(stats: Mapping[str, Any], header: Mapping[str, Any]) -> dict[str
         "dropped in the last minute": sum((recent.get("dropped") or {}).values()),
         "dropped": stats.get("dropped"),
     }
-    rows = [_status(_ERROR if missing else _OK, name, status(stats), values)]
+    rows = [_status(_ERROR if missing else _OK, name, status_line(stats), values)]
     for stage, of in stats.get("stages", {}).items():
         if (source := of.get("source")) is not None:
             away = source.get("up") is False

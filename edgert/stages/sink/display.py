@@ -16,7 +16,7 @@ import numpy as np
 from edgert import installation
 from edgert.errors import DeviceError
 from edgert.runtime.frame import U8
-from edgert.runtime.records import Result, for_show
+from edgert.runtime.records import Result, without_delivery
 from edgert.stages.draw import ImagePainter, Overlay
 from edgert.stages.sink import viewers
 
@@ -111,7 +111,7 @@ class Window(threading.Thread):
         with self._changed:
             if self.is_closed:
                 return
-            result = for_show(result)
+            result = without_delivery(result)
             result.frame.lease.retain()
             before, self._newest = self._newest, result
             self._changed.notify()

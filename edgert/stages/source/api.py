@@ -17,7 +17,7 @@ from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice, foreign
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.runtime.stage import FrameTaker, SourceStats
-from edgert.runtime.thread_loop import works_for
+from edgert.runtime.thread_loop import runs_pipeline_of
 from edgert.stages.source.planes import (
     CHANNELS,
     Planes,
@@ -272,7 +272,7 @@ class ApiSource:
 
     def _put(self, images: list[Image], timeout_s: float | None) -> int:
         # A thread of the pipeline itself would wait for room that only it can make, so its images are queued.
-        number = self._enqueue(images, timeout_s) if self._taker is None or works_for(self._stop) else None
+        number = self._enqueue(images, timeout_s) if self._taker is None or runs_pipeline_of(self._stop) else None
         return self._pass_on(images, timeout_s) if number is None else number
 
     def _enqueue(self, images: list[Image], timeout_s: float | None) -> int | None:
@@ -282,7 +282,7 @@ class ApiSource:
             if not self._changed.wait_for(may_go_on, timeout_s):
                 raise self._queue_full_error(timeout_s)
             self._check_open()
-            if self._taker is not None and not works_for(self._stop):
+            if self._taker is not None and not runs_pipeline_of(self._stop):
                 return None
             count = len(images)
             self._waiting.extend(images)

@@ -124,8 +124,8 @@ def test_a_call_may_leave_runs_under_way_for_a_later_one_to_return() -> None:
     later = Later(lambda result: result.with_output("find", result.frame.index))
     rig = Rig(chain(Numbers(count=None), later, tag("track")))
     found = [one.outputs["track"] for _ in range(5) for one in rig.loop.run([rig.bring], leaves=True)]
-    assert found == [0, 1, 2] and rig.loop.under_way == 2 and later.most == 3
-    assert [one.outputs["track"] for one in rig.loop.run(())] == [3, 4] and not rig.loop.under_way
+    assert found == [0, 1, 2] and rig.loop.in_flight == 2 and later.most == 3
+    assert [one.outputs["track"] for one in rig.loop.run(())] == [3, 4] and not rig.loop.in_flight
     rig.close()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edgert.runtime import health
-from edgert.runtime.health import Heartbeat, Progress, notify, status, stuck, unready
+from edgert.runtime.health import Heartbeat, Progress, notify, status_line, stuck_stages, unready_reasons
 
 WELL: dict[str, Any] = {"results_in": 5, "results_out": 5, "is_open": True, "failing": "", "stuck_s": 0.0}
 
@@ -39,25 +39,28 @@ def stats(**stages: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_it_is_ready_when_all_that_is_required_works(stages: dict[str, Any], missing: list[str]) -> None:
-    assert unready(stats(**stages)) == missing
-    assert stuck(stats(**stages)) == [one for one in missing if "in one call" in one]
+    assert unready_reasons(stats(**stages)) == missing
+    assert stuck_stages(stats(**stages)) == [one for one in missing if "in one call" in one]
 
 
 def test_what_is_not_known_is_no_fault() -> None:
-    assert unready({}) == stuck({}) == [] and unready({"required": ["a"], "stages": {"b": {}}}) == []
+    assert (
+        unready_reasons({}) == stuck_stages({}) == []
+        and unready_reasons({"required": ["a"], "stages": {"b": {}}}) == []
+    )
 
 
 def test_the_status_is_one_line() -> None:
-    line = status(stats(north={}, south={"source": {"up": False, "state_s": 7.0, "reason": "two\nlines\x1b"}}))
+    line = status_line(stats(north={}, south={"source": {"up": False, "state_s": 7.0, "reason": "two\nlines\x1b"}}))
     assert line == "29.9 fps, p99 41 ms, 3 dropped, last minute; south: down for 7 s: two lines\\x1b"
-    assert status({}).startswith("0.0 fps")
+    assert status_line({}).startswith("0.0 fps")
 
 
 def test_results_that_wait_while_nobody_works_for_a_minute_are_a_fault() -> None:
     progress, waits = Progress(), {"waiting": 3, "in_call": False}
     assert progress.hangs(stats(find=waits, log={}), 0.0) == ""
     assert progress.hangs(stats(find=waits, log={}), 59.0) == ""
-    assert progress.hangs(stats(find=waits, log={}), 61.0) == "find: does not take what waits, for 61 s"
+    assert progress.hangs(stats(find=waits, log={}), 61.0) == "find: no waiting result taken for 61 s"
     assert progress.hangs(stats(find={**waits, "results_in": 6}, log={}), 62.0) == ""  # it goes on
     assert progress.hangs(stats(find=waits, log={"in_call": True}), 200.0) == ""  # it waits for one who works
     assert progress.hangs(stats(find=waits, log={}), 230.0) == ""

@@ -33,7 +33,7 @@ def run(*nodes: Task) -> Runner:
     try:
         assert runner.wait(LIMIT_S)
     except EdgertError:
-        assert not runner.running
+        assert not runner.is_running
     return runner
 
 
@@ -147,9 +147,9 @@ def test_an_inline_node_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPat
     runner, release = stuck()
     with pytest.raises(StageError, match="stage 2 does not end"):
         runner.shut_down()
-    assert runner.left and not runner.running
+    assert runner.has_stuck_threads and not runner.is_running
     release.set()
-    until(lambda: not runner.left)
+    until(lambda: not runner.has_stuck_threads)
 
 
 CALLBACK, NULL = CallbackSink("end", lambda result: None), NullSink()

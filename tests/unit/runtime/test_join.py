@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from edgert.policy import Join, join_of, most_under_way
 from edgert.runtime import Result
-from edgert.runtime.station import merged
+from edgert.runtime.station import merge_parts
 from tests.helpers.stages import frame, result
 
 CAM = frozenset({"cam"})
@@ -14,7 +14,7 @@ PLENTY = 100
 
 
 def joining(carried: Sequence[frozenset[str]], limit: int) -> Join[Result]:
-    return Join(carried, limit, merged)
+    return Join(carried, limit, merge_parts)
 
 
 def add(join: Join[Result], edge: int, item: Result) -> tuple[Result | None, list[Result]]:
@@ -161,5 +161,5 @@ def test_results_under_way_are_those_of_every_edge_or_of_the_slowest_twice() -> 
 
 def test_only_parts_of_the_same_frames_are_joined() -> None:
     other = frozenset({"other"})
-    assert join_of([CAM, other], 4, merged) is None and join_of([CAM], 4, merged) is None
-    assert join_of([CAM, CAM | other], 4, merged) is not None
+    assert join_of([CAM, other], 4, merge_parts) is None and join_of([CAM], 4, merge_parts) is None
+    assert join_of([CAM, CAM | other], 4, merge_parts) is not None

@@ -5,6 +5,8 @@ import threading
 import pytest
 
 from edgert.runtime import SourceRateLimiter
+from edgert.runtime.thread_loop import ThreadLoop
+from tests.helpers.stages import Does, Numbers, chain
 from tests.helpers.virtual_clock import VirtualClock
 
 GO = threading.Event()
@@ -60,3 +62,17 @@ def test_a_closed_gate_opens_again_and_lets_go_at_the_end() -> None:
     stop.set()
     limiter.share = 0.0
     assert not limiter.passes(stop)
+
+
+def test_the_wait_of_a_throttled_file_is_no_work_of_its_reader() -> None:
+    clock = VirtualClock()
+
+    class Limiter(SourceRateLimiter):
+        def passes(self, stop: threading.Event) -> bool:
+            clock.wait(GO, 1.0)
+            return True
+
+    nodes = chain(Numbers(count=3), Does(), drop="oldest")
+    nodes[0].execution.limiter = Limiter(False, clock)
+    ThreadLoop(nodes[0], clock, GO, pytest.fail).run()
+    assert nodes[0].meter.busy_ns == 0 and nodes[0].meter.wait_in_ns == 3e9

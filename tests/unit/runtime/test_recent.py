@@ -34,7 +34,7 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
         nodes[1].meter.busy_ns += SECOND // (2 if is_slow else 4)
         nodes[1].meter.losses["cam", "queue"] = min(second + 1, 100) * 5
         move(clock, 1.0)
-        history.note()
+        history.take_snapshot()
         recent = history.recent()
         whole = second + 1 if second < 10 else second - 5  # the first five seconds are left out then
         assert recent.seconds == pytest.approx(min(whole, 62), abs=3.0)
@@ -65,7 +65,7 @@ def test_a_minute_without_a_frame_is_empty() -> None:
     assert history.recent().latency_ms.count == 1 and history.recent().dropped == {"join": 3}
     for _ in range(14):
         move(clock, 5)
-        history.note()
+        history.take_snapshot()
     recent = history.recent()
     assert (recent.fps, recent.latency_ms.count, recent.latency_ms.p99, recent.dropped) == (0, 0, 0, {})
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.runtime import Classification, Detections, Keypoints
-from edgert.runtime.records import merged
+from edgert.runtime.records import merge_results
 from tests.helpers.frames import detections, frame_of, result_of
 
 
@@ -69,7 +69,7 @@ def test_merging_keeps_what_either_knows() -> None:
     frame, image = frame_of(timestamp_ns=9), np.zeros((2, 2, 3), np.uint8)
     first, second = result_of(frame, {"a": 1}), result_of(frame, {"b": 2})
     painted = type(first)(frame, {"c": 3}, image)
-    one = merged(merged(first, second), painted)
+    one = merge_results(merge_results(first, second), painted)
     assert one.outputs == {"a": 1, "b": 2, "c": 3}
-    assert one.image is image and merged(painted, first).image is image
+    assert one.image is image and merge_results(painted, first).image is image
     assert one.timestamp_ns == 9

@@ -13,7 +13,7 @@ from edgert.memory import Counter
 from edgert.policy import OnError
 from edgert.runtime import Result, Runner, Task, recovery, summarize
 from edgert.runtime.branches import Branch, branch_tasks
-from edgert.runtime.records import lost, ticket_of
+from edgert.runtime.records import lost_placeholder, ticket_of
 from edgert.runtime.recovery import Recovery
 from edgert.runtime.task import FailurePolicy
 from edgert.runtime.watchdog import Watchdog
@@ -119,7 +119,7 @@ def test_what_fails_again_soon_never_worked_again(
             try:
                 own.stage.process(result(0))
             except Exception as error:  # noqa: BLE001 - as a node does
-                assert own.outlives(error)
+                assert own.continues_after(error)
             dog.look()
         return [record.getMessage() for record in caplog.records]
 
@@ -161,7 +161,7 @@ def test_more_restarts_than_are_in_order_end_the_pipeline_where_others_listen() 
     runner.start()
     with pytest.raises(StageError, match="KeyError"):
         runner.wait(60)
-    assert nodes[2].meter.status.restarts == recovery.RESTARTS
+    assert nodes[2].meter.status.restarts == recovery.MAX_RESTARTS
 
 
 def test_a_sink_is_tried_again_but_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_sink_is_tried_again_but_rarely(monkeypatch: pytest.MonkeyPatch) -> No
     runner = Runner(nodes)
     runner.start()
     runner.wait(60)
-    assert nodes[2].meter.status.restarts == recovery.RESTARTS and nodes[2].meter.status.failing
+    assert nodes[2].meter.status.restarts == recovery.MAX_RESTARTS and nodes[2].meter.status.failing
 
 
 @pytest.mark.parametrize("at_start", [False, True])
@@ -271,4 +271,4 @@ def test_an_error_names_the_line_of_the_users_own_code() -> None:
 
 def test_a_result_that_was_lost_keeps_its_place() -> None:
     one = result(3)
-    assert ticket_of(lost(lost(one))) == ticket_of(lost(one))
+    assert ticket_of(lost_placeholder(lost_placeholder(one))) == ticket_of(lost_placeholder(one))

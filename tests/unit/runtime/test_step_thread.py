@@ -1,4 +1,4 @@
-"""A thread that calls a step until it is stopped, and its failures in the thread that asks for them."""
+"""Threads that run steps or jobs, and their failures in the thread that asks for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edgert.runtime.worker import StepThread
+from edgert.runtime.worker import OneJobWorker, StepThread
 
 
 def test_a_stop_has_one_last_step_and_then_the_end() -> None:
@@ -47,3 +47,12 @@ def test_a_failure_is_raised_once_by_the_thread_that_asks(place: str) -> None:
         thread.check()
     thread.check()
     assert ended == ["end"]
+
+
+@pytest.mark.parametrize("error", [OSError, SystemExit])
+def test_a_failure_of_a_job_is_raised_by_its_future(error: type[BaseException]) -> None:
+    def job() -> None:
+        raise error
+
+    with pytest.raises(error):
+        OneJobWorker("t").submit(job).result(5)

@@ -63,7 +63,7 @@ def test_a_call_that_does_not_return_is_reported_once_and_when_it_does(caplog: p
     first, last = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert "stage '1' has been in one call for 0." in first and f"at {__file__}:" in first and " in work" in first
     assert "2 results wait for it, and behind it 2" in first
-    assert "stage '1' goes on, after" in last
+    assert "stage '1' continues after" in last
 
 
 def test_it_is_reported_again_after_minutes(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,4 +189,4 @@ def test_whoever_still_writes_its_files_is_waited_for() -> None:
         one.start()
         wait_until(lambda: bool(nodes[1].meter.results_in))
         one.shut_down()
-    assert not one.left
+    assert not one.has_stuck_threads

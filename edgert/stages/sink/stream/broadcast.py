@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from edgert.errors import DeviceError, EdgertError
-from edgert.runtime.records import Result, for_show
+from edgert.runtime.records import Result, without_delivery
 from edgert.stages.draw import ImagePainter, Overlay
 from edgert.stages.sink import encoder_choice, encoders
 from edgert.stages.sink.web.live_images import ELEMENTS
@@ -113,7 +113,7 @@ class Broadcast:
                 raise error
             if not (self._waiting or self._watching) or not self._pace.takes(result.frame.timestamp_ns):
                 return
-            result = for_show(result)
+            result = without_delivery(result)
             result.frame.lease.retain()
             before, self._newest = self._newest, result
             self._changed.notify_all()

@@ -14,7 +14,7 @@ from edgert import limits
 from edgert.errors import StageError
 from edgert.runtime.frame import full_frame
 from edgert.runtime.json_form import plain
-from edgert.runtime.records import Classification, Detections, Result, for_show, without_outputs
+from edgert.runtime.records import Classification, Detections, Result, without_delivery, without_outputs
 from edgert.stages.draw import ImagePainter, Overlay, current_outputs
 from edgert.stages.zones.areas import Zones
 
@@ -64,7 +64,7 @@ class LiveImages:
                 self._is_full = True
                 _LOG.warning("the page shows at most %d cameras; %s is left out", len(self._cameras), stream)
             return
-        result = for_show(result)
+        result = without_delivery(result)
         result.frame.lease.retain()
         with self._lock:
             self._number += 1

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from edgert import limits
 from edgert.runtime import health
 from edgert.runtime.json_form import plain
-from edgert.runtime.worker import PassingWorker, Worker
+from edgert.runtime.worker import OneJobWorker, Worker
 from edgert.stages.sink.client_limits import FairGroup, affordable_limit
 from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
@@ -38,7 +38,7 @@ _BOUNDARY, _JSON = b"edgert-image", "application/json"
 _OPEN_METRICS, _PROMETHEUS_TEXT = "application/openmetrics-text", "text/plain"
 _CONTROL = "/control"
 _TRACE = re.compile(rb'"verb"\s*:\s*"trace"')
-_HEALTH = {"/healthz": health.stuck, "/readyz": health.unready}
+_HEALTH = {"/healthz": health.stuck_stages, "/readyz": health.unready_reasons}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class LivePage:
         try:
             work = partial(self._source.control, line_of_json, f"address {exchange.client.address}")
             # a trace takes seconds, which changes should not wait for
-            worker = PassingWorker("edgert:trace") if _TRACE.search(line_of_json) else self._changer
+            worker = OneJobWorker("edgert:trace") if _TRACE.search(line_of_json) else self._changer
             answer = await self._run(worker, work)
         finally:
             self._changes -= 1

@@ -83,7 +83,7 @@ def test_a_gpu_that_is_lost_ends_the_pipeline_and_what_came_before_is_kept() -> 
     runner.start()
     with pytest.raises(DeviceError, match="the GPU is lost to this process") as caught:
         runner.wait(10)
-    assert "find" in caught.value.where and not runner.running
+    assert "find" in caught.value.where and not runner.is_running
     assert 3 <= len(kept.records) < 10 and kept.closed
     rig.close()
     del caught, runner, chain, source, sink  # the error knows the call that failed, and so its frame

@@ -210,7 +210,7 @@ def test_what_a_stage_submits_just_before_finish_still_goes_on(monkeypatch: pyte
     def last() -> None:
         """Between two looks at what waits."""
         with monkeypatch.context() as patch:
-            patch.setattr(api, "works_for", lambda stop: True)
+            patch.setattr(api, "runs_pipeline_of", lambda stop: True)
             served.submit()
         served.source.finish()
 

@@ -1,4 +1,4 @@
-"""Behind the last stage that looks at a frame's pixels, these are let go, however slow what follows is."""
+"""Behind the last stage that reads a frame's pixels, these are released, however slow later stages are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgert.runtime.branches import Branch, branch_tasks
 from edgert.runtime.frame import has_pixels
 from edgert.runtime.graph import Graph, release_pixels
 from edgert.runtime.json_form import plain_result
-from edgert.runtime.records import merged, without_pixels
+from edgert.runtime.records import merge_results, without_pixels
 from edgert.stages.crop import CropRegion
 from edgert.stages.infer import InferBatch
 from tests.helpers.frames import frame_of
@@ -110,10 +110,14 @@ def test_stages_between_get_frames_without_pixels_and_the_use_of_these_is_a_clea
     between = Does(lambda result: seen.append(result.frame) or result.with_output("n", result.frame.index))
     runner = run(pipeline((camera, "nothing"), (looks(), "host"), (between, "nothing"), (Does(), "nothing")))
     assert runner.wait(20)
-    for use in (lambda: seen[0].planes[0], lambda: seen[0].to_bgr(), lambda: len(seen[0].planes), seen[0]._packed):
-        with pytest.raises(StageError, match="pixels of a frame were used that had been let go") as caught:
+    first = seen[0]
+    for use in (lambda: first.planes[0], first.to_bgr, lambda: len(first.planes), first._single_plane):
+        with pytest.raises(StageError, match="a stage used the pixels of a frame after their release") as caught:
             use()
-        assert "no stage from here on reads any" in caught.value.why and "takes_images" in caught.value.fix
+        assert (
+            "no stage from here on declares that it reads pixels" in caught.value.why
+            and "takes_images" in caught.value.fix
+        )
     assert not seen[0].is_on_gpu and seen[0].lease.retain() is seen[0].lease
     seen[0].lease.release()
     cut = seen[0].crop(1, 1, 5, 5)
@@ -124,7 +128,7 @@ def test_a_stage_that_uses_them_all_the_same_fails_with_its_name() -> None:
     runner = run(pipeline((Camera(3), "nothing"), (looks(), "host"), (looks(lambda _: None), "nothing")))
     with pytest.raises(StageError) as caught:
         runner.wait(20)
-    assert "had been let go" in caught.value.what and "stage '2'" in caught.value.where
+    assert "after their release" in caught.value.what and "stage '2'" in caught.value.where
 
 
 def test_a_branch_that_looks_gets_pixels_beside_one_that_is_stuck_and_does_not() -> None:
@@ -214,7 +218,7 @@ def test_a_join_has_pixels_where_it_or_what_follows_looks_at_them(reads: str) ->
 def test_of_a_part_with_pixels_and_one_without_those_with_pixels_are_kept(first: int) -> None:
     whole = result(0, left=1)
     parts = [whole, replace(without_pixels(whole), outputs={"right": 2})]
-    one = merged(parts[first], parts[1 - first])
+    one = merge_results(parts[first], parts[1 - first])
     assert one.frame is whole.frame and set(one.outputs) == {"left", "right"}
 
 
