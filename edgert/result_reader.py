@@ -59,7 +59,7 @@ class Tap:
         if item is None:
             self._runner.raise_error()
             return None
-        result = self._downloader.with_image(item[1])
+        result = self._downloader.with_host_image(item[1])
         return Result(result.frame, result.outputs, result.image, self.stages[item[0]])  # `replace` is slower
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ class Running:
         before_planning: Callable[[], object] = bool,
     ) -> None:
         from edgert.assemble import assemble
-        from edgert.assemble.memory import fits_easily, fitted
+        from edgert.assemble.memory import fit_memory, fits_easily
         from edgert.runtime.inline_loop import share_threads
         from edgert.videos import only_video
 
@@ -103,7 +103,7 @@ class Running:
         self._footprint: Footprint | None = None
         if file.config.budgets.memory is not None or not fits_easily(file):
             before_planning()  # memory that is free is free for all that is planned, a GPU's context too
-            self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
+            self.file, self._footprint = fit_memory(file, has_engines=environment.engines is not None)
         bar = counting(on_progress)
         self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         hooks = self.assembly.hooks
@@ -123,7 +123,7 @@ class Running:
         self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
         self.runner = Runner(self.assembly.graph, environment.clock, self.file.located)
         if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
-            self.assembly.hooks.on_left = self.runner.stop_unless_listened_to
+            self.assembly.hooks.on_no_viewers = self.runner.stop_unless_listened_to
         graph, began = self.assembly.graph, partial(getattr, self.runner, "started_ns")
         self.history = History(lambda: graph.tasks, environment.clock, began)
         self._governing = self._budget_governing()
@@ -155,7 +155,7 @@ class Running:
             return None
         try:
             made = self._made_governing()
-            made.prepared(self.file)()
+            made.prepare_change(self.file)()
         except BudgetError:
             self.assembly.close()
             raise
@@ -193,7 +193,7 @@ class Running:
                 from edgert.assemble.calling import Calling
 
                 self.calling = Calling(self.file, self.assembly, self.runner)
-                self.assembly.hooks.on_left = lambda: None  # the caller still looks at the results
+                self.assembly.hooks.on_no_viewers = lambda: None  # the caller still looks at the results
                 self.runner.started_ns = self._environment.clock.now_ns()
                 self._show()
             return self.calling
@@ -294,7 +294,7 @@ class Running:
 
     def governor_events(self) -> Sequence[ThreadEvents]:
         """Return the governor's actions so far, for a trace; empty without budgets."""
-        return () if self._governing is None else self._governing.recorded()
+        return () if self._governing is None else self._governing.trace_events()
 
     def _budgets(self, rss_bytes: int) -> dict[str, Any]:
         """Return what was done to keep the budgets, and memory beside its plan."""
@@ -358,7 +358,7 @@ class Running:
         plan, governing = check_room(self.file, file, self._footprint), self._governing
         if governing is None and file.config.budgets != type(file.config.budgets)():
             governing = self._made_governing()
-        change = governing.prepared(file) if governing is not None else None
+        change = governing.prepare_change(file) if governing is not None else None
 
         def made() -> None:
             if change is not None:

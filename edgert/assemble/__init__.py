@@ -1,7 +1,7 @@
 """Assembly of a pipeline from its file: the one place that imports config, engines, stages and runtime together."""
 
 from edgert.assemble.default_engines import with_default_engines
-from edgert.assemble.engines import Bar, Engines
+from edgert.assemble.engines import Engines
 from edgert.assemble.graph import FILE_QUEUE, HERE, LIVE_QUEUE, Assembly, Callback, Environment, assemble
 from edgert.assemble.models import MOST_REPLICAS, STAGE_QUEUE, replicas_of, threads_of
 
@@ -12,7 +12,6 @@ __all__ = [
     "MOST_REPLICAS",
     "STAGE_QUEUE",
     "Assembly",
-    "Bar",
     "Callback",
     "Engines",
     "Environment",

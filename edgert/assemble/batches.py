@@ -1,4 +1,4 @@
-"""Interpretation of a stage's ``batch:``: whether its model supports it, and whether it waits for a full batch."""
+"""Meaning of a stage's ``batch:``: whether its model supports it, and whether an idle model waits for a full batch."""
 
 from pathlib import Path
 
@@ -12,17 +12,17 @@ ON_PROCESSOR = "the model runs on the processor"
 
 
 def is_paced(stage: StageConfig, directory: Path) -> bool:
-    """Return whether a stage is a source with its own rate, as cameras have, rather than read on demand."""
+    """Return whether a stage is a source with its own rate, such as a camera, rather than one read on demand."""
     return isinstance(stage, SourceStage) and (bool(stage.realtime) or is_live(stage, directory))
 
 
-def rushed_by(config: PipelineConfig, name: str, directory: Path) -> str:
-    """Return why an idle model does not wait for a full batch: which sources are live; empty where all can wait.
+def why_not_wait(config: PipelineConfig, name: str, directory: Path) -> str:
+    """Return why an idle model does not wait for a full batch: which sources are live; empty if it waits.
 
     Args:
         config: the pipeline's config.
         name: name of the stage that runs the model.
-        directory: of the pipeline file.
+        directory: folder of the pipeline file.
     """
     live = []
     for source in sorted(sources_of(config.stages)[name]):
@@ -32,23 +32,23 @@ def rushed_by(config: PipelineConfig, name: str, directory: Path) -> str:
     return f"{' and '.join(live)} {'is' if len(live) == 1 else 'are'} live" if live else ""
 
 
-def in_words(most: int, rushed: str) -> str:
-    """Return a description of how batches of up to ``most`` frames form; ``rushed``: see :func:`rushed_by`."""
-    how = f"of those that came while it was busy, as {rushed}" if rushed else "which a free model waits for"
+def describe_batches(most: int, reason: str) -> str:
+    """Return how batches of up to ``most`` frames form; ``reason`` is that of :func:`why_not_wait`."""
+    how = f"of those that came while it was busy, as {reason}" if reason else "which a free model waits for"
     return f"up to {most} frames a run, {how}"
 
 
-def check_fits(stage: InferStage, rows: int, where: str, in_bundle: bool) -> None:
+def check_batch_size(stage: InferStage, rows: int, where: str, in_bundle: bool) -> None:
     """Check that a model takes as many frames per run as its stage asks for.
 
     Args:
         stage: the stage that runs the model.
-        rows: the most frames of one run of the model.
+        rows: maximum number of frames in one run of the model.
         where: place of ``batch`` in the pipeline file.
         in_bundle: whether the model belongs to a bundle.
 
     Raises:
-        ConfigError: the model takes fewer.
+        ConfigError: the model takes fewer frames.
     """
     if stage.batch is None or stage.batch.max <= rows:
         return

@@ -20,19 +20,19 @@ from edgert.stages.source.timeline import Image
 from edgert.stages.source.user_memory import most_in_use
 
 _HANGS_S, _END_S, _POLL_S = 3.0, 1.0, 0.1
-"""How long closing waits for a stage in a call; how long after interrupting it; and the pause between two checks. A
-stage that still does not return is abandoned, as in :mod:`edgert.runtime.runner`."""
-_SPARE = 3
-"""The number of buffers that the caller may fill at a time."""
+"""Seconds that closing waits for a stage in a call, and after interrupting it; and the pause between two checks. A
+stage that still does not return is left behind, as in :mod:`edgert.runtime.runner`."""
+_SPARE_BUFFERS = 3
+"""Number of buffers that the caller may fill at a time."""
 _LOG = logging.getLogger(__name__)
 
 
 class _Caller:
-    """The thread that calls, in the form that the watchdog reads.
+    """Thread that calls the pipeline, in the form that the watchdog reads.
 
     Attributes:
-        ident: Python's number of the thread; None while there is no call.
-        native_id: the system's number of the last thread that called.
+        ident: number of the thread in Python; None while there is no call.
+        native_id: number of the last calling thread in the system.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -47,7 +47,7 @@ class _Caller:
         """Return whether the current thread is in a call."""
         return self.ident == threading.get_ident()
 
-    def comes(self) -> None:
+    def enter(self) -> None:
         """Mark the current thread as in a call."""
         self.ident, self.native_id = threading.get_ident(), threading.get_native_id()
 
@@ -56,10 +56,12 @@ class Calling:
     """Calls of one pipeline, one at a time. A second thread that calls waits for the first.
 
     Args:
+        file: the pipeline.
+        assembly: its live objects.
         runner: runner of the pipeline, whose threads are not started; it stores errors and the stop.
 
     Attributes:
-        is_left: whether a call was abandoned in a stage that does not return.
+        is_left: whether a call was left behind in a stage that does not return.
 
     Raises:
         StageError: the pipeline cannot be called.
@@ -80,7 +82,7 @@ class Calling:
         sinks |= {task.name for task in tasks if isinstance(task.stage, CallbackSink)}
         for task in tasks:
             if isinstance(task.stage, CallbackSink) and not task.policy.at_start:
-                # Errors of a user's function are raised by the call, unless the file has another rule.
+                # The call raises errors of a user's function, unless the file has another rule.
                 task.policy = FailurePolicy(watchdog_s=task.policy.watchdog_s)
         for task in tasks[1:]:
             task.execution.carrier = tasks[0]  # all run in the caller's thread
@@ -91,24 +93,24 @@ class Calling:
         self._watchdog = watchdog.Watchdog(lambda: tasks, [self._caller], runner.clock)
         self._leased: list[Frame] = []
         self._is_open = self._is_mapping = self.is_left = False
-        self._over, self._attendant = threading.Event(), threading.Thread(target=self._attend, daemon=True)
-        self._attendant.name = "edgert:supervisor"
+        self._over, self._supervisor = threading.Event(), threading.Thread(target=self._supervise, daemon=True)
+        self._supervisor.name = "edgert:supervisor"
         try:
-            self._attendant.start()
+            self._supervisor.start()
         except RuntimeError as error:
-            _LOG.warning("nobody looks for calls that hang: %s", error)
+            _LOG.warning("calls that hang will not be reported: cannot start a thread: %s", error)
 
     def __call__(self, arrays: Sequence[Any], options: dict[str, Any]) -> list[Result]:
         """Return the results of frames. Their pixels stay valid until the next call.
 
         Args:
-            arrays: see :meth:`~edgert.stages.source.api.ApiSource.submit`.
-            options: the same method's.
+            arrays: images, as for :meth:`~edgert.stages.source.api.ApiSource.submit`.
+            options: further arguments of that method.
 
         Raises:
             EdgertError: an array is no image, which changes nothing; or a stage failed, which ends the pipeline.
         """
-        self._comes()
+        self._acquire_turn()
         try:
             self._refuse_mapping()
             return self._results(arrays, options)
@@ -118,17 +120,17 @@ class Calling:
     def map(self, arrays: Iterable[Any], options: dict[str, Any]) -> Generator[Result, None, None]:
         """Yield the results of frames, in order. Each stays valid until the next.
 
-        A GPU gets the next frames before the results of the last are waited for. Where the iterator is closed early,
+        A GPU gets the next frames before the results of the last ones are waited for. If the iterator is closed early,
         frames in flight go through all stages, and their results are dropped.
 
         Args:
-            arrays: as in a call; taken one by one, in the thread that asks for a result.
-            options: as in a call.
+            arrays: images as in a call, read one by one in the thread that asks for a result.
+            options: further arguments as in a call.
 
         Raises:
-            EdgertError: as in a call. When no more frames are taken, as after ``limit:``, the iterator ends.
+            EdgertError: as in a call. When no more frames are accepted, as after ``limit:``, the iterator ends.
         """
-        self._comes()
+        self._acquire_turn()
         try:
             self._refuse_mapping()
             self._is_mapping = True
@@ -151,12 +153,12 @@ class Calling:
         """Wait for the current call, release frames, and close all stages. Errors are stored in the runner.
 
         A stage that does not return is such an error. Its engine is interrupted where that is supported. Else all other
-        stages are closed, and the call is abandoned with its thread.
+        stages are closed, and the call is left behind with its thread.
         """
-        self._refuse_own("closed")
-        if not self.is_left and self._takes_turn():
+        self._refuse_own_stages("closed")
+        if not self.is_left and self._wait_for_turn():
             try:
-                self._caller.comes()
+                self._caller.enter()
                 self._release()
                 if (error := self._loop.close()) is not None:
                     self._runner.fail(error)
@@ -165,22 +167,22 @@ class Calling:
                 self._caller.ident = None
                 self._turn.release()
         self._over.set()
-        if self._attendant.ident is not None:
-            self._attendant.join()  # it holds this until it has ended
+        if self._supervisor.ident is not None:
+            self._supervisor.join()  # it refers to this object until it has ended
 
-    def _takes_turn(self) -> bool:
-        """Wait until no call is under way; return whether that is so."""
+    def _wait_for_turn(self) -> bool:
+        """Wait until no call is in progress; return False if one was left behind."""
         now_ns = self._runner.clock.now_ns
         began_ns = now_ns()
         while not self._turn.acquire(timeout=_POLL_S):
             for task in self._tasks:
                 since_ns = task.meter.status.since_ns
                 if since_ns and now_ns() - max(since_ns, began_ns) > _HANGS_S * 1e9:
-                    return self._ends(task, (now_ns() - since_ns) / 1e9)
+                    return self._end_call(task, (now_ns() - since_ns) / 1e9)
         return True
 
-    def _ends(self, task: Task, took_s: float) -> bool:
-        """Interrupt a stage's call, or abandon it; return whether it has ended, with the lock acquired."""
+    def _end_call(self, task: Task, took_s: float) -> bool:
+        """Interrupt a stage's call or leave it behind; return whether it has ended, with the lock acquired."""
         at = self._watchdog.place_of(task)
         self._runner.stop()
         if (interrupt := getattr(task.stage, "interrupt", None)) is not None:
@@ -190,18 +192,18 @@ class Calling:
         self._loop.leave()
         self.is_left = True
         why = f"it has been in one call for {took_s:.1f} s{at and f', at {at}'}; its caller is left behind"
-        self._runner.fail(StageError(f"stage {task.name} does not end", why=f"{why}, all others were closed"))
+        self._runner.fail(StageError(f"stage {task.name} does not end", why=f"{why}, all other stages were closed"))
         return False
 
-    def _attend(self) -> None:
-        """Run the supervising thread, which reports stages that do not return, and interrupts their engines."""
+    def _supervise(self) -> None:
+        """Report stages that do not return, and interrupt their engines. Body of the supervisor thread."""
         while not self._over.wait(self._watchdog.every_s):
             self._watchdog.look()
 
-    def _comes(self) -> None:
-        """Acquire the lock. Raises EdgertError where the pipeline has ended, or one of its own stages calls."""
-        self._refuse_own("called")
-        is_next = self._is_next()
+    def _acquire_turn(self) -> None:
+        """Acquire the lock. Raises EdgertError if the pipeline has ended, or one of its own stages calls."""
+        self._refuse_own_stages("called")
+        is_next = self._acquire_lock()
         try:
             self._runner.raise_error()
             if not is_next or self._over.is_set() or (self._runner.is_stopping and not self._is_mapping):
@@ -211,8 +213,8 @@ class Calling:
                 self._turn.release()
             raise
 
-    def _is_next(self) -> bool:
-        """Acquire the lock; return False where it will never be released."""
+    def _acquire_lock(self) -> bool:
+        """Acquire the lock; return False if it will never be released."""
         while not self._turn.acquire(timeout=_POLL_S):
             if self.is_left or self._over.is_set():
                 return False
@@ -220,7 +222,7 @@ class Calling:
 
     def _step(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
         """Submit frames of :meth:`map`, and return the finished results."""
-        self._comes()
+        self._acquire_turn()
         try:
             return self._results(arrays, options, leaves)
         finally:
@@ -228,7 +230,7 @@ class Calling:
 
     def _end_mapping(self) -> None:
         """Finish the frames of :meth:`map` that are in flight, and drop their results."""
-        if not self._is_next():
+        if not self._acquire_lock():
             return
         try:
             self._is_mapping = False
@@ -244,23 +246,23 @@ class Calling:
             raise StageError(
                 "a pipeline was called in the middle of map()",
                 why="the frames that map() has taken come first, and their results go to its iterator",
-                fix="exhaust or close() the iterator before, or make another Pipeline of the file",
+                fix="exhaust or close() the iterator first, or make another Pipeline of the file",
             )
 
-    def _refuse_own(self, done: str) -> None:
+    def _refuse_own_stages(self, action: str) -> None:
         if self._caller.is_here():
             why = "the call that the stage is part of has not returned yet"
-            raise StageError(f"a pipeline was {done} by one of its own stages", why=why)
+            raise StageError(f"a pipeline was {action} by one of its own stages", why=why)
 
     def _results(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool = False) -> list[Result]:
         """Return results of these or earlier frames; see :meth:`~edgert.runtime.call_loop.CallLoop.run`."""
         try:
-            self._caller.comes()
-            return self._taken(arrays, options, leaves)
+            self._caller.enter()
+            return self._run_frames(arrays, options, leaves)
         finally:
             self._caller.ident = None  # an assignment, as Ctrl-C may come before a function call
 
-    def _taken(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
+    def _run_frames(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
         given = list[tuple[Any, list[Image]]]()
         try:
             for array in arrays:
@@ -270,13 +272,13 @@ class Calling:
                 give_back(*pair)
             raise
         self._release()
-        leaves = leaves and not self._are_many_leased(given)
+        leaves = leaves and not self._lacks_buffers(given)
         left = iter(given)
         try:
             if not self._is_open:
                 self._loop.open()
                 self._is_open = True
-            results = self._loop.run(self._brought(left), leaves)
+            results = self._loop.run(self._supplies(left), leaves)
         except BaseException as error:
             for pair in left:
                 give_back(*pair)
@@ -286,15 +288,15 @@ class Calling:
             self._runner.stop()  # also after Ctrl-C: stages are in the middle of a frame
             raise
         self._leased = [result.frame for result in results]
-        return [self._downloader.with_image(result) for result in results]
+        return [self._downloader.with_host_image(result) for result in results]
 
-    def _are_many_leased(self, given: Iterable[tuple[Any, list[Image]]]) -> bool:
-        """Return whether frames in flight use nearly all buffers of this kind; the caller needs one."""
+    def _lacks_buffers(self, given: Iterable[tuple[Any, list[Image]]]) -> bool:
+        """Return whether frames in flight use nearly all buffers of this kind, of which the caller needs some."""
         count = max((len(images) for _, images in given), default=1)
-        return self._loop.in_flight >= (most_in_use(count) - _SPARE) * count
+        return self._loop.in_flight >= (most_in_use(count) - _SPARE_BUFFERS) * count
 
-    def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[call_loop.FrameSupply]:
-        """Yield for each array the function that takes its frames from the source, and their number."""
+    def _supplies(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[call_loop.FrameSupply]:
+        """Yield the function that takes the frames of an array from the source, and their number, for each array."""
         for array, images in given:
             yield partial(self._source.take, array, images, self._runner.stop_event), len(images)
 

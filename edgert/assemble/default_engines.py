@@ -1,4 +1,4 @@
-"""Default engines of a pipeline file without ``engines:``: the best that this machine has, and a line that says so."""
+"""Default engines of a pipeline file without ``engines:``: the best of this machine, and a line that names them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def with_default_engines(
 ) -> tuple[PipelineFile, str]:
     """Return the pipeline with the engines of this machine, the best first, and a line that explains the choice.
 
-    The file is unchanged and the line empty where it has ``engines:`` or ``board: host``, all its models name their
-    backend, or this machine has no NVIDIA GPU. Then no vendor package is imported.
+    The file is unchanged and the line empty if the file has ``engines:`` or ``board: host``, all its models name their
+    backend, or this machine has no NVIDIA GPU. No vendor package is imported then.
 
     Args:
         file: the pipeline.
-        machine: this machine by default.
-        trt: TensorRT's backend; this machine's by default.
+        machine: the machine; by default this one.
+        trt: TensorRT's backend; by default that of this machine.
     """
     config = file.config
     used = [name for name in config.models if users_of(config.stages, config.models, name)]
@@ -46,25 +46,24 @@ def with_default_engines(
     wants_dla = any(name.startswith("dla") for model in models.values() for name in accelerators_of(model.placement))
     wanted = [name for name in ENGINES if name != TENSORRT_DLA or wants_dla]
     passed_over: dict[str, str] = {}
-    while why := why_not(wanted[0], here, trt) or _why_not_by_itself(
-        wanted[0], trt
-    ):  # the last, ONNX Runtime, runs everywhere
+    # The last engine, ONNX Runtime, runs everywhere.
+    while why := why_not(wanted[0], here, trt) or _why_not_default(wanted[0], trt):
         passed_over[wanted.pop(0)] = why
     found = replace(file, config=config.model_copy(update={"engines": tuple(wanted)}), passed_over=passed_over)
     parts = [_title(wanted[0], trt, models), *(f"not {name}: {why}" for name, why in passed_over.items())]
     if wanted[0] == TENSORRT:
-        parts += _compiled_first(models, trt)
+        parts += _compilation_notes(models, trt)
     return found, f"engines: {'; '.join(parts)}"
 
 
-def _why_not_by_itself(engine: str, trt: TrtBackend) -> str:
-    """Return why an engine that may run here is not a default; empty if it is."""
-    beware = trt.unsupported if engine == TENSORRT else ""
-    return f"{beware} (engines: [{TENSORRT}] tries it anyway)" if beware else ""
+def _why_not_default(engine: str, trt: TrtBackend) -> str:
+    """Return why an engine that may run here is not a default; empty if it is one."""
+    why = trt.unsupported if engine == TENSORRT else ""
+    return f"{why} (engines: [{TENSORRT}] tries it anyway)" if why else ""
 
 
 def has_gpu() -> bool:
-    """Return whether there is an NVIDIA GPU, including a Jetson's. Imports and opens nothing."""
+    """Return whether there is an NVIDIA GPU, such as a Jetson's. Imports and opens nothing."""
     driver = cuda_driver()
     if driver is not None and (driver.gpus or driver.trouble):
         return True
@@ -72,7 +71,7 @@ def has_gpu() -> bool:
 
 
 def leaves_engine(model: ModelConfig) -> bool:
-    """Return whether a model's section leaves its engine open: it names no backend and no CPU core."""
+    """Return whether a model's section leaves its engine open: it names neither a backend nor a CPU core."""
     return model.backend == "auto" and not any(one.startswith("cpu") for one in accelerators_of(model.placement))
 
 
@@ -86,8 +85,8 @@ def _title(engine: str, trt: TrtBackend, models: Mapping[str, ModelConfig]) -> s
     return f"{trt.library.title}{f' in FP16{which}' if fp16 else ''} on the GPU"
 
 
-def _compiled_first(models: Mapping[str, ModelConfig], trt: TrtBackend) -> list[str]:
-    """Return the models that TensorRT must compile first, as far as is known before they are read."""
+def _compilation_notes(models: Mapping[str, ModelConfig], trt: TrtBackend) -> list[str]:
+    """Return notes about the models that TensorRT must compile first, as far as known before they are read."""
     from edgert.backend.tensorrt.engine_cache import last_build
 
     store, named = engine_store(), []

@@ -22,6 +22,7 @@ from edgert.files import FileStore, cache_folder
 from edgert.graph import Graph, Model, clean, load, read, with_shapes
 from edgert.placement.cutting import Part, accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
+from edgert.reporter import Bar
 
 if TYPE_CHECKING:  # imported when needed, to start faster
     from edgert.backend.tensorrt.trt_backend import TrtBackend
@@ -29,20 +30,18 @@ if TYPE_CHECKING:  # imported when needed, to start faster
 
 log = logging.getLogger("edgert.backend")
 THIS_MACHINE = ("auto", HOST)
-"""Values of ``board:`` for this machine; ``host`` is only its CPU."""
+"""Values of ``board:`` that mean this machine; ``host`` is only its CPU."""
 _GPU_BACKENDS = ("tensorrt", "onnxruntime-cuda")
 Form = Literal["ort", "gpu"]
-"""The kind of engine that an INT8 model is made for."""
+"""Kind of engine for which an INT8 model is made."""
 ModelOf = Callable[[str, ModelConfig, Form], Model]
-Bar = Callable[[str, int, int], object]
-"""Progress function: called with what is counted, how many are done, and the total."""
 
 
 def board_of(file: PipelineFile) -> Board | None:
-    """Return the board that ``board:`` names, or whose description file it names; None for this machine.
+    """Return the board that ``board:`` names, directly or by its description file; None for this machine.
 
     Raises:
-        ConfigError: there is no such board, with the line of the pipeline file; or its description has errors.
+        ConfigError: there is no such board, or its description has errors.
     """
     name = file.config.board
     if name in THIS_MACHINE:
@@ -61,16 +60,16 @@ class Engines(Protocol):
     """Compiled models of one pipeline.
 
     Attributes:
-        in_bundle: whether the models belong to a bundle, whose sizes were decided when it was built.
+        in_bundle: whether the models belong to a bundle, whose input sizes are fixed.
     """
 
     in_bundle: bool
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """Return the engine that runs a model here; its ``info`` names it and the engines that were skipped.
+        """Return the engine that runs a model here. Its ``info`` names it and the engines that were skipped.
 
         Raises:
-            BuildError: no engine takes the model; or an engine would be skipped although ``strict`` forbids it.
+            BuildError: no engine accepts the model, or an engine would be skipped although ``strict`` forbids it.
         """
         ...
 
@@ -78,14 +77,15 @@ class Engines(Protocol):
 class ChainEngines:
     """The :class:`Engines` of a pipeline file: those of ``engines:``, or this machine's defaults.
 
-    A section's own ``backend:``, or placement on CPU cores, has priority. TensorRT uses FP16 where the precision is
+    A model's own ``backend:``, or its placement on CPU cores, has priority. TensorRT uses FP16 where the precision is
     left open.
 
     Args:
-        model: loads a model in the precision that its section asks for.
+        file: the pipeline.
+        model: function that loads a model in the precision that its section asks for.
         strict: whether a skipped engine is an error.
-        bar: called with the progress while TensorRT compiles.
-        trt: TensorRT's backend; this machine's by default.
+        bar: function called with the progress of TensorRT's compilation.
+        trt: TensorRT's backend; by default that of this machine.
     """
 
     in_bundle = False
@@ -99,7 +99,9 @@ class ChainEngines:
         trt: TrtBackend | None = None,
     ) -> None:
         self._model = model
-        tensorrt = self._tensorrt = _tensorrt(bar, trt)  # a local, so that the functions below do not hold self
+        tensorrt = self._tensorrt = _lazy_tensorrt(
+            bar, trt
+        )  # a local, so that the functions below do not refer to self
         machine, name, chosen = detect(), file.document.path.name, file.passed_over is not None
         self._passed_over = [Skipped(engine, why) for engine, why in (file.passed_over or {}).items()]
 
@@ -108,11 +110,11 @@ class ChainEngines:
             if chosen and engine == file.config.engines[0] != TENSORRT_DLA:
                 return ""  # it was checked when it was chosen
             fix = f"edgert run {name}, or edgert build {name} --board {machine.name}"
-            dla = f"what runs on a DLA is prepared first: {fix}" if engine == TENSORRT_DLA else ""
+            dla = f"models for a DLA are built first: {fix}" if engine == TENSORRT_DLA else ""
             return why_not(engine, machine, tensorrt() if engine in (TENSORRT, TENSORRT_DLA) else None) or dla
 
         def report(skipped: Skipped) -> None:
-            """Log nothing for a default engine that is not there, as the user did not ask for it."""
+            """Log a skipped engine as a warning, unless it is a default that this machine lacks."""
             log.log(logging.INFO if chosen and not skipped.model else logging.WARNING, "%s", skipped)
 
         self.chain = Chain(file.config.engines, reason, strict=strict, report=report, where=file.where("engines"))
@@ -122,38 +124,38 @@ class ChainEngines:
         if config.backend == "tensorrt":
             return self._on_tensorrt(name, config, threads, batch)
         if config.backend == ORT_CUDA:
-            return self._made(ORT_CUDA, name, config, threads, batch)
+            return self._compile_on(ORT_CUDA, name, config, threads, batch)
         if config.backend != "auto" or config.placement != "auto":
             return build_engine(self._model(name, config, "ort"), config, threads, batch)
 
-        return self._chosen({name: (config, threads, batch)}, self.chain)[name]
+        return self._compile_on_first({name: (config, threads, batch)}, self.chain)[name]
 
     def compile_alike(self, models: Mapping[str, tuple[ModelConfig, int, int]]) -> dict[str, Engine]:
         """Return engines of one kind for models that replace each other, where their sections leave the engine open.
 
-        All of them read frames from the same memory. Raises as :meth:`compile` does.
+        All of them must read frames from the same memory. Raises as :meth:`compile` does.
 
         Args:
-            models: name → section, threads and batch, as for :meth:`compile`.
+            models: section, threads and batch of each model, by name, as for :meth:`compile`.
         """
         wanted = {name: given for name, given in models.items() if leaves_engine(given[0])}
         on_cpu = [name for name in models if name not in wanted and models[name][0].backend not in _GPU_BACKENDS]
         if not on_cpu:
-            return self._chosen(wanted, self.chain)
+            return self._compile_on_first(wanted, self.chain)
         why = f"it takes turns with {on_cpu[0]}, which stays on the processor"
         chain = Chain(
             self.chain.engines, {**dict.fromkeys(self.chain.engines, why), ORT: ""}.__getitem__, report=log.debug
         )
-        return self._chosen(wanted, chain)
+        return self._compile_on_first(wanted, chain)
 
-    def _chosen(self, models: Mapping[str, tuple[ModelConfig, int, int]], chain: Chain) -> dict[str, Engine]:
-        """Return all models on the first engine of the chain that takes them all."""
+    def _compile_on_first(self, models: Mapping[str, tuple[ModelConfig, int, int]], chain: Chain) -> dict[str, Engine]:
+        """Return all models compiled by the first engine of the chain that accepts them all."""
 
         def made(engine: str) -> dict[str, Engine]:
             found: dict[str, Engine] = {}
             with ExitStack() as unused:
                 for name, given in models.items():
-                    found[name] = self._made(engine, name, *given)
+                    found[name] = self._compile_on(engine, name, *given)
                     unused.callback(found[name].close)
                 unused.pop_all()
             return found
@@ -164,7 +166,7 @@ class ChainEngines:
             engine.info = {**engine.info, **info}
         return choice.compiled
 
-    def _made(self, engine: str, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
+    def _compile_on(self, engine: str, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         if engine == TENSORRT:
             return self._on_tensorrt(name, config, threads, batch)
         by = backend(ORT_CUDA if engine == ORT_CUDA else "ort")
@@ -173,7 +175,7 @@ class ChainEngines:
     def _on_tensorrt(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """Return TensorRT's engine, in FP16 where the precision is left open.
 
-        The model is converted; where it has several sizes, a flag is set instead, as a conversion needs one size.
+        The model itself is converted. If it has several sizes, a flag is set instead, as a conversion needs one size.
         """
         wanted, precision = config, "fp32"
         if config.leaves_precision:
@@ -184,8 +186,8 @@ class ChainEngines:
         return build_engine(model, config, threads, batch, by=self._tensorrt(), precision=precision)
 
 
-def _tensorrt(bar: Bar | None, given: TrtBackend | None = None) -> Callable[[], TrtBackend]:
-    """Return a function that makes TensorRT's backend on its first call, as loading its modules takes time."""
+def _lazy_tensorrt(bar: Bar | None, given: TrtBackend | None = None) -> Callable[[], TrtBackend]:
+    """Return a function that makes TensorRT's backend at its first call, as loading its modules takes time."""
 
     @cache
     def made() -> TrtBackend:
@@ -202,7 +204,7 @@ def _tensorrt(bar: Bar | None, given: TrtBackend | None = None) -> Callable[[], 
 
 @dataclass(frozen=True, slots=True)
 class SplitModel:
-    """A model split into segments: the static, simplified model, its graph, and its parts."""
+    """A model to run in segments: the static, simplified model, its graph, and the parts of it."""
 
     model: Model
     graph: Graph
@@ -210,7 +212,7 @@ class SplitModel:
 
 
 Cores = tuple[tuple[int, int], ...]
-"""Cores that run a complete model: kernel numbers with relative shares of the frames."""
+"""Cores that run a complete model: their numbers in the operating system, with relative shares of the frames."""
 
 
 class Placer:
@@ -223,17 +225,17 @@ class Placer:
     def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Cores | SplitModel:
         """Return the placement of a model for one stage; no cores for ``placement: auto``. Compiles nothing.
 
-        Where nothing will be computed, the placement is only checked. For another board, it is checked without
-        accelerators, as this machine does not have them.
+        With ``backend: null``, the placement is only checked. For another board, it is checked without accelerators,
+        as this machine does not have them.
 
         Args:
-            name: the model's name.
-            config: its section.
-            stage: the stage that runs it.
-            model: loads it, in the precision that is asked for.
+            name: name of the model.
+            config: section of the model.
+            stage: stage that runs the model.
+            model: function that loads the model in the precision that is asked for.
 
         Raises:
-            PlacementError: the placement is not possible, with the line of ``placement``.
+            PlacementError: the placement is not possible.
         """
         if config.placement == "auto":
             return ()
@@ -250,11 +252,11 @@ class Placer:
         if config.backend not in ("auto", "ort", "null"):
             raise PlacementError(
                 f"backend {config.backend} cannot be placed on cores",
-                why="it has threads of its own, which cannot be pinned; ONNX Runtime runs in the thread that calls it",
+                why="its own threads cannot be pinned; ONNX Runtime runs in the thread that calls it",
                 fix="backend: ort, or placement: auto",
             )
         if isinstance(config.placement, dict):
-            cut = _cut(config, config.placement, model())
+            cut = _split_model(config, config.placement, model())
             if len(cut.parts) > 1:
                 _check_split(config, stage)
                 return cut
@@ -268,12 +270,12 @@ class Placer:
         return self._cores[accelerator]
 
 
-def compiled(cut: SplitModel) -> SegmentedEngine:
-    """Return the engines of all parts. Raises PlacementError or BuildError."""
+def compile_split_model(cut: SplitModel) -> SegmentedEngine:
+    """Return an engine with all parts of a model, compiled. Raises PlacementError or BuildError."""
     return compile_segments(cut.model, cut.graph, cut.parts, FileStore(cache_folder() / "ort"))
 
 
-def _cut(config: ModelConfig, globs: Mapping[str, str], model: Model) -> SplitModel:
+def _split_model(config: ModelConfig, globs: Mapping[str, str], model: Model) -> SplitModel:
     """Split a model of fixed shapes, with constants folded as the backend would fold them."""
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     ready = clean(with_shapes(model, shapes) if shapes else model)[0]
@@ -285,13 +287,13 @@ def _cut(config: ModelConfig, globs: Mapping[str, str], model: Model) -> SplitMo
 def _check_split(config: ModelConfig, stage: InferStage) -> None:
     if stage.parts is not None:
         raise PlacementError(
-            f"a split model cannot look at {'crops' if stage.crop else 'tiles'}",
-            why="its segments work on different frames at the same time, and crops and tiles come several at once",
+            f"a split model cannot process {'crops' if stage.crop else 'tiles'}",
+            why="its segments work on different frames at the same time, but a frame has several crops or tiles",
             fix="one accelerator for the whole model (placement: cpu1), or placement: {replicate: [cpu0, cpu1]}",
         )
     if len(config.profiles) > 1:
         raise PlacementError(
             f"a split model has one profile, not {len(config.profiles)}",
             why="the tensors between its segments are allocated once",
-            fix="leave one of the profiles, or placement: auto",
+            fix="remove all profiles but one, or use placement: auto",
         )

@@ -11,10 +11,10 @@ from edgert.assemble.run_settings import (
     PowerStep,
     PowerSteps,
     RunSetting,
-    clocked,
+    pareto_optimal,
     predicted_setting,
     run_settings,
-    worthwhile,
+    with_clock_steps,
 )
 from edgert.backend import Engine
 from edgert.board import detect
@@ -41,7 +41,7 @@ _ASSUMED_HZ = 30.0  # rate of a camera, where the file leaves it open
 _MIN_RUNS, _MAX_RUNS, _MIN_TIMED_S = 3, 100, 0.2
 """Timed runs of an engine: enough that one of them falls between two frames of a running pipeline."""
 _FALLBACK = 0.9
-"""Assumed power of each fallback model relative to the one before, where it cannot be predicted."""
+"""Assumed power of each fallback model relative to the larger one, where it cannot be predicted."""
 _LATENCY_SAMPLES = 4  # two seconds
 
 
@@ -50,9 +50,9 @@ class Cost:
     """Known costs of a pipeline before its start.
 
     Attributes:
-        rates_hz: stream → frames per second, if all pass.
-        cores: CPU cores used at these rates by engines on complete frames, without crops, whose number is unknown. All
-            cores for files that are read as fast as possible; None without an engine to time.
+        rates_hz: frames per second by stream, if all pass.
+        cores: CPU cores used at these rates by engines on complete frames; crops are left out, as their number is
+            unknown. All cores for files that are read as fast as possible; None without an engine to time.
         engine_ms: run time of the slowest engine, a lower bound of the latency.
     """
 
@@ -70,9 +70,9 @@ def rules_of(
     the engines' time, by at least a tenth for each fallback model. The governor soon measures the real power.
 
     Args:
-        budgets: the pipeline's budgets.
-        found: its settings.
-        costs: for each degradation level.
+        budgets: budgets of the pipeline.
+        found: settings of the pipeline.
+        costs: costs at each degradation level.
         predicted: predictions for the board at each level; empty without a plan.
     """
     is_cpu = budgets.cpu is not None
@@ -118,28 +118,28 @@ class _Plan:
 class Governing:
     """Governor of one run: a thread that keeps the budgets, replaced when budgets or sources change.
 
-    The constructor runs the engines a few times to measure their cost; the pipeline may run already.
+    The constructor runs the engines a few times to measure their cost; the pipeline may already run.
 
     Args:
-        assembly: its tasks and engines.
-        environment: its clock, meters, and predictions of the board's power.
-        fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
+        assembly: live objects of the pipeline.
+        environment: clock, meters, and predictions of the board's power.
+        fail: function called when a budget with ``when_exceeded: stop`` was exceeded for too long.
     """
 
     def __init__(self, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]) -> None:
         self._assembly, self._environment, self._fail = assembly, environment, fail
         self._timed = {name: time_run(engine) for name, engine in assembly.engines.items()}
         self._meters = environment.meters or meters_here(environment.clock)
-        self._meters.sample()  # energy counters give power only from the second read on
+        self._meters.sample()  # energy counters yield power only from the second read on
         self._began_ns = environment.clock.now_ns()
-        self._past: GovernorReport | None = None
+        self._previous_report: GovernorReport | None = None
         self._controls: Controls | None = None
         self._watch: Watch | None = None
         self._is_started = False
 
     @property
     def observer(self) -> Observer | None:
-        """The governor's observer; None while there are no budgets."""
+        """Observer of the governor; None while there are no budgets."""
         return None if self._watch is None else self._watch.observer
 
     def start(self) -> None:
@@ -159,9 +159,9 @@ class Governing:
         if self._watch is None:
             return None
         now = self._watch.report()
-        return now if self._past is None else now.after(self._past)
+        return now if self._previous_report is None else now.after(self._previous_report)
 
-    def recorded(self) -> Sequence[ThreadEvents]:
+    def trace_events(self) -> Sequence[ThreadEvents]:
         """Return the governor's actions so far, for a trace."""
         if (report := self.report()) is None:
             return ()
@@ -172,14 +172,14 @@ class Governing:
         ]
         return (ThreadEvents("governor", 0, events),)
 
-    def prepared(self, file: PipelineFile) -> Callable[[], None]:
-        """Return a function that switches to the budgets of a pipeline. Call it when its sources exist.
+    def prepare_change(self, file: PipelineFile) -> Callable[[], None]:
+        """Return a function that switches to the budgets of a pipeline. Call it once its sources exist.
 
         Raises:
-            BudgetError: no setting is predicted to keep them, or ``stop`` with power that nothing here measures. The
-                current budgets are kept then.
+            BudgetError: no setting is predicted to keep the budgets, or ``when_exceeded: stop`` has a power budget and
+                this machine has no power meter. The current budgets stay then.
         """
-        plan = self._planned(file)
+        plan = self._plan_for(file)
 
         def change() -> None:
             is_started, past = self._is_started, self.report()
@@ -188,14 +188,14 @@ class Governing:
                 carry_out(self._controls, Switch(0, 1.0, "other budgets or sources"))
                 for limiter in self._controls.limiters.values():
                     limiter.bucket = None
-            self._past, self._is_started = past or self._past, is_started
-            self._watch = None if plan is None else self._watching(file, plan)
+            self._previous_report, self._is_started = past or self._previous_report, is_started
+            self._watch = None if plan is None else self._new_watch(file, plan)
             if is_started:
                 self.start()
 
         return change
 
-    def _planned(self, file: PipelineFile) -> _Plan | None:
+    def _plan_for(self, file: PipelineFile) -> _Plan | None:
         """Return settings and rules for a pipeline; None without budgets."""
         budgets, power = file.config.budgets, self._environment.power
         if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
@@ -204,9 +204,9 @@ class Governing:
         found = run_settings(streams, smaller) if budgets.when_exceeded == "degrade" else run_settings(streams)[:1]
         costs = [_cost(file, self._assembly.live, self._timed, level) for level in range(1 + len(smaller))]
         if power is not None:
-            found = clocked(found, power.steps)
+            found = with_clock_steps(found, power.steps)
             every = rules_of(budgets, found, costs).settings
-            found = tuple(found[index] for index in worthwhile(every))
+            found = tuple(found[index] for index in pareto_optimal(every))
         rules = rules_of(budgets, found, costs, self._environment.predicted)
         try:
             return _Plan(found, rules, _check(rules, self._meters.sample().power))
@@ -214,7 +214,7 @@ class Governing:
             error.where = file.where(*error.where.split("."))
             raise
 
-    def _watching(self, file: PipelineFile, plan: _Plan) -> Watch:
+    def _new_watch(self, file: PipelineFile, plan: _Plan) -> Watch:
         """Return the thread that will keep the budgets of a pipeline, not started."""
         assembly, clock, budgets = self._assembly, self._environment.clock, file.config.budgets
         bucket = None
@@ -242,9 +242,9 @@ class Governing:
         )
         self._controls = controls
         loop = Loop(plan.rules, partial(carry_out, controls), clock.now_ns(), self._began_ns)
-        return Watch(loop, observer, clock, self._failed, plan.notes)
+        return Watch(loop, observer, clock, self._report_failure, plan.notes)
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         own = f"the governor failed: {type(error).__name__}: {error}"
         fix = "edgert run --debug"
         self._fail(error if isinstance(error, EdgertError) else StageError(own, fix=fix).caused_by(error))
@@ -256,10 +256,10 @@ class Controls:
 
     Attributes:
         settings: settings of the run, in the order of the rules.
-        choice: the degradation level of models.
-        limiters: stream → limiter of its frames.
-        power: clocks and power modes; None: they are not changed.
-        fail: ends the pipeline with an error.
+        choice: choice between models and their fallback models.
+        limiters: rate limiters by stream.
+        power: control of clocks and power modes; None: they are not changed.
+        fail: function that ends the pipeline with an error.
         where: place of the budgets in the pipeline file.
     """
 
@@ -290,7 +290,7 @@ def carry_out(controls: Controls, action: Action) -> None:
 
 
 def _check(rules: Rules, power: reading.Reading) -> tuple[str, ...]:
-    """Return warnings about the budgets before the start. Raises BudgetError where the run must not start."""
+    """Return warnings about the budgets before the start. Raises BudgetError if the run must not start."""
     budget, warnings = rules.budget, list[str]()
     try:
         check_settings(rules)
@@ -304,7 +304,7 @@ def _check(rules: Rules, power: reading.Reading) -> tuple[str, ...]:
 
 
 def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float]], level: int) -> Cost:
-    """Return the cost of the models at one degradation level. ``timed``: model → CPU and wall seconds of a run."""
+    """Return the cost of the models at one degradation level; ``timed`` has CPU and wall seconds of a run, by model."""
     stages, streams = stages_at(file.config.stages, file.config.models, level), sources_of(file.config.stages)
     sources = {name: stage for name, stage in stages.items() if isinstance(stage, SourceStage)}
     rates_hz = {name: stage.fps or _ASSUMED_HZ for name, stage in sources.items()}
@@ -341,17 +341,15 @@ def time_run(engine: Engine | SegmentedEngine) -> tuple[float, float]:
 
 
 def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
-    """Return the meters of this machine, with modeled power where it is a known board and no sensor can be read."""
+    """Return the meters of this machine, with modeled power if it is a known board without a readable sensor."""
     return Meters(root, clock, power_model(clock, root))
 
 
 def power_model(clock: Clock, root: Path) -> Model | None:
-    """Return a power model of the board whose file system is ``root``; None for any other machine.
+    """Return a power model of the board whose file system is ``root``; None for other machines and unpublished power.
 
-    It uses the board's idle power and the reported loads of its GPU and CPU. Also None where the power of the board is
-    not published.
-
-    :mod:`edgert.placement.cost.power` has the formula and the sources of its numbers.
+    It uses the board's idle power and the reported loads of its GPU and CPU. :mod:`edgert.placement.cost.power` has
+    the formula and the sources of its numbers.
     """
     machine = detect(root)
     board, load = machine.board, clocks.gpu_gauges(root).get("gpu.load")

@@ -15,7 +15,14 @@ from edgert.memory.cuda import CudaDevice, Stream
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.stages.decode.decoder import Decoder, Size
 from edgert.stages.decode.record_check import RecordCheck
-from edgert.stages.gpu.gpu_preprocess import ITEM_BYTES, GpuPreprocessor, Target, ValueType, plain, strided
+from edgert.stages.gpu.gpu_preprocess import (
+    ITEM_BYTES,
+    GpuPreprocessor,
+    Target,
+    ValueType,
+    plain_target,
+    strided_target,
+)
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
@@ -42,48 +49,48 @@ def gpu_inference(
     is_urgent: bool = False,
     side_by_side: bool = False,
 ) -> GpuInference | None:
-    """Return inference with separate sessions; where the host must prepare images, log why and return None.
+    """Return inference with separate sessions. If the host must prepare images, log why and return None.
 
     Args:
         engine: engine on a GPU.
         profile: profile of the engine.
-        config: how images become the input.
-        where: the model's file, for messages.
-        decoder_for: returns the decoder for a network of (width, height).
-        check_for: returns the check of the decoder's records; by default there is none.
+        config: preprocessing of images.
+        where: file of the model, for messages.
+        decoder_for: function that returns the decoder for a network of (width, height).
+        check_for: function that returns the check of the decoder's records; None: they are not checked.
         beside: whether to preprocess and decode on separate streams, while the engine works on other batches. Otherwise
             a batch has one stream, and engine and decoder are one CUDA graph.
         refines: whether engines that can become faster while they run do so.
-        is_urgent: whether its kernels have priority over waiting kernels of others.
+        is_urgent: whether the model's kernels have priority over waiting kernels of other models.
         side_by_side: whether the GPU may run several batches at a time, where the engine supports it: more frames per
             second, each with a little more latency.
 
     Raises:
-        ModelError: the model's input is no image, or of a type that images cannot be written to.
-        DeviceError: too little memory.
+        ModelError: the model's input is not an image, or its type is not supported.
+        DeviceError: there is too little memory.
     """
-    from edgert.stages.gpu.readers import needed, reader_for  # imports all decoders
+    from edgert.stages.gpu.readers import needed_outputs, reader_for  # imports all decoders
 
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
     reason = kernels.why_not()
-    on_host = _on_host(engine, profile, config, decoder_for, where)
+    on_host = _host_tensors(engine, profile, config, decoder_for, where)
     queues = range(SLOTS) if side_by_side else (0,) * SLOTS
     sessions = [] if reason else [engine.session(profile, on_host, index) for index in queues]
-    strange = [one.name for one in sessions[0].outputs_on_gpu if not one.is_plain] if sessions else []
-    reason = reason or (f"output {strange[0]!r} is in a DLA's layout" if strange else "")
+    unreadable = [one.name for one in sessions[0].outputs_on_gpu if not one.is_plain] if sessions else []
+    reason = reason or (f"output {unreadable[0]!r} is in a DLA's layout" if unreadable else "")
     if reason:
         log.warning("%s: images are prepared on the host: %s", where, reason)
         return None
     bound = sessions[0].inputs_on_gpu[image_input(sessions[0].inputs_on_gpu, where)]
-    layout, written = _target(bound, config, where), config
+    layout, written = _target_for(bound, config, where), config
     if bound.scale:  # a quantized int8 tensor: values are written as its steps
         written = config.model_copy(update={"std": tuple(std * bound.scale for std in config.std)})
     decoder = decoder_for((layout.width, layout.height))
     check = check_for(decoder) if check_for is not None else None
     device, rows = engine.device, layout.rows
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
-    apart = len({id(one.stream) for one in sessions}) > 1
-    reading = device.stream() if beside and not apart else None
+    has_own_streams = len({id(one.stream) for one in sessions}) > 1
+    reading = device.stream() if beside and not has_own_streams else None
     feeding = uploader.stream if beside else None
     if is_urgent:  # before the first recording, as CUDA graphs keep the priority they were recorded with
         own = [stream for one in sessions for stream in getattr(one, "streams", [one.stream])]
@@ -92,7 +99,7 @@ def gpu_inference(
     for session in sessions:
         (image,) = session.inputs_on_gpu.values()
         preprocessor = GpuPreprocessor(written, layout, image.block.address, kernels, where=where)
-        outputs, batched, one = needed(session.outputs_on_gpu, engine.batched, decoder)
+        outputs, batched, one = needed_outputs(session.outputs_on_gpu, engine.batched, decoder)
         made = partial(reader_for, outputs, batched, network=preprocessor.network, kernels=kernels)
         reader, why_host = made(one)
         decoding = session.stream if reading is None or getattr(reader, "is_quick", False) else reading
@@ -111,12 +118,12 @@ def gpu_inference(
     return GpuInference(slots, uploader, without_graph, refine and partial(refine, profile=profile))
 
 
-def _on_host(
+def _host_tensors(
     engine: GpuEngine, profile: str | None, config: InputConfig, decoder_for: Callable[[Size], Decoder], where: str
 ) -> OnHost:
-    """Return the tensors that the host accesses where images are prepared on the GPU, by the engine's shapes.
+    """Return which tensors the host accesses when images are prepared on the GPU, from the engine's shapes.
 
-    It matters where host and GPU share memory.
+    This matters where host and GPU share memory.
     """
     from edgert.stages.gpu.readers import why_on_host
 
@@ -131,7 +138,7 @@ def _on_host(
 
 
 def _raise_priority(streams: Sequence[Stream], where: str) -> None:
-    """Raise the priority of streams; where that fails, log it and go on without."""
+    """Raise the priority of streams. If that fails, log it and continue."""
     try:
         for stream in streams:
             stream.raise_priority()
@@ -139,7 +146,7 @@ def _raise_priority(streams: Sequence[Stream], where: str) -> None:
         log.warning("%s: priority: high is not used: %s (%s)", where, error.what, error.why)
 
 
-def _target(image: GpuTensor, config: InputConfig, where: str) -> Target:
+def _target_for(image: GpuTensor, config: InputConfig, where: str) -> Target:
     shape = image.shape
     channels = 1 if config.color == "gray" else 3
     layout = layout_of(shape, config.layout, channels, where)
@@ -150,5 +157,5 @@ def _target(image: GpuTensor, config: InputConfig, where: str) -> Target:
     dtype = cast("ValueType", image.dtype)
     if not image.is_plain:
         four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", image.strides)
-        return strided(dtype, *four, image.block.nbytes)
-    return plain(layout, dtype, shape[0], width, height, channels)
+        return strided_target(dtype, *four, image.block.nbytes)
+    return plain_target(layout, dtype, shape[0], width, height, channels)

@@ -1,4 +1,4 @@
-"""Construction of a pipeline's connected tasks from its file. Engines and stages are made, and nothing is started."""
+"""Construction of a pipeline's connected tasks, engines and stages from its file. Nothing is started."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
-from edgert.assemble.engines import Bar, Engines, board_of
-from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models, OtherTask
+from edgert.assemble.engines import Engines, board_of
+from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models, TaskChange
 from edgert.assemble.pixels import mark_pixel_use, put_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
@@ -33,6 +33,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop, OnError
+from edgert.reporter import Bar
 from edgert.runtime import Graph, Result, Source, Stage, Task
 from edgert.runtime.branches import Branch, Dispatch, Reorder, branch_tasks
 from edgert.runtime.decisions import Journal
@@ -58,7 +59,7 @@ log = logging.getLogger("edgert.backend")
 Callback = Callable[[Result], object]
 Loaded = tuple[Models, Mapping[str, list[Branch]]]
 FILE_QUEUE, LIVE_QUEUE = 4, 1
-"""Capacity of a queue: behind a file, enough for a decoder's bursts; behind a camera, only the newest result."""
+"""Capacity of a queue behind a file, enough for a decoder's bursts, and behind a camera, for only the newest result."""
 _TWO_BATCHES = 16
 """Capacity up to which a queue holds two batches, so that threads switch half as often."""
 _ASSUMED_RATE_HZ = 30.0  # for a stream of unknown rate
@@ -70,15 +71,15 @@ class Environment:
 
     Attributes:
         clock: clock by which frames are timed, paced and held in batches.
-        engines: compiles the models; None: by the file's ``engines:``, or each section's backend.
+        engines: engines of the models; None: those of the file's ``engines:``, or each section's backend.
         meters: meters for budgets; None: those of this machine.
         label: label of every result that a sink gets; empty for none.
         power: clock settings of this board that a governor may use; None: it must not change clocks.
         predicted: predictions of a plan for this board at each degradation level; empty without a plan.
-        kept: model → engine of earlier pipelines of the same file, which are used, added to, and left open; None: the
+        kept: engines of earlier pipelines of the same file, by model; they are used, added to, and left open. None: the
             pipeline owns its engines.
-        paced: called with all connected tasks before a thread starts, to make them follow the clock.
-        run: identifies the run; a replay sets that of its recording; empty: a new one.
+        paced: function called with all connected tasks before a thread starts, to make them follow the clock.
+        run: id of the run, such as that of a recording for its replay; empty: a new one.
     """
 
     clock: Clock = REAL
@@ -98,21 +99,21 @@ HERE = Environment()
 
 @dataclass(slots=True)
 class Hooks:
-    """Functions by which stages reach the run; empty outside a run.
+    """Functions by which stages reach the run; outside a run, they do nothing.
 
     Attributes:
-        stats: returns the state of the run as plain data, for live pages.
-        control: answers a request to change the pipeline; see :class:`~edgert.stages.context.Context`.
-        swap_page: returns the report of the newest model swap as HTML; empty where there was none.
-        about: returns the head of a recording; see :func:`edgert.assemble.recording_head.recorded_about`.
-        on_left: called when no viewer of any sink is left.
+        stats: function that returns the state of the run as plain data, for live pages.
+        control: function that answers a request to change the pipeline; see :class:`~edgert.stages.context.Context`.
+        swap_page: function that returns the report of the newest model swap as HTML; empty without one.
+        about: function that returns the head of a recording; see :mod:`edgert.assemble.recording_head`.
+        on_no_viewers: function called when the last viewer of any sink has left.
     """
 
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
     control: Callable[[bytes, str], bytes] = field(default=lambda line, who: b"")
     swap_page: Callable[[], str] = field(default=str)
     about: Callable[[], Mapping[str, Any]] = field(default=dict)
-    on_left: Callable[[], None] = field(default=lambda: None)
+    on_no_viewers: Callable[[], None] = field(default=lambda: None)
 
 
 @dataclass(slots=True)
@@ -120,27 +121,29 @@ class Assembly:
     """A pipeline ready to run.
 
     Attributes:
-        graph: the connected tasks, in topological order.
-        streams: stage name → sources whose frames reach it.
-        engines: model name → its engine.
-        counter: counts copies and allocations of this pipeline, on the host and to and from its GPUs.
+        graph: graph of the connected tasks.
+        streams: sources whose frames reach a stage, by stage name.
+        engines: engines by model name.
+        counter: counter of copies and allocations of this pipeline, on the host and to and from its GPUs.
         live: whether all sources are live, such as cameras.
         inferences: inferences that hold GPU memory beside the engines.
         choice: choice between models and their fallback models.
-        hooks: set by the code that runs the pipeline.
-        opencv_threads: OpenCV's number of threads before. A pipeline sets it to 1: images of network size are too small
-            to split, and OpenCV's pool would compete with the engine's for cores.
-        frames: for messages: where the frames of each source are that a model on a GPU reads, and why.
-        tracks: for messages: the lowest scores from which each tracker follows objects.
-        ends: stage name → the task that its results come from.
-        listener: failure policy of the program's own functions that are called with results.
-        decoders: model → for each of its decoders, the function that changes its task.
-        devices: stage name → GPU, of stages whose model reads frames there.
-        make: makes the source or stage of that name from another pipeline file; not opened.
-        load: loads a model of another pipeline file, with the branches of each stage that runs it.
+        hooks: functions by which stages reach the run, set by the code that runs the pipeline.
+        opencv_threads: OpenCV's number of threads before the pipeline. A pipeline sets it to 1: images of network size
+            are too small to split, and OpenCV's pool would compete with the engine's for cores.
+        frames: text on where the frames of each source that a model on a GPU reads are, and why.
+        tracks: text on the lowest scores from which each tracker follows objects.
+        checks: checks of each model's records, by model name.
+        ends: task that the results of a stage come from, by stage name.
+        listener: failure policy of the program's functions that are called with results.
+        decoders: functions that change the task of each decoder of a model, by model name.
+        devices: GPUs of stages whose model reads frames there, by stage name.
+        make: function that makes the source or stage of that name from another pipeline file, not opened.
+        load: function that loads a model of another pipeline file, with the branches of each stage that runs it.
         keeps_engines: whether engines stay open when the assembly is closed.
-        journal: journal of the run's decisions, where a sink records it.
-        run: identifies the run.
+        journal: journal of the run's decisions; None if no sink records it.
+        run: id of the run.
+        closed: whether :meth:`close` was called.
     """
 
     graph: Graph
@@ -157,7 +160,7 @@ class Assembly:
     checks: Mapping[str, RecordCheck] = field(default_factory=dict)
     ends: Mapping[str, Task] = field(default_factory=dict)
     listener: FailurePolicy = STOP_ON_FAILURE
-    decoders: dict[str, list[OtherTask]] = field(default_factory=dict)
+    decoders: dict[str, list[TaskChange]] = field(default_factory=dict)
     devices: Mapping[str, CudaDevice] = field(default_factory=dict)
     make: Callable[[PipelineFile, str], Source | Stage] | None = None
     load: Callable[[PipelineFile, str], Loaded] | None = None
@@ -175,7 +178,7 @@ class Assembly:
         """Return the task of that name."""
         return self.graph.task(name)
 
-    def readers(self, file: PipelineFile, model: str) -> list[tuple[Task, OtherTask]]:
+    def readers(self, file: PipelineFile, model: str) -> list[tuple[Task, TaskChange]]:
         """Return each task that decodes a model's outputs, and the function that changes its decoder's task."""
         decoders, models = self.decoders.get(model, []), file.config.models
         users = {
@@ -190,7 +193,7 @@ class Assembly:
             and not isinstance(task.stage, Dispatch | Reorder)
             and (not isinstance(task.stage, InferSegment) or isinstance(task.stage, LastSegment))
         ]
-        if len(tasks) != len(decoders):  # stages that run together share one task
+        if len(tasks) != len(decoders):  # one task runs several stages
             tasks = tasks[:1] * len(decoders)
         return list(zip(tasks, decoders, strict=True))
 
@@ -198,12 +201,12 @@ class Assembly:
         """Add a source and start it, connected to the stages that have it as an input.
 
         Args:
-            file: the pipeline with the source.
-            name: the source's name.
+            file: pipeline with the source.
+            name: name of the source.
             source: the source, made from that file; None: it is made here.
 
         Raises:
-            EdgertError: it cannot be made, or a listener cannot have another edge. Nothing has changed then.
+            EdgertError: the source cannot be made, or a listener cannot have another edge. Nothing has changed then.
         """
         assert self.make is not None
         stages, graph = file.config.stages, self.graph
@@ -231,7 +234,7 @@ class Assembly:
         self.streams = {one: sources for one, sources in sources_of(stages).items() if one in self.ends}
 
     def _first_task(self, name: str) -> Task:
-        """Return the task that takes a stage's input. Raises StageError where it belongs to another stage."""
+        """Return the task that receives a stage's input. Raises StageError if it belongs to another stage."""
         ends = set(map(id, self.ends.values()))
         for task in self.tasks:
             producers = [producer for producer, _ in task.wiring.edges()]
@@ -240,7 +243,7 @@ class Assembly:
         raise StageError(f"stage {name!r} cannot listen to another source", why="it shares its input with another")
 
     def remove_source(self, file: PipelineFile, name: str) -> None:
-        """Remove a source after its last frames were passed on; see :meth:`edgert.runtime.Graph.remove`."""
+        """Remove a source after its last frames are passed on; see :meth:`edgert.runtime.Graph.remove`."""
         self.graph.remove(self.ends[name])
         self.ends = {one: task for one, task in self.ends.items() if one != name}
         self.frames = {one: place for one, place in self.frames.items() if one != name}
@@ -251,10 +254,10 @@ class Assembly:
         self.graph.connect(self.ends[stage], listener, self.streams[stage], capacity, drop)
 
     def close(self) -> None:
-        """Free inference slots and engines, and restore OpenCV's threads. No thread may run. May be called twice."""
+        """Free inference slots and engines, and restore OpenCV's threads. No task may run. May be called twice."""
         if self.closed:
             return
-        self.closed, self.hooks.stats, self.hooks.about, self.hooks.on_left = True, dict, dict, lambda: None
+        self.closed, self.hooks.stats, self.hooks.about, self.hooks.on_no_viewers = True, dict, dict, lambda: None
         self.hooks.swap_page = str
         self.hooks.control = Hooks().control
         self.decoders.clear()
@@ -279,14 +282,14 @@ def assemble(
 
     Args:
         file: the pipeline.
-        callbacks: stage name → function, for the stages ``sink: callback``.
+        callbacks: functions of the stages ``sink: callback``, by stage name.
         backend_name: backend for every model, instead of the file's.
-        bar: called with the progress of calibration and of TensorRT's compilation: what, done, total.
+        bar: function called with the progress of calibration and of TensorRT's compilation.
         strict: whether a skipped engine of ``engines:`` is an error.
-        environment: the environment of the pipeline.
+        environment: environment of the pipeline.
 
     Raises:
-        EdgertError: parts do not fit together; with the line of the file.
+        EdgertError: parts do not fit together; the error names the line of the file.
     """
     board_of(file)
     models = Models(file, backend_name, bar, environment.clock, environment.engines, strict, environment.kept)
@@ -296,26 +299,26 @@ def assemble(
 
 
 def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:
-    """Return capacity and drop rule of one edge: the listener's setting, else the source's, else a default.
+    """Return capacity and drop policy of one edge: the listener's setting, else the source's, else a default.
 
     Args:
         before: section of the producer.
         after: section of the listener.
         live: whether ``before`` is a live source.
     """
-    suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
+    default = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
     if not live and isinstance(after, section.InferStage) and after.batch is not None:
         # Room for the next batch while this one is prepared; for two of small batches, so that threads switch less.
-        suits = max(suits, after.batch.max, min(2 * after.batch.max, _TWO_BATCHES))
+        default = max(default, after.batch.max, min(2 * after.batch.max, _TWO_BATCHES))
     if not live and isinstance(before, section.SourceStage) and before.source == "api":
-        suits += FILE_QUEUE  # a program may submit some frames before it reads a result
+        default += FILE_QUEUE  # a program may submit some frames before it reads a result
     source = before if isinstance(before, section.SourceStage) else None
-    queue = after.queue or (source and source.queue) or suits
+    queue = after.queue or (source and source.queue) or default
     drop = after.drop or (source and source.drop) or ("oldest" if live else "never")
     return queue, drop
 
 
-def _devices_of(engine: Engine | SegmentedEngine) -> Iterator[Any]:
+def _gpus_of(engine: Engine | SegmentedEngine) -> Iterator[Any]:
     """Yield the GPUs of an engine's parts."""
     for part in [one for one, _ in engine.parts] if isinstance(engine, Replicated) else [engine]:
         if (device := getattr(part, "device", None)) is not None:
@@ -323,38 +326,38 @@ def _devices_of(engine: Engine | SegmentedEngine) -> Iterator[Any]:
 
 
 def is_endless(stages: Iterable[section.StageConfig], directory: Path) -> bool:
-    """Return whether any source has no end, as cameras have none. A run over recordings can be repeated instead."""
+    """Return whether any source has no end, such as a camera, so that the run cannot simply be repeated."""
     sources = (stage for stage in stages if isinstance(stage, section.SourceStage))
     return not all(starts_over(stage, directory) for stage in sources)
 
 
 def failure_policy_of(stage: section.StageConfig, watchdog_s: float, endless: bool) -> FailurePolicy:
-    """Return the failure policy of a stage: the file's, or a default that suits the stage.
+    """Return the failure policy of a stage: that of the file, or a default.
 
     Args:
-        stage: its section.
-        watchdog_s: the pipeline's watchdog in seconds.
-        endless: see :func:`is_endless`; a stage without listeners must then not stop the others.
+        stage: section of the stage.
+        watchdog_s: watchdog of the pipeline in seconds.
+        endless: result of :func:`is_endless`; by default, a failing sink then does not stop the pipeline.
     """
-    suits: OnError = "stop"
+    default: OnError = "stop"
     if endless and isinstance(stage, section.SinkStage):
-        suits = "log" if stage.sink == "callback" else "restart" if "restart" in stage.on_errors else "drop"
+        default = "log" if stage.sink == "callback" else "restart" if "restart" in stage.on_errors else "drop"
     own_s = None if isinstance(stage, section.SourceStage) else stage.watchdog
-    return FailurePolicy(stage.on_error or suits, stage.on_error is not None, watchdog_s if own_s is None else own_s)
+    return FailurePolicy(stage.on_error or default, stage.on_error is not None, watchdog_s if own_s is None else own_s)
 
 
-def check_goes_on(name: str, stage: section.InferStage, branches: Sequence[Branch], on_gpu: bool) -> None:
-    """Raise ConfigError where ``on_error`` asks to restart or skip a model that does not support it."""
+def check_on_error(name: str, stage: section.InferStage, branches: Sequence[Branch], on_gpu: bool) -> None:
+    """Raise ConfigError if ``on_error`` asks to restart or skip a model that does not support it."""
     if stage.on_error in (None, "stop"):
         return
-    why = "what failed on a GPU takes the whole process with it" if on_gpu else ""
+    why = "a failure on a GPU leaves the whole process unusable" if on_gpu else ""
     if any(len(branch.stages) > 1 for branch in branches):
         why = why or "its model runs in parts, which wait for each other"
     if stage.batch is not None and len(branches) > 1:
-        why = why or "frames of its other batches wait for those that would be lost; replicas: 1 has no others"
+        why = why or "frames of its other batches wait for those that would be lost, unless replicas: 1 is set"
     if why:
         what, where = f"on_error: {stage.on_error} is not possible here", f"stages.{name}.on_error"
-        raise ConfigError(what, why=why, where=where, fix="have a service manager start edgert again instead")
+        raise ConfigError(what, why=why, where=where, fix="let a service manager start edgert again instead")
 
 
 class _Assembler:
@@ -399,7 +402,7 @@ class _Assembler:
             run_together([chains[name] for name in names])
         for names in crop_siblings(stages):
             run_beside([chains[name] for name in names], streams[names[0]], STAGE_QUEUE)
-        stand_ins = {
+        simulated_cameras = {
             name
             for name, stage in stages.items()
             if isinstance(stage, section.SourceStage) and stage.loop and stage.realtime
@@ -409,10 +412,10 @@ class _Assembler:
             for other in inputs_of(stage):
                 before, after = chains[other][-1], chains[name][0]
                 capacity, drop = queue_of(stages[other], stage, self._is_live(before))
-                if drop == "never" and other in stand_ins:
-                    stand_ins.remove(other)
-                    what, fix = "plays like a camera but waits for slow stages: latency then grows", "drop: oldest"
-                    log.warning("stages.%s: %s; %s has it drop frames as a camera does", other, what, fix)
+                if drop == "never" and other in simulated_cameras:
+                    simulated_cameras.remove(other)
+                    what, fix = "plays like a camera but waits for slow stages, so latency grows", "drop: oldest"
+                    log.warning("stages.%s: %s; set %s to drop frames as a camera does", other, what, fix)
                 if after not in fed:
                     connect(before, after, streams[other], capacity, drop)
         everything = [task for tasks in chains.values() for task in tasks]
@@ -424,7 +427,7 @@ class _Assembler:
         live = all(self._is_live(task) for task in everything if isinstance(task.stage, Source))
         for inference in models.inferences:
             inference.is_patient = self.live  # there is time to sleep between frames of a camera
-        for counter in {device.counter for engine in models.engines.values() for device in _devices_of(engine)}:
+        for counter in {device.counter for engine in models.engines.values() for device in _gpus_of(engine)}:
             self.counter.include(counter)
         threads = set_opencv_threads(1)
         assembly = Assembly(
@@ -444,8 +447,8 @@ class _Assembler:
             listener=FailurePolicy("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
             decoders=models.decoders,
             devices=models.devices,
-            make=self.remade,
-            load=self.loaded,
+            make=self.remake_stage,
+            load=self.load_model,
             journal=self.journal,
             run=self.run,
         )
@@ -462,7 +465,7 @@ class _Assembler:
         return isinstance(task.stage, Source) and task.stage.live
 
     def _tasks_of(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[Task]:
-        """Return the tasks that run a stage, connected; the first takes its input."""
+        """Return the connected tasks that run a stage; the first receives its input."""
         where = self.file.where("stages", name)
         try:
             if not isinstance(stage, section.InferStage):
@@ -471,14 +474,14 @@ class _Assembler:
                     task.policy = FailurePolicy(remake=lambda: cast("Stage", self._make(name, stage, where)))
                 return [task]
             branches = self.models.branches(name, stage, self.live)
-            check_goes_on(name, stage, branches, name in self.models.devices)
+            check_on_error(name, stage, branches, name in self.models.devices)
             is_split = any(len(branch.stages) > 1 for branch in branches)
             capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
             return branch_tasks(name, branches, streams, capacity, stage.every, lambda: choice.level)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 
-    def remade(self, file: PipelineFile, name: str) -> Source | Stage:
+    def remake_stage(self, file: PipelineFile, name: str) -> Source | Stage:
         """Make the source or stage of that name from another file. Raises EdgertError."""
         other = copy(self)
         other.file, other.config = file, file.config
@@ -487,8 +490,8 @@ class _Assembler:
         except EdgertError as error:
             raise file.located(error, file.where("stages", name))  # noqa: B904 - the same error, with its place
 
-    def loaded(self, file: PipelineFile, model: str) -> Loaded:
-        """Load a model of another file for all stages that run it. Raises EdgertError, and then leaves nothing open."""
+    def load_model(self, file: PipelineFile, model: str) -> Loaded:
+        """Load a model of another file for all stages that run it. Raises EdgertError; nothing is left open then."""
         models = self.models.of_file(file)
         try:
             users = [name for name, stage in file.config.stages.items() if getattr(stage, "infer", "") == model]
@@ -526,13 +529,13 @@ class _Assembler:
         return own
 
     def _context(self, name: str, function: Callback | None) -> Context:
-        """Return the context by which a stage uses the pipeline, such as the state of the run."""
+        """Return the context that gives a stage access to the pipeline, such as to the state of the run."""
         sections = {other: self.config.stages[other] for other in upstream(self.config.stages, name)}
         before = sections.values()
         rates = [stage.fps for stage in before if isinstance(stage, section.SourceStage) and stage.fps]
         every = max((stage.every for stage in before if isinstance(stage, section.InferStage)), default=1)
 
-        hooks, sinks = self.hooks, self.sinks  # locals, so that the functions below do not hold the stages in a cycle
+        hooks, sinks = self.hooks, self.sinks  # locals, so that the functions below do not refer to self in a cycle
 
         def stats() -> Mapping[str, object]:
             return hooks.stats()
@@ -543,18 +546,18 @@ class _Assembler:
         def control(line: bytes, who: str) -> bytes:
             return hooks.control(line, who)
 
-        def described() -> Mapping[str, Any]:
+        def recording_head() -> Mapping[str, Any]:
             return hooks.about()
 
         def leave() -> None:
             sinks.discard(name)
             if not sinks:
-                hooks.on_left()
+                hooks.on_no_viewers()
 
         rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
         again = all(starts_over(one, self.directory) for one in before if isinstance(one, section.SourceStage))
         score = score_before(self.config.stages, self.config.models, name)
         shared = self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again
         reach = {one: self.sources[one] for one in sources_of(self.config.stages)[name]}
-        recorded = self.run, self.journal, described
+        recorded = self.run, self.journal, recording_head
         return Context(*shared, self.config.name, reach, sections, swap_page, control, *recorded)

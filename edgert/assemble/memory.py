@@ -7,11 +7,11 @@ bytes of bound tensors, n nodes and r replicas takes:
 
     4 w + (1 + r) (a + b) + n * 7.5 KiB
 
-While an engine is opened, there are four copies of the weights: edgert's, ONNX Runtime's parsed model, its tensors, and
-those packed for its kernels. The first run allocates tensor after tensor and leaves the pieces to the arena. Every
-later run requests one block (SessionOptions.enable_mem_pattern), for which those pieces are too small.
+While an engine is opened, there are four copies of the weights: edgert's, those of ONNX Runtime's parsed model, its
+tensors, and those packed for its kernels. The first run allocates tensor after tensor, and the pieces stay in the
+arena. Every later run requests one block (SessionOptions.enable_mem_pattern), for which those pieces are too small.
 ``tests/bench/bench_memory_plan.py`` measures 3.6, 2.1 and 7.4 KiB for the three factors. The first compilation and
-calibration are not included; a converted model counts in 32 bits.
+calibration are not included. The plan of a converted model is that of 32 bits.
 """
 
 import logging
@@ -44,12 +44,12 @@ from edgert.units import format_bytes
 
 # Memory of frames: of sources, drawn images, decoders and encoders.
 
-_ASSUMED_PX = (1920, 1080)  # size of a file or stream where it is unknown
+_ASSUMED_PX = (1920, 1080)  # size of a file or stream whose size is unknown
 _POOL = 4  # initial buffers of a source
 _IMAGES = 6  # images that a drawing stage or a video sink holds
 _I420, _BGR = 1.5, 3.0
 _MOST_REFERENCES, _REFERENCE_PX = 16, 32_768 * 256
-"""The most reference frames of an H.264 decoder, and their pixels at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
+"""Maximum reference frames of an H.264 decoder, and their pixels at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
 _LOOKAHEAD = 10 + 3 + 1
 """Frames inside x264 at preset veryfast: look-ahead, B frames and a reference (x264 --fullhelp)."""
 
@@ -59,7 +59,7 @@ def frame_parts(file: PipelineFile) -> Iterator[Part]:
     stages = file.config.stages
     for name, stage in stages.items():
         if isinstance(stage, SourceStage):
-            yield from _source(name, stage, file)
+            yield from _source_parts(name, stage, file)
         elif isinstance(stage, DrawStage) or (isinstance(stage, SinkStage) and stage.sink == "video"):
             above = (stages[other] for other in upstream(stages, name))
             sizes = [_size(one, file) for one in above if isinstance(one, SourceStage)]
@@ -71,7 +71,7 @@ def frame_parts(file: PipelineFile) -> Iterator[Part]:
                 yield Part(name, "cpu", "encoder", round(held * width * height * _I420), f"{held} frames{note}")
 
 
-def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]:
+def _source_parts(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]:
     width, height, note = _size(stage, file)
     kind = kind_of(stage.source, file.document.path.parent)
     pixel = _BGR if kind in ("python", "synthetic", "images", "api") else _I420
@@ -93,7 +93,7 @@ def queue_before(stage: StageConfig, file: PipelineFile) -> int:
 
 
 def frame_size(stage: SourceStage, file: PipelineFile) -> tuple[int, int]:
-    """Return width and height of a source's frames, assumed where the file leaves them open."""
+    """Return width and height of a source's frames; assumed if the file does not set them."""
     return _size(stage, file)[:2]
 
 
@@ -115,7 +115,7 @@ def is_live(stage: object, file: PipelineFile) -> bool:
 def alternating_models(config: PipelineConfig) -> list[tuple[str, ...]]:
     """Return groups of models that never run at the same time, so that their engines may share one arena.
 
-    They are the chains of ``degrade_to`` whose threads no other stage uses.
+    These are the chains of ``degrade_to`` whose threads no other stage uses.
     """
     used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
     chains = [variants_of(config.models, name) for name in used]
@@ -129,30 +129,30 @@ def alternating_models(config: PipelineConfig) -> list[tuple[str, ...]]:
 
 
 def is_ort(config: PipelineConfig, name: str) -> bool:
-    """Return whether a model's engine is ONNX Runtime on the CPU, as far as the file determines it."""
+    """Return whether the file determines that a model's engine is ONNX Runtime on the CPU."""
     model = config.models[name]
     return model.backend == "ort" or (model.backend == "auto" and set(config.engines) <= {ORT})
 
 
-def _changed(file: PipelineFile, section: str, items: Mapping[str, object]) -> PipelineFile | None:
-    """Return the pipeline with a changed section; None where it is the same."""
+def _with_section(file: PipelineFile, section: str, items: Mapping[str, object]) -> PipelineFile | None:
+    """Return the pipeline with a changed section; None if the section is the same."""
     if items == getattr(file.config, section):
         return None
     return replace(file, config=file.config.model_copy(update={section: items}))
 
 
-def _shorter(file: PipelineFile) -> PipelineFile | None:
-    """Halve every queue that is longer than one."""
+def _halve_queues(file: PipelineFile) -> PipelineFile | None:
+    """Return the pipeline with every queue halved that is longer than one; None if there are none."""
     stages = dict(file.config.stages)
     for name, stage in file.config.stages.items():
         now = queue_before(stage, file)
         if now > 1:
             stages[name] = stage.model_copy(update={"queue": now // 2})
-    return _changed(file, "stages", stages)
+    return _with_section(file, "stages", stages)
 
 
-def _fewer(file: PipelineFile) -> PipelineFile | None:
-    """Remove one replica of the model that has most."""
+def _remove_replica(file: PipelineFile) -> PipelineFile | None:
+    """Return the pipeline with one replica less of the model that has most; None if all have one."""
     config = file.config
     used = {stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)}
     live = any(is_live(stage, file) for stage in config.stages.values())
@@ -161,21 +161,21 @@ def _fewer(file: PipelineFile) -> PipelineFile | None:
     if not most or counts[most] <= 1:
         return None
     models = {**config.models, most: config.models[most].model_copy(update={"replicas": counts[most] - 1})}
-    return _changed(file, "models", models)
+    return _with_section(file, "models", models)
 
 
-def _narrower(file: PipelineFile) -> PipelineFile | None:
-    """Halve every batch."""
+def _halve_batches(file: PipelineFile) -> PipelineFile | None:
+    """Return the pipeline with every batch halved; None if there are none."""
     stages = dict(file.config.stages)
     for name, stage in file.config.stages.items():
         if isinstance(stage, InferStage) and stage.batch is not None and stage.batch.max > 1:
             batch = stage.batch.model_copy(update={"max": stage.batch.max // 2})
             stages[name] = stage.model_copy(update={"batch": batch})
-    return _changed(file, "stages", stages)
+    return _with_section(file, "stages", stages)
 
 
-def _joined(file: PipelineFile) -> PipelineFile | None:
-    """Use one arena for models that never run at the same time."""
+def _share_arenas(file: PipelineFile) -> PipelineFile | None:
+    """Return the pipeline with one arena for models that never run at the same time; None without such models."""
     config = file.config
     alternating = {name for chain in alternating_models(config) for name in chain}
     shared = {
@@ -183,15 +183,15 @@ def _joined(file: PipelineFile) -> PipelineFile | None:
         for name, one in config.models.items()
         if name in alternating
     }
-    return _changed(file, "models", {**config.models, **shared})
+    return _with_section(file, "models", {**config.models, **shared})
 
 
-QUEUES: Step[PipelineFile] = ("queues half as long", _shorter)
+QUEUES: Step[PipelineFile] = ("queues half as long", _halve_queues)
 STEPS: tuple[Step[PipelineFile], ...] = (
-    ("one arena for models that take turns", _joined),
+    ("one arena for models that take turns", _share_arenas),
     QUEUES,
-    ("a replica less", _fewer),
-    ("batches half as large", _narrower),
+    ("a replica less", _remove_replica),
+    ("batches half as large", _halve_batches),
 )
 """Steps that reduce a pipeline's memory, the least harmful first."""
 
@@ -199,10 +199,10 @@ STEPS: tuple[Step[PipelineFile], ...] = (
 _LOG = logging.getLogger(__name__)
 WEIGHT_COPIES, NODE_BYTES = 4, 7.5 * 2**10
 ERROR = 0.08
-"""The largest relative error of plans for the eight models of ``tests/bench/bench_memory_plan.py``, rounded up."""
-_SURELY = 1 / 16
-"""Part of a plan that engines other than ONNX Runtime on the CPU take in any case: one of four copies of the weights,
-and one of four bytes of each."""
+"""Largest relative error of plans for the eight models of ``tests/bench/bench_memory_plan.py``, rounded up."""
+_LEAST_SHARE = 1 / 16
+"""Part of a plan that engines other than ONNX Runtime on the CPU take at least: one of four copies of the weights, and
+one of four bytes of each weight."""
 _UNREAD_TIMES, _UNREAD_BYTES = 60, 2**30
 """Assumed tensors of one inference slot: a multiple of the model file's size, and a constant. Of eleven networks, a
 style transfer has 55 times its size, all others at most 6 times."""
@@ -210,7 +210,7 @@ style transfer has 55 times its size, all others at most 6 times."""
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of a model in 32 bits: weights, peak of activations, bound tensors; and the number of its nodes."""
+    """Bytes of a model's weights, peak activations and bound tensors in 32 bits, and the number of its nodes."""
 
     weights: int
     activations: int
@@ -218,63 +218,63 @@ class Sizes:
     nodes: int
 
 
-def planned(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
-    """Return the peak memory of a pipeline here, reduced as its memory budget or this machine requires.
+def plan_memory(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
+    """Return the peak memory of a pipeline on this machine, reduced as its memory budget or the machine requires.
 
-    Reads the models; makes nothing. Takes a second, for a child process that measures the libraries.
+    Reads the models and makes nothing. Takes a second, for a child process that measures the libraries.
 
     Args:
         file: the pipeline.
         has_engines: whether engines of a bundle run the models.
 
     Raises:
-        EdgertError: a model cannot be read or its size is open.
+        EdgertError: a model cannot be read, or its size is open.
     """
-    return _shrunk(file, has_engines)[1]
+    return _plan_reduced(file, has_engines)[1]
 
 
-def fitted(file: PipelineFile, *, has_engines: bool = False) -> tuple[PipelineFile, Footprint]:
+def fit_memory(file: PipelineFile, *, has_engines: bool = False) -> tuple[PipelineFile, Footprint]:
     """Return the pipeline with shorter queues, fewer replicas and smaller batches where memory requires it.
 
     The limits are its memory budget and this machine's memory. Logs a warning where less memory is free at the moment.
 
     Args:
         file: the pipeline.
-        has_engines: as for :func:`planned`.
+        has_engines: as for :func:`plan_memory`.
 
     Raises:
-        BudgetError: it does not fit after all steps; the error names the budget that would suffice.
-        EdgertError: as for :func:`planned`.
+        BudgetError: the pipeline does not fit after all steps; the error names the budget that would suffice.
+        EdgertError: as for :func:`plan_memory`.
     """
-    found, plan = _shrunk(file, has_engines)
+    found, plan = _plan_reduced(file, has_engines)
     check_footprint(plan, file.where("models") if plan.keeps_budget else file.where("budgets", "memory"))
     more, free = plan.least_bytes - rss_bytes(), free_bytes()
     if 0 < free < more:
         needs = f"at least {format_bytes(more)} more of memory are planned and {format_bytes(free)} are free now"
-        _LOG.warning("%s: other programs will be swapped out, or one is ended", needs)
+        _LOG.warning("%s: other programs will be swapped out or ended", needs)
     return found, plan
 
 
 def check_room(before: PipelineFile, after: PipelineFile, known: Footprint | None) -> Footprint | None:
-    """Return the memory plan of a running pipeline after a change; None where it certainly fits.
+    """Return the memory plan of a running pipeline after a change; None if it certainly fits.
 
     Args:
         before: the running pipeline.
         after: the pipeline with the change; it is not reduced.
-        known: the plan of its start or last change; None: it certainly fitted.
+        known: plan of the start or the last change; None: the pipeline certainly fitted then.
 
     Raises:
-        BudgetError: it does not fit.
-        EdgertError: as for :func:`planned`.
+        BudgetError: the pipeline does not fit.
+        EdgertError: as for :func:`plan_memory`.
     """
     if after.config.budgets.memory is None and fits_easily(after):
         return None
     if known is not None:
         process = tuple(part for part in known.parts if part.kind == "runtime")
     else:
-        held_bytes = max(0, rss_bytes() - _planned(before, (), False).total_bytes)
+        held_bytes = max(0, rss_bytes() - _plan_unreduced(before, (), False).total_bytes)
         process = (Part("process", "cpu", "runtime", held_bytes, "measured: this process without engines and frames"),)
-    plan = _planned(after, process, has_engines=False)
+    plan = _plan_unreduced(after, process, has_engines=False)
     check_footprint(plan, after.where("stages") if plan.keeps_budget else after.where("budgets", "memory"))
     return plan
 
@@ -282,20 +282,20 @@ def check_room(before: PipelineFile, after: PipelineFile, known: Footprint | Non
 def fits_easily(file: PipelineFile) -> bool:
     """Return whether a pipeline takes at most half of the free memory, so that no exact plan is needed.
 
-    It uses the sizes of files first, then a plan without libraries, which take a second to measure. Also True where
-    planning fails: making the engines then raises the reason, or works.
+    It uses the sizes of files first, then a plan without libraries, which take a second to measure. True as well if
+    planning fails: making the engines then works or raises the reason.
     """
     room_bytes = free_bytes() / 2
-    if not room_bytes or _at_most(file) <= room_bytes:
+    if not room_bytes or _upper_bound_bytes(file) <= room_bytes:
         return True
     try:
-        return _planned(file, (), False).most_bytes <= room_bytes
+        return _plan_unreduced(file, (), False).most_bytes <= room_bytes
     except EdgertError as error:
         _LOG.debug("no memory plan: %s", error)
         return True
 
 
-def _at_most(file: PipelineFile) -> int:
+def _upper_bound_bytes(file: PipelineFile) -> int:
     """Return an upper bound from the sizes of model files and of files beside them with the same name."""
     most = _UNREAD_BYTES + sum(part.size_bytes for part in frame_parts(file))
     for name, replicas in _replicas(file).items():
@@ -306,19 +306,19 @@ def _at_most(file: PipelineFile) -> int:
 
 
 def _replicas(file: PipelineFile) -> dict[str, int]:
-    """Return model → replicas, for every model that a stage runs, including fallback models."""
+    """Return the number of replicas of every model that a stage runs, including fallback models."""
     config = file.config
     live = any(is_live(stage, file) for stage in config.stages.values())
     users = {name: users_of(config.stages, config.models, name) for name in config.models}
     return {name: max(replicas_of(config, user.infer, live) for user in users[name]) for name in users if users[name]}
 
 
-def _shrunk(file: PipelineFile, has_engines: bool) -> tuple[PipelineFile, Footprint]:
+def _plan_reduced(file: PipelineFile, has_engines: bool) -> tuple[PipelineFile, Footprint]:
     process = tuple(process_parts(file))
-    return shrunk(file, lambda one: _planned(one, process, has_engines), STEPS)
+    return shrunk(file, lambda one: _plan_unreduced(one, process, has_engines), STEPS)
 
 
-def _planned(file: PipelineFile, process: tuple[Part, ...], has_engines: bool) -> Footprint:
+def _plan_unreduced(file: PipelineFile, process: tuple[Part, ...], has_engines: bool) -> Footprint:
     config, engines = file.config, list[Part]()
     for name, replicas in _replicas(file).items():
         try:
@@ -334,7 +334,7 @@ def _planned(file: PipelineFile, process: tuple[Part, ...], has_engines: bool) -
             for name in set(turns) - {largest}:
                 engines[at[name]] = replace(engines[at[name]], size_bytes=0, note=note)
     elsewhere = [part for part in engines if has_engines or not is_ort(config, part.name)]
-    doubt_bytes = round(sum(part.size_bytes for part in elsewhere) * (1 - _SURELY))
+    doubt_bytes = round(sum(part.size_bytes for part in elsewhere) * (1 - _LEAST_SHARE))
     parts, machine_bytes = (*process, *engines, *frame_parts(file)), system_memory().most_bytes
     return Footprint(parts, config.budgets.memory, machine_bytes, error=ERROR, doubt_bytes=doubt_bytes)
 
@@ -351,7 +351,7 @@ def engine_parts(name: str, sizes: Sizes, replicas: int) -> tuple[Part, ...]:
 
 
 def sizes_of(config: PipelineConfig, name: str) -> Sizes:
-    """Return the sizes of a model, from its graph. Raises ModelError where it is unreadable or its size is open."""
+    """Return the sizes of a model, from its graph. Raises ModelError if it is unreadable or its size is open."""
     model = config.models[name]
     profiles = model.profiles or default_profile(load(model.onnx), model, batch_of(config, name))
     return _sizes(model.onnx, tuple((key, tuple(shape)) for key, shape in next(iter(profiles.values()), {}).items()))

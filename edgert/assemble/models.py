@@ -1,4 +1,4 @@
-"""Models of a pipeline: each is compiled once, and made into the stages that run it."""
+"""Models of a pipeline: each is compiled once, and the stages that run it are made."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Literal
 
 from edgert.assemble import batches
 from edgert.assemble.default_engines import leaves_engine
-from edgert.assemble.engines import Bar, ChainEngines, Cores, Engines, Form, Placer, SplitModel, compiled
+from edgert.assemble.engines import ChainEngines, Cores, Engines, Form, Placer, SplitModel, compile_split_model
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
@@ -26,6 +26,7 @@ from edgert.graph.batch_size import with_open_batch
 from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Batcher
+from edgert.reporter import Bar
 from edgert.runtime import Result, Stage
 from edgert.runtime.branches import Branch
 from edgert.stages import infer
@@ -34,7 +35,7 @@ from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import AGNOSTIC, checked_decoder, decoder_for, fitting_decoder, labels_of
 from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.gpu.gpu_crops import CropModel, InferCropsOfModels
-from edgert.stages.gpu.infer_gpu import GpuInference, Submitting
+from edgert.stages.gpu.infer_gpu import GpuInference, PendingInference
 from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.preprocess import Preprocessor, check_levels
 from edgert.stages.tiles import InferTiles
@@ -45,22 +46,24 @@ log = logging.getLogger("edgert.models")
 STAGE_QUEUE = 2
 """Capacity of queues between stages: one result waits while the next is made."""
 SEGMENT_QUEUE = 1
-"""Capacity of queues between segments: enough against late threads, and one set of tensors less than two."""
-OtherTask = Callable[[TaskConfig], Callable[[], None]]
-"""Makes a decoder for a changed task of the same outputs; returns the function that installs it. Raises EdgertError."""
+"""Capacity of queues between segments: enough to bridge a late thread, as each more needs a set of tensors."""
+TaskChange = Callable[[TaskConfig], Callable[[], None]]
+"""Function that makes a decoder for a changed task and returns the function that installs it. Raises EdgertError."""
 MOST_REPLICAS = 4
-"""The most replicas, as each has separate tensors; beyond four, an engine gets more threads instead."""
+"""Maximum number of replicas, each with separate tensors; beyond four, an engine gets more threads instead."""
 
 
 class Models:
     """Engines of one assembly, by the model's name.
 
     Args:
+        file: the pipeline.
         backend_name: backend for every model, instead of the file's.
+        bar: function called with the progress of calibration and compilation.
         clock: clock by which batches are held.
-        engines: compiles the models; by default the file's ``engines:``, or each section's backend.
+        engines: engines of the models; None: those of the file's ``engines:``, or each section's backend.
         strict: whether a skipped engine of ``engines:`` is an error.
-        kept: model → engine of earlier pipelines of the file, to which engines made here are added.
+        kept: engines of earlier pipelines of the file, by model, to which engines made here are added.
     """
 
     def __init__(
@@ -74,25 +77,25 @@ class Models:
         kept: dict[str, Engine | SegmentedEngine] | None = None,
     ) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
-        self._backend_name, self._clock, self._given = backend_name, clock, engines
+        self._backend_name, self._clock, self._given_engines = backend_name, clock, engines
         self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # stage → GPU on which it reads frames
         self._checked_inputs: set[str] = set()
         self.checks: dict[str, RecordCheck] = {}  # model → check of its records
         self.choice = infer.ModelLevel()  # between models and their fallback models
-        self.decoders: dict[str, list[OtherTask]] = {}
+        self.decoders: dict[str, list[TaskChange]] = {}
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
-        self._model = partial(_model, file, bar)  # no bound method, as its holder must not hold engines
-        self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
+        self._load_model = partial(_load_model, file, bar)  # no bound method, as its holder must not hold engines
+        self._compiler = engines or (ChainEngines(file, self._load_model, strict, bar) if chained else None)
 
     def of_file(self, file: PipelineFile) -> "Models":
         """Return the models of another pipeline file, without engines yet."""
-        return Models(file, self._backend_name, None, self._clock, self._given)
+        return Models(file, self._backend_name, None, self._clock, self._given_engines)
 
     def close(self) -> None:
-        """Free inferences and engines that were made here. None may run."""
+        """Free inferences and engines that were made here, none of which may run."""
         for inference in self.inferences:
             inference.close()
         for engine in self.engines.values():
@@ -102,25 +105,25 @@ class Models:
         """Return the branches that run a stage.
 
         Args:
-            name: the stage's name.
-            stage: its section.
+            name: name of the stage.
+            stage: section of the stage.
             live: whether any source is live.
 
         Raises:
-            EdgertError: the model cannot be loaded, or does not fit its section; with the place in the file.
+            EdgertError: the model cannot be loaded, or does not fit its section.
         """
         names = variants_of(self.config.models, stage.infer)
         if len(names) > 1 and any(self.config.models[one].placement != "auto" for one in names):
-            return self._placed_apart(name, stage, names, live)
-        return self._branches(name, stage, self._section(stage.infer), live)
+            return self._branches_by_level(name, stage, names, live)
+        return self._branches(name, stage, self._model_section(stage.infer), live)
 
-    def _placed_apart(self, name: str, stage: InferStage, names: Sequence[str], live: bool) -> list[Branch]:
+    def _branches_by_level(self, name: str, stage: InferStage, names: Sequence[str], live: bool) -> list[Branch]:
         """Return branches of a placed model and its fallback models, each in separate threads."""
         _check_same_labels(self.file, names)
         self._compile_alike(names, threads_of(self.config, stage.infer))
         made = []
         for level, one in enumerate(names):
-            model = self._section(one).model_copy(update={"degrade_to": None})
+            model = self._model_section(one).model_copy(update={"degrade_to": None})
             branches = self._branches(name, stage.model_copy(update={"infer": one}), model, live)
             made += [replace(branch, level=level) for branch in branches]
         engines = {one: self.engines[one] for one in names}
@@ -131,35 +134,37 @@ class Models:
     def _branches(self, name: str, stage: InferStage, model: ModelConfig, live: bool) -> list[Branch]:
         """Return the branches of one model. Raises as :meth:`branches` does."""
         try:
-            plan = self._placer.plan(stage.infer, model, stage, lambda: self._model(stage.infer, model))
+            plan = self._placer.plan(stage.infer, model, stage, lambda: self._load_model(stage.infer, model))
             if stage.batch and model.placement != "auto":
                 why = "placed models take one frame at a time"
                 raise ConfigError("batch cannot go with placement", why=why, fix="placement: auto")
             if isinstance(plan, SplitModel):
                 return [self._split(name, stage, model, plan)]
-            return self._whole(name, stage, model, plan, live)
+            return self._branches_of_model(name, stage, model, plan, live)
         except EdgertError as error:
             raise self.file.located(error, self.file.where("models", stage.infer))  # noqa: B904 - with its place
 
-    def _section(self, name: str) -> ModelConfig:
+    def _model_section(self, name: str) -> ModelConfig:
         config = self.config.models[name]
         is_chosen = self.file.passed_over is not None and leaves_engine(config)
-        if self._by is not None and (is_chosen or config.placement == "gpu"):
+        if self._compiler is not None and (is_chosen or config.placement == "gpu"):
             config = config.model_copy(update={"placement": "auto"})  # the chain of engines decides
         if config.tuning.spinning == "auto":
             spinning = spinning_of(self.file, config)
             config = config.model_copy(update={"tuning": config.tuning.model_copy(update={"spinning": spinning})})
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
 
-    def _whole(self, name: str, stage: InferStage, model: ModelConfig, placed: Cores, live: bool) -> list[Branch]:
-        """Return branches for a complete model: one for each accelerator, or replicas for the CPU's threads."""
+    def _branches_of_model(
+        self, name: str, stage: InferStage, model: ModelConfig, placed: Cores, live: bool
+    ) -> list[Branch]:
+        """Return the branches of a complete model: one for each accelerator, or replicas for the CPU's threads."""
         if model.degrade_to is not None:
             return self._with_fallbacks(name, stage, live)
         count = len(placed) or replicas_of(self.config, stage.infer, live)
         threads = 1 if placed else threads_of(self.config, stage.infer) // count
         made = self._engine(stage.infer, model, threads)
         if placed and not isinstance(made, Replicated):
-            stages = [self._infer(name, stage, self._inference(stage, made, model)) for _ in placed]
+            stages = [self._infer(name, stage, self._host_inference(stage, made, model)) for _ in placed]
             pairs = zip(stages, placed, strict=True)
             return [Branch((infer.Pinned(one, core),), weight) for one, (core, weight) in pairs]
         branches = []
@@ -170,7 +175,7 @@ class Models:
                 branches.append(replace(self._on_gpu(name, stage, [inference]), weight=weight))
                 continue
             for _ in range(1 if engine is not made else count):
-                one = self._infer(name, stage, self._inference(stage, engine, model))
+                one = self._infer(name, stage, self._host_inference(stage, engine, model))
                 branches.append(Branch((one,), weight))
         return branches
 
@@ -181,44 +186,44 @@ class Models:
             looks = [CropModel(name, inferences[0], stage.crop)]
             return Branch((InferCropsOfModels(looks, stage.every),), reads="anywhere")
         if stage.parts is not None:
-            waiting = [Submitting(inference) for inference in inferences]
-            return Branch((self._infer(name, stage, self._choosing(waiting)),), reads="anywhere")
+            waiting = [PendingInference(inference) for inference in inferences]
+            return Branch((self._infer(name, stage, self._variant_inference(waiting)),), reads="anywhere")
         batcher = None
         if (batch := stage.batch) is not None:
-            rushed = self._check_batch(name, stage, min(one.rows for one in inferences), on_gpu=True)
-            batcher = Batcher[Result](batch.max, round(batch.wait * 1e9), stage.every, fills=not rushed)
+            why_not_wait = self._check_batch(name, stage, min(one.rows for one in inferences), on_gpu=True)
+            batcher = Batcher[Result](batch.max, round(batch.wait * 1e9), stage.every, fills=not why_not_wait)
         made = GpuInfer(name, inferences, self._clock, batcher=batcher, every=stage.every, choice=self.choice)
         return Branch((made,), reads="anywhere")
 
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
-        """Return branches of a model with its fallback models, all loaded, in the same threads."""
+        """Return the branches of a model and its fallback models, all loaded, in the same threads."""
         names = variants_of(self.config.models, stage.infer)
         _check_same_labels(self.file, names)
         count = replicas_of(self.config, stage.infer, live)
         threads = threads_of(self.config, stage.infer) // count
         self._compile_alike(names, threads)
         as_stages = [stage.model_copy(update={"infer": one}) for one in names]  # the stage with each of the models
-        parts = [(one, self._section(one.infer)) for one in as_stages]
+        parts = [(one, self._model_section(one.infer)) for one in as_stages]
         made = [(one, self._engine(one.infer, model, threads), model) for one, model in parts]
         on_gpu = [self._gpu_inference(name, *part, live) for part in made]
         inferences = [inference for inference in on_gpu if inference is not None]
         _check_same_device(self.file, dict(zip(names, (one is not None for one in on_gpu), strict=True)))
         if inferences:
             return [self._on_gpu(name, stage, inferences)]
-        choosing = [self._choosing([self._inference(*part) for part in made]) for _ in range(count)]
+        choosing = [self._variant_inference([self._host_inference(*part) for part in made]) for _ in range(count)]
         return [Branch((self._infer(name, stage, inference),)) for inference in choosing]
 
     def _compile_alike(self, names: Sequence[str], threads: int) -> None:
-        """Compile models that replace each other for one kind of engine, where the file names none."""
+        """Compile models that replace each other for one kind of engine, if the file names no engine."""
         if (
-            isinstance(self._by, ChainEngines)
+            isinstance(self._compiler, ChainEngines)
             and self.file.passed_over is not None
             and self.engines.keys().isdisjoint(names)
         ):
-            given = {one: (self._section(one), threads, batch_of(self.config, one)) for one in names}
-            self.engines.update(self._by.compile_alike(given))
+            given = {one: (self._model_section(one), threads, batch_of(self.config, one)) for one in names}
+            self.engines.update(self._compiler.compile_alike(given))
 
-    def _choosing(self, inferences: Sequence[infer.Inference]) -> infer.Inference:
+    def _variant_inference(self, inferences: Sequence[infer.Inference]) -> infer.Inference:
         """Return the only inference, or one that runs the chosen variant."""
         return inferences[0] if len(inferences) == 1 else infer.VariantInference(inferences, self.choice)
 
@@ -226,39 +231,39 @@ class Models:
         batch = stage.batch
         if batch is None:
             if stage.tiles is not None:
-                agnostic = bool(getattr(self._section(stage.infer).task, "options", {}).get(AGNOSTIC))
+                agnostic = bool(getattr(self._model_section(stage.infer).task, "options", {}).get(AGNOSTIC))
                 return InferTiles(name, inference, stage.tiles, stage.every, agnostic)
             if stage.crop is None:
                 return infer.Infer(name, inference, stage.every)
             self.check_classes(name, stage.crop)
             return infer.InferCrops(name, inference, stage.crop, stage.every, self._reads_text(stage))
-        rushed = self._check_batch(name, stage, inference.rows, on_gpu=False)
-        return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every, not rushed)
+        why_not_wait = self._check_batch(name, stage, inference.rows, on_gpu=False)
+        return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every, not why_not_wait)
 
     def _check_batch(self, name: str, stage: InferStage, rows: int, on_gpu: bool) -> str:
-        """Return why an idle model does not wait for a full batch, and log it; empty where it does.
+        """Return why an idle model does not wait for a full batch, else ``""``; add a text on it to the engine's info.
 
         Raises:
-            ConfigError: the model takes fewer frames per run.
+            ConfigError: the model takes fewer frames per run than its stage asks for.
         """
         assert stage.batch is not None
         where = self.file.where("stages", name, "batch")
-        batches.check_fits(stage, rows, where, self._by is not None and self._by.in_bundle)
-        rushed = batches.rushed_by(self.config, name, self.directory) if on_gpu else batches.ON_PROCESSOR
+        batches.check_batch_size(stage, rows, where, self._compiler is not None and self._compiler.in_bundle)
+        why_not_wait = batches.why_not_wait(self.config, name, self.directory) if on_gpu else batches.ON_PROCESSOR
         for one in variants_of(self.config.models, stage.infer):
             engine = self.engines.get(one)
             if isinstance(engine, Engine):
-                engine.info = {**engine.info, "batch": batches.in_words(stage.batch.max, rushed)}
-        return rushed
+                engine.info = {**engine.info, "batch": batches.describe_batches(stage.batch.max, why_not_wait)}
+        return why_not_wait
 
     def _gpu_inference(
         self, name: str, stage: InferStage, engine: Engine, model: ModelConfig, live: bool
     ) -> GpuInference | None:
-        """Return inference on the GPU, where the engine is there and images can be prepared there; else None."""
+        """Return inference on the GPU if the engine is there and images can be prepared there; else None."""
         if not is_on_gpu(engine):
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
-        # Crops wait for their records at once; a single camera's records mostly are ready before its next frame.
+        # A stage on crops waits for their records at once; those of a single camera mostly precede its next frame.
         beside = stage.parts is None and not (live and stage.batch is None and self._has_one_source)
         is_urgent = model.priority == "high"
         inference = gpu_inference(
@@ -271,11 +276,11 @@ class Models:
             beside=beside,
             refines=stage.parts is None,  # batches of crops are rarely full
             is_urgent=is_urgent,
-            side_by_side=beside and not live and not batches.rushed_by(self.config, name, self.directory),
+            side_by_side=beside and not live and not batches.why_not_wait(self.config, name, self.directory),
         )
         if inference is not None:
             inference.model = stage.infer
-            self._follow_task(stage.infer, model, engine, inference.network, inference.read_as)
+            self._follow_task(stage.infer, model, engine, inference.network, inference.switch_decoder)
             self.inferences.append(inference)
             self.devices[name] = engine.device
         return inference
@@ -288,13 +293,13 @@ class Models:
         """Return the branch of a split model: its segments, each on its core."""
         engine = self.engines.get(stage.infer)
         if not isinstance(engine, SegmentedEngine):
-            engine = self.engines[stage.infer] = compiled(cut)
+            engine = self.engines[stage.infer] = compile_split_model(cut)
         chain = engine.chain(SEGMENT_QUEUE)
         image = image_input({t.name: chain.tensors(0)[t.name] for t in engine.inputs}, str(model.onnx))
         slots = [chain.tensors(slot)[image] for slot in range(chain.slots)]
         inputs = list({id(tensor): tensor for tensor in slots}.values())
         preprocessors = [Preprocessor(model.input, tensor, str(model.onnx)) for tensor in inputs]
-        decoder = self._checked(stage.infer, model, engine, preprocessors[0].network)
+        decoder = self._checked_decoder(stage.infer, model, engine, preprocessors[0].network)
         middle = [infer.InferSegment(name, chain, number) for number in range(1, chain.segments - 1)]
         stages: Sequence[Stage] = [
             infer.FirstSegment(name, chain, preprocessors, stage.every),
@@ -304,14 +309,14 @@ class Models:
         cores = [self._placer.core(segment.accelerator) for segment in engine.segments]
         return Branch(tuple(infer.Pinned(one, core) for one, core in zip(stages, cores, strict=True)))
 
-    def _inference(self, stage: InferStage, engine: Engine, model: ModelConfig) -> infer.HostInference:
+    def _host_inference(self, stage: InferStage, engine: Engine, model: ModelConfig) -> infer.HostInference:
         session = engine.session(stage.profile)
         tensor = session.inputs[image_input(session.inputs, str(model.onnx))]
         preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
-        decoder = self._checked(stage.infer, model, engine, preprocessor.network)
+        decoder = self._checked_decoder(stage.infer, model, engine, preprocessor.network)
         return infer.HostInference(session, preprocessor, decoder, engine.batched)
 
-    def _checked(
+    def _checked_decoder(
         self, name: str, model: ModelConfig, engine: Engine | SegmentedEngine, network: tuple[int, int]
     ) -> Decoder:
         decoder = self._decoder(name, model, engine, network)
@@ -329,10 +334,10 @@ class Models:
     ) -> None:
         """Register a reader of a model's outputs, whose decoder is replaced when the task changes."""
 
-        def another(task: TaskConfig) -> Callable[[], None]:
+        def new_decoder(task: TaskConfig) -> Callable[[], None]:
             return partial(take, self._decoder(name, model.model_copy(update={"task": task}), engine, network))
 
-        self.decoders.setdefault(name, []).append(another)
+        self.decoders.setdefault(name, []).append(new_decoder)
 
     def _check(self, name: str, decoder: Decoder) -> RecordCheck:
         """Return the check of a model's records, shared by all its stages, so that a run warns once."""
@@ -346,12 +351,12 @@ class Models:
         names = [tensor.name for tensor in engine.outputs]
         if not engine.outputs_known:
             plain = decoder_for(model.task, labels if model.task.labels else (), where, self.directory)
-            with suppress(EdgertError):  # shapes alone may not determine it
+            with suppress(EdgertError):  # shapes alone may not determine the decoder
                 return checked_decoder(plain, tuple(one_image(engine)), network, names)
             return plain
         try:
             shapes = tuple(one_image(engine))
-            if has_unknown_activation(model.task) and model.onnx.is_file():  # the graph may answer it without a frame
+            if has_unknown_activation(model.task) and model.onnx.is_file():  # the graph may show it without a frame
                 task = with_activation(model.task, load(model.onnx), shapes, len(labels), as_auto=True)
                 model = model.model_copy(update={"task": task})
             return fitting_decoder(model, labels, shapes, network, where, self.directory, names)
@@ -362,11 +367,11 @@ class Models:
         engine = self.engines.get(name)
         if engine is None or isinstance(engine, SegmentedEngine):
             batch = batch_of(self.config, name)
-            if self._by is not None:
-                engine = self._by.compile(name, config, threads, batch)
+            if self._compiler is not None:
+                engine = self._compiler.compile(name, config, threads, batch)
             else:
                 form: Form = "gpu" if config.backend == "tensorrt" else "ort"
-                engine = build_engine(self._model(name, config, form), config, threads, batch)
+                engine = build_engine(self._load_model(name, config, form), config, threads, batch)
             self.engines[name] = engine
         self._check_levels(name, config, engine)
         return engine
@@ -385,7 +390,7 @@ class Models:
         return isinstance(self.config.models[stage.infer].task, TextTask)
 
     def check_classes(self, name: str, crop: CropConfig) -> None:
-        """Check that the classes a stage crops can reach it, unless the user's code may make others."""
+        """Check that the classes a stage crops can reach it, unless a user's code may make more classes."""
         before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
         tasks = [self.config.models[stage.infer].task for stage in before if isinstance(stage, InferStage)]
         if any(
@@ -398,8 +403,8 @@ class Models:
         check_classes(crop, labels, self.file.where("stages", name, "crop"))
 
 
-def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, form: Form = "ort") -> Model:
-    """Return the model in the precision that is asked for; unchanged where nothing will be computed."""
+def _load_model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, form: Form = "ort") -> Model:
+    """Return the model in the precision that is asked for; unchanged with ``backend: null``."""
     if config.input.shape.extents or config.input.size:
         check_open(load(config.onnx), config)
     is_batched = any(stage.batch for stage in users_of(file.config.stages, file.config.models, name))
@@ -419,33 +424,33 @@ def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, 
 
 
 def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:
-    """Raise ConfigError where models that replace each other number their classes differently."""
+    """Raise ConfigError if models that replace each other number their classes differently."""
     models = file.config.models
     read = {name: labels_of(models[name], file.where("models", name, "task")) for name in variants}
     for name in variants[1:]:
         if read[name] != read[variants[0]]:
             raise ConfigError(
-                f"models {variants[0]!r} and {name!r} have other classes",
+                f"models {variants[0]!r} and {name!r} have different classes",
                 why="tracks, crops and results use class numbers, which must mean the same in both",
                 where=file.where("models", name, "task"),
-                fix="the same labels file for both",
+                fix="use one labels file for both",
             )
 
 
 def _check_same_device(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
-    """Raise ConfigError where only some of the models that replace each other are on the GPU."""
+    """Raise ConfigError if only some of the models that replace each other are on the GPU."""
     if len(set(on_gpu.values())) > 1:
         away = [name for name, is_there in on_gpu.items() if not is_there]
         raise ConfigError(
             f"model {away[0]!r} is not on the GPU, unlike the models it takes turns with",
-            why="frames come to all of them in the same memory",
+            why="all of them read frames in the same memory",
             where=file.where("models", away[0]),
-            fix="the same engine and backend for all, and an input that can be prepared on the GPU",
+            fix="use the same engine and backend for all, and inputs that can be prepared on the GPU",
         )
 
 
 def batch_of(config: PipelineConfig, name: str) -> int:
-    """Return the rows of a model of dynamic batch size: the most crops or frames of any of its stages."""
+    """Return the rows of a model of dynamic batch size: the largest number of crops or frames of its stages."""
     users = users_of(config.stages, config.models, name)
     return max([s.parts for s in users if s.parts] + [s.batch.max for s in users if s.batch], default=1)
 
@@ -453,8 +458,8 @@ def batch_of(config: PipelineConfig, name: str) -> int:
 def spinning_of(file: PipelineFile, model: ModelConfig) -> bool | Literal["runs"]:
     """Return whether a model's threads spin while they wait for work: its section's setting, or a default.
 
-    They spin during a run, and between runs where no source is live. Between a camera's frames, spinning would take
-    more CPU time than the model. With a CPU budget, they never spin.
+    By default they spin during a run, and between runs if no source is live. Between a camera's frames, spinning would
+    take more CPU time than the model. With a CPU budget, they never spin.
     """
     if model.tuning.spinning != "auto":
         return model.tuning.spinning
@@ -465,7 +470,7 @@ def spinning_of(file: PipelineFile, model: ModelConfig) -> bool | Literal["runs"
 
 
 def threads_of(config: PipelineConfig, name: str) -> int:
-    """Return the CPU threads of a model: its section's setting, else its share of the cores."""
+    """Return the number of CPU threads of a model: its section's setting, else its share of the cores."""
     infers = [stage for stage in config.stages.values() if isinstance(stage, InferStage)]
     return config.models[name].threads or share_cores(core_count(), len(infers))
 
@@ -473,8 +478,8 @@ def threads_of(config: PipelineConfig, name: str) -> int:
 def replicas_of(config: PipelineConfig, name: str, live: bool) -> int:
     """Return how many frames a model processes at a time: its section's setting, or a default.
 
-    For files it is the number of its threads. For cameras and crops it is one, as waiting for a second frame would only
-    add latency. It never exceeds the number of threads.
+    The default is one for cameras and crops, as waiting for a second frame would only add latency, and else the number
+    of its threads. The result never exceeds the number of threads.
     """
     users = [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == name]
     requested = config.models[name].replicas

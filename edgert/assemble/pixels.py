@@ -23,7 +23,7 @@ class GpuSource(Protocol):
     """A source that can deliver its frames on a GPU."""
 
     def on_gpu(self, device: CudaDevice) -> str:
-        """Deliver frames on a GPU, from the start on; return why it cannot, or an empty string. Raises EdgertError."""
+        """Deliver frames on a GPU from the start; return why that is not possible, else ``""``. Raises EdgertError."""
         ...
 
 
@@ -32,7 +32,7 @@ class SharingSource(Protocol):
     """A source that can deliver its frames in host memory that a GPU also reads."""
 
     def share(self, device: CudaDevice) -> None:
-        """Deliver frames in memory shared with a GPU, from the start on."""
+        """Deliver frames in memory shared with a GPU from the start."""
         ...
 
 
@@ -42,22 +42,22 @@ def put_on_gpu(
     devices: Mapping[str, CudaDevice],
     listened: Collection[str] = (),
 ) -> dict[str, str]:
-    """Let each source deliver its frames on the GPU where a model reads them there; log where they are and why.
+    """Let each source deliver its frames on the GPU if a model reads them there; log where they are and why.
 
     Stages that read pixels on the host get a copy.
 
     Args:
-        stages: the sections of all stages.
-        sources: stage name → source, not started.
-        devices: stage name → GPU, of stages whose model reads frames there.
-        listened: stages whose results the user's functions get.
+        stages: sections of all stages.
+        sources: sources by stage name, not started.
+        devices: GPUs of stages whose model reads frames there, by stage name.
+        listened: names of stages whose results user functions receive.
 
     Returns:
-        For each source whose frames a model on a GPU reads, the logged line.
+        The logged line of each source whose frames a model on a GPU reads, by name.
 
     Raises:
         DeviceError: ``decode: gpu`` is not possible.
-        EdgertError: the file cannot be read.
+        EdgertError: a source's file cannot be read.
     """
     streams, reads, places = sources_of(stages), reads_of(stages, devices), dict[str, str]()
     for name, source in sources.items():
@@ -66,12 +66,12 @@ def put_on_gpu(
             continue
         readers = stages_reached(stages, reads, name)  # stages before which no host copy was made
         device = next((devices[reader] for reader in readers if reader in devices), None)
-        reason = "" if device else _why_not(stages, [one for one in readers if reads[one] == "host"], devices)
+        reason = "" if device else _why_not_gpu(stages, [one for one in readers if reads[one] == "host"], devices)
         reason = reason or ("decode: cpu" if stage.decode == "cpu" else "")
         if not reason:
             assert device is not None
             reason = source.on_gpu(device) if isinstance(source, GpuSource) else "its images are made on the host"
-        # A Jetson's decoder also writes for the host; the source itself knows whether it takes the video.
+        # A Jetson's decoder also writes for the host; the source knows whether it supports the video.
         if reason and stage.decode == "gpu" and isinstance(source, GpuSource) and jetson_missing():
             what = f"the frames of {name!r} cannot be decoded on the GPU"
             raise DeviceError(what, why=reason, where=f"stages.{name}.decode", fix="leave decode: out")
@@ -80,9 +80,9 @@ def put_on_gpu(
             continue
         if isinstance(source, ApiSource):
             source.read_by(device)
-            reason = "the program brings them, and those that it has on the GPU stay there"
+            reason = "the program submits them, and those that are on the GPU stay there"
         if not reason:
-            places[name] = "on the GPU" + _copies(stages, reads, readers, {name, *readers}.intersection(listened))
+            places[name] = "on the GPU" + _host_copies(stages, reads, readers, {name, *readers}.intersection(listened))
         elif isinstance(source, SharingSource) and device.traits.cached:  # the host reads such memory as fast
             if _is_read_once(stages, reads, readers) and getattr(source, "live", False) and device.traits.can_map:
                 device.frames = "mapped"  # for a single frame, a copy takes longer than reading host memory
@@ -103,25 +103,27 @@ def _is_read_once(
     return is_whole and sum(isinstance(stage, section.SourceStage) for stage in stages.values()) == 1
 
 
-def _copies(
+def _host_copies(
     stages: Mapping[str, section.StageConfig],
     reads: Mapping[str, Reads],
     there: Collection[str],
     listened: Collection[str],
 ) -> str:
-    """Return which stages get host copies of frames on the GPU, for messages; empty where none does."""
-    whys = [_why(name, stages[name]) for name in there if reads[name] == "host"]
+    """Return text on which stages get host copies of frames on the GPU; empty if none does."""
+    whys = [_why_host(name, stages[name]) for name in there if reads[name] == "host"]
     whys += [f"your own code sees them behind {name!r}" for name in sorted(listened) if reads[name] != "host"]
     return f", and a copy on the host, since {' and '.join(whys)}" if whys else ""
 
 
-def _why_not(stages: Mapping[str, section.StageConfig], copied: Collection[str], devices: Collection[str]) -> str:
+def _why_not_gpu(stages: Mapping[str, section.StageConfig], copied: Collection[str], devices: Collection[str]) -> str:
     """Return why no model on a GPU reads a source's frames in place."""
     first = next((name for name in copied if any(name in upstream(stages, other) for other in devices)), None)
-    return "no model reads them on a GPU" if first is None else f"before a model does, {_why(first, stages[first])}"
+    return (
+        "no model reads them on a GPU" if first is None else f"before a model does, {_why_host(first, stages[first])}"
+    )
 
 
-def _why(name: str, stage: section.StageConfig) -> str:
+def _why_host(name: str, stage: section.StageConfig) -> str:
     """Return why a stage reads frames on the host."""
     if isinstance(stage, section.InferStage):
         return f"{name!r} runs its model on the processor"
@@ -135,12 +137,12 @@ def _why(name: str, stage: section.StageConfig) -> str:
 
 
 def mark_pixel_use(tasks: Sequence[Task]) -> None:
-    """Set for every task whether it gets frames on the GPU or on the host, and where pixels are released.
+    """Set for every task whether it receives frames on the GPU or on the host, and where pixels are released.
 
     Args:
-        tasks: all connected tasks; may be running.
+        tasks: all connected tasks, which may be running.
     """
     for task in tasks:
         if task.execution.reads in ("drawn", "host") and task.execution.download is None:
-            task.execution.download = Downloader().take
+            task.execution.download = Downloader().to_host
     release_pixels(tasks)

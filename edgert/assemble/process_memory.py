@@ -44,14 +44,14 @@ class LibraryMemory:
 
 
 def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
-    """Return library → memory that its loading and first use will add; libraries already in use are left out.
+    """Return the memory that loading and first using each library adds; 0 for libraries that are loaded already.
 
-    Starts a child process, about a second, or three with :data:`CUDA_ENGINE`, unless nothing is left to load.
+    Starts a child process for about a second, or three with :data:`CUDA_ENGINE`, unless all libraries are loaded.
 
     Args:
-        needed: of :data:`ENGINE`, :data:`VIDEO`, :data:`CUDA`, which is a context on the first GPU, and
-            :data:`CUDA_ENGINE`; the last two count as nothing where they are not available. Each counts only what it
-            adds to the ones before.
+        needed: some of :data:`ENGINE`, :data:`VIDEO`, :data:`CUDA` (a context on the first GPU) and
+            :data:`CUDA_ENGINE`. The last two take nothing if they are not available. Each counts only what it adds to
+            the libraries named before.
 
     Raises:
         DeviceError: a library cannot be loaded, or the child process does not answer.
@@ -61,11 +61,11 @@ def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
     if maps.is_file() and _PROVIDER in maps.read_text():  # not a Python module: ONNX Runtime opens the library
         loaded.add(CUDA_ENGINE)
     absent = set(needed) - loaded
-    found = _measured(needed) if absent else {}
+    found = _measure_in_child(needed) if absent else {}
     return {name: found[name] if name in absent else LibraryMemory() for name in needed}
 
 
-def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
+def _measure_in_child(names: Collection[str]) -> dict[str, LibraryMemory]:
     what, fix = f"cannot measure what {' and '.join(names)} take", "edgert doctor"
     try:
         done = subprocess.run(  # noqa: S603 - this module, run by this interpreter
@@ -77,7 +77,7 @@ def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
             env={**os.environ, "PYTHONPATH": installation.python_path()},
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:  # no memory for a process, or the machine is too busy
+    except (OSError, subprocess.TimeoutExpired) as error:  # too little memory for a process, or a busy machine
         raise DeviceError(what, why=str(error), fix=fix) from error
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
@@ -87,15 +87,13 @@ def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
     return {name: LibraryMemory(*pair) for name, pair in sizes.items()}
 
 
-_OPENED: list[CudaDevice] = []
+_OPEN_DEVICES: list[CudaDevice] = []
 """Open devices, kept because contexts end with them."""
+_OPEN_ENGINES: list[OrtCudaEngine] = []
 
 
-_ENGINES: list[OrtCudaEngine] = []
-
-
-def _use(name: str) -> None:
-    """Use a library for the first time. Ignore the failure of a GPU library, as opening a model raises the reason."""
+def _use_library(name: str) -> None:
+    """Use a library for the first time. Ignore errors of a GPU library, as opening a model raises them."""
     from edgert.backend import EngineOptions, backend
     from edgert.graph.model import smallest
 
@@ -110,17 +108,17 @@ def _use(name: str) -> None:
         from edgert.memory.cuda import open_device
 
         with suppress(DeviceError):
-            _OPENED.append(open_device())
+            _OPEN_DEVICES.append(open_device())
     else:
         from edgert.backend.ort.cuda import OrtCudaBackend
 
         with suppress(DeviceError, BuildError):
-            for device in _OPENED:
-                _ENGINES.append(OrtCudaBackend(device).compile(smallest(), options))
-                _ENGINES[-1].session().run()
+            for device in _OPEN_DEVICES:
+                _OPEN_ENGINES.append(OrtCudaBackend(device).compile(smallest(), options))
+                _OPEN_ENGINES[-1].session().run()
 
 
-def _answer(names: Collection[str]) -> dict[str, tuple[int, int]]:
+def _measure(names: Collection[str]) -> dict[str, tuple[int, int]]:
     import edgert.assemble.graph  # noqa: F401 - the parent process has loaded it already
     from edgert.board.host import system_memory
     from edgert.meters import rss_bytes
@@ -128,22 +126,22 @@ def _answer(names: Collection[str]) -> dict[str, tuple[int, int]]:
     found = {}
     for name in names:
         before, available, free = rss_bytes(), system_memory().available_bytes, _free_bytes()
-        _use(name)
+        _use_library(name)
         grown = max(0, rss_bytes() - before)
         if name in (CUDA, CUDA_ENGINE):
-            grown = host_bytes(_OPENED, grown, available - system_memory().available_bytes)
-        found[name] = grown, own_bytes(_OPENED) if name == CUDA else free - _free_bytes()
+            grown = host_bytes(_OPEN_DEVICES, grown, available - system_memory().available_bytes)
+        found[name] = grown, own_bytes(_OPEN_DEVICES) if name == CUDA else free - _free_bytes()
     return found
 
 
 def host_bytes(devices: Sequence[CudaDevice], rss: int, available: int) -> int:
-    """Return the host memory taken by what was opened on GPUs; 0 without GPUs.
+    """Return the host memory taken by opening GPUs; 0 without GPUs.
 
     Args:
-        devices: the GPUs.
-        rss: growth of the process; for a discrete GPU this is the answer.
-        available: decrease of the machine's free memory. On a Jetson, host and GPU share it, and memory mapped by the
-            GPU does not count for the process.
+        devices: opened GPUs.
+        rss: growth of the process's memory, which is the result for a discrete GPU.
+        available: decrease of the machine's free memory. On a Jetson, host and GPU share memory, and what the GPU maps
+            does not count for the process.
     """
     if not devices:
         return 0
@@ -151,16 +149,16 @@ def host_bytes(devices: Sequence[CudaDevice], rss: int, available: int) -> int:
 
 
 def own_bytes(devices: Sequence[CudaDevice]) -> int:
-    """Return the memory of discrete GPUs that the contexts take; 0 where there is no room for another context."""
+    """Return the memory of discrete GPUs that their contexts take; 0 if there is no room for another context."""
     try:
         return sum(device.context_bytes() for device in devices if not device.traits.integrated)
     except DeviceError:
-        return 0  # only for information: a model that does not fit fails when it is opened
+        return 0  # only informs: a model that does not fit fails when it is opened
 
 
 def _free_bytes() -> int:
-    """Return the free memory of discrete GPUs whose contexts are open."""
-    return sum(device.free_bytes()[0] for device in _OPENED if not device.traits.integrated)
+    """Return the free memory of discrete GPUs with an open context."""
+    return sum(device.free_bytes()[0] for device in _OPEN_DEVICES if not device.traits.integrated)
 
 
 _TITLES: Mapping[str, tuple[str, str]] = {
@@ -178,15 +176,15 @@ and not four."""
 def process_parts(file: PipelineFile) -> Iterator[Part]:
     """Yield the memory of this process and of libraries. Takes a second, for a child process that measures them.
 
-    A failed measurement is left out with a warning: a run does not depend on the estimate, and opening a missing
+    A failed measurement is left out with a warning, as a run does not depend on the estimate and opening a missing
     library raises the reason.
     """
     yield Part("process", "cpu", "runtime", rss_bytes(), "measured: this process as it stands")
     found: Mapping[str, LibraryMemory] = {}
     try:
-        found = library_memory(_needed(file))
+        found = library_memory(_needed_libraries(file))
     except DeviceError as error:
-        _LOG.warning("%s: %s; the memory plan is without it", error.what, error.why)
+        _LOG.warning("%s: %s; the memory plan leaves this out", error.what, error.why)
     for name, taken in found.items():
         title, does = _TITLES.get(name, (name, "loads it"))
         own = f"; {format_bytes(taken.gpu_bytes)} more of the GPU's own" if taken.gpu_bytes else ""
@@ -196,8 +194,8 @@ def process_parts(file: PipelineFile) -> Iterator[Part]:
             yield Part("cuDNN", "cpu", "runtime", CUDNN_BYTES, "kernels of a network's layers: as on an H200")
 
 
-def _needed(file: PipelineFile) -> list[str]:
-    """Return the libraries, in the order in which they are loaded."""
+def _needed_libraries(file: PipelineFile) -> list[str]:
+    """Return the libraries that a pipeline needs, in the order in which they are loaded."""
     config, stages = file.config, file.config.stages.values()
     backends = {one.backend for name, one in config.models.items() if users_of(config.stages, config.models, name)}
     sources = [stage for stage in stages if isinstance(stage, SourceStage)]
@@ -221,4 +219,4 @@ def _needed(file: PipelineFile) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps(_answer(sys.argv[1:])))
+    sys.stdout.write("\n" + json.dumps(_measure(sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""Head of a recording: what a replay needs to make the same pipeline, or to name the differences."""
+"""Head of a recording: data from which a replay makes the same pipeline or names the differences."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def recorded_about(file: PipelineFile, assembly: Assembly) -> dict[str, Any]:
     """Return the head of a recording, as plain data.
 
     Args:
-        file: the pipeline at its start.
-        assembly: its live objects.
+        file: pipeline at its start.
+        assembly: live objects of the pipeline.
     """
     config, tasks = file.config, assembly.graph.tasks
     used = {stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)}
@@ -57,7 +57,7 @@ def recorded_about(file: PipelineFile, assembly: Assembly) -> dict[str, Any]:
 
 
 def written_pipeline(file: PipelineFile) -> dict[str, Any]:
-    """Return a pipeline's data as written, without secrets in addresses and variables."""
+    """Return a pipeline file's data as written, without secrets in addresses and variables."""
     data: dict[str, Any] = as_written(file.document.data, file.document.written)
     for name, stage in file.config.stages.items():
         if isinstance(stage, SourceStage) and name in data.get("stages", {}):
@@ -77,7 +77,7 @@ def versions() -> dict[str, str]:
 
 
 def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file in hex; empty where it cannot be read."""
+    """Return the SHA-256 of a file in hex; empty if it cannot be read."""
     found = hashlib.sha256()
     try:
         with path.open("rb") as file:

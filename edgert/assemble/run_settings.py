@@ -13,9 +13,9 @@ class PowerStep:
 
     Attributes:
         name: name for messages; empty for the clocks at the start.
-        power_w: power at the rates that the pipeline asks for, or that the board sustains where these are lower.
-        idle_w: the part of it without work.
-        headroom: sustained rates relative to the rates that are asked for.
+        power_w: power at the requested frame rates, or at the highest rates that the board sustains if these are lower.
+        idle_w: power without work, contained in ``power_w``.
+        headroom: sustained frame rates relative to the requested ones.
         latency_ms: 99th percentile of the engines' latency.
         mode: power mode to switch to; empty: the mode at the start.
         gpu_hz: cap of the GPU's clock; 0: none.
@@ -30,11 +30,11 @@ class PowerStep:
     gpu_hz: int = 0
 
     def sustained(self, work: float = 1.0) -> float:
-        """Return the part of the asked rates that is sustained; ``work`` is the work per frame relative to the plan."""
+        """Return the sustained fraction of the requested rates; ``work`` is the work per frame relative to the plan."""
         return min(1.0, self.headroom / work)
 
     def drawn_w(self, share: float, work: float = 1.0) -> float:
-        """Return the power in watts at a part of the asked rates."""
+        """Return the power drawn at this fraction of the requested frame rates."""
         at_requested_w = (self.power_w - self.idle_w) / self.sustained()
         return self.idle_w + at_requested_w * work * min(share, self.sustained(work))
 
@@ -43,8 +43,8 @@ class PowerSteps:
     """Control of the board's clocks by steps. For one thread.
 
     Args:
-        steps: the first is the clocks at the start.
-        control: sets the clocks, and restores them at its end; owned by the caller.
+        steps: clock settings, the first of which is that at the start.
+        control: control that sets the clocks and restores them at its end; owned by the caller.
     """
 
     def __init__(self, steps: Sequence[PowerStep], control: PowerControl) -> None:
@@ -52,10 +52,10 @@ class PowerSteps:
         self._now = self.steps[0]
 
     def take(self, step: PowerStep) -> None:
-        """Set the board to a step, unless it is set already. Blocks for a second where nvpmodel is called.
+        """Set the board to a step, unless it is set already. Blocks for a second if nvpmodel is called.
 
         Raises:
-            BudgetError: the mode needs a reboot, or does not exist any more.
+            BudgetError: the mode needs a reboot, or no longer exists.
             DeviceError: the clocks cannot be changed.
         """
         if step == self._now:
@@ -69,10 +69,10 @@ class PowerSteps:
         self._now = step
 
 
-_STEPS = 10  # steps of the share of frames that pass
-FINER = 0.9
-"""The smallest part to which a governor may reduce a setting's frames; below it, the next setting takes over."""
-_FEWER = 3  # tenths of the frames; below this, streams are left out one by one
+_TENTHS = 10  # steps of the share of frames that pass
+LEAST_SHARE = 0.9
+"""Smallest share to which a governor may reduce a setting's frames; below it, the next setting takes over."""
+_LEAST_TENTHS = 3  # tenths of the frames, below which streams are left out one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ class RunSetting:
     """A combination of frame shares, models and clocks that a governor can set in a running pipeline.
 
     Attributes:
-        shares: stream → share of its frames that pass; the first stream is the last to stop.
-        level: the degradation level of models; 0: none is degraded.
-        smaller: fallback models in use at that level.
+        shares: share of frames that pass, by stream; the first stream is the last to stop.
+        level: degradation level of models; 0: none is degraded.
+        smaller: names of the fallback models in use at that level.
         step: clock setting of the board; None: unchanged.
     """
 
@@ -106,17 +106,17 @@ def run_settings(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = 
     """Return settings with fewer frames of all streams, to 30 %; then fewer streams; then fewer frames of the first.
 
     Args:
-        streams: the last of them stops first; see :func:`edgert.config.flow.streams_of`.
-        smaller: for each degradation level, the fallback models in use; all settings are repeated for each.
+        streams: streams, the last of which stops first; see :func:`edgert.config.flow.streams_of`.
+        smaller: fallback models in use at each degradation level, for which all settings are repeated.
     """
 
     def at(level: int, names: tuple[str, ...], tenths: int, count: int) -> RunSetting:
-        shares = {stream: tenths / _STEPS * (place < count) for place, stream in enumerate(streams)}
+        shares = {stream: tenths / _TENTHS * (place < count) for place, stream in enumerate(streams)}
         return RunSetting(shares, level, names)
 
-    even = [(tenths, len(streams)) for tenths in range(_STEPS, _FEWER - 1, -1)]
-    fewer = [(_FEWER, count) for count in range(len(streams) - 1, 0, -1)]
-    steps = (*even, *fewer, *((tenths, 1) for tenths in range(_FEWER - 1, 0, -1)))
+    even = [(tenths, len(streams)) for tenths in range(_TENTHS, _LEAST_TENTHS - 1, -1)]
+    fewer = [(_LEAST_TENTHS, count) for count in range(len(streams) - 1, 0, -1)]
+    steps = (*even, *fewer, *((tenths, 1) for tenths in range(_LEAST_TENTHS - 1, 0, -1)))
     return tuple(at(level, names, *step) for level, names in enumerate(((), *smaller)) for step in steps)
 
 
@@ -127,24 +127,24 @@ def predicted_setting(
 
     Args:
         setting: the run setting.
-        rates_hz: stream → frames per second, if all pass.
+        rates_hz: frames per second by stream, if all pass.
         step: predictions for the board at that clock setting, with all frames.
         work: work per frame relative to that of the prediction.
     """
     total_hz, most = sum(rates_hz.values()), step.sustained(work)
     share = sum(rates_hz[stream] * share for stream, share in setting.shares.items()) / total_hz
-    least = FINER if share <= most else 1.0  # where frames are too fast anyway, fewer would change nothing
+    least = LEAST_SHARE if share <= most else 1.0  # where frames are too fast anyway, fewer would change nothing
     hz, latency_ms = total_hz * min(share, most), step.latency_ms * work
     return Setting(setting.name, step.drawn_w(share, work), hz, latency_ms, setting.level, step.idle_w, least)
 
 
-def clocked(found: Sequence[RunSetting], steps: Sequence[PowerStep]) -> tuple[RunSetting, ...]:
-    """Return the settings at every clock setting of the board; unchanged where it has only one."""
+def with_clock_steps(found: Sequence[RunSetting], steps: Sequence[PowerStep]) -> tuple[RunSetting, ...]:
+    """Return the settings repeated for every clock setting of the board; unchanged without clock settings."""
     return tuple(replace(setting, step=step) for step in steps for setting in found) or tuple(found)
 
 
-def worthwhile(settings: Sequence[Setting]) -> list[int]:
-    """Return the Pareto-optimal settings by predicted frames, power, latency and model, and always the first.
+def pareto_optimal(settings: Sequence[Setting]) -> list[int]:
+    """Return the numbers of the first and of all Pareto-optimal settings by frames, power, latency and accuracy.
 
     A board's clocks multiply the settings, and a governor evaluates all of them twice a second.
     """

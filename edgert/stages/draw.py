@@ -324,10 +324,10 @@ class ImagePainter:
 
     def _painter(self, result: Result) -> "GpuPainter | None":
         """Return the painter for the GPU that holds the result's pixels; None where it cannot paint them."""
-        from edgert.stages.gpu.overlay import GpuPainter, device_of, unreadable
+        from edgert.stages.gpu.overlay import GpuPainter, device_of, why_unreadable
 
         source = _source(result)
-        why_not = unreadable(source) if isinstance(source, Frame) else ""
+        why_not = why_unreadable(source) if isinstance(source, Frame) else ""
         view = cast("DeviceView", source.planes[0] if isinstance(source, Frame) else source)
         if view.ordinal not in self._painters and not self._why_not and not why_not:
             try:

@@ -37,7 +37,7 @@ from edgert.runtime.call_loop import CallLoop
 from edgert.runtime.graph import connect
 from edgert.runtime.inline_loop import share_threads
 from edgert.stages.crop import Geometry
-from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, plain
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, plain_target
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.gpu.kernels import Kernels
@@ -222,7 +222,7 @@ def inference_of(device: CudaDevice, rows: int) -> GpuInference:
     gpu = cast("IdleGpu", device.driver)
     device.capture = lambda stream, enqueue: gpu.launch  # type: ignore[assignment, method-assign, return-value]
     kernels = Kernels(device, compiler=cast("Callable[[], Any]", lambda: SimpleNamespace(compile=lambda *_: b"")))
-    config, target = InputConfig(resize="stretch"), plain("nchw", "float16", rows, SIDE, SIDE, 3)
+    config, target = InputConfig(resize="stretch"), plain_target("nchw", "float16", rows, SIDE, SIDE, 3)
     sessions = [Session(device, rows) for _ in range(SLOTS)]
     for session in sessions:
         session.enqueue = lambda rows=None: None  # type: ignore[method-assign, assignment]

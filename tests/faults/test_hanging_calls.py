@@ -90,7 +90,7 @@ def test_a_stage_that_hangs_is_named_and_left_behind(
         assert Path(f"{name}.jsonl").read_bytes().count(b"\n") in (2, 3), "they are closed, and whole"
     hangs.release.set()
     caller.join(PATIENCE_S)
-    assert "came back too late" in caller.error
+    assert "returned too late" in caller.error
     assert not [one for one in threading.enumerate() if one.name == "edgert:supervisor"]
 
 
@@ -101,7 +101,7 @@ def test_a_stage_that_goes_on_is_no_error(write: Callable[[str], Path], caplog: 
         wait_until(lambda: "stage 'hang' has been in one call for" in caplog.text)
         hangs.release.set()
         caller.join(PATIENCE_S)
-        wait_until(lambda: "stage 'hang' goes on" in caplog.text)
+        wait_until(lambda: "stage 'hang' continues" in caplog.text)
         assert not caller.error and pipeline(IMAGE).frame.index == 3
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Stream
-from edgert.stages.gpu.kernels import Kernels, _text
+from edgert.stages.gpu.kernels import Kernels, _source_text
 from tests.helpers.cuda_double import CudaDouble
 
 _HEADER = Path(__file__).with_name("cuda_on_host.h")
@@ -50,7 +50,7 @@ class HostKernels:
         return ""
 
     def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> _HostKernel:
-        library = _compiled(_text(f"{name}.cu"), tuple(sorted(definitions.items())), function or name)
+        library = _compiled(_source_text(f"{name}.cu"), tuple(sorted(definitions.items())), function or name)
         assert library.argument_bytes() == nbytes, "the struct in Python and that of the kernel differ"
         return _HostKernel(self.device, library, nbytes)
 

@@ -110,7 +110,7 @@ def nv12(index: int = 0) -> Frame:
 def shared(rig: Rig, index: int = 0) -> Frame:
     """A frame in memory that host and GPU share."""
     staging = Staging(rig.device)
-    return staging.taken(nv12(index))
+    return staging.shared_frame(nv12(index))
 
 
 def bytes_at(address: int, nbytes: int) -> Any:

@@ -59,11 +59,11 @@ def read_on_gpu(
             own = geometries if geometries and run == runs - 1 else [geometry] * made.rows
             if before is not None and run == runs - 1:
                 stream.synchronize()
-                assert made.fits(decoder)
-                made.take(decoder)
+                assert made.accepts(decoder)
+                made.switch_decoder(decoder)
             with device:
                 device.driver.memset_d8_async(made._out.address, POISON, made._out.nbytes, stream.raw)
-            made.place(own)
+            made.set_transforms(own)
             made.enqueue(made.rows, stream)
         stream.synchronize()
         return made.read(own)

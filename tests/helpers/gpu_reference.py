@@ -16,7 +16,7 @@ from edgert.memory.cuda import Stream
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.stages.crop import F32
-from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target, fixed_matrix, hold, normal_of
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target, fixed_matrix, hold, scale_and_bias
 from edgert.stages.preprocess import place
 from tests.helpers.gpu_scale import I64, scaled
 
@@ -48,7 +48,7 @@ def preprocess(frame: Frame, config: InputConfig, target: Target) -> npt.NDArray
     left, top, width, height = placement.rectangle
     levels = image(placement.frame, width, height, config.color, config.interpolation)
     gray[top : top + height, left : left + width] = levels
-    return _values(gray, normal_of(config, target.channels), target.dtype)
+    return _values(gray, scale_and_bias(config, target.channels), target.dtype)
 
 
 def fill(preprocessor: GpuPreprocessor, frames: Sequence[Frame], stream: Stream) -> None:

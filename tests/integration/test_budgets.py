@@ -12,7 +12,7 @@ import pytest
 
 import edgert
 from edgert.assemble import Environment, memory
-from edgert.assemble.memory import planned
+from edgert.assemble.memory import plan_memory
 from edgert.assemble.run_settings import PowerStep, PowerSteps
 from edgert.board.host import SystemMemory
 from edgert.budget.control import PowerControl
@@ -118,7 +118,7 @@ def _share(setting: str) -> int:
 
 def test_memory_is_planned_and_compared(tmp_path: Path) -> None:
     path = write(tmp_path, "{}", "fps: 40, limit: 30")
-    free = planned(load_pipeline(path))
+    free = plan_memory(load_pipeline(path))
     enough = free.most_bytes + 8 * 2**20  # to spare, since this process grows from one test to the next
     path = write(tmp_path, f"{{memory: {enough}B}}", "fps: 40, limit: 30")
     with edgert.Pipeline(path) as pipeline:
@@ -287,7 +287,7 @@ def test_models_with_other_classes_cannot_take_turns(tmp_path: Path) -> None:
             f"{name}.onnx, task: {{embed: none}}", f"{name}.onnx, task: {{embed: none, labels: {name}.txt}}"
         )
     (tmp_path / "p.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="models 'large' and 'small' have other classes") as caught:
+    with pytest.raises(ConfigError, match="models 'large' and 'small' have different classes") as caught:
         edgert.Pipeline(tmp_path / "p.yaml", callbacks={"out": lambda result: None})
     assert "p.yaml:4 models.small.task" in caught.value.where
-    assert caught.value.fix == "the same labels file for both"
+    assert caught.value.fix == "use one labels file for both"

@@ -357,18 +357,18 @@ def test_ctrl_c_in_a_call_ends_the_pipeline_without_an_error(tmp_path: Path, ima
             pipeline(images[0])
 
 
-@pytest.mark.parametrize("at", ["acquire", "release", "comes"])
+@pytest.mark.parametrize("at", ["acquire", "release", "enter"])
 def test_ctrl_c_between_two_lines_of_a_call_does_not_keep_it_from_closing(
     tmp_path: Path, images: list[Any], at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def comes() -> None:
+    def enter() -> None:
         raise KeyboardInterrupt
 
     with edgert.Pipeline(write(tmp_path)) as pipeline:
         pipeline(images[0])
         calling: Any = pipeline._running.calling
-        if at == "comes":
-            monkeypatch.setattr(calling._caller, at, comes)
+        if at == "enter":
+            monkeypatch.setattr(calling._caller, at, enter)
         monkeypatch.setattr(calling, "_turn", InterruptedLock(calling._turn, at))
         with pytest.raises(KeyboardInterrupt):
             pipeline(images[0])

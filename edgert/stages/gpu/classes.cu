@@ -1,7 +1,7 @@
-// The best classes of every row of a batch, with their probabilities, in one launch; only they go to the host.
+// Finds the best classes of every row of a batch, with their probabilities, in one launch; only they go to the host.
 //
-// A block looks at EACH classes of a row. Of rows that take several blocks, the last block that is done puts together
-// what all of them found. What comes out is what edgert/stages/decode/classify.py says, sums in another order.
+// A block processes EACH classes of a row. If a row takes several blocks, the last one to finish merges the results of
+// all. The result is that of edgert/stages/decode/classify.py, with sums in another order.
 //
 //   HALF  1: the numbers are float16
 
@@ -10,7 +10,7 @@
 #define THREADS 512
 #define WARPS (THREADS / 32)
 #define EACH 4096
-#define AHEAD 4         // numbers that a thread asks for at a time
+#define AHEAD 4         // numbers that a thread loads at a time
 #define NONE ~0ull
 #define TOLERANCE 0.02f // as in classify.py
 #define INFINITE __uint_as_float(0x7f800000u)
@@ -20,14 +20,14 @@ enum { AUTO, SOFTMAX, LOGITS };
 struct Part { float least, most, sum, power; };  // power: of exp(number - most)
 
 struct Job {
-    u64 values, parts, best, done, out;  // parts, their best 32 and how many are done, where a row takes several
-    u64 top;                             // address of how many are asked for, which may change between batches
+    u64 values, parts, best, done, out;  // parts of a row, the best 32 of each, and the number of finished parts
+    u64 top;                             // address of the number of wanted classes, which may change between batches
     long long stride;                    // numbers per row
     int classes, room, manner;           // room: classes that an answer holds
     int pitch;                           // bytes of one row's answer: its count in 16, then scores, then classes
 };
 
-// Of two that rise along the lanes, the 32 smallest, rising.
+// Returns the 32 smallest keys of two lists that rise along the lanes, rising.
 __device__ __forceinline__ u64 merged(u64 key, u64 with) {
     const int lane = threadIdx.x % 32;
     key = min(key, __shfl_sync(~0u, with, 31 - lane));
@@ -39,7 +39,7 @@ __device__ __forceinline__ u64 merged(u64 key, u64 with) {
     return key;
 }
 
-// What exp is taken relative to: the greatest number, where there is one.
+// The number subtracted before exp: the greatest one, if there is any.
 __device__ __forceinline__ float pivot(float most) { return most == -INFINITE ? 0.0f : most; }
 
 __device__ __forceinline__ Part joined(const Part& a, const Part& b) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ float summed(float number) {
     return number;
 }
 
-// By one warp: each lane has one of the best.
+// Writes the answer. Called by one warp, of which each lane has one of the best classes.
 __device__ __forceinline__ void answer(const Job& job, int row, int top, const Part& whole, u64 best) {
     const int lane = threadIdx.x;
     const bool is_single = job.classes == 1;  // a probability, or what a sigmoid makes one
@@ -71,7 +71,7 @@ __device__ __forceinline__ void answer(const Job& job, int row, int top, const P
     if (lane == 0) *(int*)out = __popc(all);
 }
 
-// Of the lists of all warps, which are there; for the first warp.
+// Merges the lists of all warps in shared memory, for the first warp.
 __device__ __forceinline__ u64 merged_all(u64 (*lists)[32], u64 best) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int apart = WARPS / 2; apart > 0; apart /= 2) {

@@ -1,22 +1,22 @@
-// Detection heads on the GPU: what scores enough, decoded; then greedy suppression; only what survives goes to the host.
+// Decodes detection heads: boxes that score enough, then greedy suppression; only the kept boxes go to the host.
 //
-// The answers are those of edgert/stages/decode: the same floor, the same order of equal scores, the same formula of
-// overlap in the same roundings (exp may differ in its last bit).
+// The answers are those of edgert/stages/decode: the same threshold, the same order of equal scores, and the same formula
+// of overlap with the same rounding (exp may differ in its last bit).
 //
 // Compiled for one head at a time:
 //   HEAD     0 yolox, 1 yolov5, 2 yolov8
 //   COLUMNS  1: a row of memory holds one number of all boxes; 0: all numbers of one box
 //   HALF     1: the numbers are float16
 //   AGNOSTIC 1: boxes of different classes suppress each other, too
-//   ROTATED  1: boxes are oriented, by an angle behind the classes, and compared as Gaussians: shaped.py, beside it
+//   ROTATED  1: boxes are oriented, by an angle behind the classes, and compared as Gaussians (decode/shaped.py)
 //
 // The answer of an image is its count in 16 bytes, then `room` boxes, scores and classes, and `extras` numbers of each
-// box, which stand behind its classes. Upright boxes are in pixels of the network, or, with `ways`, of the image.
+// box, which follow its classes. Upright boxes are in pixels of the network, or of the image if `ways` is set.
 
 #include "numbers.cuh"
 
 #define CAPACITY 4096   // candidates of an image; more are an error
-#define CONSIDERED 3072 // of these, the best that may survive, at most
+#define CONSIDERED 3072 // best candidates that suppression processes, at most
 #define CHUNK 512       // candidates that are compared with each other at a time, a thread for each
 #define WORDS (CHUNK / 32)
 #define MOST (CAPACITY / CHUNK)
@@ -25,7 +25,7 @@
 
 struct Head {
     u64 values, candidates, counts, out;
-    u64 ways;                 // back to each image, in the host's memory; 0: boxes stay the network's
+    u64 ways;                 // transforms to each image, in host memory; 0: boxes stay in pixels of the network
     u64 live;                 // numbers that may change between batches
     long long stride;         // numbers per image
     int boxes, classes, extras;
@@ -36,21 +36,21 @@ struct Head {
 };
 
 struct alignas(16) Live {
-    float score, iou, more;   // the last is 1 + iou, rounded once; of Gaussians, the distance that iou stands for
+    float score, iou, more;   // more: 1 + iou, rounded once; for Gaussians, the distance that corresponds to iou
     int limit;                // boxes kept
 };
 
 #if ROTATED
 struct alignas(16) Box { float x, y, xx, yy; };                           // center and covariances
-struct alignas(16) Rest { float xy; int kind; float score; int row; };    // where they are compared, score is part
-struct Candidate { Box box; Rest rest; float part, unused[3]; };          // a fourth of log(determinant)
+struct alignas(16) Rest { float xy; int kind; float score; int row; };    // during suppression, score is part
+struct Candidate { Box box; Rest rest; float part, unused[3]; };          // part: a fourth of log(determinant)
 #else
 struct alignas(16) Box { float left, top, right, bottom; };
-struct alignas(16) Rest { float area; int kind; float score; int row; };  // area is times iou, rounded
+struct alignas(16) Rest { float area; int kind; float score; int row; };  // area is multiplied by iou, rounded
 struct Candidate { Box box; Rest rest; };
 struct alignas(16) Way { float across, down, right, lower, least_x, least_y, most_x, most_y; };  // factors, offsets
 
-// In the roundings of edgert/stages/crop.py. A box with a number that is not finite has none that is.
+// Rounds as edgert/stages/crop.py does. If one number of a box is not finite, all are set to NaN.
 __device__ __forceinline__ float placed(float value, float factor, float offset, float least, float most) {
     value = __fadd_rn(__fmul_rn(value, factor), offset);
     value = value < least ? least : value;
@@ -94,12 +94,12 @@ __device__ Cell cell_of(const Head& head, int box) {
 
 struct Best { float score; int kind; };
 
-// The greatest, of equals the first; what is not a number stays.
+// Keeps the greatest score, and the first of equals; a NaN stays.
 __device__ __forceinline__ void take(Best& best, float score, int kind) {
     if (!(score <= best.score) && best.score == best.score) best.score = score, best.kind = kind;
 }
 
-// A block for BOXES boxes: SPLIT threads look through the classes of one.
+// A block works on BOXES boxes, and SPLIT threads on the classes of one box.
 extern "C" __global__ void __launch_bounds__(BOXES * SPLIT) candidates(const Head head) {
     __shared__ Best parts[SPLIT][BOXES];
     const Live live = *(const Live*)head.live;
@@ -150,8 +150,8 @@ extern "C" __global__ void __launch_bounds__(BOXES * SPLIT) candidates(const Hea
 #endif
 }
 
-// Rising; of different keys, a power of two of them and 32 at least. Where there is a thread for each, two sorted lists
-// become one by where a key of one would stand in the other; else by exchanging pairs.
+// Sorts different keys, rising; their number is a power of two and at least 32. With a thread for each key, two sorted
+// lists are merged by the place of each key in the other list; else pairs are exchanged.
 __device__ void sort(u64* keys, int count) {
     const int thread = threadIdx.x;
     if (count > CHUNK) {
@@ -191,12 +191,12 @@ __device__ void sort(u64* keys, int count) {
     __syncthreads();
 }
 
-// Smaller is better: the score falling, then the row rising.
+// A key that is smaller for a better candidate: first by falling score, then by rising row.
 __device__ __forceinline__ u64 key_of(const Rest& one, int slot) {
     return falling_key(one.score, (u32)one.row << 12 | slot);
 }
 
-// What is compared of a candidate, beside its box.
+// The numbers of a candidate that suppression compares, beside its box.
 __device__ __forceinline__ Rest compared(const Candidate& one) {
     Rest rest = one.rest;
 #if ROTATED
@@ -229,18 +229,18 @@ struct Chunk {
     Rest rests[CHUNK];
 };
 
-// What the sort needs, and what comes after it.
+// Shared memory of the sort, and of suppression after it.
 union Room {
     u64 keys[CAPACITY];
     struct {
-        Chunk stay;             // those of a chunk that stay, in their order; or of an earlier chunk
+        Chunk stay;             // kept candidates of this or of an earlier chunk, in order
         u16 order[CONSIDERED];
         u16 kept[CONSIDERED];
-        int ends[WORDS];        // how many stay, of all chunks, up to the end of a word
+        int ends[WORDS];        // number of kept candidates of all chunks up to the end of a word
     } ranked;
 };
 
-// Whether one of these of a chunk overlaps a candidate.
+// Whether any of a range of a chunk's candidates overlaps a candidate.
 __device__ __forceinline__ bool any_overlaps(const Chunk& chunk, int from, int to, const Box& box, const Rest& rest, float more) {
     bool found = false;
 #pragma unroll 4
@@ -248,9 +248,9 @@ __device__ __forceinline__ bool any_overlaps(const Chunk& chunk, int from, int t
     return found;
 }
 
-// What greedy suppression leaves of a word, as bits, to each of its threads; `by` are the better ones that overlap its
-// candidate. "Not overlapped by one that is left" is repeated until it stands still, which it does after as many rounds as
-// the longest chain.
+// Returns to each thread of a word the bits of the candidates that greedy suppression keeps; `by` are the better ones
+// that overlap this thread's candidate. The rule "not overlapped by a kept one" is repeated until nothing changes, which
+// takes as many rounds as the longest chain.
 __device__ __forceinline__ u32 left_of(u32 by, bool is_alive) {
     u32 now = __ballot_sync(~0u, is_alive), before;
     do {
@@ -260,10 +260,10 @@ __device__ __forceinline__ u32 left_of(u32 by, bool is_alive) {
     return now;
 }
 
-// One block per image. Leaves the count of candidates at 0, ready for the next.
+// A block works on one image, and resets the count of candidates for the next run.
 extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     __shared__ Room room;
-    __shared__ Chunk chunk;  // both together are all that a block may have without asking for more
+    __shared__ Chunk chunk;  // both together are the most shared memory that a block has by default
     const int image = blockIdx.x, thread = threadIdx.x;
     const Candidate* found = (const Candidate*)head.candidates + image * CAPACITY;
     char* out = (char*)head.out + (long long)image * head.pitch;
@@ -272,10 +272,10 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     int* kinds = (int*)(scores + head.room);
     float* extras = (float*)(kinds + head.room);
     const Live live = *(const Live*)head.live;
-    const Candidate own = found[thread];  // asked for together with the count: it may be none
+    const Candidate own = found[thread];  // loaded together with the count; it may not exist
 #if !ROTATED
     Way way;
-    if (head.ways) way = ((const Way*)head.ways)[image];  // early: that memory is far
+    if (head.ways) way = ((const Way*)head.ways)[image];  // early, as reading host memory takes long
 #endif
     const int all = ((int*)head.counts)[image];
     chunk.boxes[thread] = own.box, chunk.rests[thread] = compared(own);
@@ -303,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     __syncthreads();
     const int count = min(all, head.considered), word = thread / 32;
     const u32 lower = (1u << thread % 32) - 1;
-    int before = 0;  // how many stay
+    int before = 0;  // number of kept candidates
     for (int first = 0; first < count && before < live.limit; first += CHUNK) {
         const int size = min(CHUNK, count - first), earlier = before;
         Box box;
@@ -317,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
         __syncthreads();
         if (thread < size) chunk.boxes[thread] = box, chunk.rests[thread] = rest;
         bool is_alive = thread < size;
-        // Those that stay of earlier chunks; of oriented boxes, all: one that goes takes others along.
+        // Compare with the kept candidates of earlier chunks; for oriented boxes with all, as removed ones suppress, too.
         const int others = ROTATED ? first : earlier;
         for (int start = 0; start < others; start += CHUNK) {
             const int some = min(CHUNK, others - start);
@@ -362,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
         __syncthreads();
         for (int i = thread + earlier * head.extras; i < before * head.extras; i += CHUNK) {
             const int last = i % head.extras, behind = head.classes + (HEAD == 2 ? 4 : 5);
-            const int which = ROTATED ? (last < 4 ? last : behind) : behind + last;  // an oriented box's place is one
+            const int which = ROTATED ? (last < 4 ? last : behind) : behind + last;  // an oriented box, then its angle
             extras[i] = number(head, image, found[kept[i / head.extras]].rest.row, which);
         }
     }

@@ -1,7 +1,7 @@
 """Display lists for the overlay kernel: items in painting order, and the bytes that they point to.
 
-The coverage of a shape is a tile of one channel, white on black. The code that paints on the host rasterizes it
-(:mod:`edgert.stages.paint`). Tiles of text, dots and box corners are reused, so they stay on the GPU.
+The coverage of a shape is a tile of one channel, white on black, rasterized by the code that paints on the host
+(:mod:`edgert.stages.paint`). TileCache of text, dots and box corners are reused, so they stay on the GPU.
 """
 
 import struct
@@ -22,7 +22,7 @@ ITEM = struct.Struct("=4i2IQ2i2I")
 TEXT, BOX, MASK, STROKE = range(4)
 LINE = struct.Struct("=Q3I9i")
 EDGE_BYTES, MOST_EDGES = 48, 30
-"""Bytes of an edge, and the most edges of a segment of a stroke, as ``strokes.cuh`` writes them."""
+"""Bytes of an edge, and maximum number of edges of a stroke's segment, as ``strokes.cuh`` writes them."""
 _ALIGN_BYTES = 16
 
 
@@ -30,15 +30,19 @@ class Region:
     """A region of memory that host and GPU share, filled from its start.
 
     Args:
-        host: its bytes on the host, 1-D.
-        address: of the first byte on the GPU.
+        host: bytes of the region on the host, 1-D.
+        address: address of the first byte on the GPU.
+
+    Attributes:
+        used: number of bytes that are filled.
+        sent: number of bytes that were copied to the GPU.
     """
 
     def __init__(self, host: U8, address: int) -> None:
         self.host, self.address, self.used, self.sent = host, address, 0, 0
 
-    def take(self, nbytes: int) -> tuple[U8, int] | None:
-        """Return the next ``nbytes`` and their address, or None where there is too little room."""
+    def allocate(self, nbytes: int) -> tuple[U8, int] | None:
+        """Return the next ``nbytes`` and their address, or None if there is too little room."""
         start = -(-self.used // _ALIGN_BYTES) * _ALIGN_BYTES
         if start + nbytes > self.host.size:
             return None
@@ -46,13 +50,13 @@ class Region:
         return self.host[start : self.used], self.address + start
 
 
-class Packed(NamedTuple):
+class PackedList(NamedTuple):
     """A display list in memory that the kernel reads.
 
     Attributes:
         items, lines, points, lookups: addresses on the GPU.
-        item_count, line_count: the numbers of items and lines.
-        segments: the number of segments of all lines; each takes up to ``MOST_EDGES`` edges.
+        item_count, line_count: number of items and of lines.
+        segments: number of segments of all lines; each takes up to ``MOST_EDGES`` edges.
     """
 
     items: int
@@ -65,17 +69,18 @@ class Packed(NamedTuple):
 
 
 class TooLongError(Exception):
-    """A display list needs a larger region."""
+    """The error of a display list that needs a larger region."""
 
 
-class Tiles:
+class TileCache:
     """Cache of rasterized tiles in two regions that are filled in turn.
 
-    Tiles of both regions may be used. When one region is full, the other is emptied and filled, after every kernel
-    that reads it has ended.
+    Tiles of both regions are used. When one region is full, the other is emptied and filled, after every kernel that
+    reads it has ended.
 
     Args:
-        wait: blocks until no launched kernel reads the regions.
+        regions: the two regions.
+        wait: function that blocks until no launched kernel reads the regions.
     """
 
     def __init__(self, regions: tuple[Region, Region], wait: Callable[[], None]) -> None:
@@ -88,8 +93,8 @@ class Tiles:
         """Region to which tiles are added."""
         return self._regions[self._now]
 
-    def turn(self) -> None:
-        """Switch to the other region, emptied, when three quarters of this one are used. Call it before each list."""
+    def switch_if_full(self) -> None:
+        """Empty and use the other region if three quarters of this one are used. Call it before each list."""
         if 4 * self.region.used <= 3 * self.region.host.size:
             return
         self._wait()
@@ -98,25 +103,25 @@ class Tiles:
         self.region.used = self.region.sent = 0
 
     def find(self, key: Hashable) -> int | None:
-        """Return the address of a tile on the GPU, or None where it is not cached."""
+        """Return the address of a tile on the GPU, or None if it is not cached."""
         return self._found[self._now].get(key) or self._found[self._now ^ 1].get(key)
 
     def add(self, key: Hashable, nbytes: int) -> tuple[U8, int] | None:
-        """Return host bytes and address for a new tile of this key, or None where there is no room."""
-        taken = self.region.take(nbytes)
-        if taken is not None:
-            self._found[self._now][key] = taken[1]
-        return taken
+        """Return host bytes and address for a new tile of this key, or None if there is no room."""
+        allocated = self.region.allocate(nbytes)
+        if allocated is not None:
+            self._found[self._now][key] = allocated[1]
+        return allocated
 
 
 class DisplayList:
-    """Builder of the display list of one image of (width, height) ``size``. Tiles used only once go into ``region``.
+    """Builder of the display list of one image of (width, height) ``size``. Tiles used only once are in ``region``.
 
     Raises:
         TooLongError: the region is too small.
     """
 
-    def __init__(self, size: tuple[int, int], region: Region, tiles: Tiles) -> None:
+    def __init__(self, size: tuple[int, int], region: Region, tiles: TileCache) -> None:
         self._size, self._region, self._tiles = size, region, tiles
         self._items, self._lines, self._points = list[bytes](), list[bytes](), list[bytes]()
         self._count = self._segments = self._points_bytes = 0
@@ -136,19 +141,19 @@ class DisplayList:
             else:
                 self._mask(shape)
 
-    def finish(self) -> "Packed":
-        """Write items and lines into the region, and return where they are. Raises TooLongError."""
+    def finish(self) -> "PackedList":
+        """Write items and lines into the region, and return their places. Raises TooLongError."""
         written = list[int]()
         for parts in (self._items, self._lines, self._points):
             packed = b"".join(parts)
-            host, address = self._taken(len(packed))
+            host, address = self._allocate(len(packed))
             host[:] = np.frombuffer(packed, np.uint8)
             written.append(address)
         items, lines, points = written
-        return Packed(items, self._count, lines, len(self._lines), points, self._segments, self._lookups())
+        return PackedList(items, self._count, lines, len(self._lines), points, self._segments, self._lookups())
 
     def _item(self, left: int, top: int, width: int, height: int, *rest: int) -> None:
-        """Append an item for a rectangle, clipped to the image; nothing where it is completely outside."""
+        """Append an item for a rectangle, clipped to the image; nothing if it is completely outside."""
         x, y = max(left, 0), max(top, 0)
         right, bottom = min(left + width, self._size[0]), min(top + height, self._size[1])
         if x < right and y < bottom:
@@ -158,7 +163,7 @@ class DisplayList:
     def _label(self, label: Label) -> None:
         left, top, width, text, pen, background = label
         key = pen.height_px, text
-        address = self._tiles.find(key) or self._drawn(
+        address = self._tiles.find(key) or self._new_tile(
             key, width, pen.line_px, lambda out: pen.write(out, text, 0, 0, 255)
         )
         letters = _color(paint.text_color(background))
@@ -168,7 +173,7 @@ class DisplayList:
         x1, y1, x2, y2, shade, line_px = box
         out = box.edge_px // 2 + 2  # beyond its lines
         middle = 2 * out + 1
-        most = middle + 1  # a larger box has the same corners, and lines that are the same all along
+        most = middle + 1  # a larger box has the same corners, and lines that are the same along their length
         across, down = min(max(x2 - x1, -most), most), min(max(y2 - y1, -most), most)
 
         def draw(pattern: U8) -> None:
@@ -178,7 +183,7 @@ class DisplayList:
             cv2.rectangle(pattern, first, second, 2, line_px)
 
         key, more = (line_px, across, down), 1 + 2 * out
-        address = self._tiles.find(key) or self._drawn(key, abs(across) + more, abs(down) + more, draw)
+        address = self._tiles.find(key) or self._new_tile(key, abs(across) + more, abs(down) + more, draw)
         left, top = min(x1, x2) - out, min(y1, y2) - out
         width, height = abs(x2 - x1) + more, abs(y2 - y1) + more
         color = _color(shade) | middle << 24
@@ -212,15 +217,15 @@ class DisplayList:
             taps[: right - left] = _taps(width, end_x - x, True)[left - x : right - x]
             taps[right - left :] = _taps(height, end_y - y, False)[top - y : bottom - y]
 
-        tables = self._tiles.find(key) or self._drawn(key, room, 1, draw)
-        host, address = self._taken(mask.classes.size)
+        tables = self._tiles.find(key) or self._new_tile(key, room, 1, draw)
+        host, address = self._allocate(mask.classes.size)
         np.copyto(host.reshape(height, width), mask.classes)
         low, high = tables & 0xFFFFFFFF, tables >> 32
         self._item(left, top, right - left, bottom - top, MASK, 0, address, width, height, low, high)
 
-    def _drawn(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> int:
-        """Draw a tile, cache it where there is room, and return its address."""
-        host, address = self._tiles.add(key, width * height) or self._taken(width * height)
+    def _new_tile(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> int:
+        """Draw a tile, cache it if there is room, and return its address."""
+        host, address = self._tiles.add(key, width * height) or self._allocate(width * height)
         host.fill(0)
         draw(host.reshape(height, width))
         return address
@@ -229,13 +234,12 @@ class DisplayList:
         def draw(out: U8) -> None:
             out[0] = lookups()
 
-        return self._tiles.find("lookups") or self._drawn("lookups", lookups().size, 1, draw)
+        return self._tiles.find("lookups") or self._new_tile("lookups", lookups().size, 1, draw)
 
-    def _taken(self, nbytes: int) -> tuple[U8, int]:
-        taken = self._region.take(nbytes)
-        if taken is None:
+    def _allocate(self, nbytes: int) -> tuple[U8, int]:
+        if (allocated := self._region.allocate(nbytes)) is None:
             raise TooLongError
-        return taken
+        return allocated
 
 
 @lru_cache(maxsize=1)
@@ -255,7 +259,7 @@ def _color(color: Bgr) -> int:
 
 
 def _taps(source: int, wanted: int, across: bool) -> npt.NDArray[np.uint16]:
-    """Return (wanted, 4) uint16 for the pixels of an axis: two source pixels, the second's weight in 1/2048, and 0.
+    """Return (wanted, 4) uint16 per pixel of an axis: two source pixels, weight of the second in 1/2048, and 0.
 
     The numbers are those of OpenCV's linear scaling (modules/imgproc/src/resize.cpp).
     """

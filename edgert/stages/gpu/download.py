@@ -11,33 +11,33 @@ from edgert.memory import SETTLED, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, Event, Stream, StreamLease
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8, full_frame, origin_of, with_planes
-from edgert.stages.gpu.upload import shared_supply
+from edgert.stages.gpu.upload import shared_pool
 
 
 class Downloader:
-    """Download of a stage's results; pixels already on the host stay as they are. For one thread.
+    """Download of a stage's results from GPUs. Pixels on the host stay as they are. For one thread.
 
-    Copies go into pinned memory, from which a later model can upload without another host copy, and are counted. Only
+    Copies are counted. They are in pinned memory, from which a later model can upload without another host copy. Only
     this thread waits for a copy, and other stages that need the same frame share it. Memory is reused.
     """
 
     def __init__(self) -> None:
         self._paths: dict[CudaDevice, _CopyPath] = {}
 
-    def take(self, result: Result) -> Result:
+    def to_host(self, result: Result) -> Result:
         """Return the result with its frame and its drawn image on the host; take over the hold on the frame.
 
         Raises:
-            DeviceError: the GPU's work failed, or there is too little memory.
+            DeviceError: the GPU failed, or there is too little memory.
         """
-        result, frame = self.with_image(result), result.frame
+        result, frame = self.with_host_image(result), result.frame
         if frame.is_on_gpu:
-            result = replace(result, frame=self._copied(frame))
+            result = replace(result, frame=self._host_copy(frame))
             frame.lease.release()
         return result
 
-    def with_image(self, result: Result) -> Result:
-        """Return the result with its drawn image, if any, on the host; its frame stays. Raises DeviceError."""
+    def with_host_image(self, result: Result) -> Result:
+        """Return the result with its drawn image, if any, on the host, and its frame unchanged. Raises DeviceError."""
         image: object = result.image
         return replace(result, image=self.image(image)) if isinstance(image, DeviceView) else result
 
@@ -47,25 +47,25 @@ class Downloader:
         lease.release()
         return on_host
 
-    def _copied(self, frame: Frame) -> Frame:
-        """Return a copy on the host with one hold for the caller: an existing one of another stage, or a new one."""
+    def _host_copy(self, frame: Frame) -> Frame:
+        """Return a copy on the host with one hold for the caller: the copy of another stage, or a new one."""
         shared = frame.lease
         if not isinstance(shared, StreamLease):
-            return self._new(frame)
+            return self._download_frame(frame)
         with shared.copying:
             copy = shared.copy
             if isinstance(copy, Frame) and _region(copy) == _region(frame):
                 copy.lease.retain()
                 return copy
-            made = self._new(frame)
+            made = self._download_frame(frame)
             if copy is None:
                 shared.share(made, made.lease.retain())
             return made
 
-    def _new(self, frame: Frame) -> Frame:
+    def _download_frame(self, frame: Frame) -> Frame:
         views = cast("tuple[DeviceView, ...]", frame.planes)
-        whole = cast("tuple[DeviceView, ...]", (full_frame(frame)).planes)  # since crops come in all sizes
-        planes, lease = self._path_of(views[0]).download(views, sum(map(_span, whole)))
+        full = cast("tuple[DeviceView, ...]", (full_frame(frame)).planes)  # since crops come in all sizes
+        planes, lease = self._path_of(views[0]).download(views, sum(map(_span, full)))
         return with_planes(frame, tuple(planes), lease)
 
     def _path_of(self, view: DeviceView) -> "_CopyPath":
@@ -78,7 +78,7 @@ class Downloader:
 
 
 _SIZES = 4
-"""Number of sizes for which memory is kept: frames of some sources, and drawn images."""
+"""Number of buffer sizes for which memory is kept: frames of some sources, and drawn images."""
 
 
 class _CopyPath:
@@ -106,7 +106,7 @@ class _CopyPath:
         return arrays, lease
 
     def _acquire(self, nbytes: int) -> tuple[U8, Lease]:
-        """Return a buffer: pinned, up to what a stage that keeps no frames needs, then pageable.
+        """Return a pinned buffer, or a pageable one if the stage keeps more frames than usual.
 
         Pinned memory is limited because it cannot be swapped.
         """
@@ -114,7 +114,7 @@ class _CopyPath:
             if len(self._supplies) == _SIZES:
                 self._supplies.clear()
             is_cached = self.device.traits.cached
-            self._supplies[nbytes] = [shared_supply(self.device, nbytes, SETTLED)] if is_cached else []
+            self._supplies[nbytes] = [shared_pool(self.device, nbytes, SETTLED)] if is_cached else []
         supplies = self._supplies[nbytes]
         for supply in supplies:
             if (leased := supply.acquire()) is not None:
@@ -128,5 +128,5 @@ def _region(frame: Frame) -> tuple[int, ...]:
 
 
 def _span(view: DeviceView) -> int:
-    """Return the bytes between the first and the last of a view, gaps between rows included."""
+    """Return the bytes from the first to the last of a view, including gaps between rows."""
     return sum((size - 1) * step for size, step in zip(view.shape, view.strides, strict=True)) + view.dtype.itemsize

@@ -1,6 +1,6 @@
 """Inference of several models on crops of one frame, on the GPU.
 
-The places of all crops are computed at once. One launch writes them into the input tensors of all models whose inputs
+The geometry of all crops is computed at once. One launch writes them into the input tensors of all models whose inputs
 have the same format.
 """
 
@@ -32,19 +32,19 @@ JOB = np.dtype(
 )  # fmt: skip
 """Struct that ``preprocess.cu`` reads for each image."""
 _ARGUMENT_BYTES, _LARGE_BYTES, _LARGE_DRIVER = 4096, 32764, 12010
-"""Bytes of a kernel's arguments: on every CUDA; and from 12.1 on, on GPUs since Volta. Source: "CUDA 12.1 Supports
-Large Kernel Parameters", NVIDIA's technical blog, 2023."""
-Whole = npt.NDArray[np.int64]
+"""Maximum bytes of a kernel's arguments: on every CUDA version, and on GPUs since Volta with CUDA from 12.1 on. Source:
+"CUDA 12.1 Supports Large Kernel Parameters", NVIDIA's technical blog, 2023."""
+I64 = npt.NDArray[np.int64]
 _SUBSAMPLED = ("i420", "nv12", "yuyv")
 
 
-class Layout(NamedTuple):
+class CropLayout(NamedTuple):
     """Layout of crops of one frame in an input tensor.
 
     Attributes:
-        jobs: (M,) of :data:`JOB`, in rows from 0 on.
-        geometries: for each, the transform from the input to source pixels.
-        paired, narrow: see :class:`~edgert.stages.gpu.gpu_preprocess.Plan`.
+        jobs: (M,) :data:`JOB`, for rows from 0 on.
+        geometries: transforms from the input to source pixels, one per crop.
+        paired, narrow: variant of the kernel; see :meth:`GpuPreprocessor.definitions`.
     """
 
     jobs: npt.NDArray[Any]
@@ -53,13 +53,13 @@ class Layout(NamedTuple):
     narrow: bool
 
 
-def _cut(boxes: Whole, width: Any, height: Any, form: str) -> Whole:
+def _clip_boxes(boxes: I64, width: Any, height: Any, form: str) -> I64:
     """Return (M, 4) boxes clipped and aligned as :meth:`edgert.runtime.Frame.crop` does.
 
     Args:
         boxes: (M, 4) x1, y1, x2, y2.
-        width: of the frame, or (M,) of the frame of each box.
-        height: as ``width``.
+        width: width of the frame, or (M,) widths of each box's frame.
+        height: height of the frame, or (M,) heights of each box's frame.
         form: pixel format of the frame.
     """
     x1, y1 = np.maximum(boxes[:, 0], 0), np.maximum(boxes[:, 1], 0)
@@ -69,20 +69,20 @@ def _cut(boxes: Whole, width: Any, height: Any, form: str) -> Whole:
     return np.stack([x1, y1, x2, y2], axis=1)
 
 
-def crop_layout(frame: Frame, boxes: I32, network: tuple[int, int], config: InputConfig) -> Layout:
-    """Return the layout of crops in the input, vectorized: as :func:`~edgert.stages.preprocess.place` does for one.
+def crop_layout(frame: Frame, boxes: I32, network: tuple[int, int], config: InputConfig) -> CropLayout:
+    """Return the layout of crops in the input, as :func:`~edgert.stages.preprocess.place` computes it for one crop.
 
     Args:
-        frame: on the GPU.
-        network: (width, height) of the input, pixels.
-        config: how images become the input.
+        frame: frame on the GPU.
         boxes: (M, 4) x1, y1, x2, y2 in whole pixels of the frame, none empty.
+        network: (width, height) of the input in pixels.
+        config: preprocessing of images.
 
     Raises:
-        StageError: as ``place``, or the frame is not in such memory.
+        StageError: as in ``place``, or the frame is not in GPU memory.
     """
     form, (net_w, net_h) = frame.format, network
-    parts = _cut(boxes.astype(np.int64), frame.width, frame.height, form)
+    parts = _clip_boxes(boxes.astype(np.int64), frame.width, frame.height, form)
     width, height = parts[:, 2] - parts[:, 0], parts[:, 3] - parts[:, 1]
     rectangles = np.empty((len(boxes), 4), np.int64)
     rectangles[:] = 0, 0, net_w, net_h
@@ -96,7 +96,7 @@ def crop_layout(frame: Frame, boxes: I32, network: tuple[int, int], config: Inpu
         down = across * net_h / net_w
         inner = np.rint(np.stack([(width - across) / 2, (height - down) / 2, across, down], axis=1)).astype(np.int64)
         inner[:, 2:] = inner[:, :2] + np.maximum(inner[:, 2:], 1)
-        parts = np.tile(parts[:, :2], 2) + _cut(inner, width, height, form)
+        parts = np.tile(parts[:, :2], 2) + _clip_boxes(inner, width, height, form)
         width, height = parts[:, 2] - parts[:, 0], parts[:, 3] - parts[:, 1]
     elif config.resize == "none" and len(wrong := np.flatnonzero((width != net_w) | (height != net_h))):
         place(frame.crop(*parts[wrong[0]].tolist()), network, config)
@@ -110,17 +110,17 @@ def crop_layout(frame: Frame, boxes: I32, network: tuple[int, int], config: Inpu
     jobs["row"], jobs["matrix"] = np.arange(len(boxes)), kernel_matrix(frame.color, config.color)
     is_odd = (jobs["planes"][:, 1] | jobs["planes"][:, 2]) & np.uint64(1) | (jobs["pitches"][:, 1:] & 1).any(axis=1)
     is_narrow = (np.minimum(jobs["size"][:, 0], jobs["chroma"][:, 0]) < 2).any()
-    return Layout(jobs, _geometries(frame, parts, rectangles, network), not is_odd.any(), bool(is_narrow))
+    return CropLayout(jobs, _geometries(frame, parts, rectangles, network), not is_odd.any(), bool(is_narrow))
 
 
-def _chroma(parts: Whole, form: str) -> Whole:
-    """Return (M, 2) width and height of the chroma planes, or of the image where there is no chroma."""
+def _chroma(parts: I64, form: str) -> I64:
+    """Return (M, 2) width and height of the chroma planes, or of the image if it has no chroma."""
     if form in ("i420", "nv12"):
         return (parts[:, 2:] + 1) // 2 - parts[:, :2] // 2
     return (parts[:, 2:] - parts[:, :2]) // ((2, 1) if form == "yuyv" else (1, 1))
 
 
-def _geometries(frame: Frame, parts: Whole, rectangles: Whole, network: tuple[int, int]) -> list[Geometry]:
+def _geometries(frame: Frame, parts: I64, rectangles: I64, network: tuple[int, int]) -> list[Geometry]:
     sources = (parts + np.array(origin_of(frame) * 2)).astype(np.float64)
     scales = (sources[:, 2:] - sources[:, :2]) / rectangles[:, 2:]
     offsets = sources[:, :2] - rectangles[:, :2] * scales
@@ -128,12 +128,12 @@ def _geometries(frame: Frame, parts: Whole, rectangles: Whole, network: tuple[in
     return [Geometry(across, down, x, y, network, tuple(source)) for (across, down), (x, y), source in rows]
 
 
-def arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: int) -> list[tuple[bytes, int]]:
-    """Return the arguments of as few launches as possible: a struct, and the number of its images.
+def launch_arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: int) -> list[tuple[bytes, int]]:
+    """Return the arguments of as few launches as possible: a struct and its number of images for each launch.
 
     Args:
-        parts: for each tensor its header struct, and the jobs of its images.
-        capacity: the most images of a launch.
+        parts: header struct and jobs of each tensor.
+        capacity: maximum number of images in a launch.
     """
     header = b"".join(target for target, _ in parts)
     jobs = np.concatenate([each for _, each in parts])
@@ -143,8 +143,8 @@ def arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: int) ->
     return [((header + chunk.tobytes()).ljust(room, b"\0"), len(chunk)) for chunk in chunks]
 
 
-def capacity_of(device: CudaDevice, targets: int, rows: int) -> int:
-    """Return the most images that one launch writes into ``targets`` tensors with ``rows`` rows in total."""
+def launch_capacity(device: CudaDevice, targets: int, rows: int) -> int:
+    """Return the maximum number of images one launch can write into ``targets`` tensors of ``rows`` rows in total."""
     is_large = (
         device.driver.get_driver_version() >= _LARGE_DRIVER and int(device.architecture.removeprefix("sm_")) >= 70
     )
@@ -156,54 +156,56 @@ class CropWriter:
     """Kernel launches that write crops of a frame into tensors of one format.
 
     Args:
-        into: for each model, the preprocessor of one of its slots.
+        into: preprocessor of one slot of each model.
+        kernels: compiler of the kernels.
     """
 
     def __init__(self, into: Sequence[GpuPreprocessor], kernels: Kernels) -> None:
         self._first, self._kernels, self._count = into[0], kernels, len(into)
         self._is_aligned = all(each.definitions("nv12", True, False)["ALIGNED"] for each in into)
         self._across, self._down = (max(each.grid[axis] for each in into) for axis in (0, 1))
-        self.capacity = capacity_of(kernels.device, len(into), sum(each.target.rows for each in into))
-        self._made: dict[tuple[str, bool, bool], Kernel] = {}
+        self.capacity = launch_capacity(kernels.device, len(into), sum(each.target.rows for each in into))
+        self._compiled: dict[tuple[str, bool, bool], Kernel] = {}
 
     def compile(self) -> None:
         """Compile the kernel for NV12 frames before the first one arrives. Raises BuildError."""
         least = min(self.capacity, (_ARGUMENT_BYTES - self._count * HEADER_BYTES) // JOB.itemsize)
         if self.capacity > least:
-            with suppress(BuildError):  # of a compiler that is older than the driver
+            with suppress(BuildError):  # a compiler that is older than the driver refuses large arguments
                 self._kernel("nv12", True, False)
                 return
         self.capacity = least
         self._kernel("nv12", True, False)
 
-    def launches(self, form: str, parts: Sequence[tuple[GpuPreprocessor, Layout]]) -> list[Launch]:
-        """Return one launch, or several where the images do not fit into the arguments of one.
+    def launches(self, form: str, parts: Sequence[tuple[GpuPreprocessor, CropLayout]]) -> list[Launch]:
+        """Return one launch, or several if the images do not fit into the arguments of one.
 
         Args:
             form: pixel format of the frame.
-            parts: for each model, in the order of ``into``: the preprocessor of the slot to fill, and its crops.
+            parts: preprocessor of the slot to fill and its crops, for each model in the order of ``into``.
         """
         paired, narrow = all(each.paired for _, each in parts), any(each.narrow for _, each in parts)
         kernel = self._kernel(form, paired, narrow)
-        structs = arguments([(into.header, each.jobs) for into, each in parts], self.capacity)
+        structs = launch_arguments([(into.header, each.jobs) for into, each in parts], self.capacity)
         return [Launch(kernel, struct, (self._across, self._down, count), BLOCK) for struct, count in structs]
 
     def _kernel(self, form: str, paired: bool, narrow: bool) -> Kernel:
         variant = form, paired, narrow
-        if variant not in self._made:
+        if variant not in self._compiled:
             given = {"ALIGNED": int(self._is_aligned), "JOBS": self.capacity, "TARGETS": self._count}
             nbytes = self._count * HEADER_BYTES + self.capacity * JOB.itemsize
             definitions = self._first.definitions(*variant) | given
-            self._made[variant] = self._kernels.kernel("preprocess", definitions, nbytes)
-        return self._made[variant]
+            self._compiled[variant] = self._kernels.kernel("preprocess", definitions, nbytes)
+        return self._compiled[variant]
 
 
 class CropModel(NamedTuple):
     """Model that runs on crops.
 
     Attributes:
-        name: of its stage, under which its records are kept.
-        crop: which detections.
+        name: name of the model's stage, under which its records are stored.
+        inference: inference of the model.
+        crop: choice of the detections to crop.
     """
 
     name: str
@@ -218,11 +220,11 @@ class InferCropsOfModels(SimpleStage):
     rows. All models are launched before the first result is waited for.
 
     Args:
-        models: the models, all on one GPU.
+        models: models on one GPU.
         every: number of frames from one run to the next; frames between pass without records.
 
     Attributes:
-        device: the GPU.
+        device: GPU of the models.
     """
 
     def __init__(self, models: Sequence[CropModel], every: int = 1) -> None:
@@ -234,13 +236,13 @@ class InferCropsOfModels(SimpleStage):
         self._stream, self._written = self.device.stream(), self.device.event()
         by_format = dict[Any, list[CropModel]]()
         for model in models:
-            by_format.setdefault(_format(model.inference.preprocessor), []).append(model)
+            by_format.setdefault(_shared_definitions(model.inference.preprocessor), []).append(model)
         self._by_format = [
             (own, CropWriter([model.inference.preprocessor for model in own], kernels)) for own in by_format.values()
         ]
 
-    def joined(self, others: "Sequence[InferCropsOfModels]") -> "InferCropsOfModels":
-        """Return one stage for the models of this stage and of others on the same GPU."""
+    def combined_with(self, others: "Sequence[InferCropsOfModels]") -> "InferCropsOfModels":
+        """Return one stage for the models of this stage and of other stages on the same GPU."""
         models = chain(self.models, *(other.models for other in others))
         return InferCropsOfModels(list(models), self._every)
 
@@ -251,7 +253,7 @@ class InferCropsOfModels(SimpleStage):
             launches.compile()
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
+        """Return the result with a record for each model."""
         if result.frame.index % self._every:
             return result
         parent, detections = newest_detections(result)
@@ -269,7 +271,7 @@ class InferCropsOfModels(SimpleStage):
     def _submit(self, whole: Frame, boxes: dict[str, I32], runs: dict[str, list[Batch]]) -> None:
         """Enqueue all crops, in rounds of at most one batch for each model."""
         with self.device:
-            frame, writer = self.models[0].inference.readable(whole)
+            frame, writer = self.models[0].inference.readable_frame(whole)
         try:
             with self.device:
                 if writer is not None:
@@ -279,7 +281,7 @@ class InferCropsOfModels(SimpleStage):
                         self._enqueue_round(frame, own, launches, boxes, runs)
                 hold([frame], self._stream, self._written.record(self._stream))
         except BaseException:
-            self.device.drain()  # no event marks the end of work that may be under way
+            self.device.drain()  # no event marks the end of work that may be in progress
             raise
         finally:
             frame.lease.release()
@@ -309,14 +311,15 @@ class InferCropsOfModels(SimpleStage):
         geometries = [layout.geometries for _, layout in parts if layout.geometries]
         for (model, slot), own in zip(slots, geometries, strict=True):
             slot.enqueue_filled(own, self._written, model.inference.wait_mode(model.inference.is_patient))
-            runs[model.name].append(model.inference.submitted(own))
+            runs[model.name].append(model.inference.new_batch(own))
 
 
 class AlreadyInferred(SimpleStage):
-    """A stage whose model has already been run by an earlier stage; see :class:`InferCropsOfModels`.
+    """A stage whose model an earlier stage has already run; see :class:`InferCropsOfModels`.
 
     Args:
-        others: stages whose models were run by the same stage; their records are removed here.
+        name: name of the stage.
+        others: names of the other stages whose models that stage ran; their records are removed here.
     """
 
     effort: ClassVar[str] = "none"
@@ -325,11 +328,11 @@ class AlreadyInferred(SimpleStage):
         self.name, self._others = name, others
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
+        """Return the result without the records of other stages."""
         return without_outputs(result, self._others) if self._others else result
 
 
-def _format(into: GpuPreprocessor) -> frozenset[tuple[str, int]]:
-    """Return the compile-time definitions that models must share to be written by one launch."""
+def _shared_definitions(into: GpuPreprocessor) -> frozenset[tuple[str, int]]:
+    """Return the compile-time definitions that models must share so that one launch can write their inputs."""
     free = ("ALIGNED", "JOBS")
     return frozenset((name, value) for name, value in into.definitions("nv12", True, False).items() if name not in free)

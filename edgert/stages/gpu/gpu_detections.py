@@ -39,15 +39,15 @@ _THREADS = 256
 _BLOCK_OF_SUPPRESS = 512
 
 
-class Layout(NamedTuple):
+class BoxLayout(NamedTuple):
     """Layout of boxes in an output tensor.
 
     Attributes:
         head: 0 yolox, 1 yolov5, 2 yolov8; as the kernel numbers them.
-        columns: whether the tensor is [numbers, boxes], so that a row of memory holds one number of all boxes.
-        boxes: the number of boxes.
-        classes, extras: numbers of each box behind its coordinates and objectness: scores, then others.
-        rotated: whether boxes are oriented; ``extras`` is then the five numbers of such a box.
+        columns: whether the tensor is [numbers, boxes], so that a row of memory has one number of all boxes.
+        boxes: number of boxes.
+        classes, extras: count of class scores, and of other numbers behind them, of each box.
+        rotated: whether boxes are oriented; ``extras`` are then the five numbers of such a box.
     """
 
     head: int
@@ -59,7 +59,7 @@ class Layout(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """Host views of one image's result. ``number`` is negative where too many boxes passed the score."""
+    """Host views of one image's result. ``number`` is negative if too many boxes passed the score."""
 
     number: memoryview
     boxes: F32
@@ -69,12 +69,12 @@ class _Answer(NamedTuple):
 
 
 class GpuBoxes(GpuReader):
-    """Base of readers of boxes: those above the score that suppression keeps, with the numbers behind their classes."""
+    """Base of readers of boxes: those above the score that suppression keeps, with their extra numbers."""
 
     source = "decode"
     is_placed: ClassVar[bool] = False
-    """Whether the GPU transforms boxes to source pixels, which needs mapped host memory. It is False for decoders that
-    also need boxes in input pixels."""
+    """Whether the GPU transforms boxes to source pixels, which needs mapped host memory; False for decoders that also
+    need boxes in input pixels."""
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         super().__init__(decoder, outputs, network, kernels)
@@ -85,7 +85,7 @@ class GpuBoxes(GpuReader):
         table = self._table(outputs)
         self._layout = self._layout_of(decoder, outputs, network)
         head, columns, boxes, classes, extras, rotated = self._layout
-        out, pitch = self._answer(outputs, _COUNT_BYTES + self._room * (24 + 4 * extras))
+        out, pitch = self._allocate(outputs, _COUNT_BYTES + self._room * (24 + 4 * extras))
         nbytes = self.rows * CAPACITY * _CANDIDATE_BYTES[rotated]
         self._scratch = self._device.device_block(nbytes + 4 * self.rows)
         found, transforms = self._scratch.address, self._transforms.address if self._transforms is not None else 0
@@ -98,11 +98,11 @@ class GpuBoxes(GpuReader):
         self._candidates = self._kernel("candidates", definitions, _HEAD.size, table.dtype)
         self._suppress = self._kernel("suppress", definitions, _HEAD.size, table.dtype)
 
-    def fits(self, decoder: Any) -> bool:
-        """See :meth:`GpuReader.fits`: an answer has room for as many boxes as when this was made."""
+    def accepts(self, decoder: Any) -> bool:
+        """Return whether an answer has room for the decoder's boxes."""
         return bool(decoder.limit <= self._room)
 
-    def _numbers(self, decoder: Any) -> bytes:
+    def _live_values(self, decoder: Any) -> bytes:
         more = shaped.bound_of(decoder.iou) if self._layout.rotated else 1 + decoder.iou
         return _LIVE.pack(decoder.score, decoder.iou, more, decoder.limit)
 
@@ -112,8 +112,8 @@ class GpuBoxes(GpuReader):
         if self._transforms is not None:
             self._transforms.release()
 
-    def place(self, geometries: Sequence[Geometry]) -> None:
-        """See :meth:`GpuReader.place`. A row whose geometry has not changed is not written again."""
+    def set_transforms(self, geometries: Sequence[Geometry]) -> None:
+        """Write the transforms of rows whose geometry has changed."""
         if self._transforms is None:
             return
         for row, geometry in enumerate(geometries):
@@ -125,17 +125,17 @@ class GpuBoxes(GpuReader):
         """Return the output that holds the boxes."""
         return outputs[0]
 
-    def _answer(self, outputs: Sequence[GpuTensor], nbytes: int) -> tuple[int, int]:
-        """Allocate answers of ``nbytes`` an image; return the address where suppression writes, and its pitch."""
-        self._views = [self._view(memory, self._layout.extras) for memory in self._answers(nbytes)]
+    def _allocate(self, outputs: Sequence[GpuTensor], nbytes: int) -> tuple[int, int]:
+        """Allocate answers of ``nbytes`` per image; return the address where suppression writes, and the pitch."""
+        self._views = [self._view(memory, self._layout.extras) for memory in self._allocate_answers(nbytes)]
         return self._out.address, self._pitch
 
     @abstractmethod
-    def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> Layout: ...
+    def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> BoxLayout: ...
 
     @abstractmethod
-    def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Record:
-        """Return the record. Scores and classes are copies; so are boxes, where the GPU has transformed them."""
+    def _new_record(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Record:
+        """Return the record. Scores and classes are copies; so are boxes if the GPU has transformed them."""
 
     def _view(self, memory: npt.NDArray[np.uint8], extras: int) -> _Answer:
         room = self._room
@@ -152,11 +152,11 @@ class GpuBoxes(GpuReader):
         self._suppress.launch(self._argument, (rows, 1, 1), (_BLOCK_OF_SUPPRESS, 1, 1), stream)
 
     def _record(self, row: int, geometry: Geometry) -> Record:
-        """Return the record of one image. Raises StageError where more boxes pass the score than the GPU sorts."""
+        """Return the record of one image. Raises StageError if more boxes pass the score than the GPU sorts."""
         number, boxes, scores, classes, extras = self._views[row]
         found = checked_count(number[0], self._decoder.score)
         boxes = boxes[:found] if self._transforms is None else boxes[:found].copy()
-        return self._made(boxes, scores[:found].copy(), classes[:found].copy(), extras[:found], geometry)
+        return self._new_record(boxes, scores[:found].copy(), classes[:found].copy(), extras[:found], geometry)
 
     def _in_source(self, boxes: F32, geometry: Geometry) -> F32:
         """Return boxes of an answer in source pixels, as a new array."""
@@ -164,7 +164,7 @@ class GpuBoxes(GpuReader):
 
 
 class GpuDetector(GpuBoxes):
-    """Detections of a yolox, yolov5 or yolov8 head; ``decoder`` is a :class:`Detector`."""
+    """GPU reader of a yolox, yolov5 or yolov8 head; ``decoder`` is a :class:`Detector`."""
 
     is_placed = True
 
@@ -175,18 +175,18 @@ class GpuDetector(GpuBoxes):
             return f"the kernels read yolox, yolov5 and yolov8, not {type(head).__name__.lower()}"
         if isinstance(head, yolo.YoloX) and head.strides != (8, 16, 32):
             return f"the kernels know strides 8, 16, 32, not {head.strides}"
-        if reason := why_not_single_output(outputs) or _no_table(outputs[0].shape) or _not_pixels(head):
+        if reason := why_not_single_output(outputs) or _why_no_table(outputs[0].shape) or _why_not_pixels(head):
             return reason
         is_final = head.class_count((outputs[0].shape[1:],), network) is None
         return FINAL if is_final else ""
 
-    def _layout_of(self, decoder: Detector, outputs: Sequence[GpuTensor], network: Size) -> Layout:
+    def _layout_of(self, decoder: Detector, outputs: Sequence[GpuTensor], network: Size) -> BoxLayout:
         head, shape = _HEADS[type(decoder.head)], outputs[0].shape
         columns = head == 2 and yolo.is_columns(shape[1:], network)
         boxes, numbers = (shape[2], shape[1]) if columns else (shape[1], shape[2])
-        return Layout(head, columns, boxes, numbers - (4 if head == 2 else 5))
+        return BoxLayout(head, columns, boxes, numbers - (4 if head == 2 else 5))
 
-    def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Detections:
+    def _new_record(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Detections:
         return Detections(self._in_source(boxes, geometry), scores, classes, self._decoder.labels)
 
 
@@ -197,44 +197,44 @@ class GpuPose(GpuBoxes):
 
     @classmethod
     def unsupported(cls, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> str:
-        if reason := why_not_single_output(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder):
+        if reason := why_not_single_output(outputs) or _why_no_table(outputs[0].shape) or _why_not_pixels(decoder):
             return reason
         if decoder.dims != 3:
             return f"the kernels read points of three numbers, not {decoder.dims}"
         is_final = yolo.is_final_pose(outputs[0].shape[1:], network)
         return FINAL if is_final else ""
 
-    def _layout_of(self, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> Layout:
+    def _layout_of(self, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> BoxLayout:
         _, numbers, boxes = outputs[0].shape
-        return Layout(_HEADS[yolo.YoloV8], True, boxes, decoder.classes, numbers - 4 - decoder.classes)
+        return BoxLayout(_HEADS[yolo.YoloV8], True, boxes, decoder.classes, numbers - 4 - decoder.classes)
 
-    def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Keypoints:
+    def _new_record(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Keypoints:
         points = geometry.points(extras.reshape(len(extras), self._layout.extras // 3, 3))
         return Keypoints(self._in_source(boxes, geometry), scores, classes, points=points, names=self._decoder.labels)
 
 
 class GpuOriented(GpuBoxes):
-    """Oriented boxes; the decoder's head is a :class:`~edgert.stages.decode.shaped.YoloV8Obb`."""
+    """GPU reader of oriented boxes; the decoder's head is a :class:`~edgert.stages.decode.shaped.YoloV8Obb`."""
 
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
-        if reason := why_not_single_output(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder.head):
+        if reason := why_not_single_output(outputs) or _why_no_table(outputs[0].shape) or _why_not_pixels(decoder.head):
             return reason
         is_final = decoder.head.class_count((outputs[0].shape[1:],), network) is None
         return FINAL if is_final else ""
 
-    def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> Layout:
+    def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> BoxLayout:
         _, numbers, boxes = outputs[0].shape
-        return Layout(2, True, boxes, numbers - 5, 5, rotated=True)
+        return BoxLayout(2, True, boxes, numbers - 5, 5, rotated=True)
 
-    def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Detections:
+    def _new_record(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Detections:
         corners = geometry.points(shaped.turned_corners(extras))
         hulls = geometry.boxes(shaped.hulls(extras))
         return Detections(hulls, scores, classes, self._decoder.labels, corners=corners)
 
 
 class GpuInstances(GpuBoxes):
-    """Boxes and masks; the decoder's head is a :class:`~edgert.stages.decode.shaped.YoloV8Seg`."""
+    """GPU reader of boxes and masks; the decoder's head is a :class:`~edgert.stages.decode.instances.YoloV8Seg`."""
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         self._size = network
@@ -260,7 +260,7 @@ class GpuInstances(GpuBoxes):
         _, _, height, width = outputs[found[1]].shape
         if width > _MOST_CELLS or network[0] % width or network[1] % height:
             return f"the kernels read prototypes whose cells are whole pixels, not {width} × {height} of a {network[0]}"
-        return why_not_single_output(outputs[:1]) or why_not_single_output(outputs[1:]) or _not_pixels(decoder.head)
+        return why_not_single_output(outputs[:1]) or why_not_single_output(outputs[1:]) or _why_not_pixels(decoder.head)
 
     def close(self) -> None:
         super().close()
@@ -270,13 +270,13 @@ class GpuInstances(GpuBoxes):
         self._which = instances.table_and_maps([output.shape[1:] for output in outputs])
         return outputs[self._which[0]]
 
-    def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> Layout:
+    def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> BoxLayout:
         _, numbers, boxes = outputs[self._which[0]].shape
         masks = outputs[self._which[1]].shape[1]
-        return Layout(2, True, boxes, numbers - 4 - masks, masks)
+        return BoxLayout(2, True, boxes, numbers - 4 - masks, masks)
 
-    def _answer(self, outputs: Sequence[GpuTensor], nbytes: int) -> tuple[int, int]:
-        """Allocate the kept boxes in GPU memory, where the kernel makes masks of them, and answers with masks."""
+    def _allocate(self, outputs: Sequence[GpuTensor], nbytes: int) -> tuple[int, int]:
+        """Allocate the kept boxes in GPU memory, from which the kernel makes masks, and answers with masks."""
         self._kept_pitch = -(-nbytes // 16) * 16
         self._kept = self._device.device_block(self.rows * self._kept_pitch)
         width, height = self._size
@@ -285,7 +285,7 @@ class GpuInstances(GpuBoxes):
         end = start + self._room * height * words * 4
         self._views = [
             self._view(memory[:start], 0)._replace(extras=memory[start:end].reshape(self._room, height, 4 * words))
-            for memory in self._answers(end)
+            for memory in self._allocate_answers(end)
         ]
         return self._kept.address, self._kept_pitch
 
@@ -293,7 +293,7 @@ class GpuInstances(GpuBoxes):
         super()._launch(rows, stream)
         self._mask.launch(self._job, (self._room, rows, _PARTS), (_THREADS, 1, 1), stream)
 
-    def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Detections:
+    def _new_record(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Detections:
         def cut(row: int, span: I32) -> U8:
             x1, y1, x2, y2 = span
             bits = np.unpackbits(extras[row, y1:y2, x1 // 8 : -(-x2 // 8)], axis=1, bitorder="little")
@@ -304,12 +304,12 @@ class GpuInstances(GpuBoxes):
         return instances.with_masks(record, cut, instances.spans_of(boxes, geometry), geometry)
 
 
-def _not_pixels(head: Any) -> str:
+def _why_not_pixels(head: Any) -> str:
     is_relative = getattr(head, "boxes", "pixels") != "pixels"
     return "the kernels read boxes in pixels of the input, not parts of it" if is_relative else ""
 
 
-def _no_table(shape: tuple[int, ...]) -> str:
+def _why_no_table(shape: tuple[int, ...]) -> str:
     return "" if len(shape) == 3 else f"they read [batch, boxes, numbers], not {list(shape)}"
 
 

@@ -20,24 +20,22 @@ from edgert.stages.crop import F32
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.preprocess import Placement, place, yuv_matrix
 
-# The target of an image: an engine's input tensor on the GPU, in the memory layout that the engine wants.
-
 ValueType = Literal["float32", "float16", "uint8", "int8"]
 ITEM_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "uint8": 1, "int8": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The shape of a batch of images in memory.
+    """Memory layout of an engine's input tensor on the GPU.
 
     Attributes:
-        dtype: NumPy's name.
-        rows: images in the batch.
-        width, height: pixels.
-        channels: 1 or 3.
-        strides: of image, channel, row and pixel, in elements.
-        vector: elements of a pixel where its channels are adjacent; 1 for planar layouts.
-        nbytes: bytes of the batch, padding included.
+        dtype: NumPy's name of the type.
+        rows: number of images in the batch.
+        width, height: size in pixels.
+        channels: number of channels, 1 or 3.
+        strides: strides of image, channel, row and pixel, in elements.
+        vector: elements of a pixel if its channels are adjacent; 1 for planar layouts.
+        nbytes: bytes of the batch, including padding.
     """
 
     dtype: ValueType
@@ -51,7 +49,7 @@ class Target:
 
     @property
     def group(self) -> int:
-        """Channels that one store writes; 1 for planar layouts."""
+        """Number of channels that one store writes; 1 for planar layouts."""
         return 4 if self.vector >= 4 and self.vector % 4 == 0 else 1
 
     def aligned(self, step: int) -> bool:
@@ -60,24 +58,24 @@ class Target:
         return self.group == 1 and self.strides[3] == 1 and all(size % step == 0 for size in sizes)
 
 
-def plain(layout: str, dtype: ValueType, rows: int, width: int, height: int, channels: int) -> Target:
+def plain_target(layout: str, dtype: ValueType, rows: int, width: int, height: int, channels: int) -> Target:
     """Return the target of a tensor in the order of its dimensions, ``nchw`` or ``nhwc``, without padding."""
     strides = (channels * height * width, height * width, width, 1)
     if layout == "nhwc":
         strides = (height * width * channels, 1, width * channels, channels)
-    return strided(dtype, (rows, channels, height, width), strides, rows * strides[0] * ITEM_BYTES[dtype])
+    return strided_target(dtype, (rows, channels, height, width), strides, rows * strides[0] * ITEM_BYTES[dtype])
 
 
-def strided(
+def strided_target(
     dtype: ValueType, shape: tuple[int, int, int, int], strides: tuple[int, int, int, int], nbytes: int
 ) -> Target:
     """Return the target of an (N, C, H, W) tensor in an engine's own layout.
 
     Args:
-        dtype: of its numbers.
-        shape: its four dimensions.
-        strides: of each dimension, in elements. Where channels have stride 1, the stride of a pixel is the vector.
-        nbytes: bytes of the batch, padding included.
+        dtype: type of the numbers.
+        shape: the four dimensions.
+        strides: stride of each dimension, in elements. If channels have stride 1, the stride of a pixel is the vector.
+        nbytes: bytes of the batch, including padding.
     """
     rows, channels, height, width = shape
     vector = strides[3] if strides[1] == 1 and strides[3] > 1 else 1
@@ -87,7 +85,7 @@ def strided(
 # The struct that the kernel reads for each image.
 
 _MOST_JOBS = 32
-"""Images per launch: their structs are passed by value, in the 4 KiB that every CUDA version takes for arguments."""
+"""Images per launch: their structs are passed by value, in the 4 KiB that every CUDA version has for arguments."""
 
 _HEADER = struct.Struct("=Qq6i6f")
 _PLANES = struct.Struct("=3Q")
@@ -98,28 +96,28 @@ SOURCES = {"i420": 0, "nv12": 1, "yuyv": 2, "bgr": 3, "rgb": 3, "bgra": 3, "rgba
 _MATRIX_ONE = 1024
 
 
-def normal_of(config: InputConfig, channels: int) -> tuple[F32, F32]:
-    """Return scale and bias per channel, float32, so that (level - mean) / std = level * scale + bias."""
+def scale_and_bias(config: InputConfig, channels: int) -> tuple[F32, F32]:
+    """Return float32 scale and bias per channel, so that (level - mean) / std = level * scale + bias."""
     mean, std = (np.broadcast_to(np.asarray(value, np.float64), channels) for value in (config.mean, config.std))
     return (1 / std).astype(np.float32), (-mean / std).astype(np.float32)
 
 
 def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
-    """Return the struct of a target, with room for one image per row: a launch with fewer bytes is faster."""
+    """Return the struct of a target with room for only one image per row, as a launch with fewer bytes is faster."""
     batch = bytearray(_HEADER.size + min(target.rows, _MOST_JOBS) * _JOB_BYTES)
     size = target.width, target.height
-    scale, bias = (np.resize(part, 3).tolist() for part in normal_of(config, target.channels))
+    scale, bias = (np.resize(part, 3).tolist() for part in scale_and_bias(config, target.channels))
     _HEADER.pack_into(batch, 0, address, *target.strides, *size, config.pad, *scale, *bias)
     return batch
 
 
 class Plan:
-    """The constant part of the kernel's struct, for all frames of one size, format and memory layout.
+    """Constant part of the kernel's struct, for all frames of one size, format and memory layout.
 
     Attributes:
         geometry: transform from the input to source pixels.
-        form: the frame's pixel format.
-        offsets: for each plane, bytes from its start to the part that is read.
+        form: pixel format of the frame.
+        offsets: bytes from the start of each plane to the part that is read.
         is_cut: whether any offset is not 0.
         is_even: whether the pitches of chroma planes are even.
         is_narrow: whether a plane is one sample wide, so that its last sample has no neighbor.
@@ -150,13 +148,14 @@ class Plan:
         return packed
 
 
-class Ready(NamedTuple):
+class ReadyFrame(NamedTuple):
     """A frame in memory that the GPU reads, or that a stream is copying there.
 
     Attributes:
-        addresses: of its three planes; 0 where there is none.
-        lease: held until the GPU has read the planes.
-        writer: the stream that copies them; None: they are there.
+        plan: constant part of the kernel's struct.
+        addresses: addresses of three planes; 0 for one that the frame does not have.
+        lease: lease that is held until the GPU has read the planes.
+        writer: stream that copies the planes; None: they are there already.
     """
 
     plan: Plan
@@ -166,21 +165,21 @@ class Ready(NamedTuple):
 
 
 _MOST_PLANS = 64
-"""The most plans that are kept: each size of crop has one."""
+"""Maximum number of cached plans: each size of crop has one."""
 
 
-class Plans:
+class PlanCache:
     """Cache of plans for frames that become a network's input of (width, height) pixels."""
 
     def __init__(self, network: tuple[int, int], config: InputConfig) -> None:
         self._network, self._config = network, config
         self._plans: dict[tuple[object, ...], Plan] = {}
 
-    def ready(self, frame: Frame, writer: Stream | None = None) -> Ready:
+    def ready(self, frame: Frame, writer: Stream | None = None) -> ReadyFrame:
         """Return a frame in GPU-readable memory with its plan.
 
         Raises:
-            StageError: it is not in such memory, was released, or does not fit (``resize: none``).
+            StageError: the frame is not in such memory, was released, or does not fit (``resize: none``).
         """
         addresses, color = addresses_of(frame), frame.color
         form = frame.format, frame.width, frame.height, origin_of(frame), color.matrix, color.full_range
@@ -193,27 +192,27 @@ class Plans:
             plan = self._plans[key] = Plan(frame, placement, self._config.color)
         if plan.is_cut:
             addresses = [address + offset for address, offset in zip(addresses, plan.offsets, strict=True)]
-        return Ready(plan, (*addresses, 0, 0)[:3], frame.lease, writer)
+        return ReadyFrame(plan, (*addresses, 0, 0)[:3], frame.lease, writer)
 
-    def ready_batch(self, frames: Sequence[Frame], writer: Stream | None) -> list[Ready]:
-        """Return what :meth:`ready` does, for frames that share one buffer, none of them a crop."""
+    def ready_batch(self, frames: Sequence[Frame], writer: Stream | None) -> list[ReadyFrame]:
+        """Return :meth:`ready` of each frame, faster, for frames that share one buffer and are no crops."""
         first, ready = frames[0], self.ready(frames[0], writer)
-        own, form, found = ready.plan, _form(first), [ready]
+        own, form, found = ready.plan, _form_of(first), [ready]
         for frame in frames[1:]:
-            if own.is_cut or _form(frame) != form:
+            if own.is_cut or _form_of(frame) != form:
                 found.append(self.ready(frame, writer))
             else:
-                found.append(Ready(own, (*addresses_of(frame), 0, 0)[:3], frame.lease, writer))
+                found.append(ReadyFrame(own, (*addresses_of(frame), 0, 0)[:3], frame.lease, writer))
         return found
 
 
-def _form(frame: Frame) -> tuple[object, ...]:
+def _form_of(frame: Frame) -> tuple[object, ...]:
     """Return the properties of a frame that its plan depends on, for frames that are no crops."""
     return frame.format, frame.color, origin_of(frame), *[(plane.shape, plane.strides) for plane in frame.planes]
 
 
 def chroma_size(frame: Frame) -> tuple[int, int]:
-    """Return (width, height) of the chroma planes, or of the image where there is no chroma."""
+    """Return (width, height) of the chroma planes, or of the image if it has no chroma."""
     if frame.format == "yuyv":
         return frame.width // 2, frame.height
     plane = frame.planes[1] if frame.format in ("i420", "nv12") else frame.planes[0]
@@ -234,14 +233,14 @@ def fixed_matrix(color: Color, order: str) -> npt.NDArray[np.int32]:
 
 @lru_cache(maxsize=16)
 def kernel_matrix(color: Color, order: str) -> tuple[float, ...]:
-    """Return the kernel's (3, 4) matrix, flat: from (4Y, 4U, 4V, 1) to levels / 256; its offset rounds ties up."""
+    """Return the kernel's (3, 4) matrix, flat, from (4Y, 4U, 4V, 1) to levels / 256; its offset rounds ties up."""
     rows = fixed_matrix(color, order).reshape(3, 4) / _MATRIX_ONE
     rows[:, 3] = (rows[:, 3] + 0.5 / _MATRIX_ONE) * 4
     return tuple((rows / (4 * 256)).ravel().tolist())
 
 
 def addresses_of(frame: Frame) -> list[int]:
-    """Return the GPU addresses of a frame's planes; for shared memory, of the GPU's side."""
+    """Return the GPU addresses of a frame's planes; for shared memory, those on the GPU's side."""
     lease = frame.lease
     if isinstance(lease, SharedLease) and isinstance(frame.planes[0], np.ndarray):
         return lease.addresses_of(frame.planes)
@@ -249,7 +248,7 @@ def addresses_of(frame: Frame) -> list[int]:
 
 
 def plane_on_gpu(plane: Any, frame: Frame) -> tuple[int, int]:
-    """Return address and pitch of a plane on the GPU. Raises StageError where it is host memory."""
+    """Return address and pitch of a plane on the GPU. Raises StageError if it is host memory."""
     if isinstance(plane, DeviceView):
         return plane.address, plane.strides[0]
     interface = getattr(plane, "__cuda_array_interface__", None)
@@ -267,28 +266,30 @@ _ORDERS = {"rgb": 0, "bgr": 1, "gray": 2}
 BLOCK = (32, 8, 1)
 _METHODS = {"linear": 0, "nearest": 1, "area": 2, "cubic": 3}
 _SHARES = {"linear": (4, 2), "nearest": (4, 2), "area": (2, 2), "cubic": (2, 1)}
-"""Pixels of a row, and rows, that a thread computes: the fastest choice that spills no registers."""
+"""Number of pixels of a row, and of rows, per thread: the fastest choice that spills no registers."""
 
 
 class GpuPreprocessor:
-    """GPU counterpart of :class:`~edgert.stages.preprocess.Preprocessor`: fills the rows of one input tensor.
+    """GPU counterpart of :class:`~edgert.stages.preprocess.Preprocessor`, which fills the rows of one input tensor.
 
     Its result is within one gray level of the CPU's. Padding of a layout stays 0, as the memory was allocated.
 
     Attributes:
-        plans: gives the frames that :meth:`launches` takes; also for preprocessors that differ only in the tensor.
-        kernels: compile it.
-        header: the part of the kernel's struct that describes the tensor.
-        grid: blocks of an image, across and down.
+        plans: cache that makes the frames for :meth:`launches`, also for preprocessors of other tensors of this layout.
+        kernels: compiler of the kernels.
+        header: part of the kernel's struct that describes the tensor.
+        grid: number of blocks of an image, across and down.
 
     Args:
-        config: how images become the input.
-        target: the tensor's layout.
-        address: of the tensor on the GPU, a multiple of 256; the tensor must outlive this object.
-        share: pixels of a row, and rows, that a thread computes.
+        config: preprocessing of images.
+        target: layout of the tensor.
+        address: address of the tensor on the GPU, a multiple of 256; the tensor must outlive this object.
+        kernels: compiler of the kernels.
+        share: number of pixels of a row, and of rows, per thread.
+        where: file of the model, for messages.
 
     Raises:
-        ModelError: the target has not as many channels as the model's color.
+        ModelError: the target's number of channels is not that of the model's color.
     """
 
     def __init__(
@@ -304,24 +305,24 @@ class GpuPreprocessor:
         if target.channels != (1 if config.color == "gray" else 3):
             raise ModelError(f"the input has {target.channels} channels, not {config.color}", where=where)
         self.config, self.target, self.network = config, target, (target.width, target.height)
-        self.plans = Plans(self.network, config)
+        self.plans = PlanCache(self.network, config)
         self.kernels, (self._step, self._rows) = kernels, share or _SHARES[config.interpolation]
         self._batch = new_batch(address, target, config)
         self.header = bytes(self._batch[:HEADER_BYTES])
         self._aligned = target.aligned(self._step) and address % (self._step * ITEM_BYTES[target.dtype]) == 0
         self._event = kernels.device.event()
-        self._made: dict[tuple[str, bool, bool], Kernel] = {}
-        self._known: dict[tuple[Plan, tuple[int, ...]], list[Launch]] = {}  # of single frames: buffers come again
+        self._compiled: dict[tuple[str, bool, bool], Kernel] = {}
+        self._known: dict[tuple[Plan, tuple[int, ...]], list[Launch]] = {}  # of single frames, as buffers are reused
         self._jobs = min(target.rows, _MOST_JOBS)
         self._written: list[bytes] = [b""] * self._jobs
         across, down = BLOCK[0] * self._step, BLOCK[1] * self._rows
         self.grid = -(-target.width // across), -(-target.height // down)
 
-    def launches(self, frames: Sequence[Ready]) -> list[Launch]:
+    def launches(self, frames: Sequence[ReadyFrame]) -> list[Launch]:
         """Return launches that write frames, or crops of them, into the first rows.
 
-        It is one launch where all frames have one format and are no more than 32. Call :meth:`wait_for` before they are
-        enqueued, and :func:`hold` after.
+        One launch writes up to 32 frames of one format. Call :meth:`wait_for` before they are enqueued, and
+        :func:`hold` after.
 
         Raises:
             StageError: there are more frames than rows, or one has a format that the kernel does not read.
@@ -335,7 +336,7 @@ class GpuPreprocessor:
             known = self._known[plan, addresses] = self._launches(frames)
         return known
 
-    def _launches(self, frames: Sequence[Ready]) -> list[Launch]:
+    def _launches(self, frames: Sequence[ReadyFrame]) -> list[Launch]:
         if len(frames) > self.target.rows:
             raise StageError(f"{len(frames)} frames at once", why=f"the input has {self.target.rows} rows")
         launches = []
@@ -347,7 +348,7 @@ class GpuPreprocessor:
                     _PLANES.pack_into(self._batch, start, *addresses)
                     if (rest := plan.struct(row)) is not self._written[slot]:
                         self._batch[start + _PLANES.size : start + _JOB_BYTES] = self._written[slot] = rest
-                    # Chroma of nv12 can be read in pairs where all of it is at even addresses.
+                    # Chroma of nv12 can be read in pairs if all of it is at even addresses.
                     paired = paired and plan.is_even and not (addresses[1] | addresses[2]) & 1
                     narrow = narrow or plan.is_narrow
                 kernel, grid = self._kernel(form, paired, narrow), (*self.grid, len(jobs))
@@ -360,14 +361,20 @@ class GpuPreprocessor:
 
     def _kernel(self, form: str, paired: bool, narrow: bool) -> Kernel:
         variant = form, paired, narrow
-        if variant not in self._made:
+        if variant not in self._compiled:
             if form not in SOURCES:
                 raise StageError(f"frames of {form!r} on the GPU", why=f"the kernel reads {', '.join(SOURCES)}")
-            self._made[variant] = self.kernels.kernel("preprocess", self.definitions(*variant), len(self._batch))
-        return self._made[variant]
+            self._compiled[variant] = self.kernels.kernel("preprocess", self.definitions(*variant), len(self._batch))
+        return self._compiled[variant]
 
     def definitions(self, form: str, paired: bool, narrow: bool) -> dict[str, int]:
-        """Return the definitions that the kernel is compiled with for frames of a format."""
+        """Return the kernel's compile-time definitions for frames of a format.
+
+        Args:
+            form: pixel format of the frames.
+            paired: whether all chroma of nv12 is at even addresses, so that U and V can be read together.
+            narrow: whether a plane may be one sample wide.
+        """
         return {
             "SOURCE": SOURCES[form],
             "PIXEL": 4 if form.endswith("a") else 3,
@@ -385,7 +392,7 @@ class GpuPreprocessor:
             "TARGETS": 1,
         }
 
-    def wait_for(self, frames: Sequence[Ready], stream: Stream) -> None:
+    def wait_for(self, frames: Sequence[ReadyFrame], stream: Stream) -> None:
         """Make the stream wait for the streams that write the frames."""
         writers = {frame.writer for frame in frames} if len(frames) > 1 else (frames[0].writer,)
         for writer in writers:
@@ -393,15 +400,15 @@ class GpuPreprocessor:
                 stream.wait(self._event.record(writer))
 
 
-def hold(frames: Sequence[Ready] | Sequence[Frame], stream: Stream, passing: Event | None = None) -> None:
+def hold(frames: Sequence[ReadyFrame] | Sequence[Frame], stream: Stream, passing: Event | None = None) -> None:
     """Extend the leases of pooled frames until the work that the stream has now is done.
 
     Args:
-        frames: those that the stream reads.
+        frames: frames that the stream reads.
         stream: the stream.
-        passing: see :meth:`edgert.memory.cuda.StreamMarks.after`.
+        passing: event of that work; see :meth:`edgert.memory.cuda.StreamMarks.after`.
     """
     leases = [frame.lease for frame in frames]
-    for lease in dict.fromkeys(leases) if len(leases) > 1 else leases:  # images of a batch may have one
+    for lease in dict.fromkeys(leases) if len(leases) > 1 else leases:  # images of a batch may share one lease
         if isinstance(lease, StreamLease):
             lease.after(stream, passing)

@@ -1,4 +1,4 @@
-"""Base of readers that decode outputs on the GPU, and copy only a few bytes per image to the host."""
+"""Base of readers that decode outputs on the GPU and copy only a few bytes per image to the host."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from edgert.stages.gpu.kernels import Kernels
 
 FLOATS = ("float32", "float16")
 CAPACITY = 4096
-"""The most boxes of an image that are sorted, or copied to the host."""
+"""Maximum number of boxes of an image that are sorted, or copied to the host."""
 
 
 def checked_count(count: int, score: float) -> int:
@@ -30,13 +30,13 @@ def checked_count(count: int, score: float) -> int:
         return count
     raise StageError(
         f"more than {CAPACITY} boxes score {score:g} or more",
-        why="that is no useful threshold, and more than the GPU sorts",
+        why="the GPU sorts no more, and such a threshold is hardly useful",
         fix="raise task: score",
     )
 
 
 def why_not_single_output(outputs: Sequence[GpuTensor], dtypes: Sequence[str] = FLOATS) -> str:
-    """Return why kernels that read one output of these types cannot read these outputs; empty when they can."""
+    """Return why kernels that read one output of these types cannot read these outputs; empty if they can."""
     if len(outputs) != 1:
         return f"the kernels read one output, not {len(outputs)}"
     return (
@@ -48,15 +48,17 @@ class GpuReader(ABC):
     """Decoder of a batch on the GPU, with the same results as ``decoder`` on the host.
 
     Args:
-        outputs: in the model's order, batch first; they must outlive this object.
-        network: (width, height) of the input, pixels.
+        decoder: decoder for the host, whose settings are read.
+        outputs: outputs in the model's order, batch first; they must outlive this object.
+        network: (width, height) of the input in pixels.
+        kernels: compiler of the kernels.
 
     Raises:
-        ModelError: the outputs are not what the kernels read; see :meth:`unsupported`.
+        ModelError: the kernels cannot decode these outputs; see :meth:`unsupported`.
     """
 
     source: ClassVar[str]
-    """Name of the ``.cu`` file of its kernels."""
+    """Name of the ``.cu`` file with the kernels, without its suffix."""
     is_small: ClassVar[bool] = True
     """Whether kernels write the answer into mapped host memory, because a copy would take longer than decoding."""
     is_quick: ClassVar[bool] = False
@@ -65,7 +67,7 @@ class GpuReader(ABC):
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         if reason := self.unsupported(decoder, outputs, network):
             raise ModelError(
-                "this output cannot be decoded on the GPU", why=reason, fix="the host's decoder reads it: HostReader"
+                "this output cannot be decoded on the GPU", why=reason, fix="decode it on the host: HostReader"
             )
         self._decoder: Any = decoder
         self.rows, self._device, self._kernels = outputs[0].shape[0], kernels.device, kernels
@@ -74,36 +76,36 @@ class GpuReader(ABC):
     @classmethod
     @abstractmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """Return why the kernels cannot decode these outputs; empty when they can."""
+        """Return why the kernels cannot decode these outputs; empty if they can."""
 
     def enqueue(self, rows: int, stream: Stream) -> None:
         """Enqueue decoding of the first ``rows`` images and the copy of the answer. Does not wait."""
         self._launch(rows, stream)
         self._out.download(stream, rows * self._pitch)
 
-    def place(self, geometries: Sequence[Geometry]) -> None:  # noqa: B027 - most have the host do that
+    def set_transforms(self, geometries: Sequence[Geometry]) -> None:  # noqa: B027 - most have the host do that
         """Set the transforms of the rows' images to source pixels. Call it before each run that is read."""
 
-    def copied(self, rows: int) -> Sequence[int]:
+    def copy_sizes(self, rows: int) -> Sequence[int]:
         """Return the bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
         return [rows * self._pitch] if self._out.is_staged else []
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Return the records, in source pixels, as new arrays. Call it after the stream's work is done."""
+        """Return the records in source pixels, as new arrays. Call it after the stream's work is done."""
         return [self._record(row, geometry) for row, geometry in enumerate(geometries)]
 
-    def fits(self, decoder: Any) -> bool:
-        """Return whether :meth:`take` can switch to another decoder of the same outputs."""
+    def accepts(self, decoder: Any) -> bool:
+        """Return whether :meth:`switch_decoder` can switch to another decoder of the same outputs."""
         return True
 
-    def take(self, decoder: Any) -> None:
-        """Read as another decoder from the next run on. Recorded work stays: it reads these numbers from memory.
+    def switch_decoder(self, decoder: Any) -> None:
+        """Read as another decoder does from the next run on. Recorded graphs stay: they read its numbers from memory.
 
-        The streams must have passed.
+        The streams' work must be done.
         """
         self._decoder = decoder
         if self._live is not None:
-            self._write(self._live, self._numbers(decoder))
+            self._write(self._live, self._live_values(decoder))
 
     def close(self) -> None:
         """Free the memory. The stream's work must be done."""
@@ -111,13 +113,13 @@ class GpuReader(ABC):
         if self._live is not None:
             self._live.release()
 
-    def _numbers(self, decoder: Any) -> bytes:
-        """Return the numbers of a decoder that kernels read from memory, so that they may change."""
+    def _live_values(self, decoder: Any) -> bytes:
+        """Return the settings of a decoder that kernels read from memory, so that they can change."""
         return b""
 
     def _live_address(self) -> int:
-        """Return where the GPU has these numbers from now on."""
-        numbers = self._numbers(self._decoder)
+        """Write the decoder's settings into GPU memory; return their address."""
+        numbers = self._live_values(self._decoder)
         self._live = self._device.device_block(len(numbers))
         self._write(self._live, numbers)
         return self._live.address
@@ -128,7 +130,7 @@ class GpuReader(ABC):
         self._device.run(self._device.copy_up, block.address, array, stream.raw, doing="copying")
         stream.synchronize()
 
-    def _answers(self, pitch: int) -> list[U8]:
+    def _allocate_answers(self, pitch: int) -> list[U8]:
         """Allocate ``pitch`` bytes for each image, aligned to 16; return their host views."""
         self._pitch = -(-pitch // 16) * 16
         can_map = self.is_small and self._device.traits.can_map

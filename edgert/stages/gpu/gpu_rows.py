@@ -39,20 +39,20 @@ class _Answer(NamedTuple):
 
 
 class GpuRows(GpuReader):
-    """Detections of a :class:`~edgert.stages.decode.rows.RowHead`; ``decoder`` is a :class:`Detector`."""
+    """GPU reader of a :class:`~edgert.stages.decode.rows.RowHead`; ``decoder`` is a :class:`Detector`."""
 
     source = "rows"
 
     def __init__(self, decoder: Detector, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         super().__init__(decoder, outputs, network, kernels)
-        self._head: RowHead = decoder.head  # type: ignore[assignment]  # readers.py has asked
+        self._head: RowHead = decoder.head  # type: ignore[assignment]  # readers.py checks it
         self._shapes, self._network = tuple(output.shape[1:] for output in outputs), network
         self._levels = self._head.levels(self._shapes, network, decoder.score)
         self._starts = list(accumulate((level.rows for level in self._levels), initial=0))
         self._blocks = list(accumulate((-(-level.rows // _ROWS_OF_BLOCK) for level in self._levels), initial=0))
         width = max(sum(numbers.width for numbers in level.wanted) for level in self._levels)
         capacity = min(CAPACITY, self._starts[-1])
-        memories = self._answers(_COUNT_BYTES + capacity * 4 * (1 + width))
+        memories = self._allocate_answers(_COUNT_BYTES + capacity * 4 * (1 + width))
         self._views = [_view(memory, capacity, width) for memory in memories]
         self._counts = self._device.device_block(8 * self.rows)
         levels = b"".join(
@@ -80,7 +80,7 @@ class GpuRows(GpuReader):
         super().close()
         self._counts.release()
 
-    def _numbers(self, decoder: Detector) -> bytes:
+    def _live_values(self, decoder: Detector) -> bytes:
         levels = self._head.levels(self._shapes, self._network, decoder.score)
         floors = [floor for level in levels for floor in (*(one for _, one in level.floors), 0.0)[:_FLOORS]]
         return np.array(floors, np.float32).tobytes()
@@ -104,7 +104,7 @@ class GpuRows(GpuReader):
         self._rows.launch(self._job, (self._blocks[-1], rows, 1), (_THREADS, 1, 1), stream)
 
     def _record(self, row: int, geometry: Geometry) -> Record:
-        """Return the record of one image. Raises StageError where more rows may pass than are copied to the host."""
+        """Return the record of one image. Raises StageError if more rows may pass than are copied to the host."""
         number, rows, numbers = self._views[row]
         count = checked_count(int(number[0]), self._decoder.score)
         found_rows = np.array(rows[:count], np.intp)
@@ -116,7 +116,7 @@ class GpuRows(GpuReader):
         return record
 
     def _found(self, rows: Index, numbers: F32) -> list[Found]:
-        """Return the rows that were found, by level."""
+        """Return the copied rows, by level."""
         ends = np.searchsorted(rows, self._starts)
         return [
             Found(rows[a:b] - start, _parts(numbers[a:b], level))
@@ -125,7 +125,7 @@ class GpuRows(GpuReader):
 
 
 def _parts(numbers: F32, level: Level) -> tuple[F32, ...]:
-    """Return the columns of each of the level's wanted numbers."""
+    """Return the columns of each kind of number that the level needs."""
     ends = list(accumulate((one.width for one in level.wanted), initial=0))
     return tuple([np.ascontiguousarray(numbers[:, a:b]) for a, b in pairwise(ends)])
 

@@ -1,4 +1,4 @@
-"""Classification, segmentation and heat maps decoded on the GPU: classes, a class per cell, and peaks."""
+"""Classification, segmentation and heat maps decoded on the GPU: best classes, a class per cell, and peaks."""
 
 import math
 import struct
@@ -23,7 +23,7 @@ _COUNT_BYTES = 16
 _EACH = 4096
 _THREADS_OF_CLASSES = 512
 _PART_BYTES = 16 + _MOST * 8
-"""Bytes that a block writes for its part of a row: four numbers, and the best classes."""
+"""Bytes that a block writes for its part of a row: four numbers and the best classes."""
 
 
 class GpuClasses(GpuReader):
@@ -40,7 +40,7 @@ class GpuClasses(GpuReader):
         room = min(_MOST, count)
         self._views = [
             (memory[:4].view(np.int32), numbers[:room], numbers[room : 2 * room].view(np.int32))
-            for memory in self._answers(_COUNT_BYTES + 8 * room)
+            for memory in self._allocate_answers(_COUNT_BYTES + 8 * room)
             for numbers in (memory[_COUNT_BYTES:].view(np.float32),)
         ]
         each = self.rows * self._parts
@@ -56,7 +56,7 @@ class GpuClasses(GpuReader):
 
     @classmethod
     def unsupported(cls, decoder: classify.Classify, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """See :meth:`GpuReader.unsupported`. Outputs behind the first are not read."""
+        """Return why the kernels cannot decode these outputs. Outputs behind the first are not read."""
         if reason := why_not_single_output(outputs[:1]):
             return reason
         count = math.prod(outputs[0].shape[1:])
@@ -64,11 +64,11 @@ class GpuClasses(GpuReader):
             return f"the kernels find up to {_MOST} classes, not {decoder.top}"
         return "" if count else "there are no classes"
 
-    def fits(self, decoder: Any) -> bool:
-        """See :meth:`GpuReader.fits`: the kernels find a few classes."""
+    def accepts(self, decoder: Any) -> bool:
+        """Return whether the decoder asks for no more classes than the kernels find."""
         return bool(min(decoder.top, self._count) <= _MOST)
 
-    def _numbers(self, decoder: classify.Classify) -> bytes:
+    def _live_values(self, decoder: classify.Classify) -> bytes:
         return struct.pack("=i", min(decoder.top, self._count))
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class GpuMask(GpuReader):
         address, dtype = outputs[0].block.address, outputs[0].dtype
         classes, (height, width), is_first = _form(decoder, outputs[0].shape[1:], network)
         cells = height * width
-        self._masks = [memory[:cells].reshape(height, width) for memory in self._answers(cells)]
+        self._masks = [memory[:cells].reshape(height, width) for memory in self._allocate_answers(cells)]
         integer = np.dtype(dtype).itemsize if dtype in ("int32", "int64") else 0
         several = 4 if cells % 4 == 0 and (is_first or classes == 1) else 1
         definitions = {"INTEGER": integer, "CELLS": several}
@@ -123,7 +123,7 @@ class GpuMask(GpuReader):
         is_chosen = classes == 1 and isinstance(decoder, maps.SegmentArgmax)
         return why_not_single_output(outputs, ("int32", "int64") if is_chosen else FLOATS)
 
-    def _numbers(self, decoder: maps.SegmentThreshold) -> bytes:
+    def _live_values(self, decoder: maps.SegmentThreshold) -> bytes:
         return struct.pack("=f", self._dtype.type(decoder.threshold))  # NumPy compares in the type of the scores
 
     def _launch(self, rows: int, stream: Stream) -> None:
@@ -149,7 +149,7 @@ class GpuPeaks(GpuReader):
         _, count, height, width = outputs[0].shape
         self._size = height, width
         nbytes = count * _PEAK.itemsize
-        self._peaks = [memory[:nbytes].view(_PEAK) for memory in self._answers(nbytes)]
+        self._peaks = [memory[:nbytes].view(_PEAK) for memory in self._allocate_answers(nbytes)]
         cells = height * width
         self._argument = _MAPS.pack(
             outputs[0].block.address, self._out.address, 0, count * cells, count, cells, cells, 1, width, self._pitch

@@ -1,4 +1,4 @@
-"""Inference on the GPU: preprocessing, engine and decoding in slots, so that the host prepares the next frames."""
+"""Inference on the GPU: preprocessing, engine and decoding in slots, so that the host prepares frames meanwhile."""
 
 from __future__ import annotations
 
@@ -18,25 +18,22 @@ from edgert.memory.cuda import Event, Graph, SharedLease, Stream
 from edgert.policy import run_sizes
 from edgert.runtime import Frame, Record
 from edgert.stages.crop import Geometry
-from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, ReadyFrame, hold
 from edgert.stages.gpu.upload import Uploader, is_shared
-from edgert.stages.gpu.waiting import RunTimer, WaitMode, waits
+from edgert.stages.gpu.waiting import RunTimer, WaitMode, wait_methods
 from edgert.stages.infer import PendingRecords
 from edgert.tracing import HERE
 
 log = logging.getLogger("edgert.gpu")
 
 SLOTS = 3
-"""Sets of tensors: one is read, one may wait to be read, and one is filled."""
-
-
-# A slot: one set of tensors, from image to outputs, and the CUDA graphs of its work.
+"""Number of sets of tensors: one is read, one may wait to be read, and one is filled."""
 
 
 class Reader(Protocol):
     """Reader of an engine's outputs, which returns records on the host."""
 
-    def place(self, geometries: Sequence[Geometry]) -> None:
+    def set_transforms(self, geometries: Sequence[Geometry]) -> None:
         """Set the transforms of the rows' images to source pixels. Call it before each run that is read."""
         ...
 
@@ -44,7 +41,7 @@ class Reader(Protocol):
         """Enqueue decoding and copies of the first ``rows`` images. Does not wait."""
         ...
 
-    def copied(self, rows: int) -> Sequence[int]:
+    def copy_sizes(self, rows: int) -> Sequence[int]:
         """Return the bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
         ...
 
@@ -52,12 +49,12 @@ class Reader(Protocol):
         """Return the records as new arrays. Call it after the stream's work is done."""
         ...
 
-    def fits(self, decoder: Any) -> bool:
-        """Return whether :meth:`take` can switch to another decoder of the same outputs."""
+    def accepts(self, decoder: Any) -> bool:
+        """Return whether :meth:`switch_decoder` can switch to another decoder of the same outputs."""
         ...
 
-    def take(self, decoder: Any) -> None:
-        """Read as another decoder from the next run on; the streams have passed. What was recorded stays."""
+    def switch_decoder(self, decoder: Any) -> None:
+        """Read as another decoder does from the next run on. The streams' work is done; recorded graphs stay."""
         ...
 
     def close(self) -> None:
@@ -67,23 +64,27 @@ class Reader(Protocol):
 
 _PAUSES_S = 0.0, 0.0, 0.01
 """Pauses before each attempt to record a CUDA graph. A call of another thread, or of a library in this one, may disturb
-a recording, mostly once: for example a decoder that allocates its first memory."""
+a recording, usually once: for example a decoder that allocates its first memory."""
 
 
 class InferenceSlot:
-    """Preprocessing, engine and decoder for one batch at a time.
+    """One set of tensors, from image to outputs, with the CUDA graphs of its work. For one batch at a time.
 
     The kernel that reads the frames is launched separately, so that frames are free before the engine has run: cameras
-    and decoders own few buffers. On a separate stream, it runs beside the engine's work on the batch before. The rest
+    and decoders own few buffers. On a separate stream, it runs beside the engine's work on the previous batch. The rest
     is recorded as a CUDA graph, one for each number of rows. Where decoding has a separate stream, it is a second
     graph, so that a batch is decoded while the engine works on the next. Work that cannot be recorded is enqueued call
     by call.
 
     Args:
-        reading: the stream that decodes: the session's, or another.
-        feeding: the stream that preprocesses frames: the session's by default, or the one that uploads them.
-        check: called with each record and its geometry; returns the record to use.
-        reader_for: makes a reader for another decoder, and says why the host decodes; None: the first one fits all.
+        session: session of the engine.
+        preprocessor: preprocessor of the session's input.
+        reader: reader of the session's outputs.
+        reading: stream that decodes, which may be the session's.
+        feeding: stream that preprocesses frames, such as the one that uploads them; None: the session's.
+        check: function that returns the record to use for each record and its geometry; None: the record itself.
+        reader_for: function that makes a reader for another decoder, and says why the host decodes; None: the first
+            reader accepts all decoders.
     """
 
     def __init__(
@@ -105,13 +106,13 @@ class InferenceSlot:
         self.sizes = run_sizes(self.rows, session.dynamic)
         self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
         self._fed, self._ran = device.event(), device.event()
-        self._waits = waits(device)
+        self._waits = wait_methods(device)
         self._done, self._done_rows = self._waits["block"], 0
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
         self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
         self.late: set[int] = set()
-        """Batch sizes that are prepared while others run; until then, such a batch runs as the next larger size.
+        """Batch sizes that are prepared while batches of other sizes run; until then, they run as the next larger size.
 
         Sizes in the session's ``renewed`` are recorded when the slot is used next, one each time.
         """
@@ -125,7 +126,7 @@ class InferenceSlot:
         return self._done.event.passed()
 
     def warm_up(self, rows: int) -> None:
-        """Run one of :attr:`sizes` once, and record it. Blocks. Raises BuildError when a kernel does not compile."""
+        """Run one of :attr:`sizes` once, and record it. Blocks. Raises BuildError if a kernel does not compile."""
         if rows in self._warm:
             return
         self._warm.add(rows)
@@ -136,16 +137,16 @@ class InferenceSlot:
             self._reading.synchronize()
             if not self.session.recordable:
                 return
-            self.preprocessor.compile()  # here, as its error must not be taken for one of the recording
+            self.preprocessor.compile()  # here, as its error is not one of the recording
             for pause_s in _PAUSES_S:
                 time.sleep(pause_s)
                 try:
-                    self._graphs[rows] = self._recorded(rows)
+                    self._graphs[rows] = self._record_graphs(rows)
                     return
                 except (DeviceError, BuildError) as error:
                     reason = f"{error.what} ({error.why})"
                     log.info("a CUDA graph could not be recorded: %s", reason)
-                    # CUDA reports a failed recording once more, to the next call in this thread.
+                    # CUDA reports a failed recording once more, in the next call of this thread.
                     try:
                         self.session.enqueue(rows)
                     except BuildError as again:
@@ -159,24 +160,24 @@ class InferenceSlot:
         Raises DeviceError, BuildError.
         """
         with self.session.exclusive:
-            self._graphs[rows] = self._recorded(rows)
+            self._graphs[rows] = self._record_graphs(rows)
             self._warm.add(rows)
             self.late.discard(rows)
 
-    def enqueue(self, frames: Sequence[Ready], mode: WaitMode = "block") -> None:
+    def enqueue(self, frames: Sequence[ReadyFrame], mode: WaitMode = "block") -> None:
         """Enqueue a batch, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
         Args:
-            frames: the batch.
-            mode: how :meth:`read` waits.
+            frames: frames of the batch.
+            mode: way in which :meth:`read` waits.
         """
         preprocessor, stream, feeding = self.preprocessor, self.session.stream, self._feeding
         launches = preprocessor.launches(frames)
         rows = self._ready(len(frames))
-        self._reader.place([frame.plan.geometry for frame in frames])
+        self._reader.set_transforms([frame.plan.geometry for frame in frames])
         with self.session.exclusive:
             preprocessor.wait_for(frames, feeding)
-            for launch in launches:  # images of several formats take several
+            for launch in launches:  # several for images of several formats
                 launch.enqueue(feeding)
             hold(frames, feeding, self._fed.record(feeding))  # nothing after this reads them
             if feeding is not stream:
@@ -186,13 +187,13 @@ class InferenceSlot:
     def enqueue_filled(self, geometries: Sequence[Geometry], written: Event, mode: WaitMode = "block") -> None:
         """Enqueue a batch whose rows are filled when the event ``written`` has passed. Raises DeviceError."""
         rows = self._ready(len(geometries))
-        self._reader.place(geometries)
+        self._reader.set_transforms(geometries)
         with self.session.exclusive:
             self.session.stream.wait(written)
             self._run(rows, mode)
 
     def _ready(self, count: int) -> int:
-        """Return the batch size that runs ``count`` frames, prepared."""
+        """Return the prepared batch size that runs ``count`` frames."""
         rows = self._size_of[count]
         if not self.late and rows not in self._renewed:
             return rows
@@ -200,7 +201,7 @@ class InferenceSlot:
         if self.late:
             rows = next(size for size in self.sizes if size >= rows and size not in self.late)
         renewed = rows if rows in self._renewed else max(self.late & self._renewed, default=0)
-        if renewed and recording.acquire(blocking=False):  # else the next time: frames must not wait for it
+        if renewed and recording.acquire(blocking=False):  # else at a later batch, as frames must not wait for it
             try:
                 self._renewed.discard(renewed)
                 self._warm.discard(renewed)
@@ -226,7 +227,7 @@ class InferenceSlot:
         self._done.event.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Wait for the GPU, and return the records. Raises DeviceError when the work failed."""
+        """Wait for the GPU, and return the records. Raises DeviceError if the work failed."""
         self._done.wait(self._done_rows)
         self._fed.note_passed()
         if self.timer is not None:
@@ -234,22 +235,22 @@ class InferenceSlot:
         records = self._reader.read(geometries)
         return records if self._check is None else list(map(self._check, records, geometries))
 
-    def another_reader(self, decoder: Any) -> Reader | None:
-        """Return a reader for another decoder; None where the one of now fits it. Raises DeviceError: no memory."""
-        return None if self._reader_for is None or self._reader.fits(decoder) else self._reader_for(decoder)[0]
+    def new_reader(self, decoder: Any) -> Reader | None:
+        """Return a reader for another decoder; None if the present one accepts it. Raises DeviceError."""
+        return None if self._reader_for is None or self._reader.accepts(decoder) else self._reader_for(decoder)[0]
 
-    def read_as(self, decoder: Any, reader: Reader | None) -> None:
-        """Read as another decoder from now on. The last batch has been read.
+    def switch_decoder(self, decoder: Any, reader: Reader | None) -> None:
+        """Read as another decoder does from now on. The last batch must have been read.
 
-        With another reader each size is recorded again when it is next used; see :meth:`_ready`.
+        With a new reader, each size is recorded again when it is next used; see :meth:`_ready`.
 
         Args:
-            decoder: of the same outputs.
-            reader: that :meth:`another_reader` made for it.
+            decoder: decoder of the same outputs.
+            reader: result of :meth:`new_reader` for it.
         """
         with self.session.exclusive:
             if reader is None:
-                self._reader.take(decoder)
+                self._reader.switch_decoder(decoder)
                 return
             before, self._reader = self._reader, reader
             self._graphs.clear()
@@ -257,7 +258,7 @@ class InferenceSlot:
             before.close()
 
     def close(self) -> None:
-        """Wait for the GPU, and free what the session does not own. May be called twice."""
+        """Wait for the GPU, and free the graphs and the reader. May be called twice."""
         self.session.device.drain()
         self._graphs.clear()
         self._reader.close()
@@ -270,10 +271,10 @@ class InferenceSlot:
             return
         for graph in graphs[1:]:
             graph()
-        for nbytes in self._reader.copied(rows):
+        for nbytes in self._reader.copy_sizes(rows):
             self.session.device.counter.copied(nbytes)
 
-    def _recorded(self, rows: int) -> tuple[Graph, ...]:
+    def _record_graphs(self, rows: int) -> tuple[Graph, ...]:
         device, stream = self.session.device, self.session.stream
 
         def decode() -> None:
@@ -300,7 +301,7 @@ class Batch(PendingRecords):
 
     @property
     def is_read(self) -> bool:
-        """Whether a thread has waited for its records."""
+        """Whether a thread has waited for the records."""
         return bool(self._records)
 
     @property
@@ -312,7 +313,7 @@ class Batch(PendingRecords):
         return iter(self.records())
 
     def records(self) -> list[Record]:
-        """Return a record per frame; wait for the GPU the first time. Raises DeviceError when the work failed."""
+        """Return a record per frame; wait for the GPU the first time. Raises DeviceError if the work failed."""
         with self._turn:
             if not self._records:
                 self._records = self.slot.read(self.geometries)
@@ -326,16 +327,17 @@ class GpuInference:
     GPU are read in place. Batches run in order, or in parallel where slots have separate streams.
 
     Args:
-        slots: used in turn. A batch that was not waited for is read before its slot is used again.
-        uploader: owned by this object.
-        without_graph: called with the reason by :meth:`warm_up` where the work is not recorded as a CUDA graph.
-        refine: makes an engine faster while it runs: see :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`.
+        slots: slots to use in turn. A batch that was not waited for is read before its slot is used again.
+        uploader: uploader of host frames, owned by this object.
+        without_graph: function that :meth:`warm_up` calls with the reason if the work is not recorded as a CUDA graph.
+        refine: function that makes an engine faster while it runs; see
+            :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`.
 
     Attributes:
-        preprocessor: of one of the slots, which are all alike.
+        preprocessor: preprocessor of one of the slots, which are all alike.
         is_patient: whether :meth:`run` sleeps while it waits, as it should beside cameras.
         device: the GPU.
-        model: its name in the pipeline file.
+        model: name of the model in the pipeline file.
     """
 
     is_patient, model = False, ""
@@ -351,7 +353,7 @@ class GpuInference:
         self._without_graph, self._refine = without_graph, refine
         self._refining: Refinement | None = None
         self._is_warm = False
-        self._frames: dict[int, Ready] = {}
+        self._frames: dict[int, ReadyFrame] = {}
         self._batches: dict[int, Batch] = {}
         self._newest: Batch | None = None
         self._changes = deque[tuple[Any, list[Reader | None]]]()
@@ -361,28 +363,28 @@ class GpuInference:
         self._lasts = range(1, 1 + len({id(slot.session.stream) for slot in slots}))  # slots before these are done
 
     def wait_mode(self, patient: bool) -> WaitMode:
-        """Return how to wait for the next run. A run that queues behind another takes no usual time, so it blocks."""
+        """Return how to wait for the next run: behind another run, its duration is unknown, so blocking is better."""
         is_behind = self._newest is not None and not self._newest.is_read  # batches end in order
         return "block" if patient and self.is_patient and is_behind else "poll"
 
     @property
     def idle(self) -> bool:
-        """Whether the GPU has finished all batches. Does not wait. Raises DeviceError when one failed."""
+        """Whether the GPU has finished all batches. Does not wait. Raises DeviceError if one failed."""
         return all(self._slots[self._turn - last].idle for last in self._lasts)
 
     def warm_up(self) -> None:
-        """Run and record every batch size once, so that the first frames do not pay for it. May be called twice.
+        """Run and record every batch size once, so that the first frames are not delayed. May be called twice.
 
-        Where the engine can prepare sizes while it runs, only full batches are prepared here.
+        If the engine can prepare sizes while it runs, only full batches are prepared here.
         """
         if self._is_warm:
             return
         self._is_warm = True
         for slot in self._slots:
             slot.name = self.model or slot.name
-        gc.collect()  # once, and not for each graph: freeing GPU memory would disturb a recording
+        gc.collect()  # once instead of for each graph: freeing GPU memory would disturb a recording
         sizes, refine = self._slots[0].sizes, self._refine
-        # Size by size, as an engine may plan anew when the size changes; full batches first, as the engine was opened.
+        # Size by size, as an engine may plan again when the size changes; full batches first, for which it was opened.
         self._warm_up(sizes[-1:])
         reason, late = next((slot.no_graph for slot in self._slots if slot.no_graph), ""), sizes[:-1]
         if reason or refine is None:  # without graphs, runs would disturb the preparation
@@ -405,8 +407,8 @@ class GpuInference:
             slot.record(rows)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        """Bring a frame to the GPU for a row of the next batch. The caller may release the frame at once."""
-        frame, writer = self.readable(frame)
+        """Copy a frame to the GPU if necessary, for a row of the next batch. The caller may release it at once."""
+        frame, writer = self.readable_frame(frame)
         try:
             ready = self._frames[row] = self._plans.ready(frame, writer)
         except BaseException:
@@ -415,7 +417,7 @@ class GpuInference:
         return ready.plan.geometry
 
     def fill_batch(self, frames: Sequence[Frame]) -> list[Geometry]:
-        """Bring frames to the GPU for the rows from 0 on. Frames that share one host buffer are uploaded at once."""
+        """Do :meth:`fill` for the rows from 0 on. Frames that share one host buffer are uploaded in one copy."""
         lease = frames[0].lease
         if not is_shared(frames[0], self.device) or any(frame.lease is not lease for frame in frames):
             return [self.fill(frame, row) for row, frame in enumerate(frames)]
@@ -429,28 +431,28 @@ class GpuInference:
         self._frames.update(enumerate(ready))
         return [one.plan.geometry for one in ready]
 
-    def readable(self, frame: Frame) -> tuple[Frame, Stream | None]:
+    def readable_frame(self, frame: Frame) -> tuple[Frame, Stream | None]:
         """Return the frame in memory that the GPU reads, with a lease to release, and the stream that copies it.
 
-        Without a stream it is there already. Mark work that reads it by :func:`hold`.
+        The stream is None if the frame is there already. Mark work that reads it by :func:`hold`.
         """
         first: object = frame.planes[0]
         writer: Stream | None
         if isinstance(first, np.ndarray):
-            frame = self._uploader.shared(frame)
+            frame = self._uploader.shared_frame(frame)
             lease: Any = frame.lease  # a SharedLease
             writer = lease.send(self._uploader.stream, is_read=True)
         else:
             frame.lease.retain()
             stream = getattr(first, "stream", None)
-            writer = stream if isinstance(stream, Stream) else None  # unknown for another library's memory
+            writer = stream if isinstance(stream, Stream) else None  # unknown for memory of another library
         return frame, writer
 
     def submit_batch(self, geometries: Sequence[Geometry], *, patient: bool = True) -> Batch:
-        """Enqueue the rows that were filled, and return the pending batch. Does not wait.
+        """Enqueue the filled rows, and return the pending batch. Does not wait.
 
         Args:
-            geometries: of the rows, as :meth:`fill` returned them.
+            geometries: geometries of the rows, as :meth:`fill` returned them.
             patient: whether the waiting thread may sleep, and be a little late; see :meth:`wait_mode`.
         """
         frames = [self._frames.pop(row) for row in range(len(geometries))]
@@ -459,15 +461,15 @@ class GpuInference:
                 slot = self.next_slot()
                 slot.enqueue(frames, self.wait_mode(patient))
         except BaseException:
-            self.device.drain()  # no event marks the end of copies that may be under way
+            self.device.drain()  # no event marks the end of copies that may be in progress
             raise
         finally:
             for frame in frames:
                 frame.lease.release()
-        return self.submitted(geometries)
+        return self.new_batch(geometries)
 
-    def read_as(self, decoder: Any) -> None:
-        """Read batches as another decoder of the same outputs does, from the next one on. Any thread may call this.
+    def switch_decoder(self, decoder: Any) -> None:
+        """Read batches as another decoder of the same outputs does, from the next one on. Callable from any thread.
 
         Raises:
             DeviceError: there is too little memory for more boxes. Nothing has changed then.
@@ -477,44 +479,44 @@ class GpuInference:
         decoder, readers = decoder_of(decoder), list[Reader | None]()
         try:
             for slot in self._slots:
-                readers.append(slot.another_reader(decoder))
+                readers.append(slot.new_reader(decoder))
         except BaseException:
             _close(readers)
             raise
         self._changes.append((decoder, readers))
 
-    def _change(self) -> None:
-        """Read batches that are under way as before, and later ones as :meth:`read_as` asked."""
+    def _apply_switch(self) -> None:
+        """Read batches in flight with the old decoder, and later ones with that of :meth:`switch_decoder`."""
         decoder, readers = self._changes.popleft()
         for batch in self._batches.values():
             batch.records()
         for slot, reader in zip(self._slots, readers, strict=True):
-            slot.read_as(decoder, reader)
+            slot.switch_decoder(decoder, reader)
 
     def next_slot(self) -> InferenceSlot:
-        """Return the slot of the next batch, after the batch that it had is read."""
+        """Return the slot of the next batch, after its last batch is read."""
         while self._changes:
-            self._change()
+            self._apply_switch()
         if self._turn in self._batches:
             self._batches.pop(self._turn).records()
         return self._slots[self._turn]
 
-    def submitted(self, geometries: Sequence[Geometry]) -> Batch:
-        """Return the batch that was enqueued on :meth:`next_slot`, and go on to the next slot."""
+    def new_batch(self, geometries: Sequence[Geometry]) -> Batch:
+        """Return the batch that was enqueued on :meth:`next_slot`; the next slot is then the following one."""
         batch = self._newest = self._batches[self._turn] = Batch(self._slots[self._turn], geometries)
         self._turn = (self._turn + 1) % len(self._slots)
         return batch
 
     def run(self, *geometries: Geometry) -> list[Record]:
-        """Submit the rows that were filled, wait, and return their records."""
+        """Submit the filled rows, wait, and return their records."""
         return self.submit_batch(geometries, patient=self.is_patient).records()
 
     def close(self) -> None:
-        """Free slots and uploader; no thread may use them any more. May be called twice."""
+        """Free slots and uploader, which no thread may use any more. May be called twice."""
         if self._refining is not None:
             self._refining.close()
         if self._frames:
-            self.device.drain()  # they may still be copied
+            self.device.drain()  # copies of them may be in progress
         for frame in self._frames.values():
             frame.lease.release()
         self._frames.clear()
@@ -531,8 +533,8 @@ def _close(readers: Sequence[Reader | None]) -> None:
             reader.close()
 
 
-class Submitting:
-    """Inference that returns pending records, for several runs on one frame, such as on its crops."""
+class PendingInference:
+    """Inference whose runs return pending records, for several runs on one frame, such as on its crops."""
 
     def __init__(self, inference: GpuInference) -> None:
         self._inference = inference
@@ -543,5 +545,5 @@ class Submitting:
         return self._inference.idle
 
     def run(self, *geometries: Geometry) -> Batch:
-        """Submit the rows that were filled; see :meth:`GpuInference.submit_batch`."""
+        """Submit the filled rows; see :meth:`GpuInference.submit_batch`."""
         return self._inference.submit_batch(geometries, patient=self._inference.is_patient)

@@ -1,6 +1,6 @@
-"""Stage of a model on a GPU: submits frames, one at a time or in batches, and collects their records.
+"""Stage of a model on a GPU, which submits frames, one at a time or in batches, and collects their records.
 
-One thread does both. While a run is under way, it waits for input until the run is usually done, and then polls. So no
+One thread does both. While a run is in flight, it waits for input until the run is usually done, and then polls. So no
 frame waits for the records of another, and no other thread is woken.
 """
 
@@ -27,11 +27,13 @@ class _Run:
     """Results that leave together: those of a run, and those after it that the model skips.
 
     Attributes:
-        batch: the pending records; None where all results are skipped.
-        began_ns: when the GPU could begin it.
-        due_ns: when to poll it next.
-        absent_ns: the longest time after its begin at which it was seen not done; -1 before the first poll.
-        is_done: whether it was seen done.
+        results: results in order, each with whether the model ran on it.
+        batch: pending records; None if the model skips all results.
+        rows: number of results on which the model ran.
+        began_ns: when the GPU could begin the run.
+        due_ns: when to poll the run next.
+        absent_ns: longest time after the begin at which a poll found it not done; -1 before the first poll.
+        is_done: whether a poll found it done.
     """
 
     results: list[tuple[Result, bool]]
@@ -46,14 +48,16 @@ class _Run:
 class GpuInfer(BatchedStage):
     """A stage that adds one model's record to every ``every``-th result of a stream.
 
-    While the GPU is idle, a frame runs at once; with a batcher, together with the frames that wait. Results leave in
+    While the GPU is idle, a frame runs at once, or with a batcher together with the frames that wait. Results leave in
     the order in which they came.
 
     Args:
-        inferences: of the model, and of its fallback models.
-        batcher: decides which frames run together; None: each runs alone.
-        every: number of frames of a stream from one run to the next; ignored where there is a batcher.
-        choice: which of the models runs; read for each batch.
+        name: name of the stage.
+        inferences: inferences of the model and of its fallback models.
+        clock: clock by which batches are held.
+        batcher: rule for which frames run together; None: each runs alone.
+        every: number of frames of a stream from one run to the next; ignored with a batcher.
+        choice: choice of the model that runs, read for each batch.
     """
 
     limit, is_ready = SLOTS, False
@@ -85,7 +89,10 @@ class GpuInfer(BatchedStage):
         return len(self._runs)
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
-        """See :class:`~edgert.runtime.AsyncStage`. Raises StageError, DeviceError."""
+        """Copy frames to the GPU, and start a run when the batch is due; see :class:`~edgert.runtime.AsyncStage`.
+
+        Raises StageError, DeviceError.
+        """
         batch, now_ns = self._batch, self._clock.now_ns()
         if not batch.rows and len(self._inferences) > 1:
             self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
@@ -138,7 +145,7 @@ class GpuInfer(BatchedStage):
         return held
 
     def _take(self, result: Result, kept: Result, now_ns: int) -> None:
-        """Bring one frame to the GPU, or queue it unchanged behind earlier ones where the model skips it."""
+        """Bring one frame to the GPU, or queue it unchanged behind earlier ones if the model skips it."""
         batch, index = self._batch, result.frame.index
         kept.frame.lease.retain()
         if not batch.passes(index):
@@ -155,12 +162,12 @@ class GpuInfer(BatchedStage):
         batch = self._inference.submit_batch(self._geometries)
         rows, self._geometries = len(self._geometries), []
         first_ns = self._times.first_ns(rows)
-        # It begins when the run before it is done, by estimate.
+        # It begins at the estimated end of the run before it.
         began_ns = max(now_ns, self._runs[-1].began_ns + self._times.first_ns(self._runs[-1].rows) if self._runs else 0)
         self._runs.append(_Run(self._batch.take(), batch, rows, began_ns, began_ns + first_ns))
 
     def _is_done(self, run: _Run) -> bool:
-        """Return whether a run is done, without polling before that is likely."""
+        """Return whether a run is done. The GPU is polled only when that is likely."""
         if run.is_done or run.batch is None:
             return True
         now_ns = self._clock.now_ns()
@@ -174,15 +181,15 @@ class GpuInfer(BatchedStage):
         return False
 
     def _records(self, run: _Run, is_done: bool) -> Sequence[Record]:
-        """Return the records of a run, and note how long it took."""
+        """Return the records of a run, and learn from its duration."""
         if run.batch is None:
             return ()
         polled_ns = self._clock.now_ns()
         records = run.batch.records()
         if is_done and run.absent_ns < 0:
-            self._times.was_done(run.rows)
+            self._times.note_done(run.rows)
         elif is_done:
-            self._times.took(run.rows, run.absent_ns)
+            self._times.note_late(run.rows, run.absent_ns)
         elif (now_ns := self._clock.now_ns()) - polled_ns > _POLL_NS:  # else it was done for an unknown time
-            self._times.took(run.rows, now_ns - run.began_ns)
+            self._times.note_late(run.rows, now_ns - run.began_ns)
         return records

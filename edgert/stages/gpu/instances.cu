@@ -1,9 +1,9 @@
-// Masks of the boxes that suppression left: a bit for every pixel of the network, set where the sum of prototypes, linear
-// between the middles of their cells, is above 0.
+// Makes masks of the boxes that suppression kept: a bit for every pixel of the network, set where the weighted sum of
+// prototypes, interpolated linearly between the middles of their cells, is above 0.
 //
-// PARTS blocks for each box, since what takes long is to wait for prototypes. A block works on strips of pixel rows: first
-// the sums of the cells that they need, then bits. Only rows that the box may touch are written, those of a strip as one
-// piece: short writes to the host's memory take longer than sums. The host cuts them to the box.
+// A box has PARTS blocks, as most time is spent on waiting for prototypes. A block works on strips of pixel rows: first
+// the sums of the cells that a strip needs, then its bits. Only rows that the box may touch are written, and a strip as
+// one piece, as short writes to host memory take longer than the sums. The host cuts them to the box.
 //
 //   HALF  1: prototypes are float16
 
@@ -16,7 +16,7 @@
 #define MOST_WORDS 2048 // of 32 pixels, of a strip
 
 struct Job {
-    u64 boxes, maps, out;     // what suppress left, in memory of the GPU
+    u64 boxes, maps, out;     // boxes: result of the kernel suppress, in GPU memory
     long long stride;         // numbers of all prototypes of an image
     int limit, masks;
     int width, height;        // of a prototype
@@ -26,12 +26,12 @@ struct Job {
 
 struct alignas(16) Box { float left, top, right, bottom; };
 
-// One pixel more on every side than a box touches: how it is rounded is the host's business.
+// A pixel beyond the box on every side, as the host rounds its sides.
 __device__ __forceinline__ int pixel_at(float place, int offset, int most) {
     return (int)fminf(fmaxf(floorf(place) + offset, 0.0f), (float)most);
 }
 
-// A pixel between the middles of two cells, and how near it is to the second. At the edge both are one.
+// The two cells between whose middles a pixel is, and the weight of the second. At the edge they are the same cell.
 struct Between { int low, high; float part; };
 
 __device__ __forceinline__ Between between(int pixel, int pitch, int most) {

@@ -1,6 +1,6 @@
 """Compilation and cache of this package's kernels: CUDA C in ``*.cu`` beside this file.
 
-A line ``#include "name"`` is replaced by the file of that name in this folder, as the run-time compiler takes one text.
+A line ``#include "name"`` is replaced by the file of that name in this folder, as the run-time compiler reads one text.
 """
 
 import hashlib
@@ -21,8 +21,9 @@ class Kernels:
     """Cache of kernels compiled for the device, one per combination of definitions.
 
     Args:
-        store: caches machine code between runs; without it, each start compiles, about a second per kernel.
-        compiler: returns the compiler when it is first needed; by default the newest that suits the driver.
+        device: the GPU.
+        store: cache of machine code between runs; without it, each start compiles, about a second per kernel.
+        compiler: function that returns the compiler at its first use; by default the newest that suits the driver.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Kernels:
         self._modules: dict[str, Module] = {}
 
     def why_not(self) -> str:
-        """Return why kernels cannot be compiled here and what to install, in one line; empty if they can."""
+        """Return in one line why kernels cannot be compiled here, and what to install; empty if they can."""
         try:
             self._compiler()
         except DeviceError as error:
@@ -41,13 +42,13 @@ class Kernels:
         return ""
 
     def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> Kernel:
-        """Return a kernel of ``name``.cu: ``function``, by default ``name``. Its argument is a struct of ``nbytes``.
+        """Return the kernel ``function``, by default ``name``, of ``name``.cu. Its argument is a struct of ``nbytes``.
 
         Raises:
-            BuildError: it does not compile; the log shows why.
+            BuildError: the kernel does not compile; the log shows why.
             DeviceError: there is no compiler, and the store does not have the kernel.
         """
-        source = _text(f"{name}.cu")
+        source = _source_text(f"{name}.cu")
         defines = (f"-D{definition}={value}" for definition, value in sorted(definitions.items()))
         options = (f"--gpu-architecture={self.device.architecture}", *_OPTIONS, *defines)
         key = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:32]
@@ -61,6 +62,6 @@ class Kernels:
         return self._modules[key].kernel(function or name, nbytes)
 
 
-def _text(name: str) -> str:
-    whole = (_FOLDER / name).read_text(encoding="utf-8")
-    return _INCLUDE.sub(lambda line: _text(line[1]), whole)
+def _source_text(name: str) -> str:
+    text = (_FOLDER / name).read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda line: _source_text(line[1]), text)

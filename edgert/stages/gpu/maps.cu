@@ -1,11 +1,11 @@
-// Maps over the image on the GPU: the class of every cell, and the peaks of heat maps.
+// Decodes maps over the image: the class of every cell, and the peaks of heat maps.
 //
-// What comes out is what edgert/stages/decode/maps.py makes of whole maps: the first of equals, VOID where a score is not
-// a number.
+// The results are those of edgert/stages/decode/maps.py: the first of equal scores, and VOID where a score is not a
+// number.
 //
 //   HALF     1: scores are float16
-//   INTEGER  bytes of an integer, where the map holds classes already; else 0
-//   CELLS    that a thread looks at, 1 or 4; four where scores of a class lie together and their count is a multiple
+//   INTEGER  bytes of an integer if the map holds classes already; else 0
+//   CELLS    cells per thread: 4 if the scores of a class are adjacent and their number is a multiple of 4, else 1
 
 #include "numbers.cuh"
 
@@ -90,7 +90,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) reaches(const Maps maps) {
 
 struct Peak { int cell; float around[9]; float value; int unused; };
 
-// A block for each map: its peak, the first of equals, and the nine cells around it, or around the nearest inner cell.
+// Finds the peak of a map, the first of equals, and the nine cells around it or around the nearest inner cell. A block
+// works on one map.
 extern "C" __global__ void __launch_bounds__(THREADS) peaks(const Maps maps) {
     __shared__ u64 found[THREADS];
     const Stored* map = (const Stored*)maps.values + blockIdx.y * maps.stride + (long long)blockIdx.x * maps.cells;

@@ -1,4 +1,4 @@
-// Numbers of an engine's output, and keys that sort as they do.
+// Numbers of an engine's output, and integer keys that sort in the order of these numbers.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -22,13 +22,13 @@ __device__ __forceinline__ float widened(Stored stored) {
 #endif
 }
 
-// Of equal numbers, equal bits; of a greater one, more. -0 is 0.
+// Bits that rise with the number; equal numbers, such as -0 and 0, have equal bits.
 __device__ __forceinline__ u32 rising_bits(float number) {
     const u32 bits = __float_as_uint(__fadd_rn(number, 0.0f));
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// The greatest number has the smallest key, and of equal ones the first.
+// A key that falls with the number, so that the greatest number has the smallest key; of equal numbers, the first.
 __device__ __forceinline__ u64 falling_key(float number, u32 place) { return (u64)~rising_bits(number) << 32 | place; }
 
 __device__ __forceinline__ float number_of(u64 key) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ float number_of(u64 key) {
     return __uint_as_float(rising >> 31 ? rising & 0x7fffffffu : ~rising);
 }
 
-// Of the keys of a warp's threads: rising along its lanes.
+// Sorts the keys of a warp's threads so that they rise along its lanes.
 __device__ __forceinline__ u64 sorted(u64 key) {
     const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -1,4 +1,4 @@
-// A BGR image to NV12 for an encoder, as OpenCV's BGR2YUV_I420 makes it (modules/imgproc/src/color_yuv.simd.hpp,
+// Converts a BGR image to NV12 for an encoder, as OpenCV's BGR2YUV_I420 does (modules/imgproc/src/color_yuv.simd.hpp,
 // RGB8toYUV420pInvoker): BT.601, limited range, in 20-bit fixed point, chroma of each block's first pixel.
 
 typedef unsigned char u8;
@@ -14,7 +14,7 @@ __device__ __forceinline__ u8 level(const u8* pixel, int blue, int green, int re
     return (u8)min(max((blue * pixel[0] + green * pixel[1] + red * pixel[2] + (base << 20) + (1 << 19)) >> 20, 0), 255);
 }
 
-// A block of 2 x 2 pixels for each thread.
+// A thread converts 2 x 2 pixels.
 extern "C" __global__ void __launch_bounds__(256) nv12(const Image image) {
     const int x = 2 * (blockIdx.x * 32 + threadIdx.x), y = 2 * (blockIdx.y * 8 + threadIdx.y);
     if (x >= image.width || y >= image.height) return;

@@ -11,7 +11,7 @@ _BLOCK = (32, 8, 1)
 
 
 class Nv12Writer:
-    """NV12 writer with the same output as the CPU's: BT.601, limited range (``Color()``). For one thread.
+    """Writer of NV12 with the same result as on the CPU: BT.601, limited range (``Color()``). For one thread.
 
     Raises:
         BuildError: the kernel does not compile.
@@ -30,15 +30,15 @@ class Nv12Writer:
         The image may be released at once: its memory is reused only after this work.
 
         Args:
-            stream: runs the conversion.
             view: (h, w, 3) uint8 BGR, rows may be padded. An odd last row or column is left out.
-            luma: address on the GPU of (h, w) bytes.
-            luma_pitch: bytes from row to row.
-            chroma: address on the GPU of (h / 2, w / 2, 2) bytes, U first.
-            chroma_pitch: bytes from row to row.
+            luma: address of (h, w) bytes on the GPU.
+            luma_pitch: bytes from one row of luma to the next.
+            chroma: address of (h / 2, w / 2, 2) bytes on the GPU, U first.
+            chroma_pitch: bytes from one row of chroma to the next.
+            stream: stream that runs the conversion.
 
         Raises:
-            StageError: the view is not such an image, or was released.
+            StageError: the view is no BGR image, or was released.
         """
         if view.ndim != 3 or view.shape[2] != 3 or view.dtype != "uint8" or view.strides[1:] != (3, 1):
             raise StageError(f"a view of {list(view.shape)} of {view.dtype} is no BGR image")

@@ -1,15 +1,15 @@
-// A frame on the GPU to a BGR image with shapes painted on it: scale, convert, paint, in one pass.
+// Makes a BGR image of a frame on the GPU with shapes painted on it: scale, convert, paint, in one pass.
 //
-// The image is what bgr_into (edgert/runtime/frame.py) makes: planes scaled as OpenCV scales them (scale_two.cuh,
-// scale_many.cuh), chroma repeated, color in OpenCV's fixed point. The shapes come as a list of items in the order they
-// are painted in (display_list.py). Each block of 64 x 16 pixels finds the items that touch it, and each thread paints
-// four pixels in registers, so that the image is written once.
+// The image is that of bgr_into (edgert/runtime/frame.py): planes scaled as OpenCV scales them (scale_two.cuh,
+// scale_many.cuh), chroma repeated, color in OpenCV's fixed point. The shapes are a list of items in painting order
+// (display_list.py). Each block of 64 x 16 pixels finds the items that touch it, and each thread paints four pixels in
+// registers, so that the image is written once.
 //
 // Compiled for one combination at a time:
 //   FORMAT      0 i420, 1 nv12, 2 yuyv, 3 packed of PIXEL bytes, 4 gray
 //   PIXEL       bytes per pixel of a packed source; RED is where its red is, 0 or 2
-//   LUMA_AREA   1: luma, or the packed image, is scaled by area; 0: linearly, where it is scaled
-//   CHROMA_AREA 1: and chroma
+//   LUMA_AREA   1: luma, or the packed image, is scaled by area; 0: linearly if it is scaled
+//   CHROMA_AREA 1: chroma is scaled by area; 0: linearly
 //   ALIGNED     1: four pixels of a row may be stored as three words
 //   INK         the dark edge of boxes, red << 16 | green << 8 | blue
 
@@ -34,7 +34,7 @@ struct Item {
     u32 q[2];                         // text: pitch, color of the letters; box: size; mask: its tables; stroke: edges
 };
 
-struct Job { int out_width, out_height; };  // what scale_many.cuh asks
+struct Job { int out_width, out_height; };  // the fields that scale_many.cuh reads
 
 struct Drawing {
     u64 plane[3], out, items, lookups;
@@ -43,7 +43,7 @@ struct Drawing {
     int chroma_width, chroma_height;
     Job luma, chroma;                 // what both are scaled to
     int chroma_shift;                 // 1: two rows share one of chroma
-    int floor, shift;                 // luma below floor is taken as floor; of the matrix
+    int floor, shift;                 // luma below floor counts as floor; shift of the matrix
     int matrix[12];                   // (3, 4) from Y, U, V, 1 to B, G, R << shift, rounding included
 };
 
@@ -144,7 +144,7 @@ __device__ __forceinline__ int mixed(int a, int b, int part) { return (a * (255 
 
 __device__ __forceinline__ int channel(u32 color, int c) { return color >> 8 * c & 255; }
 
-// Which row or column of a box's pattern stands for place `at` of `size`: all between its ends is one.
+// The row or column of a box's pattern for place `at` of `size`: all places between the ends have the middle one.
 __device__ __forceinline__ int folded(int at, int size, int middle) {
     return at < middle ? at : max(min(at, middle), at - max(size - (2 * middle + 1), 0));
 }

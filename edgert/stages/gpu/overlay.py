@@ -1,4 +1,4 @@
-"""BGR images made from frames on a GPU, with results drawn on them: one kernel, one launch for an image."""
+"""BGR images made from frames on a GPU, with results drawn on them, by one kernel launch per image."""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,15 @@ import numpy.typing as npt
 from edgert.files import FileStore, cache_folder
 from edgert.memory import Counter, cuda
 from edgert.runtime.frame import Color, Frame
-from edgert.stages.gpu.display_list import EDGE_BYTES, MOST_EDGES, DisplayList, Packed, Region, Tiles, TooLongError
+from edgert.stages.gpu.display_list import (
+    EDGE_BYTES,
+    MOST_EDGES,
+    DisplayList,
+    PackedList,
+    Region,
+    TileCache,
+    TooLongError,
+)
 from edgert.stages.gpu.gpu_preprocess import SOURCES, chroma_size, fixed_matrix, hold, plane_on_gpu
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.paint import INK, Shape
@@ -28,7 +36,7 @@ _TILES_BYTES = 1 << 21
 
 
 def device_of(view: cuda.DeviceView) -> cuda.CudaDevice:
-    """Return the GPU that a view's memory belongs to. Raises DeviceError where it cannot be opened."""
+    """Return the GPU that a view's memory belongs to. Raises DeviceError if it cannot be opened."""
     if view.stream is not None:
         return cast("cuda.CudaDevice", view.stream.device)
     known: cuda.CudaDevice | None = getattr(view.lease, "device", None)
@@ -39,7 +47,9 @@ class GpuPainter:
     """Painter of images, on a separate stream. For one thread at a time.
 
     Args:
-        counter: where allocations of images are counted.
+        device: the GPU.
+        counter: counter of allocated images.
+        kernels: compiler of the kernels; by default with a cache on disk.
 
     Raises:
         DeviceError: there is no kernel compiler.
@@ -49,36 +59,36 @@ class GpuPainter:
     def __init__(self, device: cuda.CudaDevice, counter: Counter, kernels: Kernels | None = None) -> None:
         self.device, self._counter = device, counter
         self._kernels = kernels or Kernels(device, FileStore(cache_folder() / "cuda"))
-        self._made: dict[tuple[int, ...], cuda.Kernel] = {}
+        self._compiled: dict[tuple[int, ...], cuda.Kernel] = {}
         self._kernel(SOURCES["nv12"], "nv12", False, False, True)  # the usual one, before frames come
         self.stream, self._event = device.stream(), device.event()
         self._images: cuda.ViewPool | None = None
         self._edges: cuda.Block | None = None
-        self._lists = [_List(device, _LIST_BYTES) for _ in range(_LISTS)]
+        self._lists = [_ListMemory(device, _LIST_BYTES) for _ in range(_LISTS)]
         self._block = device.block(2 * _TILES_BYTES)
         halves = (
             Region(self._block.host[start : start + _TILES_BYTES], self._block.address + start)
             for start in (0, _TILES_BYTES)
         )
-        self._tiles = Tiles((next(halves), next(halves)), self.stream.synchronize)
+        self._tiles = TileCache((next(halves), next(halves)), self.stream.synchronize)
 
     def paint(self, source: Frame | cuda.DeviceView, size: tuple[int, int], shapes: Iterable[Shape]) -> cuda.DeviceView:
         """Return a new image made from a frame or an image on the GPU, with shapes on it. Does not wait.
 
         Args:
-            shapes: to paint, in order.
-            source: a frame for which :func:`unreadable` is empty, or (h, w, 3) uint8 BGR.
-            size: (width, height) of the new image; another size than the source's is scaled as on the host.
+            source: a frame for which :func:`why_unreadable` is empty, or (h, w, 3) uint8 BGR.
+            size: (width, height) of the new image; if it is not the source's, pixels are scaled as on the host.
+            shapes: shapes to paint, in order.
 
         Returns:
             (height, width, 3) uint8 BGR, contiguous, valid while a reference to it exists.
 
         Raises:
-            DeviceError: too little memory, or the GPU failed.
+            DeviceError: there is too little memory, or the GPU failed.
             StageError: the frame was released.
         """
         with self.device:
-            drawing = self._packed_list(size, list(shapes))
+            drawing = self._pack_list(size, list(shapes))
             image = self._take((size[1], size[0], 3))
             planes: tuple[object, ...] = source.planes if isinstance(source, Frame) else (source,)
             for writer in {getattr(plane, "stream", None) for plane in planes} - {self.stream}:
@@ -95,7 +105,7 @@ class GpuPainter:
         return image
 
     def _launches(
-        self, source: Frame | cuda.DeviceView, image: cuda.DeviceView, packed: Packed
+        self, source: Frame | cuda.DeviceView, image: cuda.DeviceView, packed: PackedList
     ) -> Iterator[cuda.Launch]:
         """Yield the launches that make the image: edges of strokes, then the image itself."""
         height, width, _ = image.shape
@@ -111,7 +121,7 @@ class GpuPainter:
         yield cuda.Launch(self._kernel(*key), argument, (-(-width // _TILE[0]), -(-height // _TILE[1]), 1), _BLOCK)
 
     def _edges_for(self, segments: int) -> int:
-        """Return the address of GPU memory for edges of strokes, reused by each image."""
+        """Return the address of GPU memory for edges of strokes, which each image reuses."""
         nbytes = segments * MOST_EDGES * EDGE_BYTES
         if self._edges is None or self._edges.nbytes < nbytes:
             if self._edges is not None:
@@ -131,9 +141,9 @@ class GpuPainter:
             self._images.close()
         self._images = None
 
-    def _packed_list(self, size: tuple[int, int], shapes: list[Shape]) -> "_List":
+    def _pack_list(self, size: tuple[int, int], shapes: list[Shape]) -> "_ListMemory":
         """Write the shapes into the list used longest ago, and return it."""
-        self._tiles.turn()
+        self._tiles.switch_if_full()
         drawing = self._lists.pop(0)
         while True:
             drawing.empty()
@@ -143,7 +153,7 @@ class GpuPainter:
                 drawing.packed = packer.finish()
                 break
             except TooLongError:
-                larger = _List(self.device, 2 * drawing.block.nbytes)
+                larger = _ListMemory(self.device, 2 * drawing.block.nbytes)
                 drawing.block.release()
                 drawing = larger
         self._lists.append(drawing)
@@ -161,21 +171,21 @@ class GpuPainter:
         ink = INK[0] | INK[1] << 8 | INK[2] << 16
         pixel, red = 4 if form.endswith("a") else 3, 0 if form.startswith("rgb") else 2
         key = number, pixel, red, luma_area, chroma_area, aligned
-        if key not in self._made:
+        if key not in self._compiled:
             names = "FORMAT", "PIXEL", "RED", "LUMA_AREA", "CHROMA_AREA", "ALIGNED"
             definitions = {"INK": ink, **{name: int(value) for name, value in zip(names, key, strict=True)}}
-            self._made[key] = self._kernels.kernel("overlay", definitions, _DRAWING.size)
+            self._compiled[key] = self._kernels.kernel("overlay", definitions, _DRAWING.size)
             self._strokes = self._kernels.kernel("overlay", definitions, _LINES.size, function="strokes")
-        return self._made[key]
+        return self._compiled[key]
 
 
-class _List:
+class _ListMemory:
     """Memory for one display list at a time."""
 
     def __init__(self, device: cuda.CudaDevice, nbytes: int) -> None:
         self.block: cuda.Block = device.block(nbytes)
         self.marks = cuda.StreamMarks(device)
-        self.packed = Packed(0, 0, 0, 0, 0, 0, 0)
+        self.packed = PackedList(0, 0, 0, 0, 0, 0, 0)
         self.empty()
 
     def empty(self) -> None:
@@ -183,8 +193,8 @@ class _List:
         self.marks.synchronize()
         self.region = Region(self.block.host, self.block.address)
 
-    def send(self, stream: cuda.Stream, tiles: Tiles) -> None:
-        """Copy the list and new tiles to the GPU. They are no pixels, so the copy is not counted."""
+    def send(self, stream: cuda.Stream, tiles: TileCache) -> None:
+        """Copy the list and new tiles to the GPU. The copy is not counted, as these are no pixels of frames."""
         if not self.block.is_staged:
             return
         device = self.block.device
@@ -196,8 +206,8 @@ class _List:
                 region.sent = region.used
 
 
-def unreadable(frame: Frame) -> str:
-    """Return why the kernel cannot make the same image of a frame as the host; empty when it can."""
+def why_unreadable(frame: Frame) -> str:
+    """Return why the kernel cannot make the same image of a frame as the host; empty if it can."""
     if frame.format not in SOURCES:
         return f"the kernel reads {', '.join(SOURCES)}, not {frame.format}"
     if frame.format == "yuyv" and frame.width % 2:
@@ -207,7 +217,7 @@ def unreadable(frame: Frame) -> str:
 
 _Key = tuple[int, str, bool, bool, bool]
 _Argument = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Addresses of three planes, their pitches, and the fields behind the number of items in the kernel's struct."""
+"""Addresses of three planes, their pitches, and the fields of the kernel's struct behind the number of items."""
 
 
 def _of_image(image: cuda.DeviceView, size: tuple[int, int]) -> tuple[_Key, _Argument]:

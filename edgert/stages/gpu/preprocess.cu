@@ -1,9 +1,9 @@
 // One pass from decoded images to an engine's input: crop, scale, color, normalize, lay out, convert.
 //
 // The arithmetic is that of the CPU path, bit for bit up to the gray level: planes are scaled as OpenCV scales them
-// (modules/imgproc/src/resize.cpp; scale_two.cuh and scale_many.cuh) and color converted in its 10-bit fixed point
-// (transform_8u), so that a network sees the same numbers wherever a image was prepared. scale.py and reference.py in
-// this folder say the same in NumPy; tests hold the three together.
+// (modules/imgproc/src/resize.cpp; scale_two.cuh and scale_many.cuh), and color is converted in its 10-bit fixed point
+// (transform_8u). So a network sees the same numbers wherever an image was prepared. tests/helpers/gpu_scale.py and
+// gpu_reference.py do the same in NumPy; tests compare all three.
 //
 // Compiled for one combination at a time:
 //   SOURCE     0 i420, 1 nv12, 2 yuyv, 3 packed of PIXEL bytes, 4 gray
@@ -11,13 +11,13 @@
 //   ORDER      0 rgb, 1 bgr, 2 gray out
 //   METHOD     how planes are scaled: 0 linear, 1 nearest, 2 area, 3 cubic
 //   VALUE      0 float32, 1 float16, 2 uint8, 3 int8
-//   GROUP      1: every channel has an address of its own; 3: packed; 4: one store of four channels
+//   GROUP      1: each channel is stored separately; 4: one store of four channels
 //   ALIGNED    1: STEP neighbors of a row may be stored at once (GROUP 1)
 //   STEP, ROWS pixels and rows per thread
-//   PAIRED     1: chroma of nv12 lies at even addresses
-//   NARROW     1: some plane is one sample wide, which has no neighbor to read
+//   PAIRED     1: chroma of nv12 is at even addresses
+//   NARROW     1: a plane is one sample wide, which has no neighbor to read
 //   JOBS       images in one launch
-//   TARGETS    tensors that they go to
+//   TARGETS    number of tensors that are written
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -25,7 +25,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #if __CUDA_ARCH__ >= 700
-#define ARGUMENT const __grid_constant__  // read where it is, never copied to a thread's own memory
+#define ARGUMENT const __grid_constant__  // read in place, never copied to a thread's local memory
 #else
 #define ARGUMENT const
 #endif
@@ -36,7 +36,7 @@ struct Job {
     int width, height;                // of the luma, or of the packed image
     int chroma_width, chroma_height;
     int left, top, out_width, out_height;
-    int row;                          // of the batch; of several tensors, which one in the upper half
+    int row;                          // of the batch; with several tensors, the upper half is the tensor's number
     float matrix[12];                 // (3, 4) from 4Y, 4U, 4V, 1 to levels / 256, rounding included
 };
 
@@ -59,7 +59,7 @@ struct Batch {
 #define ROW_OF(job) (job.row & 0xffff)
 #else
 #define TARGET_OF(job) 0
-#define ROW_OF(job) job.row  // read where it is used: kept from the start, it costs blocks that run at a time
+#define ROW_OF(job) job.row  // read where it is used: a register held from the start reduces occupancy
 #endif
 
 #if VALUE == 0
@@ -86,7 +86,7 @@ template <int N> struct __align__(N * sizeof(Value)) Pack { Value value[N]; };
 #include "scale_many.cuh"
 #endif
 
-// The taps of a block's columns and rows, found once by its threads together: they cost more than the pixels.
+// The taps of a block's columns and rows, computed once by all its threads, as they cost more than the pixels.
 struct Tables {
     Column luma_x[TILE_WIDTH];
     Row luma_y[TILE_HEIGHT];
@@ -94,7 +94,7 @@ struct Tables {
     Column chroma_x[TILE_WIDTH];
     Row chroma_y[TILE_HEIGHT];
 #if SOURCE == 0
-    Row other_y[TILE_HEIGHT];  // of V, whose rows may be of another length than those of U
+    Row other_y[TILE_HEIGHT];  // of V, whose rows may differ in length from those of U
 #endif
 #endif
 };
@@ -138,7 +138,7 @@ __device__ __forceinline__ void find(Tables& tables, const Job& job, int left, i
     __syncthreads();
 }
 
-// Numbers below 2^23 to float through the bits of 2^23 + n: conversions run at a quarter of the rate.
+// Converts numbers below 2^23 to float through the bits of 2^23 + n, as conversions run at a quarter of the rate.
 __device__ __forceinline__ float exact(u32 number) {
     return __fsub_rn(__int_as_float(0x4B000000 | number), 8388608.0f);
 }
@@ -171,8 +171,8 @@ __device__ __forceinline__ void chroma(
 struct Levels { float channel[3]; };
 
 #if IS_YUV
-// OpenCV's (sum + 512) >> 10, clamped: sums of 1/1024 are exact in float, and the offset's 1/2048 turns ties up as the
-// shift does. In 256ths, saturation clamps below for nothing, and adding 3 * 2^14 rounds to whole levels.
+// OpenCV's (sum + 512) >> 10, clamped. Sums of 1/1024 are exact in float, and the offset's 1/2048 rounds ties up as the
+// shift does. In 256ths, saturation clamps below at no cost, and adding 3 * 2^14 rounds to whole levels.
 __device__ __forceinline__ float toned(const float* row, float y, float u, float v) {
     const float shift = 49152.0f;
 #if HAS_CHROMA
@@ -186,7 +186,7 @@ __device__ __forceinline__ float toned(const float* row, float y, float u, float
 }
 #endif
 
-// The channels of one pixel, in 256ths where they come from YUV; UNIT turns them into levels.
+// Unit of the channels of a pixel, which are in 256ths if they come from YUV.
 #define UNIT (IS_YUV ? 256.0f : 1.0f)
 
 __device__ __forceinline__ Levels levels(
@@ -294,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(256) preprocess(ARGUMENT Batch batc
     const float pad = exact(target.pad) / UNIT;
     Value* image = (Value*)target.out + ROW_OF(job) * target.stride_n;
     Column across[STEP], chroma_across[STEP];
-    u32 inside = 0;  // a bit for each pixel of this thread's that the image covers
+    u32 inside = 0;  // a bit for each pixel of this thread that the image covers
 #pragma unroll
     for (int i = 0; i < STEP; ++i) {
         across[i] = tables.luma_x[column + i];

@@ -22,45 +22,46 @@ class HostReader:
     """Download of all outputs of the processed rows, for decoders without a kernel.
 
     Args:
-        outputs: of the session, in the model's order.
-        batched: for every output, whether its first dimension is the batch.
+        outputs: outputs of the session, in the model's order.
+        batched: whether the first dimension is the batch, for every output.
+        decoder: decoder of the outputs.
     """
 
     def __init__(self, outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder) -> None:
         self._outputs, self._batched, self._decoder = tuple(outputs), tuple(batched), decoder
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Enqueue the copies; there are none where host and GPU share the memory."""
+        """Enqueue the copies, of which there are none if host and GPU share the memory."""
         for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True):
             tensor.block.download(stream, nbytes)
 
-    def place(self, geometries: Sequence[Geometry]) -> None:
-        """Do nothing: the decoder takes geometries when it reads."""
+    def set_transforms(self, geometries: Sequence[Geometry]) -> None:
+        """Do nothing: the decoder gets the geometries when it reads."""
 
-    def copied(self, rows: int) -> Sequence[int]:
+    def copy_sizes(self, rows: int) -> Sequence[int]:
         return [
             nbytes for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True) if tensor.block.is_staged
         ]
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Return a record per image, by the decoder."""
+        """Return the decoder's record of each image."""
         arrays = [tensor.host for tensor in self._outputs]
         images = [image_outputs(arrays, self._batched, row) for row in range(len(geometries))]
         return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
 
-    def fits(self, decoder: Decoder) -> bool:
-        """Return True: the outputs are all on the host."""
+    def accepts(self, decoder: Decoder) -> bool:
+        """Return True, as all outputs are on the host."""
         return True
 
-    def take(self, decoder: Decoder) -> None:
-        """Read as another decoder from the next run on."""
+    def switch_decoder(self, decoder: Decoder) -> None:
+        """Read as another decoder does from the next run on."""
         self._decoder = decoder
 
     def close(self) -> None:
         """Free nothing: the outputs belong to the session."""
 
     def _sizes(self, rows: int) -> list[int]:
-        """Return the bytes of each output; of those with a batch dimension, of the first ``rows``."""
+        """Return the bytes of each output, and of only the first ``rows`` if it has a batch dimension."""
         return [
             math.prod((min(rows, tensor.shape[0]), *tensor.shape[1:]) if batched else tensor.shape)
             * np.dtype(tensor.dtype).itemsize
@@ -83,32 +84,32 @@ _READERS: dict[type, type[GpuReader]] = {
 def reader_for(
     outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size, kernels: Kernels
 ) -> tuple[GpuReader | HostReader, str]:
-    """Return the reader of a session's outputs for a decoder: on the GPU where there are kernels for it.
+    """Return the reader of a session's outputs for a decoder, on the GPU if there are kernels for it.
 
     Args:
-        outputs: of the session, in the model's order.
-        batched: for every output, whether its first dimension is the batch.
-        decoder: reads outputs on the host.
-        kernels: of the GPU.
-        network: (width, height) of the input, pixels.
+        outputs: outputs of the session, in the model's order.
+        batched: whether the first dimension is the batch, for every output.
+        decoder: decoder of the outputs on the host.
+        network: (width, height) of the input in pixels.
+        kernels: compiler of the kernels.
 
     Returns:
-        The reader, and why the host decodes; empty where the GPU does.
+        The reader, and why the host decodes; empty if the GPU does.
     """
-    outputs, batched, decoder = needed(outputs, batched, decoder)
+    outputs, batched, decoder = needed_outputs(outputs, batched, decoder)
     reason = why_on_host(outputs, batched, decoder, network)
     if reason:
         return HostReader(outputs, batched, decoder), reason
-    return _kind(decoder)(decoder, outputs, network, kernels), ""  # type: ignore[misc]  # there is one
+    return _reader_class(decoder)(decoder, outputs, network, kernels), ""  # type: ignore[misc]  # there is one
 
 
 def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size) -> str:
-    """Return why the host decodes outputs of these shapes and types; empty where the GPU does.
+    """Return why the host decodes outputs of these shapes and types; empty if the GPU does.
 
-    Arguments are those of :func:`reader_for`; only shapes and types are read.
+    Arguments are those of :func:`reader_for`, of which only shapes and types are read.
     """
-    outputs, batched, decoder = needed(outputs, batched, decoder)
-    kind = _kind(decoder)
+    outputs, batched, decoder = needed_outputs(outputs, batched, decoder)
+    kind = _reader_class(decoder)
     whole = [tensor.name for tensor, has_batch in zip(outputs, batched, strict=True) if not has_batch]
     if kind is None:
         return "there are no kernels for this decoder"
@@ -122,7 +123,7 @@ def decoder_of(decoder: Decoder) -> Decoder:
     return decoder.decoder if isinstance(decoder, SubsetDecoder) else decoder
 
 
-def needed(
+def needed_outputs(
     outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder
 ) -> tuple[Sequence[GpuTensor], Sequence[bool], Decoder]:
     """Return the outputs that a decoder reads, whether each has a batch dimension, and the decoder of only these."""
@@ -131,8 +132,8 @@ def needed(
     return [outputs[place] for place in decoder.places], [batched[place] for place in decoder.places], decoder.decoder
 
 
-def _kind(decoder: Decoder) -> type[GpuReader] | None:
-    """Return the reader class of a decoder or of its head; None: there is none."""
+def _reader_class(decoder: Decoder) -> type[GpuReader] | None:
+    """Return the reader class of a decoder or of its head, or None."""
     head = getattr(decoder, "head", None)
     if isinstance(head, RowHead):
         return gpu_rows.GpuRows

@@ -1,11 +1,11 @@
-// Rows of a detection head's outputs that could score enough, brought to the host, which decodes them as it decodes its
-// own: edgert/stages/decode/rows.py. A row matters where of each kind of numbers that is asked one reaches its floor,
-// counted from a number of the row's own where its level has one.
+// Copies the rows of a detection head's outputs that could score enough to the host, which decodes them as usual
+// (edgert/stages/decode/rows.py). A row matters if one of its numbers of each asked kind reaches the floor of that kind,
+// relative to a number of the row if its level has one.
 //
 //   HALF  1: the numbers are float16
 //
-// The answer of an image is how many rows matter in 16 bytes, then which they are, in any order, counted through all
-// levels, and then the numbers that are wanted of each, side by side.
+// The answer of an image is the number of rows that matter in 16 bytes, then their indices through all levels in any
+// order, and then the wanted numbers of each row, side by side.
 
 #include "numbers.cuh"
 
@@ -16,7 +16,7 @@
 #define FLOORS 2
 #define WANTED 4
 
-// The k-th number of row r stands at first + r * step + k * apart; a width of 0 is nothing.
+// The k-th number of row r is at first + r * step + k * apart; a width of 0 means no numbers.
 struct Numbers {
     u64 values;
     long long stride;      // numbers per image
@@ -30,7 +30,7 @@ struct Level {
 };
 
 struct Job {
-    u64 counts, out;       // counts: of each image how many rows matter, and how many blocks have looked
+    u64 counts, out;       // counts: number of rows that matter and of blocks that are done, for each image
     u64 floors;            // FLOORS numbers of each level, which may change between batches
     int levels, blocks;
     int width;             // numbers that are wanted of a row, at most
@@ -44,12 +44,12 @@ __device__ __forceinline__ float number(const Numbers& numbers, int image, int r
     return widened(((const Stored*)numbers.values)[at]);
 }
 
-// From where the floors of a row count.
+// The number relative to which the floors of a row count.
 __device__ __forceinline__ float base(const Level& level, int image, int row) {
     return level.above.width ? number(level.above, image, row, 0) : 0.0f;
 }
 
-// A block for ROWS rows of one level: SPLIT threads look through the numbers of one.
+// A block works on ROWS rows of one level, and SPLIT threads on the numbers of one row.
 extern "C" __global__ void __launch_bounds__(THREADS) rows(const Job job) {
     __shared__ u8 reached[FLOORS][ROWS];
     __shared__ int found[ROWS];
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const Job job) {
     for (int f = 0; f < FLOORS; ++f) {
         const Numbers& asked = level.asked[f];
         const float floor = ((const float*)job.floors)[which * FLOORS + f];
-        // Threads side by side read numbers side by side. All that write write the same.
+        // Neighboring threads read neighboring numbers. Several threads may write, but all write the same value.
         if (asked.apart < asked.step) {
 #pragma unroll 4
             for (int i = threadIdx.x; i < ROWS * asked.width; i += THREADS) {
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const Job job) {
         }
         column += wanted.width;
     }
-    // The last block to come says how many there are, and leaves the counts at 0, ready for the next.
+    // The last block to finish writes the number of rows, and resets the counts for the next run.
     if (threadIdx.x == 0) {
         __threadfence();
         if (atomicAdd(counts + 1, 1) == job.blocks - 1) {

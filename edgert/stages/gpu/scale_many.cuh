@@ -1,14 +1,14 @@
-// Area and cubic scaling: many source pixels to one. OpenCV's arithmetic, as tests/helpers/gpu_scale.py has it.
+// Area and cubic scaling: many source pixels to one. The arithmetic is OpenCV's, as in tests/helpers/gpu_scale.py.
 //
-// METHOD 2 is area: a cell's average where both axes shrink, a box's where they do so by whole numbers, and linear
-// between edges where one grows. METHOD 3 is cubic. Every operation is rounded as it stands, never fused.
+// METHOD 2 is area: the average of a cell if both axes shrink, of a box if they shrink by whole numbers, and linear
+// between edges if one grows. METHOD 3 is cubic. Every operation is rounded separately, never fused.
 
 enum Manner { BETWEEN, BOX, COVER };
 
-// The source pixels of one output pixel of an axis, and what they weigh.
+// The source pixels of one output pixel along an axis, and their weights.
 struct Tap {
     int first, count, last;           // last: of the axis, where indices end
-    float weight[4];                  // cubic: of each; cover: of the first, the whole ones, the last; between: of the second
+    float weight[4];                  // cubic: each; cover: the first, the inner ones, the last; between: weight[1] only
 };
 typedef Tap Column;
 struct Row { Tap tap; int pitch; };
@@ -132,7 +132,7 @@ __device__ __forceinline__ int cover(const u8* plane, const Column& x, const Row
     return level_of(sum);
 }
 
-// Four times the level, which is what the other methods have before they round.
+// Returns four times the level, as the other methods do before rounding.
 __device__ __forceinline__ u32 sample(const u8* plane, const Column& x, const Row& y, int step) {
 #if METHOD == 3
     return cubic(plane, x, y, step) << 2;

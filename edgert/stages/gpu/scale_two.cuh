@@ -1,9 +1,9 @@
-// Linear and nearest scaling: two source pixels, or one, to one. OpenCV's fixed point, as tests/helpers/gpu_scale.py
-// has it. METHOD 0 is linear, 1 nearest.
+// Linear and nearest scaling: two source pixels, or one, to one. The arithmetic is OpenCV's fixed point, as in
+// tests/helpers/gpu_scale.py. METHOD 0 is linear, 1 nearest.
 
 struct Tap { int first, second, weight; };
 
-// Where an output pixel samples, and the weight of the second neighbor in 1/2048.
+// The two source pixels of an output pixel, and the weight of the second in 1/2048.
 __device__ Tap tap(int at, int source, int wanted, bool across, int) {
     Tap out;
 #if METHOD == 1
@@ -33,7 +33,7 @@ struct Row { u32 upper, lower, near, far; };                   // bytes; weights
 
 __device__ __forceinline__ Column column_of(const Tap& tap, int size, int step) {
     Column out;
-    const bool is_last = !NARROW && tap.weight == 0 && tap.first == size - 1;  // then it is its own neighbor's neighbor
+    const bool is_last = !NARROW && tap.weight == 0 && tap.first == size - 1;  // then read it as the second of a pair
     out.offset = (tap.first - is_last) * step;
     out.weights = is_last ? 2048 << 16 : (2048 - tap.weight) | tap.weight << 16;
     return out;
@@ -71,7 +71,7 @@ __device__ __forceinline__ u32 high(u32 value, u32 weight, u32 more) {
     return sum;
 }
 
-// Rows are blended last; OpenCV's ((a >> 4) * near >> 16) + ((b >> 4) * far >> 16) + 2, which is 4 levels and a rest.
+// Blends two rows by OpenCV's ((a >> 4) * near >> 16) + ((b >> 4) * far >> 16) + 2: four times the level, and a rest.
 __device__ __forceinline__ u32 fourfold(u32 upper, u32 lower, const Row& y) {
     return high(lower, y.far, high(upper, y.near, 2));
 }
@@ -81,7 +81,7 @@ __device__ __forceinline__ int across(const u8* plane, u32 row, const Column& x,
     return blend(plane[at], reads_far(x) ? plane[at + step] : 0, x.weights);
 }
 
-// A row of weight 0 is not even read, which halves the traffic where the scale is a whole number.
+// A row of weight 0 is not read, which halves the traffic if the scale is a whole number.
 __device__ __forceinline__ u32 sample(const u8* plane, const Column& x, const Row& y, int step) {
     u32 upper = across(plane, y.upper, x, step);
     return fourfold(upper, y.far ? across(plane, y.lower, x, step) : 0, y);

@@ -1,16 +1,16 @@
 // Smooth lines and circles as OpenCV draws them, blend for blend: modules/imgproc/src/drawing.cpp, ThickLine, EllipseEx,
-// FillConvexPoly and LineAA. A thick line is a four-cornered polygon with circles at its ends, which are polygons, too;
-// a polygon's edges are drawn smoothly, one after another, then its inside is filled. So a pixel is blended as often as
-// edges pass it, and rounded each time; one blend of the whole coverage would be off by up to five levels.
+// FillConvexPoly and LineAA. A thick line is a polygon of four corners with circles at its ends, which are polygons, too.
+// The edges of a polygon are drawn smoothly, one after another, then its inside is filled. So a pixel is blended once for
+// each edge that passes it, and rounded each time; a single blend of its coverage would differ by up to five levels.
 
 #define ONE 65536                     // of a pixel, in the numbers here
 #define MOST_EDGES 30                 // of a segment: four, and two circles of thirteen
 
 struct Edge {
-    int first, count;                 // along the longer axis: where it starts, how many steps it takes
-    int across, step;                 // along the other: where it starts, and by how much it moves a step
-    int slope, near, far;             // how steep it is, and how far its ends reach into their pixels
-    int top, bottom, x, dx;           // rows that it bounds the inside in; where, and by how much it moves a row
+    int first, count;                 // along the longer axis: its start and its number of steps
+    int across, step;                 // along the other axis: its start and its movement per step
+    int slope, near, far;             // its slope, and how far its ends reach into their pixels
+    int top, bottom, x, dx;           // rows in which it bounds the inside; its place and its movement per row
     int flags;
 };
 enum { TALL = 1, LAST = 2 };          // steps go down, not across; the polygon ends here
@@ -18,9 +18,9 @@ enum { TALL = 1, LAST = 2 };          // steps go down, not across; the polygon 
 struct Corner { long long x, y; };
 
 struct Line {                         // as display_list.py packs it
-    u64 points;                       // offset of its own; (N, 2) int, sixteenths
-    u32 item, color, edges;           // first of its items, and of its edges
-    int pieces[9];                    // thrice first, last, thickness; below 0: a circle of that radius in sixteenths
+    u64 points;                       // offset of its points; (N, 2) int in sixteenths of a pixel
+    u32 item, color, edges;           // item, edges: numbers of its first item and its first edge
+    int pieces[9];                    // three times first, last, thickness; negative: radius of a circle in sixteenths
 };
 
 struct Lines {
@@ -30,7 +30,7 @@ struct Lines {
 
 __device__ __forceinline__ bool is_outside(long long at, long long end) { return at < 0 || at > end; }
 
-// The part of an edge that lies inside the image; false where there is none.
+// Cuts an edge to the image; returns false if no part of it is inside.
 __device__ bool clip(Corner& a, Corner& b, long long right, long long bottom) {
     for (int side = 0; side < 2; ++side) {  // rows, then columns
         const long long end = side ? right : bottom;
@@ -78,8 +78,8 @@ __device__ void smooth_edge(Edge& out, Corner a, Corner b, const Lines& job) {
     out.near = (int)(a.x >> 9) & 120, out.far = (int)(b.x >> 9) & 120, out.flags = is_tall ? TALL : 0;
 }
 
-// Rows round to pixels; all edges of a polygon get the rows that they bound. In the last row, the polygon's or the
-// image's, those of the row before still hold.
+// Rows are rounded to pixels, and all edges of a polygon get the rows that they bound. In the last row of the polygon or
+// the image, the edges of the row before are used.
 __device__ int polygon(Edge* out, const Corner* corners, int count, const Lines& job) {
     int highest = 1 << 30, lowest = -(1 << 30);
     for (int i = 0; i < count; ++i) {
@@ -140,7 +140,7 @@ __device__ int segment(Edge* out, Corner a, Corner b, int thickness, bool is_fir
     return count + circle(out + count, b, radius, job);
 }
 
-// A block for each line, a thread for each of its segments: writes the segment's edges, and the item that paints them.
+// A block works on one line, and a thread on one of its segments: it writes the edges, and the item that paints them.
 extern "C" __global__ void __launch_bounds__(32) strokes(ARGUMENT Lines job) {
     const Line& line = ((const Line*)job.lines)[blockIdx.x];
     const int* points = (const int*)(job.points + line.points);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void blend(int* bgr, u32 color, int part) {
     }
 }
 
-// How strongly an edge shows `step` steps from its start and `rest` from its end, of 256.
+// The strength of an edge `step` steps from its start and `rest` steps from its end, in 256ths.
 __device__ __forceinline__ int strength(const Edge& edge, int step, int rest) {
     const int gap = edge.far - edge.near;
     if (step == 0 && rest == 0) return 0;

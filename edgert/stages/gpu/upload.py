@@ -12,7 +12,7 @@ from edgert.runtime import Frame
 from edgert.runtime.frame import U8, full_frame, with_planes
 
 ROW_BYTES = 64
-"""Rows start at multiples of this: whole sectors of the GPU's memory."""
+"""Alignment of rows: whole sectors of the GPU's memory."""
 Acquire = Callable[[int], "tuple[U8, Lease] | None"]
 
 
@@ -23,18 +23,18 @@ class Staging:
         self._device = device
         self._supplies: dict[int, GrowingPool] = {}
 
-    def taken(self, frame: Frame) -> Frame:
-        """Return the frame in shared memory, and release the given one; or the given one, where it is there already.
+    def shared_frame(self, frame: Frame) -> Frame:
+        """Return a copy of the frame in shared memory, and release the frame.
 
-        The given one is also returned where :data:`~edgert.memory.SETTLED` frames are held: such memory cannot be
-        swapped, so it is limited.
+        Return the frame itself if it is there already, or if :data:`~edgert.memory.SETTLED` copies are held: shared
+        memory cannot be swapped, so it is limited.
         """
         if is_shared(frame, self._device):
             return frame
 
         def acquire(nbytes: int) -> tuple[U8, Lease] | None:
-            if nbytes not in self._supplies:  # the first, or the source has changed its size
-                self._supplies = {nbytes: shared_supply(self._device, nbytes, SETTLED)}
+            if nbytes not in self._supplies:  # the first frame, or the source has changed its size
+                self._supplies = {nbytes: shared_pool(self._device, nbytes, SETTLED)}
             return self._supplies[nbytes].acquire()
 
         shared = to_shared(frame, acquire, self._device.counter)
@@ -48,31 +48,31 @@ class Staging:
         self._supplies.clear()
 
 
-def shared_supply(device: CudaDevice, nbytes: int, most: int | None = None) -> GrowingPool:
+def shared_pool(device: CudaDevice, nbytes: int, most: int | None = None) -> GrowingPool:
     """Return a pool of buffers that host and GPU share."""
     return GrowingPool(nbytes, device.counter, most=most, make=partial(SharedPool, device))
 
 
 def is_shared(frame: Frame, device: CudaDevice) -> bool:
-    """Return whether the GPU can read or fetch the frame without a host copy, whichever engine opened that GPU."""
+    """Return whether the GPU can read or copy the frame without a host copy, whichever engine opened that GPU."""
     return isinstance(frame.lease, SharedLease) and frame.lease.device.ordinal == device.ordinal
 
 
 def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
     """Copy the frame into a buffer of ``acquire``, and return the copy. The given frame may be released at once.
 
-    The copy is counted. Crops take as much memory as the frame they are cut from, because they come in all sizes.
+    A crop takes as much memory as its full frame, because crops come in all sizes.
 
     Args:
         frame: the frame.
-        counter: counts the copy.
-        acquire: returns a buffer of so many bytes and its lease, or None.
+        acquire: function that returns a buffer of a number of bytes and its lease, or None.
+        counter: counter of the copy.
 
     Returns:
-        The copy; None where there is no buffer.
+        The copy; None without a buffer.
     """
-    whole = full_frame(frame)
-    leased = acquire(sum(_pitch(plane) * plane.shape[0] for plane in whole.planes))
+    full = full_frame(frame)
+    leased = acquire(sum(_pitch(plane) * plane.shape[0] for plane in full.planes))
     if leased is None:
         return None
     buffer, lease = leased
@@ -93,21 +93,21 @@ def _pitch(plane: U8) -> int:
     return -(-inner // ROW_BYTES) * ROW_BYTES
 
 
-# Upload of host frames in their own pixel format, through pinned memory, on a separate stream.
-
 _BYTES = np.dtype(np.uint8)
 
 
 class Uploader:
-    """Upload of host frames to GPU frames. For one thread.
+    """Upload of host frames to GPU frames in their own pixel format, on a separate stream. For one thread.
 
     A frame in memory of a :class:`~edgert.memory.cuda.SharedPool` is uploaded once, by the GPU's copy engine, for all
     uploaders. An integrated, coherent GPU reads it in place. Any other frame is first copied into such memory. All
     copies are counted.
 
     Args:
-        stream: runs the copies; consumers on other streams wait for it themselves.
-        in_flight: the most frames of one size that are copied and uploaded at a time; each size has separate memory.
+        device: the GPU.
+        stream: stream of the copies; consumers on other streams wait for it themselves.
+        counter: counter of the copies.
+        in_flight: maximum number of frames of one size in flight; each size has separate memory.
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, counter: Counter, in_flight: int = 4) -> None:
@@ -115,13 +115,13 @@ class Uploader:
         self._pools: dict[int, SharedPool] = {}
 
     def upload(self, frame: Frame) -> Frame:
-        """Return a frame of the same pixels on the GPU, with a lease to release. The given one may be released at once.
+        """Return a copy of the frame on the GPU, with a lease to release. The given frame may be released at once.
 
         Waits until one of the frames in flight is released.
         """
-        return on_gpu(self.shared(frame), self.stream)
+        return on_gpu(self.shared_frame(frame), self.stream)
 
-    def shared(self, frame: Frame) -> Frame:
+    def shared_frame(self, frame: Frame) -> Frame:
         """Return the frame in shared memory, with a lease to release: itself or a copy. May wait for a buffer."""
         if is_shared(frame, self.device):
             frame.lease.retain()
@@ -133,11 +133,11 @@ class Uploader:
             return self._pools[nbytes].acquire()
 
         staged = to_shared(frame, acquire, self._counter)
-        assert staged is not None  # there is no limit in time
+        assert staged is not None  # the pool waits without a timeout
         return staged
 
     def close(self) -> None:
-        """Free the memory, once the GPU is done with it."""
+        """Free the memory once the GPU is done with it."""
         self._pools.clear()
 
 

@@ -1,4 +1,4 @@
-"""Two ways in which a thread waits for a model's run on a GPU: polling and blocking.
+"""Two ways in which a thread waits for a model's run on a GPU, polling and blocking.
 
 :class:`PollingWait` sleeps for about as long as such a run usually takes and then polls: it is quick, and needs little
 CPU time. :class:`BlockingWait` sleeps until the driver wakes it, by an interrupt that a driver thread handles. That
@@ -18,22 +18,22 @@ from edgert.tracing import HERE, Ring
 
 WaitMode = Literal["poll", "block"]
 _LEAST_NS = 20_000
-"""The shortest sleep between two polls; Linux wakes a thread up to 50 µs later."""
+"""Shortest sleep between two polls; Linux wakes a thread up to 50 µs later."""
 _LATE_PART = 32
-"""A sleep between two polls is at most the wait so far divided by this, which bounds how late the end is noticed."""
+"""Divisor of the time waited so far that limits the sleep between two polls, so that the end is noticed in time."""
 _EARLY_NS = 50_000
-"""How long before the usual end to begin polling: the system may wake a sleeping thread so late."""
+"""Time before the usual end at which polling begins, as the system may wake a sleeping thread so much later."""
 _SPIN_NS = 2 * _EARLY_NS
-"""How long to poll without a pause, before sleeping between two polls."""
+"""Time of polling without a pause, before sleeping between two polls."""
 _SHRINKS = 32
-"""A sleep that was too long shortens the next by this part of it. With an eighth, two of three polls came too early."""
+"""Divisor by which a sleep that was too long shortens the next. With 8, two of three polls came too early."""
 
 
 class RunTimes:
     """Learned times from the begin of a run to its first poll, by number of rows.
 
-    A first poll that was too early delays the next by a quarter of what was missing, and at most doubles the time. So a
-    stall, such as a suspended machine, does not delay the runs that follow.
+    A first poll that was too early adds a quarter of the missing time to the next, and at most doubles it. So a stall,
+    such as of a suspended machine, does not delay the runs that follow.
     """
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class RunTimes:
         """Return the pause until the next poll, after having waited for ``waited_ns``."""
         return max(waited_ns // _LATE_PART, _LEAST_NS)
 
-    def was_done(self, rows: int) -> None:
-        """Note that a run was done at its first poll."""
+    def note_done(self, rows: int) -> None:
+        """Learn that a run was done at its first poll."""
         first_ns = self.first_ns(rows)
         self._first_ns[rows] = first_ns - first_ns // _SHRINKS
 
-    def took(self, rows: int, least_ns: int) -> None:
-        """Note that a run was not done at its first poll, nor after ``least_ns``."""
+    def note_late(self, rows: int, least_ns: int) -> None:
+        """Learn that a run was not done at its first poll, nor after ``least_ns``."""
         first_ns, best_ns = self.first_ns(rows), max(least_ns - _EARLY_NS, 0)
         self._first_ns[rows] = first_ns + min((best_ns - first_ns) // 4, max(first_ns, _EARLY_NS))
 
@@ -66,7 +66,7 @@ class Waiting(ABC):
 
     @abstractmethod
     def wait(self, rows: int = 1) -> None:
-        """Wait until the run of ``rows`` is done. Raises DeviceError when it, or work before it, failed."""
+        """Wait until the run of ``rows`` is done. Raises DeviceError if it, or work before it, failed."""
 
 
 class BlockingWait(Waiting):
@@ -77,10 +77,11 @@ class BlockingWait(Waiting):
 
 
 class PollingWait(Waiting):
-    """Waiting by sleep and polls: sleeps for about as long as runs of as many rows took lately, and then polls.
+    """Waiting by sleep and polls: sleeps for about as long as recent runs of the same rows took, and then polls.
 
     Args:
-        now_ns, sleep: the clock's.
+        event: event of the runs.
+        now_ns, sleep: functions of the clock.
     """
 
     def __init__(
@@ -98,12 +99,12 @@ class PollingWait(Waiting):
             slept_ns = first_ns
             self._sleep(slept_ns / 1e9)
             if self.event.passed():
-                self._times.was_done(rows)
+                self._times.note_done(rows)
                 return
-        self._times.took(rows, slept_ns + self._poll(first_ns))
+        self._times.note_late(rows, slept_ns + self._poll(first_ns))
 
     def _poll(self, first_ns: int) -> int:
-        """Poll until the run is done; return the longest time after which it was seen not done."""
+        """Poll until the run is done; return the longest time after which a poll found it not done."""
         started_ns, rested_ns = self._now_ns(), 0
         while not self.event.passed():
             rested_ns = self._now_ns() - started_ns
@@ -112,26 +113,24 @@ class PollingWait(Waiting):
         return rested_ns
 
 
-def waits(device: CudaDevice) -> dict[WaitMode, Waiting]:
+def wait_methods(device: CudaDevice) -> dict[WaitMode, Waiting]:
     """Return both ways to wait, each with a separate event."""
     return {"poll": PollingWait(device.event()), "block": BlockingWait(Event(device, patient=True))}
 
 
-# Times of runs for a trace, by CUDA's own events.
-
 _ENDS_NS: WeakKeyDictionary[Stream, int] = WeakKeyDictionary()
-"""Stream → end of its newest run: runs of a stream follow each other."""
+"""End of the newest traced run of each stream, as runs of a stream follow each other."""
 
 
 class RunTimer:
-    """Two events around the runs of one slot.
+    """Timer of one slot's runs for a trace, by two CUDA events.
 
     CUDA measures how long a run took. The host bounds when it ran: after its launch and the end of the run before it,
     and before the host saw it done.
 
     Args:
-        device: of the slot.
-        stream: that the runs begin on.
+        device: GPU of the slot.
+        stream: stream on which the runs begin.
     """
 
     def __init__(self, device: CudaDevice, stream: Stream) -> None:
@@ -139,19 +138,19 @@ class RunTimer:
         self._stream, self._launched_ns, self._rows = stream, 0, 0
 
     def begin(self, ring: Ring, rows: int) -> None:
-        """Note that a run is launched next. Raises DeviceError."""
+        """Record the beginning of the run that is launched next. Raises DeviceError."""
         self._began.record(self._stream)
         self._launched_ns, self._rows = ring.now_ns(), rows
 
     def end(self, reading: Stream) -> None:
-        """Note that all of it is launched, up to a stream's present work. Raises DeviceError."""
+        """Record the end of the run: the present work of a stream. Raises DeviceError."""
         self._ended.record(reading)
 
     def add(self, name: str) -> None:
-        """Add the run, which has ended, to the current thread's ring; nothing where none is noted. Raises DeviceError.
+        """Add the run, which is done, to the current thread's ring, if it has one. Raises DeviceError.
 
         Args:
-            name: of the model.
+            name: name of the model.
         """
         launched_ns, self._launched_ns = self._launched_ns, 0
         ring = HERE.ring

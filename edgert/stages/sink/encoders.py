@@ -150,7 +150,7 @@ class I420Writer:
         packed = self._packed.take((height * 3 // 2, width), counter)
         if result.image is None and result.frame.format in ("i420", "nv12"):
             result.frame.lease.retain()
-            frame = self._downloader.take(result).frame
+            frame = self._downloader.to_host(result).frame
             chroma = packed[height:].reshape(2, height // 2, width // 2)
             luma, *others = yuv_planes(frame)
             np.copyto(packed[:height], luma[:height, :width])

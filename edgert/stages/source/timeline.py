@@ -13,7 +13,7 @@ from edgert.frozen import made_quickly
 from edgert.memory import Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, DepthImage, Frame, PixelFormat
-from edgert.stages.gpu.upload import Staging, shared_supply
+from edgert.stages.gpu.upload import Staging, shared_pool
 
 YUV = Color()
 
@@ -55,7 +55,7 @@ class Canvas:
 
     def share(self, device: CudaDevice) -> None:
         """Allocate memory that this GPU also reads from now on."""
-        self._make = partial(shared_supply, device, self.width * self.height * 3)
+        self._make = partial(shared_pool, device, self.width * self.height * 3)
         self._supply = None
 
     def acquire(self) -> tuple[U8, Lease]:
@@ -311,4 +311,4 @@ class Timeline:
             sender_ns=image.sender_ns,
             depth=image.depth,
         )
-        return frame if self._staging is None or frame.is_on_gpu else self._staging.taken(frame)
+        return frame if self._staging is None or frame.is_on_gpu else self._staging.shared_frame(frame)

@@ -14,7 +14,7 @@ from edgert.errors import StageError
 from edgert.memory import SETTLED, Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream, StreamLease, driver, foreign
 from edgert.runtime.frame import U8, PixelFormat
-from edgert.stages.gpu.upload import shared_supply
+from edgert.stages.gpu.upload import shared_pool
 
 
 class Tensors:
@@ -211,7 +211,7 @@ class Buffers:
     def _new_pool(self, nbytes: int, most: int) -> GrowingPool:
         if self._device is None:
             return GrowingPool(nbytes, self._counter, count=1, most=most)
-        return shared_supply(self._device, nbytes, most)
+        return shared_pool(self._device, nbytes, most)
 
 
 def most_in_use(batch: int) -> int:

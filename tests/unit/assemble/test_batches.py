@@ -43,13 +43,13 @@ def written(folder: Path, one: str, two: str) -> PipelineFile:
 )
 def test_a_batch_is_filled_where_all_sources_can_wait(tmp_path: Path, one: str, two: str, why: str) -> None:
     file = written(tmp_path, one, two)
-    assert batches.rushed_by(file.config, "find", tmp_path) == why
+    assert batches.why_not_wait(file.config, "find", tmp_path) == why
 
 
 def test_what_happens_is_told_in_words() -> None:
-    assert batches.in_words(8, "") == "up to 8 frames a run, which a free model waits for"
+    assert batches.describe_batches(8, "") == "up to 8 frames a run, which a free model waits for"
     shown = "up to 8 frames a run, of those that came while it was busy, as north is live"
-    assert batches.in_words(8, "north is live") == shown
+    assert batches.describe_batches(8, "north is live") == shown
 
 
 @pytest.mark.parametrize(("options", "queue"), [({}, 8), ({"queue": 3}, 3)])
@@ -60,12 +60,12 @@ def test_a_program_may_submit_some_frames_before_it_looks_at_a_result(options: d
 
 def test_a_batch_larger_than_the_model_s_is_refused() -> None:
     stage = InferStage.model_validate({"infer": "net", "from": "one", "batch": {"max": 4}})
-    batches.check_fits(stage, 4, "f.yaml:3", in_bundle=False)
+    batches.check_batch_size(stage, 4, "f.yaml:3", in_bundle=False)
     with pytest.raises(ConfigError, match="batches of 4 for a model that takes 1 at a time") as caught:
-        batches.check_fits(stage, 1, "f.yaml:3", in_bundle=False)
+        batches.check_batch_size(stage, 1, "f.yaml:3", in_bundle=False)
     assert caught.value.where == "f.yaml:3" and "left open" in caught.value.fix
     with pytest.raises(ConfigError) as caught:
-        batches.check_fits(stage, 1, "f.yaml:3", in_bundle=True)
+        batches.check_batch_size(stage, 1, "f.yaml:3", in_bundle=True)
     assert "in the bundle" in caught.value.why
 
 

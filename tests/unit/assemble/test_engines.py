@@ -65,7 +65,7 @@ def test_a_dla_wants_a_bundle(
     with caplog.at_level(logging.WARNING, "edgert.backend"):
         info = Chained(written(tmp_path), bench(), monkeypatch).compile()
     assert info["engine"] == "tensorrt" and "edgert build p.yaml --board orin-nx-16gb" in info["skipped"][0]["why"]
-    assert caplog.messages[0].startswith("tensorrt-dla skipped: what runs on a DLA is prepared first")
+    assert caplog.messages[0].startswith("tensorrt-dla skipped: models for a DLA are built first")
 
 
 def test_a_refused_model_goes_to_onnx_runtime_in_its_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_libraries_that_are_loaded_already_add_nothing(monkeypatch: pytest.Monke
         asked.append(names)
         return dict.fromkeys(names, LibraryMemory(7, 8))
 
-    monkeypatch.setattr(library, "_measured", measured)
+    monkeypatch.setattr(library, "_measure_in_child", measured)
     monkeypatch.setitem(sys.modules, ENGINE, sys)
     assert library_memory([ENGINE]) == {ENGINE: LibraryMemory()} and not asked
     # the child loads all of them, so that what is there already is not told as what comes after it
@@ -98,7 +98,7 @@ def test_parts_of_a_gpu_are_measured_where_it_may_be_used(
 def test_a_tensorrt_that_is_there_takes_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_memory, "why_not", lambda *_: "")
     file = pipeline(tmp_path, "engines: [tensorrt, onnxruntime-cuda]", "auto")
-    assert process_memory._needed(file) == [ENGINE, CUDA]
+    assert process_memory._needed_libraries(file) == [ENGINE, CUDA]
 
 
 @pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), subprocess.TimeoutExpired("python", 60)])
@@ -112,7 +112,7 @@ def test_a_measurement_that_fails_ends_no_plan(
     monkeypatch.delitem(sys.modules, ENGINE, raising=False)
     file = pipeline(tmp_path, "engines: [onnxruntime]", "auto")
     assert [part.name for part in process_memory.process_parts(file)] == ["process"]
-    assert "cannot measure what onnxruntime take" in caplog.text and "the memory plan is without it" in caplog.text
+    assert "cannot measure what onnxruntime take" in caplog.text and "the memory plan leaves this out" in caplog.text
 
 
 def test_without_a_gpu_there_are_no_parts_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgert.assemble import memory
-from edgert.assemble.memory import fits_easily, fitted, planned
+from edgert.assemble.memory import fit_memory, fits_easily, plan_memory
 from edgert.board.host import SystemMemory
 from edgert.budget.footprint import Part
 from edgert.config import load_pipeline
@@ -37,7 +37,7 @@ def write(folder: Path, budgets: str = "{}", more: str = "", source: str = "") -
 
 
 def sizes(path: Path, *overrides: str) -> dict[tuple[str, str], int]:
-    return {(part.name, part.kind): part.size_bytes for part in planned(load_pipeline(path, overrides)).parts}
+    return {(part.name, part.kind): part.size_bytes for part in plan_memory(load_pipeline(path, overrides)).parts}
 
 
 def test_every_kind_of_memory_has_its_part(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_a_camera_needs_one_replica_and_fewer_frames_than_a_file(tmp_path: Path)
 
 
 def test_a_budget_takes_from_queues_then_replicas_and_the_pipeline_is_changed(tmp_path: Path) -> None:
-    free = planned(load_pipeline(write(tmp_path))).total_bytes
-    file, plan = fitted(load_pipeline(write(tmp_path, f"{{memory: {int(0.85 * free)}B}}")))
+    free = plan_memory(load_pipeline(write(tmp_path))).total_bytes
+    file, plan = fit_memory(load_pipeline(write(tmp_path, f"{{memory: {int(0.85 * free)}B}}")))
     assert plan.fits and plan.total_bytes <= 0.85 * free
     assert plan.steps[0].startswith("queues half as long: ")
     assert "a replica less" in plan.steps[-1]
@@ -75,17 +75,17 @@ def test_a_budget_takes_from_queues_then_replicas_and_the_pipeline_is_changed(tm
 
 def test_a_budget_that_nothing_reaches_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(BudgetError) as caught:
-        fitted(load_pipeline(write(tmp_path, "{memory: 11MiB}")))
+        fit_memory(load_pipeline(write(tmp_path, "{memory: 11MiB}")))
     assert caught.value.where.endswith("p.yaml:1 budgets.memory")
     assert "already tried: queues half as long" in caught.value.why
-    assert not planned(load_pipeline(write(tmp_path, "{memory: 11MiB}"))).fits
+    assert not plan_memory(load_pipeline(write(tmp_path, "{memory: 11MiB}"))).fits
 
 
 def test_a_model_that_cannot_be_read_is_told_with_its_place(tmp_path: Path) -> None:
     path = write(tmp_path)
     path.write_text(path.read_text().replace(f"{ASSETS}/parts.onnx", "none.onnx"))
     with pytest.raises(EdgertError) as caught:
-        planned(load_pipeline(path))
+        plan_memory(load_pipeline(path))
     assert "none.onnx" in str(caught.value)
 
 
@@ -116,9 +116,9 @@ def turns(folder: Path, budget: str = "4GiB") -> Path:
 
 
 def test_models_that_take_turns_share_an_arena_before_anything_that_costs_speed_gives_way(tmp_path: Path) -> None:
-    free = planned(load_pipeline(turns(tmp_path)))
+    free = plan_memory(load_pipeline(turns(tmp_path)))
     assert free.steps == ()
-    file, plan = fitted(load_pipeline(turns(tmp_path, f"{int(free.most_bytes) - 2**10}B")))
+    file, plan = fit_memory(load_pipeline(turns(tmp_path, f"{int(free.most_bytes) - 2**10}B")))
     assert [step.partition(":")[0] for step in plan.steps] == ["one arena for models that take turns"]
     assert all(model.tuning.shared_arena for model in file.config.models.values())
     arenas = {part.name: part for part in plan.parts if part.kind == "activations"}
@@ -139,7 +139,7 @@ def test_models_that_take_turns_share_an_arena_before_anything_that_costs_speed_
 def test_models_that_may_run_together_or_have_no_arena_do_not(tmp_path: Path, before: str, after: str) -> None:
     path = turns(tmp_path, "12MiB")
     path.write_text(path.read_text().replace(before, after))
-    plan = planned(load_pipeline(path))
+    plan = plan_memory(load_pipeline(path))
     assert not any("arena" in step for step in plan.steps)
     assert all(part.size_bytes for part in plan.parts if part.kind == "activations")
 
@@ -156,10 +156,10 @@ def test_without_a_budget_the_machine_is_the_limit_and_the_same_gives_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path)
-    free = planned(load_pipeline(path))
+    free = plan_memory(load_pipeline(path))
     assert free.steps == ()
     machine(monkeypatch, 0.8 * free.total_bytes)
-    file, plan = fitted(load_pipeline(path))
+    file, plan = fit_memory(load_pipeline(path))
     assert plan.fits and plan.budget_bytes is None and plan.steps[0].startswith("queues half as long: ")
     assert file.config.stages["find"].queue == 2
 
@@ -167,7 +167,7 @@ def test_without_a_budget_the_machine_is_the_limit_and_the_same_gives_way(
 def test_what_no_machine_of_that_size_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 8 * MIB, swap=3 * MIB)
     with pytest.raises(BudgetError) as caught:
-        fitted(load_pipeline(write(tmp_path)))
+        fit_memory(load_pipeline(write(tmp_path)))
     assert caught.value.what.endswith("this machine has 11.0 MiB, including swap")
     assert caught.value.where.endswith("p.yaml:2 models")
     assert "already tried: queues half as long" in caught.value.why and "more memory" in caught.value.fix
@@ -177,10 +177,10 @@ def test_swap_counts_and_what_is_not_free_now_is_only_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write(tmp_path)
-    need = planned(load_pipeline(path)).total_bytes
+    need = plan_memory(load_pipeline(path)).total_bytes
     machine(monkeypatch, need / 2, swap=need, free=MIB)
     with caplog.at_level(logging.WARNING, "edgert"):
-        _, plan = fitted(load_pipeline(path))
+        _, plan = fit_memory(load_pipeline(path))
     assert plan.fits and plan.steps == ()
     (message,) = caplog.messages
     assert message.startswith("at least ") and "are planned and 1.0 MiB are free now: other programs will" in message
@@ -188,7 +188,7 @@ def test_swap_counts_and_what_is_not_free_now_is_only_told(
 
 def test_where_memory_is_plenty_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = load_pipeline(write(tmp_path))
-    need = planned(file).most_bytes - 10 * MIB
+    need = plan_memory(file).most_bytes - 10 * MIB
     machine(monkeypatch, 4 * need)
     assert fits_easily(file)
     machine(monkeypatch, 4 * need, free=1.5 * need)
@@ -212,9 +212,9 @@ def test_weights_beside_a_model_count(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "big.onnx").write_bytes((ASSETS / "parts.onnx").read_bytes())
     path.write_text(path.read_text().replace(f"{ASSETS}/parts.onnx", "big.onnx"))
     file = load_pipeline(path)
-    before = memory._at_most(file)
+    before = memory._upper_bound_bytes(file)
     (tmp_path / "big.onnx.data").write_bytes(bytes(MIB))
-    assert memory._at_most(file) - before >= 100 * MIB
+    assert memory._upper_bound_bytes(file) - before >= 100 * MIB
 
 
 def test_what_lies_beside_a_model_and_cannot_be_asked_counts_as_nothing(tmp_path: Path) -> None:
@@ -222,11 +222,11 @@ def test_what_lies_beside_a_model_and_cannot_be_asked_counts_as_nothing(tmp_path
     (tmp_path / "big.onnx").write_bytes((ASSETS / "parts.onnx").read_bytes())
     path.write_text(path.read_text().replace(f"{ASSETS}/parts.onnx", "big.onnx"))
     file = load_pipeline(path)
-    before = memory._at_most(file)
+    before = memory._upper_bound_bytes(file)
     (tmp_path / "big-old.onnx").symlink_to(tmp_path / "removed.onnx")
     (tmp_path / "big-loop.onnx").symlink_to(tmp_path / "big-loop.onnx")
     (tmp_path / "big.folder").mkdir()
-    assert memory._at_most(file) == before
+    assert memory._upper_bound_bytes(file) == before
 
 
 def test_what_cannot_be_planned_is_left_to_who_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,13 +238,13 @@ def test_what_cannot_be_planned_is_left_to_who_makes_it(tmp_path: Path, monkeypa
 
 def test_engines_elsewhere_may_take_much_less_than_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path)
-    here = planned(load_pipeline(path))
+    here = plan_memory(load_pipeline(path))
     engines = sum(part.size_bytes for part in here.parts if part.name == "parts")
     assert here.doubt_bytes == 0 and here.least_bytes == round(0.92 * here.total_bytes)
     for plan in (
-        planned(load_pipeline(path), has_engines=True),
-        planned(load_pipeline(path, ["engines=[tensorrt, onnxruntime]"])),
-        planned(load_pipeline(path, ["models.parts.backend=openvino"])),
+        plan_memory(load_pipeline(path), has_engines=True),
+        plan_memory(load_pipeline(path, ["engines=[tensorrt, onnxruntime]"])),
+        plan_memory(load_pipeline(path, ["models.parts.backend=openvino"])),
     ):
         assert plan.total_bytes == here.total_bytes
         assert plan.doubt_bytes == round(engines * 15 / 16)

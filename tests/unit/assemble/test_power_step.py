@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgert.assemble.governing import Cost, rules_of
-from edgert.assemble.run_settings import PowerStep, PowerSteps, clocked, run_settings, worthwhile
+from edgert.assemble.run_settings import PowerStep, PowerSteps, pareto_optimal, run_settings, with_clock_steps
 from edgert.budget.control import PowerControl
 from edgert.budget.governor import Governor
 from edgert.budget.rules import Setting
@@ -58,17 +58,17 @@ def test_power_of_a_step_goes_with_the_frames_that_it_sustains() -> None:
     ("cap_w", "name"), [(15.0, "all frames"), (12.0, "all frames, GPU at 612 MHz"), (7.5, "all frames, power mode 15W")]
 )
 def test_clocks_come_before_fewer_frames(cap_w: float, name: str) -> None:
-    found = clocked(run_settings(("door",)), STEPS)
+    found = with_clock_steps(run_settings(("door",)), STEPS)
     budgets = BudgetConfig.model_validate({"power": f"{cap_w}W", "when_exceeded": "degrade"})
     rules = rules_of(budgets, found, COSTS)
-    kept = tuple(found[index] for index in worthwhile(rules.settings))
+    kept = tuple(found[index] for index in pareto_optimal(rules.settings))
     rules = rules_of(budgets, kept, COSTS)
     assert rules.settings[Governor(rules).start().index].name == name
 
 
 def test_only_what_nothing_beats_is_worth_a_look_and_the_first_in_any_case() -> None:
     settings = [Setting(name, power_w, hz) for name, power_w, hz in _SETTINGS]
-    assert [settings[index].name for index in worthwhile(settings)] == ["first", "best", "frugal"]
+    assert [settings[index].name for index in pareto_optimal(settings)] == ["first", "best", "frugal"]
 
 
 _SETTINGS = (

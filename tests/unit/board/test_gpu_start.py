@@ -89,7 +89,7 @@ def test_a_plan_of_memory_finds_it_free(driver: Driver, monkeypatch: pytest.Monk
         assert driver.calls == [*HELD, "cuDevicePrimaryCtxRelease_v2"]
         raise DeviceError("planned")
 
-    monkeypatch.setattr("edgert.assemble.memory.fitted", planned)
+    monkeypatch.setattr("edgert.assemble.memory.fit_memory", planned)
     monkeypatch.setattr("edgert.assemble.default_engines.has_gpu", lambda: False)
     with pytest.raises(DeviceError, match="planned"):
         Pipeline(tmp_path / "p.yaml")

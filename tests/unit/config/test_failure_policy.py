@@ -90,10 +90,10 @@ def test_a_model_that_runs_in_parts_cannot_be_opened_again(tmp_path: Path) -> No
     from tests.helpers.stages import Does
 
     stage = InferStage.model_validate({"infer": "m", "from": "cam", "on_error": "restart"})
-    rules.check_goes_on("x", stage, [Branch((Does(),))], on_gpu=False)
+    rules.check_on_error("x", stage, [Branch((Does(),))], on_gpu=False)
     with pytest.raises(ConfigError, match="restart is not possible here") as caught:
-        rules.check_goes_on("x", stage, [Branch((Does(), Does()))], on_gpu=False)
+        rules.check_on_error("x", stage, [Branch((Does(), Does()))], on_gpu=False)
     assert "parts" in caught.value.why
     with pytest.raises(ConfigError) as caught:
-        rules.check_goes_on("x", stage, [Branch((Does(),))], on_gpu=True)
+        rules.check_on_error("x", stage, [Branch((Does(),))], on_gpu=True)
     assert "GPU" in caught.value.why

@@ -12,9 +12,9 @@ from edgert.stages.gpu.display_list import (
     MOST_EDGES,
     TEXT,
     DisplayList,
-    Packed,
+    PackedList,
     Region,
-    Tiles,
+    TileCache,
     TooLongError,
     lookups,
 )
@@ -33,9 +33,9 @@ class Memory:
         self.region = Region(np.zeros(list_bytes, np.uint8), BASE)
         halves = [Region(np.zeros(tiles_bytes, np.uint8), TILES + n * tiles_bytes) for n in (0, 1)]
         self.regions = [self.region, *halves]
-        self.tiles = Tiles((halves[0], halves[1]), self._wait)
+        self.tiles = TileCache((halves[0], halves[1]), self._wait)
 
-    def packed(self, *shapes: Shape, size: tuple[int, int] = (320, 240)) -> Packed:
+    def packed(self, *shapes: Shape, size: tuple[int, int] = (320, 240)) -> PackedList:
         listed = DisplayList(size, self.region, self.tiles)
         listed.add(shapes)
         return listed.finish()
@@ -47,10 +47,10 @@ class Memory:
                 return region.host[start : start + nbytes].tobytes()
         raise AssertionError(f"{address:#x} was not written")
 
-    def items(self, packed: Packed) -> list[tuple[int, ...]]:
+    def items(self, packed: PackedList) -> list[tuple[int, ...]]:
         return list(ITEM.iter_unpack(self.read(packed.items, packed.item_count * ITEM.size)))
 
-    def lines(self, packed: Packed) -> list[tuple[int, ...]]:
+    def lines(self, packed: PackedList) -> list[tuple[int, ...]]:
         return list(LINE.iter_unpack(self.read(packed.lines, packed.line_count * LINE.size)))
 
     def _wait(self) -> None:
@@ -97,7 +97,7 @@ def test_the_older_tiles_go_when_three_quarters_are_full_and_nothing_reads_them(
     found = []
     for number in range(200):
         memory.region.used = 0
-        memory.tiles.turn()
+        memory.tiles.switch_if_full()
         packed = memory.packed(label(f"word {number}"), label("always"))
         found.append(memory.items(packed)[1][6])
     assert memory.waits > 3 and len(set(found)) <= memory.waits + 1

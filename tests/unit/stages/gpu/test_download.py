@@ -46,7 +46,7 @@ def test_every_format_comes_as_it_was_in_one_counted_copy(form: str, machine: tu
     rig = Rig(*machine)
     there, on_gpu = rig.frame(form=form)
     before = rig.device.counter.read()
-    taken = rig.downloader.take(Result(on_gpu, {"n": 1}))
+    taken = rig.downloader.to_host(Result(on_gpu, {"n": 1}))
     assert all(np.array_equal(one, other) for one, other in zip(taken.frame.planes, there.planes, strict=True))
     assert not taken.frame.is_on_gpu and taken.outputs == {"n": 1}
     assert not on_gpu.lease.alive and taken.frame.lease.alive, "the camera's buffer is free, the copy is held"
@@ -61,7 +61,7 @@ def test_memory_is_used_again_and_never_while_somebody_looks_at_it() -> None:
     rig, kept = Rig(), list[Any]()
     for index in range(200):
         _, on_gpu = rig.frame(index)
-        frame = rig.downloader.take(Result(on_gpu)).frame
+        frame = rig.downloader.to_host(Result(on_gpu)).frame
         if index == 100:
             kept += [frame.planes[0], frame.planes[0].copy()]
         frame.lease.release()
@@ -77,7 +77,7 @@ def test_whoever_keeps_frames_gets_more_memory() -> None:
     rig, frames = Rig(), list[Frame]()
     for index in range(SETTLED + 24):
         _, on_gpu = rig.frame(index)
-        frames.append(rig.downloader.take(Result(on_gpu)).frame)
+        frames.append(rig.downloader.to_host(Result(on_gpu)).frame)
     assert len({int(frame.planes[0].ctypes.data) for frame in frames}) == SETTLED + 24
     assert sum(isinstance(frame.lease, SharedLease) for frame in frames) == SETTLED, "pinned memory cannot be swapped"
 
@@ -87,7 +87,9 @@ def test_all_who_want_a_frame_get_the_one_copy_of_it() -> None:
     there, on_gpu = rig.frame()
     before, found = rig.device.counter.read(), list[Frame]()
     on_gpu.lease.retain(4)
-    threads = [threading.Thread(target=lambda: found.append(Downloader().take(Result(on_gpu)).frame)) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: found.append(Downloader().to_host(Result(on_gpu)).frame)) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -107,7 +109,7 @@ def test_crops_come_alone_and_use_memory_of_one_size() -> None:
     before = rig.device.counter.read()
     for box in ((0, 0, 8, 8), (10, 20, 40, 30), (0, 0, 64, 48)):
         on_gpu.lease.retain()
-        frame = rig.downloader.take(Result(on_gpu.crop(*box))).frame
+        frame = rig.downloader.to_host(Result(on_gpu.crop(*box))).frame
         wanted = there.crop(*box)
         assert all(np.array_equal(one, other) for one, other in zip(frame.planes, wanted.planes, strict=True))
         assert frame.region == wanted.region and full_frame(frame) is frame
@@ -122,11 +124,11 @@ def test_a_drawn_image_of_the_gpu_comes_too_and_the_hosts_stays() -> None:
     there, on_gpu = rig.frame(form="bgr")
     view = cast("DeviceView", on_gpu.planes[0])
     bare = without_pixels(Result(there, image=cast("Any", view)))
-    taken = rig.downloader.take(bare)
+    taken = rig.downloader.to_host(bare)
     assert taken.frame is bare.frame and taken.image is not None and np.array_equal(taken.image, there.planes[0])
-    there_still = rig.downloader.with_image(Result(on_gpu, image=cast("Any", view)))
+    there_still = rig.downloader.with_host_image(Result(on_gpu, image=cast("Any", view)))
     assert there_still.frame is on_gpu and isinstance(there_still.image, np.ndarray)
-    again = rig.downloader.take(taken)
+    again = rig.downloader.to_host(taken)
     assert again is taken, "nothing is left to bring"
 
 
@@ -140,7 +142,7 @@ def test_the_copy_waits_for_the_stream_that_writes_the_frame() -> None:
     with rig.device:
         writer.raw.put(lambda: rig.gpu.memcpy_htod(view.pointer, pixels))
     late = written_by(on_gpu, writer)
-    frame = rig.downloader.take(Result(late)).frame
+    frame = rig.downloader.to_host(Result(late)).frame
     assert (frame.planes[0] == 7).all() and bytes_at(view.pointer, 1)[0] == 7
 
 
@@ -149,5 +151,5 @@ def test_memory_of_an_unknown_writer_is_refused_and_the_frame_stays_held() -> No
     _, on_gpu = rig.frame()
     strange = written_by(on_gpu, None)
     with pytest.raises(DeviceError, match="cannot be copied to the host"):
-        rig.downloader.take(Result(strange))
+        rig.downloader.to_host(Result(strange))
     assert on_gpu.lease.alive

@@ -18,12 +18,12 @@ from edgert.stages.gpu.gpu_crops import (
     CropModel,
     CropWriter,
     InferCropsOfModels,
-    arguments,
-    capacity_of,
     crop_layout,
+    launch_arguments,
+    launch_capacity,
 )
-from edgert.stages.gpu.gpu_preprocess import HEADER_BYTES, GpuPreprocessor, Plans
-from edgert.stages.gpu.infer_gpu import Submitting
+from edgert.stages.gpu.gpu_preprocess import HEADER_BYTES, GpuPreprocessor, PlanCache
+from edgert.stages.gpu.infer_gpu import PendingInference
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.infer import InferCrops
 from tests.helpers.cuda_double import CudaDouble
@@ -67,7 +67,7 @@ def test_each_goes_where_it_would_go_by_itself(form: Any, config: InputConfig) -
         whole = to_gpu(kernels.device, frame_of(122, 90, form, color=Color("bt709", seed == 1), index=seed))
         for frame in (whole, whole.crop(20, 10, 112, 84)):
             boxes = boxes_in(frame.width, frame.height, 60, seed)
-            layout, plans = crop_layout(frame, boxes, network, config), Plans(network, config)
+            layout, plans = crop_layout(frame, boxes, network, config), PlanCache(network, config)
             each = [plans.ready(frame.crop(*box)) for box in boxes.tolist()]
             assert layout.geometries == [one.plan.geometry for one in each]
             for row, (job, one) in enumerate(zip(layout.jobs, each, strict=True)):
@@ -95,13 +95,13 @@ def test_images_are_divided_among_launches_only_where_they_must() -> None:
         return found
 
     parts = [(bytes([name]) * HEADER_BYTES, jobs(count)) for name, count in ((1, 3), (2, 0), (3, 4))]
-    ((struct, count),) = arguments(parts, 8)
+    ((struct, count),) = launch_arguments(parts, 8)
     assert count == 7 and len(struct) == 3 * HEADER_BYTES + 8 * JOB.itemsize
     assert struct[: 3 * HEADER_BYTES] == b"".join(header for header, _ in parts)
     found = np.frombuffer(struct[3 * HEADER_BYTES :], JOB)["row"].tolist()
     assert found == [0, 1, 2, 2 << 16, 2 << 16 | 1, 2 << 16 | 2, 2 << 16 | 3, 0]
-    assert [count for _, count in arguments(parts, 3)] == [3, 3, 1]
-    assert len({len(struct) for struct, _ in arguments(parts, 3)}) == 1
+    assert [count for _, count in launch_arguments(parts, 3)] == [3, 3, 1]
+    assert len({len(struct) for struct, _ in launch_arguments(parts, 3)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_images_are_divided_among_launches_only_where_they_must() -> None:
 )
 def test_how_many_fit_in_an_argument(driver: int, architecture: str, rows: int, wanted: int) -> None:
     device = SimpleNamespace(driver=SimpleNamespace(get_driver_version=lambda: driver), architecture=architecture)
-    assert capacity_of(cast("CudaDevice", device), 3, rows) == wanted
+    assert launch_capacity(cast("CudaDevice", device), 3, rows) == wanted
 
 
 def emptied(device: CudaDevice, block: Any) -> None:
@@ -186,7 +186,7 @@ def test_models_look_at_the_same_crops(rows: int, launches: int) -> None:
         crops = found.outputs[look.name]
         assert isinstance(crops, Crops) and crops.rows.tolist() == [0, 1, 2, 3, 4] and crops.parent == "find"
         assert [geometry.bounds[0] for _, geometry in crops.records] == [0, 8, 16, 24, 32]
-        one = InferCrops("alone", Submitting(look.inference), look.crop)
+        one = InferCrops("alone", PendingInference(look.inference), look.crop)
         alone = one.process(result).outputs["alone"]
         assert [way for _, way in alone.records] == [way for _, way in crops.records]
     result.frame.lease.release()
@@ -229,7 +229,7 @@ def test_each_model_looks_at_the_boxes_that_it_wants() -> None:
 def test_models_that_were_run_together_keep_their_records_apart() -> None:
     cascade = Cascade(8)
     one, two, three = cascade.models
-    stage = InferCropsOfModels([one]).joined([InferCropsOfModels([two, three])])
+    stage = InferCropsOfModels([one]).combined_with([InferCropsOfModels([two, three])])
     stage.open()
     result = result_of(shared(cascade.rigs[0]), {"find": detections((0, 0, 8, 8), (4, 4, 30, 30))})
     found, count = cascade.launched(lambda: stage.process(result))

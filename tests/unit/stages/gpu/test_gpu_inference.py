@@ -12,7 +12,7 @@ from edgert.clock import REAL
 from edgert.config import CropConfig, SourceStage
 from edgert.policy import run_sizes
 from edgert.stages.gpu import infer_gpu
-from edgert.stages.gpu.infer_gpu import SLOTS, InferenceSlot, Submitting
+from edgert.stages.gpu.infer_gpu import SLOTS, InferenceSlot, PendingInference
 from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.gpu.upload import Staging, Uploader
 from edgert.stages.infer import InferCrops
@@ -91,7 +91,7 @@ def test_over_many_frames_no_memory_stream_or_event_is_made(monkeypatch: pytest.
 
     def run(count: int) -> tuple[int, int, int, int]:
         for index in range(count):
-            shared = staging.taken(nv12(index))
+            shared = staging.shared_frame(nv12(index))
             rig.inference.run(rig.inference.fill(shared), rig.inference.fill(nv12(index).crop(0, 0, 16, 16), 1))
             shared.lease.release()
         counted = rig.device.counter.read().allocations, rig.device.live_bytes
@@ -182,7 +182,7 @@ def test_all_crops_of_a_frame_are_on_their_way_before_the_first_is_waited_for(mo
     """And those that are run together are written by one launch."""
     rig = Rig(rows=2)
     rig.inference.warm_up()
-    stage = InferCrops("read", Submitting(rig.inference), CropConfig(min_size=4))
+    stage = InferCrops("read", PendingInference(rig.inference), CropConfig(min_size=4))
     ran, launches, seen = sum(len(one.sizes) for one in rig.sessions), len(rig.gpu.launches), []
     read = InferenceSlot.read
 

@@ -86,7 +86,7 @@ def test_what_takes_more_memory_than_there_is_does_not_fit() -> None:
     ):
         output = GpuTensor("out", shape, "float32", device.block(4 * int(np.prod(shape))))
         reader, _ = reader_for([output], (True,), decoder, NETWORK, kernels_or_skip())
-        assert reader.fits(decoder) and not reader.fits(more)
+        assert reader.accepts(decoder) and not reader.accepts(more)
         reader.close()
 
 
@@ -102,7 +102,7 @@ def test_a_live_number_is_changed_between_two_batches_and_nothing_is_recorded_ag
     rig.inference.warm_up()
     count = len(graphs)
     before = rig.inference.submit_batch([rig.inference.fill(nv12())])  # under way while it changes
-    rig.inference.read_as(SubsetDecoder(cast("Any", doubled), (0,)))
+    rig.inference.switch_decoder(SubsetDecoder(cast("Any", doubled), (0,)))
     after = [rig.inference.submit_batch([rig.inference.fill(nv12())]) for _ in range(SLOTS)]
     assert before.records()[0][0] < 1000 <= min(one.records()[0][0] for one in after)  # type: ignore[index]
     assert len(graphs) == count
@@ -113,7 +113,7 @@ def test_a_live_number_is_changed_between_two_batches_and_nothing_is_recorded_ag
 class Small(HostReader):
     """A reader that does not fit every decoder."""
 
-    def fits(self, decoder: Any) -> bool:
+    def accepts(self, decoder: Any) -> bool:
         return False
 
 
@@ -129,7 +129,7 @@ def test_more_room_is_made_between_two_batches_and_each_size_is_recorded_once_mo
     rig.inference.warm_up()
     count, old = len(graphs), [slot._reader for slot in rig.inference._slots]
     before = rig.inference.submit_batch([rig.inference.fill(nv12())])
-    rig.inference.read_as(doubled)
+    rig.inference.switch_decoder(doubled)
     for turn in range(2):
         for _ in range(SLOTS):
             batch = rig.inference.submit_batch([rig.inference.fill(nv12())])
@@ -155,7 +155,7 @@ def test_where_there_is_no_memory_for_more_room_nothing_changes() -> None:
         slot._reader = Small(slot.session.outputs_on_gpu, (True,), record)
         slot._reader_for = lambda decoder, number=number: another(number, decoder)
     with pytest.raises(DeviceError, match="out of GPU memory"):
-        rig.inference.read_as(doubled)
+        rig.inference.switch_decoder(doubled)
     assert len(closed) == 1
     assert rig.inference.run(rig.inference.fill(nv12()))[0][0] < 1000  # type: ignore[index]
     rig.close()

@@ -16,7 +16,7 @@ from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
 from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloPose, YoloV8
-from edgert.stages.gpu.gpu_preprocess import ValueType, plain
+from edgert.stages.gpu.gpu_preprocess import ValueType, plain_target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.readers import HostReader, reader_for
 from tests.helpers.cuda_on_host import kernels_or_skip
@@ -57,7 +57,7 @@ def test_these_are_decoded_on_the_gpu(kernels: Kernels, decoder: Any, shapes: li
     stream = kernels.device.stream()
     reader.enqueue(1, stream)
     stream.synchronize()
-    assert len(reader.copied(1)) == kernels.device.counter.read().copies
+    assert len(reader.copy_sizes(1)) == kernels.device.counter.read().copies
     record = reader.read([GEOMETRY])[0]
     assert type(record) is type(decoder([output.host[0] for output in outputs], GEOMETRY))
     reader.close()
@@ -92,7 +92,7 @@ def test_a_classifier_is_read_by_its_first_output(kernels: Kernels) -> None:
 @pytest.mark.parametrize("dtype", get_args(ValueType))
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_plain_tensors_have_the_strides_of_their_names(layout: TensorLayout, dtype: ValueType, channels: int) -> None:
-    assert plain(layout, dtype, 2, 40, 24, channels) == target(layout, dtype, 2, 40, 24, channels)
+    assert plain_target(layout, dtype, 2, 40, 24, channels) == target(layout, dtype, 2, 40, 24, channels)
 
 
 @pytest.mark.parametrize(

@@ -34,19 +34,19 @@ def test_frames_are_copied_pixel_by_pixel_once_and_the_source_gets_its_own_back(
     frame = frame_of(31, 17, form)
     frame.lease._give_back = lambda: given_back.append(1)
     staging = Staging(device)
-    taken = staging.taken(frame)
+    taken = staging.shared_frame(frame)
     assert given_back and not frame.lease.alive and is_shared(taken, device)
     assert device.counter.read().copies == 1
     assert all(np.array_equal(one, other) for one, other in zip(taken.planes, frame.planes, strict=True))
     assert all(plane.ctypes.data % 64 == 0 and plane.strides[0] % 64 == 0 for plane in taken.planes)
-    assert staging.taken(taken) is taken and device.counter.read().copies == 1
+    assert staging.shared_frame(taken) is taken and device.counter.read().copies == 1
     assert not is_shared(taken, CudaDevice(CudaDouble(), 1))
 
 
 def test_a_user_who_keeps_all_frames_gets_them_in_memory_that_can_be_swapped() -> None:
     device = gpu()
     staging = Staging(device)
-    kept = [staging.taken(frame_of(8, 8, "bgr", index=index)) for index in range(SETTLED + 2)]
+    kept = [staging.shared_frame(frame_of(8, 8, "bgr", index=index)) for index in range(SETTLED + 2)]
     assert [is_shared(frame, device) for frame in kept] == [True] * SETTLED + [False] * 2
     assert all(frame.lease.alive for frame in kept)
 
@@ -56,7 +56,7 @@ def test_a_source_that_changes_its_size_gives_the_old_memory_back() -> None:
     staging = Staging(device)
     sizes = []
     for width in (8, 400, 8):
-        frame = staging.taken(frame_of(width, 8, "gray"))
+        frame = staging.shared_frame(frame_of(width, 8, "gray"))
         frame.lease.release()
         del frame
         sizes.append(device.live_bytes)

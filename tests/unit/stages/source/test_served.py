@@ -247,7 +247,7 @@ def test_a_frame_for_which_there_is_no_memory_keeps_no_buffer(is_early: bool, mo
         raise DeviceError("too little memory")
 
     closed = list[bool]()
-    staging = SimpleNamespace(taken=fail, close=lambda: closed.append(True))
+    staging = SimpleNamespace(shared_frame=fail, close=lambda: closed.append(True))
     monkeypatch.setattr(served.source._timeline, "_staging", staging)
     buffer = served.source.buffer((6, 4))
     if is_early:
