@@ -42,7 +42,7 @@ def check_batch_size(stage: InferStage, rows: int, where: str, in_bundle: bool) 
     """Check that a model takes as many frames per run as its stage asks for.
 
     Args:
-        stage: the stage that runs the model.
+        stage: stage that runs the model.
         rows: maximum number of frames in one run of the model.
         where: place of ``batch`` in the pipeline file.
         in_bundle: whether the model belongs to a bundle.

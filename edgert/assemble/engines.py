@@ -120,7 +120,6 @@ class ChainEngines:
         self.chain = Chain(file.config.engines, reason, strict=strict, report=report, where=file.where("engines"))
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """See :class:`Engines`."""
         if config.backend == "tensorrt":
             return self._on_tensorrt(name, config, threads, batch)
         if config.backend == ORT_CUDA:

@@ -121,7 +121,6 @@ class Governing:
     The constructor runs the engines a few times to measure their cost; the pipeline may already run.
 
     Args:
-        assembly: live objects of the pipeline.
         environment: clock, meters, and predictions of the board's power.
         fail: function called when a budget with ``when_exceeded: stop`` was exceeded for too long.
     """

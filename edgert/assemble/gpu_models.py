@@ -15,14 +15,7 @@ from edgert.memory.cuda import CudaDevice, Stream
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.stages.decode.decoder import Decoder, Size
 from edgert.stages.decode.record_check import RecordCheck
-from edgert.stages.gpu.gpu_preprocess import (
-    ITEM_BYTES,
-    GpuPreprocessor,
-    Target,
-    ValueType,
-    plain_target,
-    strided_target,
-)
+from edgert.stages.gpu.gpu_preprocess import ITEM_BYTES, GpuPreprocessor, Target, ValueType, padded_target, plain_target
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
@@ -157,5 +150,5 @@ def _target_for(image: GpuTensor, config: InputConfig, where: str) -> Target:
     dtype = cast("ValueType", image.dtype)
     if not image.is_plain:
         four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", image.strides)
-        return strided_target(dtype, *four, image.block.nbytes)
+        return padded_target(dtype, *four, image.block.nbytes)
     return plain_target(layout, dtype, shape[0], width, height, channels)

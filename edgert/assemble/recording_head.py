@@ -24,12 +24,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def recorded_about(file: PipelineFile, assembly: Assembly) -> dict[str, Any]:
-    """Return the head of a recording, as plain data.
-
-    Args:
-        file: pipeline at its start.
-        assembly: live objects of the pipeline.
-    """
+    """Return the head of a recording of a pipeline, given as it was at its start, as plain data."""
     config, tasks = file.config, assembly.graph.tasks
     used = {stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)}
     lives = {task.name: task.stage.live for task in tasks if isinstance(task.stage, Source)}

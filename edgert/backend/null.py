@@ -39,7 +39,6 @@ class NullEngine:
         self.info: Mapping[str, Any] = {"backend": "null"}
 
     def session(self, profile: str | None = None) -> NullSession:
-        """Return a new set of tensors. Raises ModelError for an unknown profile."""
         name = base.checked_profile(profile, self.profiles)
         return NullSession(*self._tensors[name], self.batched if self.dynamic_batch else ())
 

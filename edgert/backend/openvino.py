@@ -89,7 +89,6 @@ class OpenVinoEngine:
             )
 
     def session(self, profile: str | None = None) -> OpenVinoSession:
-        """Return a new set of bound tensors."""
         if not self._compiled:
             raise base.closed_engine(self.path)
         name = base.checked_profile(profile, self.profiles, self.path)
@@ -114,7 +113,6 @@ class OpenVinoSession:
         self._runs: dict[int, Callable[[], Sequence[base.Array]]] = {}
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
-        """See :meth:`edgert.backend.base.Session.run`."""
         count = base.checked_rows(rows if self.dynamic else None, self.rows, self._path)
         run = self._runs.get(count)
         try:

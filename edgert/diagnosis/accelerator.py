@@ -6,7 +6,7 @@ from pathlib import Path
 from dla import supported_by
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.errors import BuildError
-from edgert.memory.cuda.gpu_context import Traits, describe
+from edgert.memory.cuda.gpu_context import Traits, describe_memory
 from edgert.units import format_bytes
 
 _JETSON_TENSORRT = "sudo apt install nvidia-jetpack (never pip install tensorrt on a Jetson)"
@@ -31,7 +31,7 @@ def gpu(evidence: Evidence) -> Finding:
         each = []
         for number, one in enumerate(gpus):
             major, _, minor = one["compute"].partition(".")
-            shared = describe(Traits(one["integrated"], one["can_map"], (int(major), int(minor))))
+            shared = describe_memory(Traits(one["integrated"], one["can_map"], (int(major), int(minor))))
             title = f"{number}: " if len(gpus) > 1 else ""  # as CUDA_VISIBLE_DEVICES names them
             each.append(
                 f"{title}{one['name']}, compute {one['compute']}, {format_bytes(one['memory_bytes'])}, {shared}"

@@ -2,7 +2,7 @@
 
 from edgert.memory.buffer import (
     ALIGN_BYTES,
-    SETTLED,
+    TYPICAL_BUFFERS,
     Counter,
     Counts,
     EndedLease,
@@ -17,7 +17,7 @@ from edgert.memory.buffer import (
 
 __all__ = [
     "ALIGN_BYTES",
-    "SETTLED",
+    "TYPICAL_BUFFERS",
     "Counter",
     "Counts",
     "EndedLease",

@@ -1,8 +1,8 @@
 """Host memory: pools that own buffers, leases on them, and counters of copies and allocations.
 
 A lease is reference-counted. Every branch of a pipeline that holds a frame retains it, and the last release returns the
-buffer. Memory with another owner (a decoder's frame, a mapped camera buffer) gets its lease from :func:`lend`, which
-needs a function that returns it.
+buffer. Memory of another owner, such as a decoder's frame, gets its lease from :func:`lend`, which keeps the owner
+alive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgert.tracing import HERE
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A reading of a :class:`Counter`."""
+    """Totals of a :class:`Counter` at one time; *escaped* buffers left their pool as an array of them stayed in use."""
 
     copies: int = 0
     bytes_copied: int = 0
@@ -46,7 +46,7 @@ class Counts:
 
 
 class Counter:
-    """Thread-safe totals for one pipeline. Only ``to_x`` calls and pools write to it."""
+    """Thread-safe counter of one pipeline's copies and allocations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class Counter:
         self._included: list[tuple[Counter, Counts]] = []
 
     def include(self, other: Counter) -> None:
-        """Add another counter's later counts to this one's: those of a GPU that engines opened."""
+        """Add the future counts of another counter, such as that of a GPU, to the totals of this one."""
         self._included.append((other, -other.read()))
 
     def copied(self, nbytes: int) -> None:
@@ -71,7 +71,7 @@ class Counter:
             self._allocations += 1
 
     def escaped(self) -> None:
-        """Count one buffer that left its pool for good because an array onto it is still in use."""
+        """Count one buffer that left its pool for good because an array of it is still in use."""
         with self._lock:
             self._escaped += 1
 
@@ -83,16 +83,16 @@ class Counter:
 
 
 U8 = npt.NDArray[np.uint8]
-SETTLED = 48
-"""Buffers of one size that a pipeline may hold at a time: four batches of eight from the source to users of results,
-and queues."""
+TYPICAL_BUFFERS = 48
+"""Number of buffers of one size that a pipeline usually holds at most: four batches of eight from the source to the
+users of results, and queues."""
 ALIGN_BYTES = 64  # one cache line, and the widest vector register of AVX-512
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return an uninitialized C-contiguous array whose first byte is on a cache line.
 
-    Raises DeviceError for too little memory, ModelError for elements that are no numbers.
+    Raises DeviceError if there is too little memory, ModelError for elements that are no numbers.
     """
     try:
         dtype = np.dtype(dtype)
@@ -105,26 +105,28 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
         raw = np.empty(nbytes + ALIGN_BYTES, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
         size = f"{'x'.join(map(str, shape))} of {dtype.name} is {nbytes / 2**30:.3g} GiB"
-        raise DeviceError("there is too little memory for a tensor", why=size, fix="a smaller input size") from error
+        raise DeviceError(
+            "there is too little memory for a tensor", why=size, fix="use a smaller input size"
+        ) from error
     start = -raw.ctypes.data % ALIGN_BYTES
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
-_BYTE: Any = ctypes.c_char  # its types know no buffers
+_BYTE: Any = ctypes.c_char  # the stubs of ctypes do not accept NumPy arrays as buffers
 
 
 def address_of(array: U8) -> int:
     """Return the address of an array's first byte."""
     try:
-        return ctypes.addressof(_BYTE.from_buffer(array))  # a tenth of what NumPy's own ways take
-    except (BufferError, TypeError, ValueError):  # rows with gaps between, or nobody may write there
+        return ctypes.addressof(_BYTE.from_buffer(array))  # ten times as fast as NumPy's attributes
+    except (BufferError, TypeError, ValueError):  # gaps between rows, or read-only memory
         return int(array.__array_interface__["data"][0])
 
 
 class Lease:
-    """The right to look at some bytes until it is released. Starts with one holder.
+    """The right to use some memory until it is released. Starts with one holder.
 
-    Thread-safe. After the last release, :attr:`alive` is false and the owner may use the bytes again.
+    Thread-safe. At the last release, it calls ``give_back``: :attr:`alive` is false and the owner may reuse the memory.
     """
 
     __slots__ = ("_give_back", "_holders", "_lock", "counter")
@@ -137,7 +139,7 @@ class Lease:
 
     @property
     def alive(self) -> bool:
-        """Whether anybody still holds the lease."""
+        """Whether the lease still has a holder."""
         return self._holders > 0
 
     def retain(self, holders: int = 1) -> Lease:
@@ -149,13 +151,13 @@ class Lease:
         return self
 
     def release(self, holders: int = 1) -> None:
-        """End the use of ``holders``. Raises StageError when released more often than retained."""
+        """Remove holders. Raises StageError if the lease was released more often than retained."""
         with self._lock:
             self._holders -= holders
             left = self._holders
         if left == 0:
-            # Forgotten at once: a lease that somebody keeps must not keep the buffer from being lent again.
-            give_back, self._give_back = self._give_back, _nothing
+            # Drop the reference first: an ended lease that is still referred to must not keep its buffer in use.
+            give_back, self._give_back = self._give_back, do_nothing
             give_back()
         elif left < 0:
             raise StageError("a lease was released twice", why="a lease was released more often than it was retained")
@@ -167,10 +169,10 @@ class EndedLease(Lease):
     __slots__ = ()
 
     def __init__(self, counter: Counter) -> None:
-        self.counter, self._holders = counter, 0  # made for every frame: no lock, and nothing to give back
+        self.counter, self._holders = counter, 0  # made for every frame, so without a lock
 
     def retain(self, holders: int = 1) -> Lease:
-        """Return itself, unchanged."""
+        """Return this lease, unchanged."""
         return self
 
     def release(self, holders: int = 1) -> None:
@@ -178,13 +180,12 @@ class EndedLease(Lease):
 
 
 class Receipt:
-    """Count of the leases on what another machine sent, which waits until all work on it is done.
+    """Count of the leases on data from another machine, which shows when all work on it is done.
 
     It begins with one hold, of the code that makes the frames.
 
     Args:
-        done: called once, in the thread of the last release, with whether the work was refused: a stage that failed the
-            run did not do it.
+        done: function called once, in the thread of the last release, with whether the work was refused.
     """
 
     __slots__ = ("_done", "_is_refused", "_left", "_lock")
@@ -193,13 +194,13 @@ class Receipt:
         self._done, self._left, self._lock, self._is_refused = done, 1, threading.Lock(), False
 
     def cover(self, lease: Lease) -> Lease:
-        """Return a lease in place of another one: this waits for its end, too."""
+        """Return a lease to use in place of another one, for whose end this receipt then waits."""
         with self._lock:
             self._left += 1
         return CoveredLease(lease, self)
 
     def refuse(self) -> None:
-        """Note that the work failed, and is to be done again."""
+        """Mark the work as failed, so that the sender sends the data again."""
         self._is_refused = True
 
     def release(self) -> None:
@@ -212,10 +213,10 @@ class Receipt:
 
 
 class CoveredLease(Lease):
-    """A lease whose end a :class:`Receipt` waits for.
+    """A lease for whose end a :class:`Receipt` waits.
 
     Attributes:
-        pixels: the lease on the bytes alone, for code that keeps a frame to show it.
+        pixels: lease on only the memory, for code that keeps a frame to show it.
     """
 
     __slots__ = ("pixels",)
@@ -229,12 +230,12 @@ class CoveredLease(Lease):
         self.pixels = pixels
 
 
-def _nothing() -> None:
-    """Do nothing; replaces the release function of an ended lease."""
+def do_nothing() -> None:
+    """Do nothing. Replaces the release function of an ended lease."""
 
 
 def lend(owner: object, counter: Counter) -> Lease:
-    """Return a lease on memory that ``owner`` keeps alive, such as a decoder's reference-counted frame."""
+    """Return a lease on memory of ``owner``, such as a decoder's frame, which it refers to until its end."""
     held = [owner]
     return Lease(held.clear, counter)
 
@@ -242,14 +243,14 @@ def lend(owner: object, counter: Counter) -> Lease:
 class Pool:
     """A fixed number of equal host buffers, allocated once.
 
-    A returned buffer is not used again while a NumPy array onto it exists. If there is no other buffer, it stays with
-    that array for good, is replaced by a new one and counted as *escaped*. So a user's arrays never change, and a
-    pipeline without such arrays never allocates.
+    A returned buffer is not reused while a NumPy array of it exists. If there is no other buffer, it is left to that
+    array, replaced by a new one, and counted as *escaped*. So a user's arrays never change, and a pipeline without such
+    arrays never allocates.
 
     Args:
         nbytes: size of each buffer.
-        count: how many may be in use at once; :meth:`acquire` waits when all are.
-        counter: where allocations and escapes are counted.
+        count: number of buffers; :meth:`acquire` waits when all are in use.
+        counter: counter of allocations and escapes.
     """
 
     def __init__(self, nbytes: int, count: int, counter: Counter) -> None:
@@ -259,9 +260,9 @@ class Pool:
             self._free.put(self._allocate())
 
     def acquire(self, timeout_s: float | None = None, *, replace: bool = True) -> tuple[U8, Lease] | None:
-        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None on a time-out.
+        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None after ``timeout_s``.
 
-        With ``replace``, a buffer left to the holder of an array counts as free, since a fresh one replaces it.
+        With ``replace``, a new buffer replaces one that an array keeps in use; without, the result is then None.
         """
         try:
             root = self._free.get(timeout=timeout_s)
@@ -297,15 +298,18 @@ class Pool:
 
 
 class GrowingPool:
-    """Equal buffers for as many as are held at a time: starts with ``count`` and adds one whenever none is free.
+    """Pool that starts with ``count`` equal buffers and adds one whenever none is free.
 
     So it grows to the number that a pipeline really holds, and a user who keeps every frame gets more memory instead of
     a deadlock.
 
     Args:
-        most: largest number; None for no limit. Then buffers beyond :data:`SETTLED` with arrays in use are replaced, as
-            by a Pool, instead of checked again for every image.
-        make: makes a pool of (size, number, counter).
+        nbytes: size of each buffer.
+        counter: counter of allocations and escapes.
+        count: number of buffers at the start.
+        most: maximum number of buffers; None: no limit. Without a limit, once there are :data:`TYPICAL_BUFFERS`, those
+            that arrays keep in use are replaced, as by a Pool, instead of checked again for every image.
+        make: function that makes a pool of (size, number, counter).
     """
 
     def __init__(
@@ -319,8 +323,8 @@ class GrowingPool:
         self._pool, self._most = make(nbytes, count, counter), most
 
     def acquire(self) -> tuple[U8, Lease] | None:
-        """Return a buffer as :meth:`Pool.acquire`, without waiting; None when ``most`` are in use."""
-        replace = self._most is None and self._pool.count >= SETTLED
+        """Return a buffer and its lease without waiting, as :meth:`Pool.acquire` does; None if ``most`` are in use."""
+        replace = self._most is None and self._pool.count >= TYPICAL_BUFFERS
         leased = self._pool.acquire(timeout_s=0, replace=replace)
         if leased is not None or self._pool.count == self._most:
             return leased
@@ -333,7 +337,7 @@ def _references(root: U8) -> int:
 
 
 def _count_references() -> int:
-    """Return what :func:`_references` gives, on this interpreter, for an array with a single holder."""
+    """Return the result of :func:`_references`, on this interpreter, for an array with a single holder."""
     root = np.empty(1, np.uint8)
     return _references(root)
 

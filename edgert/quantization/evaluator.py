@@ -97,7 +97,6 @@ class NoiseEvaluator:
         self._noise = OutputNoise(model, feeds, stop)
 
     def evaluate(self, quantized: Quantized) -> Result:
-        """See :class:`Evaluator`."""
         return Result(1 - self._noise.measure(Function(quantized.model, fused=quantized.scheme.target == "ort")))
 
 

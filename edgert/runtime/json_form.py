@@ -28,11 +28,7 @@ Array = npt.NDArray[Any]
 
 
 def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
-    """Return one result as plain data.
-
-    Args:
-        result: the result.
-        clock: clock of the result's times.
+    """Return one result as plain data; ``clock`` is that of its times.
 
     Raises:
         StageError: a stage returned an object without a plain form; the error names the stage and the type.

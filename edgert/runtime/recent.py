@@ -104,7 +104,6 @@ class History:
 
     Args:
         tasks: function that returns the current tasks of the pipeline.
-        clock: clock of the pipeline.
         began: function that returns the time at which the pipeline began.
     """
 

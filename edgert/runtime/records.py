@@ -19,7 +19,7 @@ from edgert.runtime.frame import (
     U8,
     Frame,
     has_pixels,
-    without_delivery as frame_without_delivery,
+    without_delivery as undelivered,
     without_pixels as without_planes,
 )
 
@@ -197,7 +197,6 @@ class Embedding:
     """A (D,) float32 vector of length 1 under the Euclidean norm.
 
     Attributes:
-        vector: the vector.
         name: name of the most similar vector of the gallery; empty if none is similar enough, or without a gallery.
         similarity: cosine with the most similar vector, -1–1; None without a gallery.
     """
@@ -353,7 +352,7 @@ def without_outputs(result: Result, stages: Collection[str]) -> Result:
 
 def without_delivery(result: Result) -> Result:
     """Return the result with its frame as :func:`edgert.runtime.frame.without_delivery` returns it."""
-    return result if result.frame.delivery is None else replace(result, frame=frame_without_delivery(result.frame))
+    return result if result.frame.delivery is None else replace(result, frame=undelivered(result.frame))
 
 
 def without_pixels(result: Result) -> Result:

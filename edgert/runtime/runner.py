@@ -32,7 +32,6 @@ class Runner:
 
     Args:
         graph: graph of the tasks, or a list of connected tasks in topological order.
-        clock: clock of the pipeline.
         add_place: function that adds the place in the pipeline file to an error before it is stored.
 
     Attributes:

@@ -465,8 +465,6 @@ class Work:
     """A task from its opening to its closing. An error is reported, and ends only this task.
 
     Args:
-        task: the task.
-        clock: clock of the pipeline.
         fail: function called with each error that ends the pipeline.
     """
 

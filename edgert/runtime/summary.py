@@ -22,9 +22,6 @@ class StageSummary:
         dropped: number of results that the stage did not process: its queues were full, a join never got the other
             part, or the stage failed.
         busy_percent, wait_in_percent, wait_out_percent: time working, waiting for input, blocked by a full queue.
-        busy_ms_per_result: mean time working on one result.
-        waiting: number of results in its queues.
-        source: counters of a source; else None.
         thread: name of the stage in whose thread this one runs; empty if it has a separate thread.
         losses: dropped results by stream and cause; see :data:`edgert.runtime.metrics.Losses`.
         errors, restarts: number of failures that did not end the pipeline, and of restarts of the stage.
@@ -61,11 +58,9 @@ class Summary:
         frames_in: number of frames from the sources.
         frames_out: number of results that the last stage received; the largest number if there are several.
         dropped: number of frames lost between source and sink, for any reason.
-        seconds: duration of the run.
         fps: ``frames_out`` per second of ``seconds``.
         latency_ms: time from capture to the end of the last stages.
         recent: statistics of the last minute, or of the minute before the end.
-        stages: summary of each stage, by name.
         copies_per_frame, bytes_copied_per_frame: copies of pixels on the host, and between host and GPU. Copies within
             GPU memory, such as from a decoder's surfaces, are not counted.
         allocations: number of buffers allocated for frames.

@@ -33,8 +33,6 @@ class ThreadLoop(threading.Thread):
     """Thread that runs one task and the tasks inline behind it, until its input ends.
 
     Args:
-        task: task of this thread.
-        clock: clock of the pipeline.
         stop: stop event of the pipeline.
         fail: function called with the error if a task fails.
         inline: other tasks that run in this thread.

@@ -117,7 +117,6 @@ class SourceRateLimiter(RateLimiter):
 
     Args:
         live: whether frames that are not read in time are lost.
-        clock: clock of the pipeline.
 
     Attributes:
         bucket: bucket of CPU time from which each frame needs a token; None: CPU time is not limited.

@@ -56,7 +56,6 @@ class Watchdog:
     Args:
         tasks: function that returns the current tasks.
         loops: threads that may be in a call.
-        clock: clock of the pipeline.
 
     Attributes:
         loops: threads that may be in a call; the runner replaces them.

@@ -79,7 +79,6 @@ class PacedStage:
             return self._stage.process(result)
 
     def close(self) -> None:
-        """See :class:`edgert.runtime.stage.Stage`."""
         try:
             self._stage.close()
         finally:
@@ -178,7 +177,6 @@ class PacedSource:
         self._period_ns, self.live = period_ns, source.live
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """See :class:`edgert.runtime.stage.Source`."""
         clock = self._pacer.clock
         if not clock.enter_as(self._number, stop):
             return
@@ -190,11 +188,9 @@ class PacedSource:
             yield from self._live_frames(frames, self._period_ns)
 
     def stats(self) -> SourceStats:
-        """See :class:`edgert.runtime.stage.Source`."""
         return self._source.stats()
 
     def close(self) -> None:
-        """See :class:`edgert.runtime.stage.Source`."""
         try:
             self._source.close()
         finally:

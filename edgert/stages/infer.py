@@ -298,7 +298,6 @@ class InferBatch(BatchedStage):
         return bool(self._leaving) or self._batch.is_due(self._clock.now_ns(), idle=False)
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
-        """See :class:`~edgert.runtime.AsyncStage`."""
         batch, now_ns = self._batch, self._clock.now_ns()
         for result, kept in zip(results, onward, strict=True):
             kept.frame.lease.retain()
@@ -331,7 +330,6 @@ class InferBatch(BatchedStage):
         return out
 
     def give_up(self) -> Sequence[Result]:
-        """See :class:`~edgert.runtime.AsyncStage`."""
         held = [result for result, _ in (*self._leaving, *self._batch.take())]
         self._leaving.clear()
         self._geometries = []

@@ -113,7 +113,6 @@ class Watch:
         """Needs nothing."""
 
     def process(self, result: Result) -> None:
-        """See :class:`~edgert.runtime.Stage`."""
         frame = result.frame
         self.seen[frame.stream].append((frame.index, frame.timestamp_ns))
         if frame.index % self.setup.fps == 0:

@@ -201,13 +201,13 @@ class Marks:
 class ReadyReader:
     """Has the records before anybody asks."""
 
-    def place(self, geometries: Sequence[Geometry]) -> None:
+    def set_transforms(self, geometries: Sequence[Geometry]) -> None:
         """Needs no way."""
 
     def enqueue(self, rows: int, stream: Stream) -> None:
         """Puts nothing on the stream."""
 
-    def copied(self, rows: int) -> Sequence[int]:
+    def copy_sizes(self, rows: int) -> Sequence[int]:
         return ()
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
@@ -237,7 +237,6 @@ class Feeding(GpuInference):
 
     @property
     def idle(self) -> bool:
-        """See :class:`GpuInference`."""
         return not cast("IdleGpu", self.device.driver).is_busy and super().idle
 
 
@@ -253,7 +252,6 @@ class Film:
         self._device, self._stream = device, device.stream()
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """See :class:`~edgert.runtime.Source`."""
         for index in range(self._count):
             planes, lease = self._filmed(index)
             yield Frame("cam", index, time.monotonic_ns(), index, WIDTH, HEIGHT, "nv12", planes, lease)

@@ -58,7 +58,6 @@ class Bare(InFlight):
         """Puts one run on the stream."""
 
     def submit(self, index: int) -> Any:
-        """See :class:`~tests.bench.gpu_race.InFlight`."""
         done = self._done[self._turn]
         self._turn = (self._turn + 1) % IN_FLIGHT
         with torch.cuda.stream(self._stream):
@@ -99,7 +98,6 @@ class BareRtx(Bare):
     """TensorRT-RTX."""
 
     def open(self, model: Path, stream: int) -> None:
-        """See :class:`Bare`."""
         trt = library.load("tensorrt_rtx").trt
         self._logger = trt.Logger(trt.Logger.ERROR)
         plan = plan_of(trt, self._logger, model)
@@ -110,7 +108,6 @@ class BareRtx(Bare):
         self._context.set_tensor_address("out", self.out.data_ptr())
 
     def enqueue(self) -> None:
-        """See :class:`Bare`."""
         if not self._context.execute_async_v3(self._handle):
             raise RuntimeError("TensorRT-RTX failed while running")
 
@@ -130,7 +127,6 @@ class FedRtx(BareRtx):
         torch.cuda.synchronize()
 
     def submit(self, index: int) -> Any:
-        """See :class:`~tests.bench.gpu_race.InFlight`."""
         with torch.cuda.stream(self._bringing):
             for to, frames in self._copies[self._turn]:
                 to.copy_(frames, non_blocking=True)
@@ -188,7 +184,6 @@ class BareOrt(Bare):
     """ONNX Runtime's CUDA provider with its fastest kernels: channels last, bias and activation in the convolution."""
 
     def open(self, model: Path, stream: int) -> None:
-        """See :class:`Bare`."""
         import onnxruntime as ort
 
         ort.set_default_logger_severity(3)
@@ -215,5 +210,4 @@ class BareOrt(Bare):
                     raise
 
     def enqueue(self) -> None:
-        """See :class:`Bare`."""
         self._session.run_with_iobinding(self._binding, self._settings)

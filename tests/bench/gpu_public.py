@@ -104,7 +104,6 @@ class Public(ABC):
         """Has frames come for so long, as fast as they are taken."""
 
     def saturated(self, seconds: float) -> Busy:
-        """See :class:`~tests.bench.gpu_race.Side`."""
         self.go(WARM_S)
         self.come()
         watch = Watch()
@@ -191,21 +190,18 @@ class Submitted(Public):
         self.answers(TURNS * self.rows)
 
     def go(self, seconds: float) -> None:
-        """See :class:`Public`."""
         until, submit, lend = time.perf_counter() + seconds, self._pipeline.submit, self._filled.any
         while time.perf_counter() < until:
             submit(lend())
             self._given += self._at_once
 
     def saturated(self, seconds: float) -> Busy:
-        """See :class:`~tests.bench.gpu_race.Side`."""
         found = super().saturated(seconds)
         while self.came < self._given:  # the last are under way
             self.next()
         return found
 
     def alone(self, count: int) -> list[float]:
-        """See :class:`~tests.bench.gpu_race.Side`."""
         taken = []
         for _ in range(count):
             started = time.perf_counter()
@@ -214,7 +210,6 @@ class Submitted(Public):
         return taken
 
     def answers(self, count: int) -> list[Answer]:
-        """See :class:`~tests.bench.gpu_race.Side`."""
         return [
             answer_of(record)
             for index in range(0, count, self.rows)
@@ -260,7 +255,6 @@ class Mapped(OneThread):
     """
 
     def saturated(self, seconds: float) -> Busy:
-        """See :class:`~tests.bench.gpu_race.Side`."""
         self._go(WARM_S)
         return self._go(seconds)
 
@@ -276,7 +270,6 @@ class Mapped(OneThread):
             yield self._filled.any()
 
     def alone(self, count: int) -> list[float]:
-        """See :class:`~tests.bench.gpu_race.Side`."""
         taken = []
         for _ in range(count):
             started = time.perf_counter()
@@ -285,7 +278,6 @@ class Mapped(OneThread):
         return taken
 
     def answers(self, count: int) -> list[Answer]:
-        """See :class:`~tests.bench.gpu_race.Side`."""
         frames = (self._filled.frames(index) for index in range(0, count, self.rows))
         return [answer_of(result.outputs["find"]) for result in self._pipeline.map(frames)]
 
@@ -300,11 +292,9 @@ class Called(OneThread, InFlight):
         return self._pipeline.call_batch([self._filled.any()])
 
     def wait(self, ticket: Any) -> list[Answer]:
-        """See :class:`~tests.bench.gpu_race.InFlight`."""
         return [answer_of(result.outputs["find"]) for result in ticket]
 
     def answers(self, count: int) -> list[Answer]:
-        """See :class:`~tests.bench.gpu_race.Side`."""
         return [
             one
             for index in range(0, count, self.rows)
@@ -398,7 +388,6 @@ class Nv12Source:
         self._pinned = Pinned(device, images(), CAMERA_BUFFERS if self.live else BUFFERS)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """See :class:`~edgert.runtime.Source`."""
         opened_ns, count = 0, 0
         while not stop.is_set():
             if not self._gate.wait():
@@ -443,12 +432,10 @@ class Sourced(Public):
         self.rest()
 
     def close(self) -> None:
-        """See :class:`Public`."""
         self.gate.end()
         super().close()
 
     def go(self, seconds: float) -> None:
-        """See :class:`Public`."""
         time.sleep(seconds)
 
     def rest(self) -> None:
@@ -465,7 +452,6 @@ class File(Sourced):
         super().__init__(subject, {"cam": ""})
 
     def saturated(self, seconds: float) -> Busy:
-        """See :class:`~tests.bench.gpu_race.Side`."""
         self.gate.open()
         found = super().saturated(seconds)
         self.rest()

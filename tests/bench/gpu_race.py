@@ -107,7 +107,6 @@ class InFlight(ABC):
         """Its answers."""
 
     def saturated(self, seconds: float) -> Busy:
-        """See :class:`Side`."""
         self._go(WARM_S)
         return self._go(seconds)
 
@@ -126,7 +125,6 @@ class InFlight(ABC):
         return watch.busy(index, ages)
 
     def alone(self, count: int) -> list[float]:
-        """See :class:`Side`."""
         taken = []
         for index in range(count):
             started = time.perf_counter()
@@ -135,5 +133,4 @@ class InFlight(ABC):
         return taken
 
     def answers(self, count: int) -> list[Answer]:
-        """See :class:`Side`."""
         return [one for index in range(0, count, self.rows) for one in self.wait(self.submit(index))]

@@ -6,7 +6,7 @@ dla_hwc4 is nhwc of 1 or 4 channels with such rows; chw16 and chw32 store 16 or 
 
 from typing import Literal
 
-from edgert.stages.gpu.gpu_preprocess import ITEM_BYTES, Target, ValueType, strided_target
+from edgert.stages.gpu.gpu_preprocess import ITEM_BYTES, Target, ValueType, padded_target
 
 TensorLayout = Literal["nchw", "nhwc", "dla_linear", "dla_hwc4", "chw16", "chw32"]
 _DLA_ROW_BYTES = 64
@@ -26,7 +26,7 @@ def target(layout: TensorLayout, dtype: ValueType, rows: int, width: int, height
     else:
         vector = _VECTORS[layout]
         strides = (height * width * vector, 1, width * vector, vector)
-    return strided_target(dtype, (rows, channels, height, width), strides, rows * strides[0] * item)
+    return padded_target(dtype, (rows, channels, height, width), strides, rows * strides[0] * item)
 
 
 def _padded(numbers: int, item: int) -> int:

@@ -24,7 +24,7 @@ from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model, read, with_shapes
 from edgert.graph.count import peak_bytes
 from edgert.memory.cuda import CudaDevice, Stream, open_device
-from edgert.memory.cuda.driver import failed, is_lost
+from edgert.memory.cuda.driver import cuda_error, is_lost
 from edgert.units import format_bytes
 
 _PROVIDER = "CUDAExecutionProvider"
@@ -151,7 +151,7 @@ def too_little(model: Model, shapes: base.Shapes, device: CudaDevice) -> DeviceE
     return DeviceError(
         "the model does not fit into the memory of the GPU",
         why=f"planned: weights {format_bytes(weights)} and tensors {format_bytes(tensors)}, beside scratch space of "
-        f"kernels; actual: {device.room()}",
+        f"kernels; actual: {device.describe_free_memory()}",
         where=str(model.path),
         fix="a smaller batch or input size, precision: fp16, or end other programs that use the GPU",
     )
@@ -348,7 +348,7 @@ class OrtCudaSession(runtime.OrtSession):
         if is_out_of_memory(error):
             return DeviceError("the GPU has too little memory", why=runtime.first_line(error), where=self._path)
         if is_lost(str(error)):
-            return failed(error, "running the model").at(self._path)
+            return cuda_error(error, "running the model").at(self._path)
         return super()._failed(error)
 
 

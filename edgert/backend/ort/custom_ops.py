@@ -237,7 +237,6 @@ class CustomOpEngine:
         self.session().run()  # so that an operator that breaks its rules is refused now
 
     def session(self, profile: str | None = None) -> CustomOpSession:
-        """Return a new set of bound tensors. Raises ModelError for an unknown profile."""
         if not self._chains:
             raise base.closed_engine(self.path)
         return CustomOpSession(self._chains[base.checked_profile(profile, self.profiles, self.path)])
@@ -265,6 +264,5 @@ class CustomOpSession:
         self._run = chain.bind({**self.inputs, **made})
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
-        """Run all rows; see :class:`~edgert.backend.base.Session`."""
         self._run()
         return self.outputs

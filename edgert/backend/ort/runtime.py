@@ -136,7 +136,6 @@ class OrtEngine:
         self.dynamic_batch = first.dynamic
 
     def session(self, profile: str | None = None) -> OrtSession:
-        """Return a new set of bound tensors."""
         shapes = self.shapes_of(profile)
         return OrtSession(self.open_session(), shapes, self.path)
 
@@ -234,7 +233,6 @@ class OrtSession:
         self._of_run.terminate = True
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
-        """See :meth:`edgert.backend.base.Session.run`."""
         count = self._count(rows)
         run = self._runs.get(count)
         try:

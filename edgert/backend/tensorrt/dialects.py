@@ -199,7 +199,6 @@ class RtxDialect(Dialect):
     """
 
     def check(self, request: BuildRequest) -> None:
-        """Raise BuildError also for DLAs."""
         super().check(request)
         if request.dla_core is not None:
             raise request.refusal(
@@ -229,7 +228,6 @@ class RtxDialect(Dialect):
         return not content
 
     def timing_cache(self, config: api.IBuilderConfig) -> bytes:
-        """Return no bytes."""
         return b""
 
 

@@ -152,14 +152,12 @@ class _OneKernel:
         """Do nothing."""
 
     def get_valid_tactics(self) -> list[int]:
-        """Return none."""
         return []
 
     def set_tactic(self, tactic: int) -> None:
         """Do nothing."""
 
     def get_workspace_size(self, inputs: Any, outputs: Any) -> int:
-        """Return 0 bytes."""
         return 0
 
 

@@ -130,7 +130,6 @@ class TrtSession:
         return tuple(one.host for one in self._outputs.values())
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        """See :meth:`edgert.backend.base.Session.run`."""
         with self._on_stream():
             context = self._context(rows)
             for name, one in self._inputs.items():
@@ -147,7 +146,6 @@ class TrtSession:
         return [array[:rows] if cut else array for array, cut in zip(found, self._batched, strict=True)]
 
     def enqueue(self, rows: int | None = None) -> None:
-        """See :meth:`edgert.backend.gpu.GpuSession.enqueue`."""
         with self._on_stream():
             self._context(rows).enqueue()
 

@@ -111,7 +111,7 @@ class OpenPlan:
             raise DeviceError(
                 "TensorRT made no execution context: the GPU has too little memory",
                 why=f"planned: {format_bytes(self.context_bytes)}, beside weights, inputs and outputs; actual: "
-                + self._device.room(),
+                + self._device.describe_free_memory(),
                 where=self._title,
                 fix="a smaller batch or input size, fewer models, or end other programs that use the GPU",
             )

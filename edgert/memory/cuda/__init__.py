@@ -1,11 +1,11 @@
-"""Memory, streams and kernels of NVIDIA GPUs: the only door to PyCUDA, opened when a device is.
+"""Memory, streams and kernels of NVIDIA GPUs. Only this package uses PyCUDA, which it imports when a device is opened.
 
 device = open_device()
 with device:                                # current in this thread; PyTorch and ONNX Runtime share the context
     stream = device.stream()
     pool = DevicePool(device, 3 * 2**20, 4, counter)
     view, lease = pool.acquire()
-    ...                                     # work that reads or writes view.address, put on the stream
+    ...                                     # enqueue work that reads or writes view.address on the stream
     lease.after(stream)                     # the lease now lasts until that work is done
     lease.release()
 """

@@ -1,4 +1,4 @@
-"""A GPU: everything that is made on it is made here; and graphs of work recorded on it."""
+"""A GPU, which makes its streams, memory and kernels, and CUDA graphs of work recorded on it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import U8, Counter
 from edgert.memory.cuda.driver import (
     call,
+    cuda_error,
     error_of,
-    failed,
     initialize,
     is_lost,
-    keeping_lock,
     load_driver,
     module_loader,
     pycuda_driver,
+    with_python_lock,
 )
 from edgert.memory.cuda.gpu_context import Context, MemoryKind, tensor_kind
-from edgert.memory.cuda.holders import described, free_on, others_on
+from edgert.memory.cuda.holders import describe_holders, free_on, others_on
 from edgert.memory.cuda.nvrtc import Module
 from edgert.memory.cuda.stream import Event, Stream
 
-# Allocations on a GPU: memory of the GPU alone, memory mapped by host and GPU, or a host and device pair.
-
 
 class Block(ABC):
-    """One piece of memory of ``nbytes``, made on ``device``; its owner releases it.
+    """One piece of memory of ``nbytes`` on ``device``, which its owner releases.
 
-    A block that is dropped without release counts as leaked.
+    A block that is garbage-collected without release counts as leaked.
     """
 
     is_staged: ClassVar[bool] = False
@@ -48,9 +46,9 @@ class Block(ABC):
 
     @property
     def address(self) -> int:
-        """Device address. Raises StageError after :meth:`release`.
+        """Device address, a multiple of 256. Raises StageError after :meth:`release`.
 
-        A multiple of 256, which TensorRT asks for and cuMemAlloc promises (CUDA C++ Programming Guide, Device Memory).
+        TensorRT requires this alignment, and cuMemAlloc guarantees it (CUDA C++ Programming Guide, Device Memory).
         """
         if self._address is None:
             raise StageError("GPU memory was used after its release", why=f"a block of {self.nbytes} bytes was freed")
@@ -58,41 +56,41 @@ class Block(ABC):
 
     @property
     def host(self) -> U8:
-        """The host's side, 1-D. Raises DeviceError for memory of the GPU alone."""
+        """Memory on the host's side, 1-D. Raises DeviceError for memory of only the GPU."""
         raise DeviceError(
-            "the host cannot access this memory of the GPU", fix="device.block() makes memory that both sides see"
+            "the host cannot access this memory of the GPU", fix="device.block() makes memory that both sides access"
         )
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:  # noqa: B027 - most memory has no copies
-        """Enqueue the copy of the first ``nbytes``, by default all, to the GPU, where host and GPU have copies."""
+        """Enqueue the copy of the first ``nbytes``, by default all, to the GPU, if it has separate memory."""
 
     def download(self, stream: Stream, nbytes: int | None = None) -> None:  # noqa: B027 - as above
-        """Enqueue the copy of the first ``nbytes``, by default all, to the host, where host and GPU have copies."""
+        """Enqueue the copy of the first ``nbytes``, by default all, to the host, if the GPU has separate memory."""
 
     def release(self) -> None:
-        """Give the memory back. Twice is once. Work that uses it must be done.
+        """Free the memory. Work that uses it must be done. May be called twice.
 
         Raises:
-            DeviceError: the driver refuses now, as while a thread records a CUDA graph; it may be released again.
+            DeviceError: the driver refuses it now, such as while a thread records a CUDA graph; it may be tried again.
         """
         address, self._address = self._address, None
         if address is None:
             return
         try:
-            if self.device.is_open:  # else the context took the memory with it
+            if self.device.is_open:  # else the memory ended with the context
                 with self.device:
                     self._free()
         except self.device.driver.Error as error:
-            if not is_lost(str(error)):  # else the memory is gone with the context
+            if not is_lost(str(error)):  # else the memory ended with the context
                 self._address = address
-                raise failed(error, "freeing") from error
-        self.device.forget(self)
+                raise cuda_error(error, "freeing") from error
+        self.device.untrack(self)
 
     def release_or_defer(self) -> None:
-        """Release unused memory; never raise, and never wait for another thread.
+        """Release unused memory without raising an error or waiting for another thread, for finalizers.
 
-        A finalizer runs in any thread. While a thread records a CUDA graph, or opens an engine's context, which may
-        take seconds, the memory is kept. The device releases it when it next makes memory.
+        While a thread records a CUDA graph, or opens an engine's context, which may take seconds, the memory is kept.
+        The device releases it when it next allocates memory.
         """
         recording = self.device.recording
         if not recording.acquire(blocking=False):
@@ -113,11 +111,11 @@ class Block(ABC):
     def __del__(self) -> None:
         if getattr(self, "_address", None) is not None:
             self.release_or_defer()
-            self.device.forget(self, leaked=True)
+            self.device.untrack(self, leaked=True)
 
 
 class DeviceBlock(Block):
-    """Memory of the GPU alone."""
+    """Memory of only the GPU."""
 
     def __init__(self, device: Context, nbytes: int) -> None:
         super().__init__(device, nbytes)
@@ -130,7 +128,7 @@ class DeviceBlock(Block):
 
 
 class _PinnedBlock(Block):
-    """Memory with a side of the host's, which is pinned."""
+    """Memory with pinned memory on the host's side."""
 
     _host: U8 | None = None
     _memory: Any = None
@@ -138,7 +136,7 @@ class _PinnedBlock(Block):
     def _pin(self, flags: int) -> U8:
         """Return zeroed pinned memory.
 
-        PyCUDA's object frees it on request, even under arrays in use, so blocks are released after their use.
+        PyCUDA frees it on request even if arrays use it, so blocks must be released only after their use.
         """
         host: U8 = self.device.driver.pagelocked_empty(self.nbytes, np.uint8, mem_flags=flags)
         host.fill(0)
@@ -147,10 +145,10 @@ class _PinnedBlock(Block):
 
     @property
     def host(self) -> U8:
-        """The host's side; where memory is mapped, written by the GPU until the stream has passed."""
+        """Memory on the host's side. If it is mapped, the GPU writes there until the stream's work is done."""
         _ = self.address
         if self._host is None:
-            return self.device.run(self._pin, 0, doing="allocating memory of the host's")
+            return self.device.run(self._pin, 0, doing="allocating pinned memory")
         return self._host
 
     def _free(self) -> None:
@@ -160,7 +158,7 @@ class _PinnedBlock(Block):
 
 
 class MappedBlock(_PinnedBlock):
-    """Pinned host memory that the GPU reads and writes in place; no copies where the GPU is integrated."""
+    """Pinned host memory that the GPU reads and writes in place, without copies on an integrated GPU."""
 
     def __init__(self, device: Context, nbytes: int) -> None:
         super().__init__(device, nbytes)
@@ -169,9 +167,9 @@ class MappedBlock(_PinnedBlock):
 
 
 class StagedBlock(_PinnedBlock):
-    """Device memory and pinned host memory of one size; the copies between them are counted.
+    """Device memory and pinned host memory of one size, with counted copies between them.
 
-    With ``pins_later``, the host's memory is allocated on first use: tensors that only the GPU uses never need it.
+    With ``pins_later``, the host memory is allocated on first use: tensors that only the GPU uses never need it.
     """
 
     is_staged = True
@@ -183,13 +181,13 @@ class StagedBlock(_PinnedBlock):
             if not pins_later:
                 self._pin(0)
         except device.driver.Error:
-            self._inner.free()  # here, where the context is current; the collector may come anywhere
+            self._inner.free()  # here, where the context is current, and not by the garbage collector
             raise
         _zero(device, int(self._inner), nbytes)
         self._address = int(self._inner)
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
-        """Copy host memory to the GPU, and count the copy."""
+        """Enqueue the copy from host to GPU, counted."""
         address, host = self.address, self.host if self._host is None else self._host
         part = host if nbytes is None else host[:nbytes]
         self.device.run(self.device.copy_up, address, part, stream.raw, doing="copying")
@@ -207,21 +205,21 @@ class StagedBlock(_PinnedBlock):
 
 
 def _zero(device: Context, address: int, nbytes: int) -> None:
-    """Fill new memory with zeros, and wait.
+    """Fill new memory with zeros, and wait until that is done.
 
-    The GPU's own memset returns before it is done, and our streams do not wait for the default one. So its zeros could
-    overwrite their data.
+    CUDA's memset returns before it is done, and edgert's streams do not wait for the default stream. Without the wait,
+    the zeros could overwrite their data.
     """
     stream = Stream(device)
     device.driver.memset_d8_async(address, 0, nbytes, stream.raw)
     stream.synchronize()
 
 
-MadeT = TypeVar("MadeT", bound=Block)
+BlockT = TypeVar("BlockT", bound=Block)
 
 
 class CudaDevice(Context):
-    """A GPU: its context, in which it makes streams, events, memory, kernels and graphs."""
+    """A GPU with its context, in which it makes streams, events, memory, kernels and graphs."""
 
     def stream(self) -> Stream:
         """Return a new stream."""
@@ -232,20 +230,18 @@ class CudaDevice(Context):
         return Event(self, timed)
 
     def block(self, nbytes: int, kind: MemoryKind | None = None) -> Block:
-        """Return new zeroed memory for host and GPU, of the device's own kind unless ``kind`` is given.
-
-        Raises DeviceError.
-        """
+        """Return new zeroed memory for host and GPU, by default of the device's kind. Raises DeviceError."""
         if (kind or self.kind) == "mapped":
             return self._allocate(MappedBlock, nbytes)
         return self._allocate(StagedBlock, nbytes)
 
     def tensor_block(self, nbytes: int, *, for_host: bool = True) -> Block:
-        """Return new zeroed memory for a tensor of an engine, of the kind that :func:`tensor_kind` gives.
+        """Return new zeroed memory for a tensor of an engine, of the kind of :func:`tensor_kind`. Raises DeviceError.
 
-        Raises DeviceError.
-
-        With ``for_host`` the host writes or reads the tensor in every run. Without, its side is allocated on first use.
+        Args:
+            nbytes: size of the tensor.
+            for_host: whether the host writes or reads the tensor in every run; else its host memory is allocated on
+                first use.
         """
         kind = tensor_kind(self.kind, for_host, self.tensors)
         if for_host or kind == "mapped":
@@ -253,21 +249,21 @@ class CudaDevice(Context):
         return self._allocate(partial(StagedBlock, pins_later=True), nbytes)
 
     def device_block(self, nbytes: int) -> DeviceBlock:
-        """Return new zeroed memory for the GPU alone. Raises DeviceError when there is not enough."""
+        """Return new zeroed memory of only the GPU. Raises DeviceError if there is too little."""
         return self._allocate(DeviceBlock, nbytes)
 
     def load(self, binary: bytes) -> Module:
-        """Load compiled kernels, a cubin or PTX. Raises DeviceError when they are not for this GPU."""
+        """Load compiled kernels, a cubin or PTX. Raises DeviceError if they are not for this GPU."""
         return self.run(lambda: Module(self, module_loader(self.driver)(binary)), doing="loading kernels")
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Graph:
-        """Record what ``enqueue`` puts on the stream as a CUDA graph; return the graph for launches on that stream.
+        """Record the work that ``enqueue`` puts on the stream; return it as a CUDA graph to launch on that stream.
 
         ``enqueue`` must have run before, must not allocate or wait, and must use no DLA. Raises DeviceError.
         """
         return capture(self, stream, enqueue, load_driver())
 
-    def _allocate(self, make: Callable[[Context, int], MadeT], nbytes: int) -> MadeT:
+    def _allocate(self, make: Callable[[Context, int], BlockT], nbytes: int) -> BlockT:
         if nbytes <= 0:
             raise DeviceError(f"cannot allocate a block of {nbytes} bytes", why="memory has at least one byte")
         self.release_deferred()
@@ -276,17 +272,17 @@ class CudaDevice(Context):
                 made = make(self, nbytes)
         except self.driver.Error as error:
             free = self.free_bytes()[0]
-            others = self.other_holders() if free < nbytes else ""
-            raise failed(error, "allocating", free_bytes=free, requested_bytes=nbytes, others=others) from error
+            others = self.describe_other_holders() if free < nbytes else ""
+            raise cuda_error(error, "allocating", free_bytes=free, requested_bytes=nbytes, others=others) from error
         self.counter.allocated()
-        self.hold(made, nbytes)
+        self.track(made, nbytes)
         return made
 
 
 def open_device(ordinal: int = 0, *, counter: Counter | None = None, driver: Any = None) -> CudaDevice:
-    """Open the GPU with that number; tests pass a double of PyCUDA's ``driver``.
+    """Open the GPU with that number. Tests pass a double of PyCUDA's ``driver``.
 
-    Raises DeviceError when there is no PyCUDA, driver or such GPU, or the driver is too old.
+    Raises DeviceError if there is no PyCUDA, driver or such GPU, or the driver is too old.
     """
     if driver is None:
         driver = pycuda_driver()
@@ -299,29 +295,29 @@ def open_device(ordinal: int = 0, *, counter: Counter | None = None, driver: Any
         return CudaDevice(driver, ordinal, counter)
     except driver.Error as error:
         free, others = None, ""
-        with suppress(driver.Error):  # a driver that does not even name the GPU
+        with suppress(driver.Error):  # the driver may not even name the GPU
             bus_id = str(driver.Device(ordinal).pci_bus_id())
-            free, others = free_on(bus_id), described(others_on(bus_id))
-        raise failed(error, f"opening GPU {ordinal}", free_bytes=free, others=others) from error
+            free, others = free_on(bus_id), describe_holders(others_on(bus_id))
+        raise cuda_error(error, f"opening GPU {ordinal}", free_bytes=free, others=others) from error
 
 
-# CUDA graphs: work recorded once, launched as one. PyCUDA has none, so the driver is called directly.
+# CUDA graphs. PyCUDA has none, so the driver is called directly.
 #
 # Functions and constants are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html.
 
-_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may go on allocating
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may allocate meanwhile
 _HOST_NODE = 3  # CU_GRAPH_NODE_TYPE_HOST
 
 
 class Graph:
-    """Work that was recorded; calling it launches it on its stream."""
+    """Recorded work, which a call launches on its stream."""
 
     def __init__(self, device: Context, library: Any, recorded: int, stream: Stream) -> None:
         self._device, self._library, self._recorded, self._stream = device, library, recorded, stream
         ready, flags = ctypes.c_void_p(), ctypes.c_ulonglong(0)
         call(library, "cuGraphInstantiateWithFlags", ctypes.byref(ready), ctypes.c_void_p(recorded), flags)
         self._ready, self._target = ready, ctypes.c_void_p(stream.handle)
-        self._launch = keeping_lock(library).cuGraphLaunch
+        self._launch = with_python_lock(library).cuGraphLaunch
 
     def __call__(self) -> None:
         with self._device:
@@ -334,20 +330,20 @@ class Graph:
             with self._device:
                 try:
                     call(self._library, "cuGraphExecDestroy", self._ready)
-                    _forget(self._library, self._recorded)
+                    _destroy_graph(self._library, self._recorded)
                 except DeviceError as error:
-                    if not is_lost(error.why):  # else it is gone with the context
+                    if not is_lost(error.why):  # else the graph ended with the context
                         raise
 
 
 def capture(device: Context, stream: Stream, enqueue: Callable[[], None], library: Any) -> Graph:
-    """Record ``enqueue`` on the stream, by the CUDA driver's library. Raises DeviceError.
+    """Return the work of ``enqueue`` on the stream as a graph, recorded by the CUDA driver's library.
 
-    An exception in ``enqueue`` ends the recording and propagates.
+    An exception in ``enqueue`` ends the recording and propagates. Raises DeviceError.
     """
     with device:
         with device.recording:
-            recorded = _recorded(library, stream, enqueue)
+            recorded = _record(library, stream, enqueue)
         try:
             for node in _nodes(library, recorded):
                 kind = ctypes.c_int()
@@ -359,13 +355,13 @@ def capture(device: Context, stream: Stream, enqueue: Callable[[], None], librar
                     )
             return Graph(device, library, recorded, stream)
         except DeviceError:
-            _forget(library, recorded)
+            _destroy_graph(library, recorded)
             raise
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Keep Python's garbage collector from running within the block, in any thread."""
+    """Disable Python's garbage collector within the block, in all threads."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -375,24 +371,24 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
-    """Return the graph of what was put on the stream; an error leaves no recording behind."""
+def _record(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
+    """Return the graph of the work that ``enqueue`` puts on the stream. An error ends the recording."""
     handle, graph = ctypes.c_void_p(stream.handle), ctypes.c_void_p()
-    # It would free memory of the GPU that somebody left in a circle of references, which ends a recording.
+    # The garbage collector could free GPU memory in a cycle of references, which ends a recording.
     with _no_garbage_collection():
         call(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int(_THREAD_LOCAL))
         try:
             enqueue()
         except BaseException:
-            library.cuStreamEndCapture(handle, ctypes.byref(graph))  # its error says only that there was this one
+            library.cuStreamEndCapture(handle, ctypes.byref(graph))  # its error only repeats this one
             if graph.value:
-                _forget(library, graph.value)
+                _destroy_graph(library, graph.value)
             raise
         call(library, "cuStreamEndCapture", handle, ctypes.byref(graph))
     return graph.value or 0
 
 
-def _forget(library: Any, recorded: int) -> None:
+def _destroy_graph(library: Any, recorded: int) -> None:
     call(library, "cuGraphDestroy", ctypes.c_void_p(recorded))
 
 

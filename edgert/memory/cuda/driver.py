@@ -1,4 +1,4 @@
-"""PyCUDA and the CUDA driver library: loaded, called, and their errors translated. Nothing else imports PyCUDA."""
+"""Access to PyCUDA and the CUDA driver library, and translation of their errors. No other module imports PyCUDA."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ _LOST = (
     "launch timed out",
     "unknown error",
 )
-"""Parts of CUDA's messages after which a context takes no more work. cuda.h calls it "an inconsistent state"; the rest
+"""Parts of CUDA's messages after which a context accepts no more work. cuda.h calls that "an inconsistent state"; some
 come from a GPU that fell off its bus."""
 
 
 def pycuda_driver() -> Any:
     """Return PyCUDA's driver module, initialized.
 
-    Raises DeviceError when there is no PyCUDA, CUDA driver or GPU, or the driver is too old for this PyCUDA.
+    Raises DeviceError if there is no PyCUDA, CUDA driver or GPU, or the driver is too old for this PyCUDA.
     """
     try:
         import pycuda.driver as driver
     except ModuleNotFoundError as error:
         raise DeviceError("PyCUDA is not installed", why=str(error), fix=_INSTALL) from error
     except ImportError as error:
-        raise unusable(str(error)) from error
+        raise unusable_pycuda(str(error)) from error
     initialize(driver)
     return driver
 
 
 def initialize(driver: Any) -> None:
-    """Start the CUDA driver. Raises DeviceError where it does not work or is too old."""
+    """Initialize the CUDA driver. Raises DeviceError if it does not work or is too old."""
     try:
         driver.init()
     except driver.Error as error:
-        raise unusable(str(error)) from error
+        raise unusable_pycuda(str(error)) from error
     built, runs = tuple(driver.get_version()), int(driver.get_driver_version())
     if runs // 1000 < built[0]:
         raise DeviceError(
@@ -63,7 +63,7 @@ def initialize(driver: Any) -> None:
         )
 
 
-def unusable(message: str) -> DeviceError:
+def unusable_pycuda(message: str) -> DeviceError:
     """Return the error of a PyCUDA that cannot be imported or started."""
     if "libcuda.so" in message:
         what, fix = "there is no CUDA driver", "in a container: docker run --gpus all …, on a Jetson --runtime nvidia"
@@ -76,7 +76,7 @@ def unusable(message: str) -> DeviceError:
     return DeviceError(what, why=message, fix=fix)
 
 
-def failed(
+def cuda_error(
     error: Exception, doing: str, *, free_bytes: int | None = None, requested_bytes: int = 0, others: str = ""
 ) -> DeviceError:
     """Return edgert's error for a CUDA error, distinguished by its message.
@@ -84,9 +84,9 @@ def failed(
     Args:
         error: the CUDA error.
         doing: what failed, such as ``allocating``.
-        free_bytes: of the GPU's memory; None where that is not known.
-        requested_bytes: that were requested; 0 where a context was opened.
-        others: memory of other processes, in words.
+        free_bytes: free memory of the GPU; None where unknown.
+        requested_bytes: size of the allocation; 0 for the opening of a context.
+        others: text on the memory of other processes.
     """
     message = str(error)
     if "out of memory" in message:
@@ -95,17 +95,17 @@ def failed(
         return DeviceError(
             f"{doing}: the GPU has too little memory",
             why="; ".join(filter(None, (f"{size}, {free} free", others))),
-            fix="smaller batches, fewer streams, or a smaller TensorRT workspace; other processes hold memory too",
+            fix="use smaller batches, fewer streams or a smaller TensorRT workspace, or end other processes on the GPU",
         )
-    return _lost(doing, message) if is_lost(message) else DeviceError(f"{doing} failed", why=message)
+    return _lost_gpu(doing, message) if is_lost(message) else DeviceError(f"{doing} failed", why=message)
 
 
-def _lost(doing: str, message: str) -> DeviceError:
-    """Return the error of a context that takes no more work."""
+def _lost_gpu(doing: str, message: str) -> DeviceError:
+    """Return the error of a context that accepts no more work."""
     return DeviceError(
         f"{doing}: the GPU is lost to this process",
         why=message,
-        fix="start again; compute-sanitizer names the kernel that wrote out of bounds, dmesg a fault of the GPU",
+        fix="start again; compute-sanitizer finds a kernel that wrote out of bounds, dmesg shows a fault of the GPU",
     )
 
 
@@ -118,7 +118,7 @@ def is_lost(message: str) -> bool:
 
 
 def load_driver(library: str = "libcuda.so.1") -> Any:
-    """Load the driver's library. Raises DeviceError where there is none."""
+    """Load the driver's library. Raises DeviceError if there is none."""
     try:
         return ctypes.CDLL(library)
     except OSError as error:
@@ -126,15 +126,15 @@ def load_driver(library: str = "libcuda.so.1") -> Any:
 
 
 def call(library: Any, name: str, *arguments: Any, whose: str = "") -> None:
-    """Call a driver function in the current context; ``whose`` is named in errors.
+    """Call a driver function in the current context; errors name ``whose``.
 
-    Raises DeviceError when it fails, or the driver is too old to have it.
+    Raises DeviceError if it fails, or the driver is too old to have it.
     """
     try:
         function = getattr(library, name)
     except AttributeError as error:
         raise DeviceError(
-            f"the CUDA driver has no {name}", why="it is older than that", fix="update the driver"
+            f"the CUDA driver has no {name}", why="it is older than this function", fix="update the driver"
         ) from error
     code = function(*arguments)
     if code:
@@ -142,34 +142,33 @@ def call(library: Any, name: str, *arguments: Any, whose: str = "") -> None:
 
 
 def error_of(library: Any, code: int, name: str, whose: str = "") -> DeviceError:
-    """Return the error of a driver function that returned this code."""
+    """Return the error for the code that a driver function returned."""
     text, subject = ctypes.c_char_p(), f" for {whose}" if whose else ""
     library.cuGetErrorString(code, ctypes.byref(text))
     why = text.value.decode() if text.value else f"CUDA error {code}"
-    return _lost(f"{name}{subject}", why) if is_lost(why) else DeviceError(f"{name} failed{subject}", why=why)
+    return _lost_gpu(f"{name}{subject}", why) if is_lost(why) else DeviceError(f"{name} failed{subject}", why=why)
 
 
-def keeping_lock(library: Any) -> Any:
-    """Return the same library, whose calls keep Python's lock.
+def with_python_lock(library: Any) -> Any:
+    """Return the same library with calls that keep Python's lock, for calls of microseconds in every frame.
 
-    It is for calls of microseconds in every frame. A thread that drops the lock gets it back behind all waiting
-    threads, which takes longer than the call.
+    A thread that releases the lock gets it back behind all waiting threads, which takes longer than the call.
     """
     return ctypes.PyDLL(library._name, handle=library._handle) if isinstance(library, ctypes.CDLL) else library
 
 
 def copy_up(driver: Any) -> Callable[[int, Any, Any], object]:
-    """Return ``driver.memcpy_htod_async``, the copy from an array to an address on a stream, but with Python's lock.
+    """Return ``driver.memcpy_htod_async``, the copy from an array to an address on a stream, that keeps Python's lock.
 
-    PyCUDA's drops the lock for it (CUDAPP_CALL_GUARDED_THREADED in its src/cpp). Raises DeviceError, or the driver's
-    Error.
+    PyCUDA's function releases the lock (CUDAPP_CALL_GUARDED_THREADED in its src/cpp). Raises DeviceError, or the
+    driver's Error.
     """
-    library = keeping_lock(load_driver()) if isinstance(driver, ModuleType) else driver
+    library = with_python_lock(load_driver()) if isinstance(driver, ModuleType) else driver
     function = getattr(library, "cuMemcpyHtoDAsync_v2", None)
-    if function is None:  # a stand-in for PyCUDA
+    if function is None:  # a test's double of PyCUDA
         return cast("Callable[[int, Any, Any], object]", driver.memcpy_htod_async)
 
-    if isinstance(library, ctypes.CDLL):  # then plain numbers are taken, which costs less than to wrap them
+    if isinstance(library, ctypes.CDLL):  # with argtypes, plain numbers need not be wrapped, which is faster
         function.argtypes = ctypes.c_ulonglong, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
 
     def copy(address: int, source: Any, stream: Any) -> None:
@@ -179,8 +178,8 @@ def copy_up(driver: Any) -> Callable[[int, Any, Any], object]:
     return copy
 
 
-# Kernels: PyCUDA's own way sets and packs anew what stays the same, with two calls of the driver more, and lets go of
-# Python's lock. Functions and constants are those of cuda.h:
+# The driver launches kernels directly: PyCUDA sets and packs constant arguments at each launch, makes two more calls of
+# the driver, and releases Python's lock. Functions and constants are those of cuda.h:
 # https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html.
 
 _LOCAL_SIZE_BYTES, _NUM_REGS = 3, 4  # CUfunction_attribute
@@ -188,17 +187,17 @@ _One: Any = ctypes.c_char_p * 1
 
 
 def module_loader(driver: Any) -> Callable[[bytes], Any]:
-    """Return ``driver.module_from_buffer``, whose functions the CUDA driver itself launches.
+    """Return ``driver.module_from_buffer``, but for functions that the CUDA driver launches directly.
 
     Raises DeviceError, or the driver's Error.
     """
-    if not isinstance(driver, ModuleType):  # a stand-in for PyCUDA
+    if not isinstance(driver, ModuleType):  # a test's double of PyCUDA
         return cast("Callable[[bytes], Any]", driver.module_from_buffer)
-    return partial(LoadedModule, keeping_lock(load_driver()))
+    return partial(LoadedModule, with_python_lock(load_driver()))
 
 
 class LoadedModule:
-    """Kernels that were compiled together, in the context that is current when it is made, and when it goes."""
+    """Kernels that were compiled together. Their context must be current when this is made, and when it is deleted."""
 
     def __init__(self, library: Any, binary: bytes) -> None:
         self._library, self._module = library, ctypes.c_void_p()
@@ -209,14 +208,14 @@ class LoadedModule:
             self._library.cuModuleUnload(self._module)
 
     def get_function(self, name: str) -> LoadedFunction:
-        """Return the function of that name. Raises DeviceError where there is none."""
+        """Return the function of that name. Raises DeviceError if there is none."""
         function = ctypes.c_void_p()
         call(self._library, "cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
         return LoadedFunction(self, self._library, function)
 
 
 class LoadedFunction:
-    """PyCUDA function that takes one struct, as :class:`~edgert.memory.cuda.nvrtc.Kernel` calls it."""
+    """Kernel with one struct as its argument, with the methods of PyCUDA's function."""
 
     def __init__(self, module: LoadedModule, library: Any, function: ctypes.c_void_p) -> None:
         self._module, self._library, self._function = module, library, function
@@ -230,7 +229,7 @@ class LoadedFunction:
         """Do nothing: the driver knows the size of the argument."""
 
     def prepared_async_call(self, grid: Sequence[int], block: Sequence[int], stream: Any, argument: bytes) -> None:
-        """Put one launch on the stream. Raises DeviceError."""
+        """Enqueue one launch on the stream. Raises DeviceError."""
         if code := self._launch(self._function, *grid, *block, 0, stream.handle, _One(argument), None):
             raise error_of(self._library, code, "cuLaunchKernel")
 

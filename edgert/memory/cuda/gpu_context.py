@@ -1,4 +1,4 @@
-"""A GPU's CUDA context, which is made current in a thread, and what kind of memory suits the GPU."""
+"""A GPU's CUDA context, which is made current in a thread, and the kind of memory that suits the GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import Counter
-from edgert.memory.cuda.driver import copy_up, failed, is_lost
-from edgert.memory.cuda.holders import described, others_on
+from edgert.memory.cuda.driver import copy_up, cuda_error, is_lost
+from edgert.memory.cuda.holders import describe_holders, others_on
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class Traits:
     """GPU properties that decide the kind of memory.
 
     Attributes:
-        integrated: the GPU shares the CPU's memory (CU_DEVICE_ATTRIBUTE_INTEGRATED).
-        can_map: pinned host memory has a device address (CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY).
-        compute: compute capability, (8, 7).
+        integrated: whether the GPU shares the CPU's memory (CU_DEVICE_ATTRIBUTE_INTEGRATED).
+        can_map: whether pinned host memory has a device address (CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY).
+        compute: compute capability, such as (8, 7).
     """
 
     integrated: bool
@@ -48,26 +48,26 @@ class Traits:
 
     @property
     def coherent(self) -> bool:
-        """Whether the CPU may keep memory that it shares with this GPU in its caches."""
+        """Whether the CPU caches memory that it shares with this GPU."""
         return self.integrated and self.compute >= _COHERENT
 
     @property
     def cached(self) -> bool:
-        """Whether the CPU reads pinned memory through its caches, as fast as any other."""
+        """Whether the CPU reads pinned memory through its caches, as fast as other memory."""
         return self.coherent or not self.integrated
 
 
 def memory_kind(traits: Traits) -> MemoryKind:
-    """Return ``mapped`` where sharing costs nothing, else ``staged``.
+    """Return ``mapped`` if sharing memory costs nothing, else ``staged``.
 
-    A discrete GPU would read mapped memory over PCI Express, as often as it reads it. An integrated one that is not
-    coherent (Nano, TX2) makes the CPU bypass its caches, which is slower than a copy.
+    A discrete GPU would read mapped memory over PCI Express at every access. An integrated one that is not coherent
+    (Nano, TX2) makes the CPU bypass its caches, which is slower than a copy.
     """
     return "mapped" if traits.can_map and traits.coherent else "staged"
 
 
 TENSORS = "EDGERT_GPU_TENSORS"
-"""Environment variable that chooses where engines have their tensors: ``mapped``, or ``device``."""
+"""Environment variable for the memory of engines' tensors: ``mapped`` or ``device``."""
 
 
 def tensor_kind(kind: MemoryKind, for_host: bool, requested: MemoryKind | None = None) -> MemoryKind:
@@ -79,9 +79,9 @@ def tensor_kind(kind: MemoryKind, for_host: bool, requested: MemoryKind | None =
     copy would move the same bytes through the same memory once more.
 
     Args:
-        kind: how this GPU shares memory with the host.
-        for_host: whether the host writes or reads it in every run.
-        requested: the user's choice, by :data:`TENSORS`; None without one.
+        kind: kind of memory that this GPU shares with the host.
+        for_host: whether the host writes or reads the tensor in every run.
+        requested: choice of the user by :data:`TENSORS`; None without one.
     """
     if requested is not None:
         return requested
@@ -89,22 +89,22 @@ def tensor_kind(kind: MemoryKind, for_host: bool, requested: MemoryKind | None =
 
 
 def requested_kind(value: str, kind: MemoryKind) -> MemoryKind | None:
-    """Return the kind that a value of :data:`TENSORS` selects; None for an empty one.
+    """Return the kind that a value of :data:`TENSORS` selects; None if it is empty.
 
-    Also None on GPUs that share no memory with the host. Raises DeviceError for any other than ``mapped`` and
+    None as well for GPUs that share no memory with the host. Raises DeviceError for other values than ``mapped`` and
     ``device``.
     """
     if value and value not in _KINDS:
-        why = f"it is {value!r}, and known are {' and '.join(_KINDS)}"
-        raise DeviceError(f"{TENSORS} names no kind of memory", why=why, fix=f"leave {TENSORS} out")
+        why = f"it is {value!r}, not {' or '.join(_KINDS)}"
+        raise DeviceError(f"{TENSORS} names no kind of memory", why=why, fix=f"unset {TENSORS}")
     return _KINDS.get(value) if kind == "mapped" else None
 
 
 _KINDS: dict[str, MemoryKind] = {"mapped": "mapped", "device": "staged"}
 
 
-def describe(traits: Traits) -> str:
-    """Return the kind of memory and the reason, in words."""
+def describe_memory(traits: Traits) -> str:
+    """Return text on the kind of memory and the reason for it."""
     if memory_kind(traits) == "mapped":
         return "mapped memory (integrated, I/O coherent: no copies)"
     if not traits.integrated:
@@ -117,7 +117,7 @@ class Releasable(Protocol):
     """Memory that is freed when it is no longer used."""
 
     def release(self) -> None:
-        """Give the memory back. Raises DeviceError where the driver refuses now."""
+        """Free the memory. Raises DeviceError if the driver refuses it now."""
         ...
 
 
@@ -128,25 +128,26 @@ class _Thread(threading.local):
 
 
 _RECORDINGS: defaultdict[int, threading.RLock] = defaultdict(threading.RLock)
-"""Locks by GPU: its context is shared by all objects of it."""
+"""Locks by GPU, as all objects of a GPU share its context."""
 
 
 class Context:
-    """A GPU's primary context, the one that PyTorch, CuPy and ONNX Runtime use as well.
+    """A GPU's primary context, which PyTorch, CuPy and ONNX Runtime also use.
 
-    ``with context:`` makes it current in this thread, inside other such blocks too; all methods of all
-    objects made in it do so themselves. The stack of contexts is left as it was found, so that libraries with contexts
-    of their own are not disturbed, and a thread may end at any time.
+    ``with context:`` makes it current in this thread; such blocks may be nested. Methods of objects made in the context
+    do so, too. The stack of contexts is then restored, so that libraries with other contexts are not disturbed, and a
+    thread may end at any time.
 
     Attributes:
         driver: PyCUDA's driver module.
-        copy_up: see :func:`~edgert.memory.cuda.driver.copy_up`.
-        counter: where allocations and copies between host and GPU are counted.
-        recording: held while work is recorded. The driver refuses to wait for all of a context's work meanwhile, from
-            any thread.
-        kind: memory that host and GPU share tensors in here; see :func:`~edgert.memory.cuda.gpu_context.memory_kind`.
-        frames: memory for frames that the host writes and the GPU reads: of :attr:`kind`, or whatever suits a pipeline.
-        tensors: what the user asked for tensors of engines; see :func:`~edgert.memory.cuda.gpu_context.tensor_kind`.
+        copy_up: copy to the GPU; see :func:`~edgert.memory.cuda.driver.copy_up`.
+        counter: counter of allocations and of copies between host and GPU.
+        recording: lock that is held while work is recorded. The driver refuses to wait for all of a context's work
+            meanwhile, from any thread.
+        kind: kind of memory in which host and GPU share tensors; see :func:`memory_kind`.
+        frames: kind of memory for frames that the host writes and the GPU reads; a pipeline may change it.
+        tensors: choice of the user for tensors of engines; see :func:`tensor_kind`.
+        leaked: number of blocks that were garbage-collected without release.
     """
 
     def __init__(self, driver: Any, ordinal: int, counter: Counter | None = None) -> None:
@@ -169,11 +170,10 @@ class Context:
         self._live: dict[int, int] = {}
         self._deferred: deque[Releasable] = deque()
         self.leaked = 0
-        """Blocks that were dropped without release."""
 
     @property
     def architecture(self) -> str:
-        """Architecture that kernels are compiled for, such as ``sm_87``."""
+        """Architecture for which kernels are compiled, such as ``sm_87``."""
         major, minor = self.traits.compute
         return f"sm_{major}{minor}"
 
@@ -184,25 +184,25 @@ class Context:
 
     @property
     def context_handle(self) -> int:
-        """The ``CUcontext``, for libraries that take one. Raises DeviceError once closed."""
+        """The ``CUcontext``, for other libraries. Raises DeviceError once closed."""
         if self._context is None:
-            raise DeviceError(f"{self.name} was closed", why="its context was ended")
+            raise DeviceError(f"{self.name} was closed", why="its context has ended")
         return int(self._context.handle)
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed."""
+        """Whether the context was not closed."""
         return self._context is not None
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of all blocks that were not released."""
+        """Total bytes of the blocks that were not released."""
         return sum(self._live.values())
 
     def __enter__(self) -> Self:
         if not self._local.depth:
             if self._context is None:
-                raise DeviceError(f"{self.name} was closed", why="its context was ended")
+                raise DeviceError(f"{self.name} was closed", why="its context has ended")
             self._context.push()
         self._local.depth += 1
         return self
@@ -217,40 +217,40 @@ class Context:
     def run(self, work: Callable[..., T], *arguments: Any, doing: str = "work on the GPU") -> T:
         """Call a function, such as one of PyCUDA's, with this context current; return its result.
 
-        Raises DeviceError, which names what it was ``doing``, when the function failed, or earlier work of the GPU did.
+        Raises DeviceError, which names what it was ``doing``, if the function or earlier work of the GPU failed.
         """
         try:
-            if self._local.depth:  # current already, as it is for most of a frame's calls
+            if self._local.depth:  # current already, as in most calls for a frame
                 return work(*arguments)
             with self:
                 return work(*arguments)
         except self.driver.Error as error:
-            raise failed(error, doing) from error
+            raise cuda_error(error, doing) from error
 
     def free_bytes(self) -> tuple[int, int]:
-        """Free and total memory of the GPU."""
+        """Return the free and the total memory of the GPU, in bytes."""
         with self:
             free, total = self.driver.mem_get_info()
         return int(free), int(total)
 
-    def room(self) -> str:
-        """Return free memory and that of other processes in words, for an error."""
+    def describe_free_memory(self) -> str:
+        """Return text on free memory and that of other processes, for an error."""
         free, total = self.free_bytes()
         number = f" (GPU {self.ordinal})" if self.ordinal else ""
         text = f"{format_bytes(free)} of {format_bytes(total)} are free on {self.name}{number}"
-        return "; ".join(filter(None, (text, self.other_holders())))
+        return "; ".join(filter(None, (text, self.describe_other_holders())))
 
-    def other_holders(self) -> str:
-        """Return the memory that other processes hold, in words; empty when unknown."""
+    def describe_other_holders(self) -> str:
+        """Return text on the memory that other processes hold; empty if unknown."""
         try:
-            return described(others_on(str(self._device.pci_bus_id())))
+            return describe_holders(others_on(str(self._device.pci_bus_id())))
         except self.driver.Error:
             return ""
 
     def context_bytes(self) -> int:
-        """Return the GPU memory that an empty context takes, by making one for a moment.
+        """Return the GPU memory that an empty context takes, measured by making one for a moment.
 
-        Raises DeviceError when there is too little for another.
+        Raises DeviceError if there is too little memory for another context.
         """
 
         def measured() -> int:
@@ -264,25 +264,25 @@ class Context:
         return self.run(measured, doing="opening a context")
 
     def synchronize(self) -> None:
-        """Block until all work of all streams is done. Raises DeviceError when some of it failed."""
+        """Block until all work of all streams is done. Raises DeviceError if any of it failed."""
         with self.recording:
             self.run(lambda: self._context.synchronize())
 
     def drain(self) -> None:
-        """Synchronize before memory is freed: on a GPU that is lost there is nothing to wait for."""
+        """Synchronize before memory is freed. On a lost GPU there is nothing to wait for."""
         try:
             with self, self.recording:
                 self._context.synchronize()
         except self.driver.Error as error:
             if not is_lost(str(error)):
-                raise failed(error, "work on the GPU") from error
+                raise cuda_error(error, "work on the GPU") from error
 
     def defer(self, block: Releasable) -> None:
         """Keep a block that could not be released; :meth:`release_deferred` tries again."""
         self._deferred.append(block)
 
     def release_deferred(self) -> None:
-        """Release the blocks of :meth:`defer`, as many as the driver takes now. Waits for no other thread."""
+        """Release the blocks of :meth:`defer`, as many as the driver accepts now. Waits for no other thread."""
         if not self._deferred or not self.recording.acquire(blocking=False):
             return
         try:
@@ -296,7 +296,7 @@ class Context:
             self.recording.release()
 
     def close(self) -> None:
-        """Close the context. Raises StageError, after closing, when blocks were not released."""
+        """Close the context. Raises StageError, after closing, if blocks were not released."""
         if self._context is not None:
             self.release_deferred()
         live = dict(self._live)
@@ -310,13 +310,13 @@ class Context:
                 fix="release every block, and close pools, before the device",
             )
 
-    def hold(self, block: object, nbytes: int) -> None:
-        """Count a new block of ``nbytes`` as live until :meth:`forget`."""
+    def track(self, block: object, nbytes: int) -> None:
+        """Count a new block of ``nbytes`` as live until :meth:`untrack`."""
         with self._lock:
             self._live[id(block)] = nbytes
 
-    def forget(self, block: object, *, leaked: bool = False) -> None:
-        """Count a block as released, or, ``leaked``, as collected without release."""
+    def untrack(self, block: object, *, leaked: bool = False) -> None:
+        """Count a block as released, or with ``leaked`` as garbage-collected without release."""
         with self._lock:
             self._live.pop(id(block), None)
             self.leaked += leaked

@@ -1,7 +1,7 @@
 """Processes that hold GPU memory, as NVIDIA's management library lists them.
 
-Functions and structs are those of nvml.h: https://docs.nvidia.com/deploy/nvml-api/. The library comes with the driver;
-on a Jetson it is missing, or answers nothing, and in a container it shows the container's processes at most.
+Functions and structs are those of nvml.h: https://docs.nvidia.com/deploy/nvml-api/. The library comes with the driver.
+On a Jetson it is missing or lists nothing, and in a container it lists at most the container's processes.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ class _Process(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process and its memory on a GPU; 0 where that is not shown."""
+    """A process and its memory on a GPU, which is 0 if unknown."""
 
     pid: int
     name: str
@@ -49,11 +49,11 @@ class _Memory(ctypes.Structure):
 
 
 def others_on(bus_id: str, library: Any = None) -> tuple[Holder, ...]:
-    """Return the other processes that compute on a GPU, those that hold most first; none where NVML shows none.
+    """Return the other processes that compute on a GPU, sorted by falling memory; none if NVML lists none.
 
     Args:
-        bus_id: of the GPU, ``0000:01:00.0``.
-        library: NVML's; that of this machine by default.
+        bus_id: PCI bus id of the GPU, such as ``0000:01:00.0``.
+        library: library of NVML; by default that of this machine.
     """
 
     def ask(nvml: Any, device: ctypes.c_void_p) -> tuple[Holder, ...]:
@@ -68,11 +68,9 @@ def others_on(bus_id: str, library: Any = None) -> tuple[Holder, ...]:
 
 
 def free_on(bus_id: str, library: Any = None) -> int | None:
-    """Return the bytes of a GPU's memory that are free, without a CUDA context; None where NVML does not say.
+    """Return the free bytes of a GPU's memory, without a CUDA context; None if NVML does not know.
 
-    Args:
-        bus_id: see :func:`others_on`.
-        library: see :func:`others_on`.
+    Arguments are those of :func:`others_on`.
     """
 
     def ask(nvml: Any, device: ctypes.c_void_p) -> int | None:
@@ -83,7 +81,7 @@ def free_on(bus_id: str, library: Any = None) -> int | None:
 
 
 def _answer(ask: Callable[[Any, ctypes.c_void_p], T], bus_id: str, library: Any) -> T | None:
-    """Return what NVML answers about a GPU; None without NVML, that GPU or a function that is asked for."""
+    """Return NVML's answer about a GPU; None without NVML, that GPU, or a function that ``ask`` calls."""
     try:
         nvml = library or ctypes.CDLL(_LIBRARY)
         if nvml.nvmlInit_v2():
@@ -100,8 +98,8 @@ def _answer(ask: Callable[[Any, ctypes.c_void_p], T], bus_id: str, library: Any)
         nvml.nvmlShutdown()
 
 
-def described(holders: tuple[Holder, ...]) -> str:
-    """Return the memory that other processes hold, in words; empty for none."""
+def describe_holders(holders: tuple[Holder, ...]) -> str:
+    """Return text on the memory that other processes hold; empty without processes."""
     if not holders:
         return ""
     more = f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else ""
@@ -112,7 +110,7 @@ def _name(nvml: Any, pid: int) -> str:
     name = ctypes.create_string_buffer(256)
     failed = nvml.nvmlSystemGetProcessName(ctypes.c_uint(pid), name, ctypes.c_uint(len(name)))
     path = "" if failed else name.value.decode(errors="replace").split(" ")[0]
-    return path.rpartition("/")[2] or "one"
+    return path.rpartition("/")[2] or "unnamed"
 
 
 def _bytes(used: int) -> int:

@@ -1,7 +1,7 @@
-"""Kernels: CUDA C compiled by NVIDIA's run-time compiler (libnvrtc; no nvcc, host compiler or headers), and launched.
+"""Compilation of CUDA C by NVIDIA's run-time compiler (libnvrtc; no nvcc, host compiler or headers), and kernels.
 
 Functions are those of https://docs.nvidia.com/cuda/nvrtc/. The library comes with the CUDA toolkit (on a Jetson, with
-nvidia-jetpack) and with the pip package nvidia-cuda-nvrtc, which PyTorch brings along.
+nvidia-jetpack) and with the pip package nvidia-cuda-nvrtc, which PyTorch installs.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _MAJORS = (13, 12, 11)
 
 
 class Nvrtc:
-    """The compiler; ``version`` is (major, minor), that of its CUDA toolkit."""
+    """NVIDIA's run-time compiler; ``version`` is the (major, minor) version of its CUDA toolkit."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -33,7 +33,7 @@ class Nvrtc:
     def compile(self, source: str, name: str, options: Sequence[str]) -> bytes:
         """Return machine code of CUDA C for one architecture; ``name`` is for messages. Blocks for about a second.
 
-        ``options`` are such as ``--gpu-architecture=sm_87``. Raises BuildError, with the compiler's log.
+        Options are such as ``--gpu-architecture=sm_87``. Raises BuildError, with the compiler's log.
         """
         program = ctypes.c_void_p()
         code = self._library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
@@ -71,7 +71,7 @@ class Nvrtc:
 def nvrtc(most: int | None = None) -> Nvrtc:
     """Return the newest compiler on this machine whose major version the driver can run.
 
-    A driver loads nothing that a later compiler has compiled. Raises DeviceError when there is none, or none so old.
+    A driver loads no code of a newer compiler. Raises DeviceError if there is no compiler, or only newer ones.
     """
     newer: Nvrtc | None = None
     for candidate in _candidates():
@@ -98,7 +98,7 @@ def nvrtc(most: int | None = None) -> Nvrtc:
 
 
 def _load(candidate: str | Path) -> ctypes.CDLL:
-    """Load the library, after its second part, which the loader would not find beside it."""
+    """Load the library after its second part, which the loader would not find in the same folder."""
     if isinstance(candidate, Path):
         for part in candidate.parent.glob("libnvrtc-builtins.so.*"):
             ctypes.CDLL(str(part))
@@ -106,7 +106,7 @@ def _load(candidate: str | Path) -> ctypes.CDLL:
 
 
 def _candidates() -> Iterator[str | Path]:
-    """Yield names and paths: the loader's, the toolkit's, pip packages', and last that of ctypes."""
+    """Yield names and paths of the library: for the loader, in the toolkit, in pip packages, and from ctypes."""
     for major in _MAJORS:
         yield f"libnvrtc.so.{major}" if major > 11 else "libnvrtc.so.11.2"
     yield from sorted(Path("/usr/local/cuda/lib64").glob("libnvrtc.so.*"))
@@ -117,19 +117,18 @@ def _candidates() -> Iterator[str | Path]:
         yield found
 
 
-# Kernels launched through the CUDA driver itself, in whatever context is current: for libraries that call back.
-#
-# TensorRT hands its plugins the number of a stream, which PyCUDA cannot take. Functions are those of cuda.h:
-# https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html.
-
 THREADS = 256
-"""Threads of a block."""
+"""Number of threads in a block of :class:`DriverKernel`."""
 
 
 class DriverKernel:
-    """A compiled function, by its name in a cubin or PTX, whose one argument is a struct, passed by value.
+    """A compiled function that the CUDA driver launches directly in the current context, for callbacks of libraries.
 
-    Raises DeviceError when there is no driver, or the binary is not for this GPU.
+    TensorRT gives its plugins a stream by its number, which PyCUDA does not accept. The function has one argument, a
+    struct passed by value. Functions are those of cuda.h:
+    https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html.
+
+    Raises DeviceError if there is no driver, or the binary is not for this GPU.
     """
 
     def __init__(self, binary: bytes, name: str, library: Any = None) -> None:
@@ -139,7 +138,7 @@ class DriverKernel:
         self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module, name.encode())
 
     def launch(self, argument: bytes, count: int, stream: int) -> None:
-        """Put one launch of at least ``count`` threads on a stream, given by its number. Raises DeviceError."""
+        """Enqueue one launch of at least ``count`` threads on a stream, given by its number. Raises DeviceError."""
         if not count:
             return
         stored = ctypes.create_string_buffer(argument, len(argument))
@@ -155,9 +154,11 @@ Size3 = tuple[int, int, int]
 
 
 class Kernel:
-    """A function of the GPU whose one argument is a struct, passed by value.
+    """A function on the GPU with one argument, a struct passed by value.
 
-    ``registers`` and ``local_bytes`` are per thread; the latter is memory that registers spilled to, 0 as it should be.
+    Attributes:
+        registers: number of registers per thread.
+        local_bytes: memory per thread to which registers were spilled, which should be 0.
     """
 
     def __init__(self, device: Context, module: Any, name: str, nbytes: int) -> None:
@@ -169,17 +170,17 @@ class Kernel:
 
     def __del__(self) -> None:
         if "_function" in self.__dict__ and self._device.is_open:
-            with self._device:  # it may hold the module; PyCUDA leaves that behind where no context is current
+            with self._device:  # it may be the last reference to the module, which PyCUDA frees only in its context
                 del self._function
 
     def launch(self, argument: bytes, grid: Size3, block: Size3, stream: Stream) -> None:
-        """Put one launch on the stream. Raises DeviceError."""
+        """Enqueue one launch on the stream. Raises DeviceError."""
         self._device.run(self._function.prepared_async_call, grid, block, stream.raw, argument, doing=self._doing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launch:
-    """A kernel, its argument, grid and block; not yet on a stream."""
+    """A kernel with its argument, grid and block, not yet on a stream."""
 
     kernel: Kernel
     argument: bytes
@@ -187,7 +188,7 @@ class Launch:
     block: Size3
 
     def enqueue(self, stream: Stream) -> None:
-        """Put it on the stream. Raises DeviceError."""
+        """Enqueue the launch on the stream. Raises DeviceError."""
         self.kernel.launch(self.argument, self.grid, self.block, stream)
 
 
@@ -199,11 +200,11 @@ class Module:
 
     def __del__(self) -> None:
         if self._device.is_open:
-            with self._device:  # as with kernels
+            with self._device:  # as in Kernel
                 del self._module
 
     def kernel(self, name: str, nbytes: int) -> Kernel:
-        """Return the kernel of that name, with an argument of ``nbytes``. Raises DeviceError where there is none."""
+        """Return the kernel of that name, with an argument of ``nbytes``. Raises DeviceError if there is none."""
         try:
             with self._device:
                 return Kernel(self._device, self._module, name, nbytes)

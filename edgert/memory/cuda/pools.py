@@ -1,7 +1,7 @@
 """Reuse of memory that the GPU uses: leases that end with a stream's work, pools, and other libraries' memory.
 
 A :class:`DevicePool` has buffers of the GPU, a :class:`SharedPool` host memory that the GPU reads. :class:`Loans` are
-memory that another library owns: a decoder's surfaces, a camera's buffers.
+for memory that another library owns, such as a decoder's surfaces or a camera's buffers.
 """
 
 import ctypes
@@ -15,43 +15,43 @@ from weakref import WeakValueDictionary, finalize, ref
 
 import numpy as np
 
-from edgert.memory.buffer import U8, Counter, Lease, Pool, address_of
+from edgert.memory.buffer import U8, Counter, Lease, Pool, address_of, do_nothing
 from edgert.memory.cuda.device import Block, CudaDevice
 from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView
 
 
-class After(Protocol):
-    """Callback that records when memory is free again: :meth:`StreamMarks.after`."""
+class ReleaseAfter(Protocol):
+    """Type of :meth:`StreamMarks.after`, which records when memory is free again."""
 
     def __call__(self, stream: Stream, passing: Event | None = None) -> None: ...
 
 
 class StreamLease(Lease):
-    """A lease that the GPU holds, too: the memory is not used again before the named work is done.
+    """A lease that the GPU holds, too: the memory is not reused before the work of :attr:`after` is done.
 
     Attributes:
-        copy: the argument of :meth:`share`; None before.
+        copy: copy of :meth:`share`; None before.
         copying: lock for making such a copy, so that other threads wait for it.
+        after: function that keeps the memory in use until all present work of a stream is done. Call it after enqueuing
+            and before releasing; see :meth:`StreamMarks.after`.
     """
 
     __slots__ = ("after", "copy", "copying")
 
-    def __init__(self, give_back: Callable[[], None], counter: Counter, after: After) -> None:
+    def __init__(self, give_back: Callable[[], None], counter: Counter, after: ReleaseAfter) -> None:
         super().__init__(give_back, counter)
         self.copy: object = None
         self.copying = threading.Lock()
         self.after = after
-        """Name work that uses this memory: all that the stream has now. Call it after enqueuing, before releasing; see
-        :meth:`StreamMarks.after`."""
 
     def share(self, copy: object, lease: Lease) -> None:
-        """Keep a copy of the bytes, such as one on the host, for the other holders of this lease.
+        """Keep a copy of the memory, such as one on the host, for the other holders of this lease.
 
         Args:
-            copy: of the bytes.
-            lease: of the copy; one hold on it ends with this lease.
+            copy: the copy.
+            lease: lease of the copy, one hold on which ends with this lease.
         """
         give_back, self.copy = self._give_back, copy
 
@@ -72,12 +72,12 @@ class StreamMarks:
         self._waiting: dict[int, tuple[Event, int]] = {}
 
     def after(self, stream: Stream, passing: Event | None = None) -> None:
-        """Wait for all present work of the stream before the memory is free. Events are reused, one per stream.
+        """Keep the memory in use until all present work of the stream is done.
 
         Args:
-            stream: with the work.
-            passing: an event that was recorded there just now, for several pieces of memory, and is not recorded again
-                before it has passed. Then this needs no event of its own.
+            stream: stream of the work.
+            passing: event that was recorded on the stream just now, for several pieces of memory. It must pass before
+                it is recorded again. None: one event per stream is recorded and reused.
         """
         handle = stream.handle
         if passing is None:
@@ -88,35 +88,35 @@ class StreamMarks:
         self._waiting[handle] = passing, passing.records
 
     def passed(self) -> bool:
-        """Return whether all of the GPU's work with it is done."""
+        """Return whether all of the GPU's work with the memory is done."""
         if self._waiting:
             waiting = self._waiting.items()
-            self._waiting = {handle: mark for handle, mark in waiting if not (_is_known(*mark) or mark[0].passed())}
+            self._waiting = {handle: mark for handle, mark in waiting if not (_has_passed(*mark) or mark[0].passed())}
         return not self._waiting
 
     def synchronize(self) -> None:
-        """Block until all of the GPU's work with it is done."""
+        """Block until all of the GPU's work with the memory is done."""
         if self._waiting:
             for event, number in self._waiting.values():
-                if not _is_known(event, number):
+                if not _has_passed(event, number):
                     event.synchronize()
             self._waiting.clear()
 
 
-def _is_known(event: Event, number: int) -> bool:
-    """Return whether that record of the event has passed: it was recorded again since, or noted as passed."""
-    return event.records != number or event.known == number
+def _has_passed(event: Event, number: int) -> bool:
+    """Return whether a record of the event is known to have passed: it was recorded again, or noted as passed."""
+    return event.records != number or event.passed_records == number
 
 
 class Loans:
     """Leases of memory that another library owns, returned in the owner's thread.
 
-    Leases may end in any thread, and before the GPU is done. The owner's thread calls :meth:`reclaim` now and then:
-    libraries want their buffers back in the thread that gave them out, and no other thread waits for the GPU. After
-    :meth:`close`, the thread that ends a lease returns the memory, and waits.
+    Leases may end in any thread, and before the GPU is done. The owner's thread calls :meth:`reclaim` regularly:
+    libraries expect their buffers back in the thread that got them, and no other thread then waits for the GPU. After
+    :meth:`close`, the thread that ends a lease waits and returns the memory.
 
     Args:
-        give_back: takes the key of the memory, such as its address.
+        give_back: function that returns the memory with a key, such as its address.
     """
 
     def __init__(self, device: Context, counter: Counter, give_back: Callable[[int], None]) -> None:
@@ -132,7 +132,7 @@ class Loans:
         return len(self._leased)
 
     def lend(self, key: int) -> StreamLease:
-        """Return a lease on the memory called ``key``, which must have no lease."""
+        """Return a lease on the memory with that key, which must have none."""
         marks = self._marks.get(key)
         if marks is None:
             marks = self._marks[key] = StreamMarks(self._device)
@@ -140,10 +140,10 @@ class Loans:
         return StreamLease(partial(self._end, key), self._counter, marks.after)
 
     def reclaim(self, timeout_s: float = 0.0) -> int:
-        """Return memory that the GPU is done with; return how many pieces.
+        """Return memory that the GPU is done with to its owner; return the number of pieces.
 
-        With a timeout, wait up to that for a lease to end, where none has, and then for the GPU. Raises DeviceError
-        when the GPU's work failed.
+        With a timeout, wait so long for a lease to end if none has, and then for the GPU. Raises DeviceError if the
+        GPU's work failed.
         """
         ended = self._ended
         if timeout_s:
@@ -151,7 +151,7 @@ class Loans:
                 self._is_awaited = True
                 self._changed.wait_for(lambda: ended, timeout_s)
                 self._is_awaited = False
-        if not ended:  # as for most images that a decoder gives: no lock is taken, and no context
+        if not ended:  # the usual case, which needs neither a lock nor the context
             return 0
         with self._device:
             if timeout_s:
@@ -161,11 +161,11 @@ class Loans:
             ended.extendleft(reversed(working))
             for key in keys:
                 if key not in working:
-                    self._returned(key)
+                    self._return_memory(key)
         return len(keys) - len(working)
 
     def close(self) -> None:
-        """Wait for the GPU and return all memory whose lease has ended; the rest when it does."""
+        """Wait for the GPU and return all memory whose lease has ended; the rest is returned when its lease ends."""
         self._closed = True
         self._drain()
 
@@ -184,18 +184,15 @@ class Loans:
             except IndexError:  # none, or another thread has it
                 return
             self._marks[key].synchronize()
-            self._returned(key)
+            self._return_memory(key)
 
-    def _returned(self, key: int) -> None:
-        self._leased.discard(key)  # before: it may be leased again as soon as it is back
+    def _return_memory(self, key: int) -> None:
+        self._leased.discard(key)  # first, as it may be leased again as soon as it is returned
         self._give_back(key)
 
 
-# Buffers that the host fills and the GPU reads: filled in place, and brought over once, by the first that reads them.
-
-
 class _Piece:
-    """One buffer's memory on both sides, and the work of the GPU that reads it."""
+    """Memory of one shared buffer on both sides, and the GPU's work that reads it."""
 
     def __init__(self, block: Block) -> None:
         self.block, self.marks = block, StreamMarks(block.device)
@@ -203,9 +200,9 @@ class _Piece:
         self.offset = block.address - self.host_address
 
     def root(self) -> U8:
-        """Return it as an array at the end of every base chain; the last view of it frees the memory."""
+        """Return the memory as an array that ends the chain of bases; the end of its last view frees the memory."""
         raw = (ctypes.c_uint8 * self.block.nbytes).from_address(self.host_address)
-        finalize(raw, self._free).atexit = False  # the driver frees what is left then
+        finalize(raw, self._free).atexit = False  # at exit, the driver frees the rest
         root: U8 = np.frombuffer(memoryview(raw), np.uint8)
         return root
 
@@ -214,10 +211,7 @@ class _Piece:
 
 
 class SharedLease(StreamLease):
-    """A lease on host memory that the GPU, its ``device``, can read.
-
-    Its first holder fills it; nothing changes it later.
-    """
+    """A lease on host memory that the GPU ``device`` can read. Its first holder fills it; it does not change later."""
 
     __slots__ = ("_offset", "_piece", "_sent", "device")
 
@@ -229,14 +223,14 @@ class SharedLease(StreamLease):
     _sent: Stream | None
 
     def send(self, stream: Stream, *, is_read: bool = False) -> Stream | None:
-        """Put the copy to the GPU on the stream, the first time; return the stream that copies.
+        """Enqueue the copy to the GPU the first time; return the stream that copies.
 
-        Returns None where the GPU reads the host's memory. Does not wait. From any thread.
+        Returns None if the GPU reads host memory in place. Does not wait. Callable from any thread.
 
         Args:
-            stream: for the copy.
-            is_read: the caller's own work will wait for the copy, and be named by :attr:`after`, so that the copy
-                itself need not be.
+            stream: stream for the copy.
+            is_read: whether the caller will call :attr:`after` for work that waits for the copy; else this is called
+                for the copy.
         """
         if not self._piece.block.is_staged:
             return None
@@ -255,14 +249,14 @@ class SharedLease(StreamLease):
 
 
 class SharedPool(Pool):
-    """A :class:`~edgert.memory.Pool` of pinned or mapped memory, whichever suits the GPU; its leases are SharedLease.
+    """A :class:`~edgert.memory.Pool` of pinned or mapped memory, as suits the GPU, whose leases are SharedLease.
 
-    Where memory is pinned, each buffer has a buffer of the GPU behind it, so that the upload is one copy, made by the
-    GPU. A buffer is used again when the GPU is done with it, too. The memory is freed when the pool, its leases and all
-    arrays onto it are gone.
+    If memory is pinned, each buffer has a buffer on the GPU, so that the upload is one copy by the GPU. A buffer is
+    reused once the GPU is done with it, too. The memory is freed when the pool, its leases and all arrays of it are
+    gone.
 
     Raises:
-        DeviceError: there is not enough memory.
+        DeviceError: there is too little memory.
     """
 
     def __init__(self, device: CudaDevice, nbytes: int, count: int, counter: Counter) -> None:
@@ -285,25 +279,25 @@ class SharedPool(Pool):
 
 
 class _Slot(StreamMarks):
-    """One buffer, the streams that use it, and the arrays that look at it."""
+    """One buffer, the streams that use it, and its views."""
 
     def __init__(self, block: Block) -> None:
         super().__init__(block.device)
         self.block = block
-        self.seen: ref[DeviceView] | None = None
+        self.root_view: ref[DeviceView] | None = None
 
     @property
-    def is_looked_at(self) -> bool:
+    def has_views(self) -> bool:
         """Whether a view, or an array made from one by its CUDA array interface, still exists."""
-        return self.seen is not None and self.seen() is not None
+        return self.root_view is not None and self.root_view() is not None
 
 
 class DevicePool:
-    """A fixed number of equal buffers in the GPU's own memory, allocated once, zeroed then.
+    """A fixed number of equal buffers in GPU memory, allocated and zeroed once.
 
-    A buffer is used again when its lease was released, the events of :meth:`StreamLease.after` have passed, and no view
-    of it is left. Where only views prevent that, the buffer stays with them for good, is replaced by a new one, and
-    counted as *escaped*, as in :class:`~edgert.memory.Pool`, whose arguments it has.
+    A buffer is reused when its lease was released, the events of :meth:`StreamLease.after` have passed, and no view of
+    it is left. If only views prevent that, the buffer is left to them, replaced by a new one, and counted as *escaped*,
+    as in :class:`~edgert.memory.Pool`, which has the same arguments.
     """
 
     def __init__(self, device: CudaDevice, nbytes: int, count: int, counter: Counter) -> None:
@@ -314,9 +308,9 @@ class DevicePool:
         self._free = deque(self._all)
 
     def acquire(self, timeout_s: float | None = None) -> tuple[DeviceView, StreamLease] | None:
-        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None on a time-out.
+        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None after ``timeout_s``.
 
-        Waiting for the GPU, which is short, is not bounded by ``timeout_s`` unless that is 0.
+        The short wait for the GPU is not limited by ``timeout_s`` unless that is 0.
         """
         slot = self._take(timeout_s)
         if slot is None:
@@ -324,11 +318,11 @@ class DevicePool:
         lease = StreamLease(lambda: self._put(slot), self.counter, slot.after)
         ordinal, dtype = self._device.ordinal, np.dtype(np.uint8)
         view = DeviceView(slot.block.address, (self.nbytes,), (1,), dtype, lease, ordinal)
-        slot.seen = ref(view)
+        slot.root_view = ref(view)
         return view, lease
 
     def close(self) -> None:
-        """Wait for the GPU and free all buffers, escaped ones too: their views must not be used any more."""
+        """Wait for the GPU and free all buffers, also escaped ones, whose views must not be used any more."""
         if self._device.is_open:
             self._device.drain()
         for slot in [*self._all, *self._escaped]:
@@ -340,17 +334,17 @@ class DevicePool:
         with self._changed:
             if not self._changed.wait_for(lambda: self._free, timeout_s):
                 return None
-            slot = next((slot for slot in self._free if not slot.is_looked_at and slot.passed()), None)
+            slot = next((slot for slot in self._free if not slot.has_views and slot.passed()), None)
             if slot is None and timeout_s != 0:
-                slot = next((slot for slot in self._free if not slot.is_looked_at), None)
+                slot = next((slot for slot in self._free if not slot.has_views), None)
             if slot is not None:
                 self._free.remove(slot)
                 slot.synchronize()
                 return slot
-            return self._replaced() if self._free[0].is_looked_at else None
+            return self._replace_escaped() if self._free[0].has_views else None
 
-    def _replaced(self) -> _Slot:
-        """Return a new buffer in place of one with an array in use."""
+    def _replace_escaped(self) -> _Slot:
+        """Return a new buffer in place of one whose views are in use."""
         slot = self._free.popleft()
         self._all.remove(slot)
         self._escaped.append(slot)
@@ -371,14 +365,14 @@ class DevicePool:
 
 
 class ViewPool:
-    """Equal buffers in the GPU's own memory, each in use as long as a view or array of it exists.
+    """Equal buffers in GPU memory, each in use as long as a view or array of it exists.
 
     Nothing is released explicitly. A buffer is added whenever all are in use, so the pool grows to the number really
     held.
 
     Args:
         nbytes: size of each buffer.
-        counter: where allocations are counted.
+        counter: counter of allocations.
     """
 
     def __init__(self, device: CudaDevice, nbytes: int, counter: Counter) -> None:
@@ -388,25 +382,25 @@ class ViewPool:
     def take(self, shape: tuple[int, ...], stream: Stream) -> DeviceView:
         """Return a uint8 view, C-contiguous, contents undefined, to be written on ``stream``.
 
-        Its lease never ends. Readers on another stream call ``view.lease.after``. Raises DeviceError when there is not
-        enough memory.
+        Its lease never ends. Readers on another stream call ``view.lease.after``. Raises DeviceError if there is too
+        little memory.
         """
-        slot = next((one for one in self._slots if not one.is_looked_at and one.passed()), None)
+        slot = next((one for one in self._slots if not one.has_views and one.passed()), None)
         if slot is None:
             slot = _Slot(self._device.device_block(self.nbytes))
             self._slots.append(slot)
             if self.counter is not self._device.counter:
                 self.counter.allocated()
-        lease = StreamLease(_nothing, self.counter, slot.after)
+        lease = StreamLease(do_nothing, self.counter, slot.after)
         whole = (math.prod(shape),)
         root = DeviceView(slot.block.address, whole, (1,), np.dtype(np.uint8), lease, self._device.ordinal, stream)
-        slot.seen = ref(root)
+        slot.root_view = ref(root)
         return root.reshape(*shape)
 
     def close(self) -> None:
-        """Free all buffers, those with views when these are gone."""
+        """Free all buffers; those with views are freed when the views are gone."""
         for slot in self._slots:
-            root = slot.seen() if slot.seen is not None else None
+            root = slot.root_view() if slot.root_view is not None else None
             if root is None:
                 _release_slot(slot)
             else:
@@ -418,7 +412,3 @@ def _release_slot(slot: _Slot) -> None:
     if slot.block.device.is_open:
         slot.synchronize()
     slot.block.release()
-
-
-def _nothing() -> None:
-    """Do nothing; the release function of a lease that ends with its view."""

@@ -1,4 +1,4 @@
-"""Order on a GPU: streams of work, and events between them."""
+"""Streams of work on a GPU, and events in them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def raise_priority(stream: int, library: Any) -> None:
     """Give a stream, by its number, the highest priority of the current context.
 
     Its later kernels start before waiting ones of other streams. Running kernels are not stopped, and copies have no
-    priority. Most streams have the lowest priority, so there is nothing below. Raises DeviceError when the GPU or the
-    driver does not support it.
+    priority. By default, streams have the lowest priority. Raises DeviceError if the GPU or the driver does not support
+    priorities.
     """
     least, greatest, taken = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     call(library, "cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
@@ -36,8 +36,8 @@ def raise_priority(stream: int, library: Any) -> None:
     if taken.value != greatest.value:
         raise DeviceError(
             "the CUDA driver does not change the priority of a stream",
-            why=f"{greatest.value} was asked for, the stream has {taken.value}",
-            fix="a driver of CUDA 12 or newer (JetPack 6)",
+            why=f"{greatest.value} was requested, and the stream has {taken.value}",
+            fix="install a driver of CUDA 12 or newer (JetPack 6)",
         )
 
 
@@ -48,12 +48,12 @@ class Event:
     """A position in a stream, passed when all work before it is done.
 
     ``timed`` allows :meth:`since_ms` and costs a little. ``patient`` makes waiting threads sleep, which saves processor
-    time and notices the end later. ``raw`` is PyCUDA's event. ``records`` is how often it was recorded, ``known`` how
-    many of these are known to have passed.
+    time and notices the end later. ``raw`` is PyCUDA's event. ``records`` is the number of times that the event was
+    recorded, ``passed_records`` that of the last record that is known to have passed.
     """
 
     def __init__(self, device: Context, timed: bool = False, patient: bool = False) -> None:
-        self._device, self.records, self.known = device, 0, 0
+        self._device, self.records, self.passed_records = device, 0, 0
         flags = device.driver.event_flags
         timing = flags.DEFAULT if timed else flags.DISABLE_TIMING
         with device:
@@ -61,35 +61,35 @@ class Event:
 
     def __del__(self) -> None:
         if "raw" in self.__dict__ and self._device.is_open:
-            with self._device:  # PyCUDA leaves it behind where no context is current
+            with self._device:  # PyCUDA frees it only in its context
                 del self.raw
 
     def record(self, stream: Stream) -> Event:
-        """Put the event behind all present work of the stream. Raises DeviceError when earlier work failed."""
+        """Record the event behind all present work of the stream. Raises DeviceError if earlier work failed."""
         self._device.run(self.raw.record, stream.raw)
         self.records += 1
         return self
 
     def note_passed(self) -> None:
-        """Note that it has passed, as seen by waiting for something behind it; saves other threads a query."""
-        self.known = self.records
+        """Note that the event has passed, as later work is done; this saves other threads a query."""
+        self.passed_records = self.records
 
     def passed(self) -> bool:
-        """Return whether that work is done. Does not wait. Raises DeviceError when the work failed."""
+        """Return whether the work before it is done. Does not wait. Raises DeviceError if the work failed."""
         return bool(self._device.run(self.raw.query))
 
     def synchronize(self) -> None:
-        """Block until that work is done. Raises DeviceError when it failed."""
+        """Block until the work before it is done. Raises DeviceError if it failed."""
         self._device.run(self.raw.synchronize)
 
     def since_ms(self, earlier: Event) -> float:
-        """Return milliseconds of GPU time between two timed events that have passed."""
+        """Return the milliseconds of GPU time from an earlier timed event to this one; both have passed."""
         with self._device:
             return float(self.raw.time_since(earlier.raw))
 
 
 class Stream:
-    """Work for a GPU, done in order; never the default stream, and never waiting for it.
+    """Work for a GPU that is done in order. Not the default stream, and never waiting for it.
 
     ``raw`` is PyCUDA's stream, ``handle`` the ``cudaStream_t``: ``torch.cuda.ExternalStream(stream.handle)``.
     """
@@ -102,21 +102,21 @@ class Stream:
 
     def __del__(self) -> None:
         if "raw" in self.__dict__ and self._device.is_open:
-            with self._device:  # as with events
+            with self._device:  # as in Event
                 del self.raw
 
     def raise_priority(self) -> None:
         """Give later kernels of this stream the GPU's highest priority.
 
-        Raises DeviceError when the GPU or its driver cannot do that; the stream works as before.
+        Raises DeviceError if the GPU or its driver does not support it; the stream works as before.
         """
         with self._device:
             raise_priority(self.handle, load_driver())
 
     def wait(self, event: Event) -> None:
-        """Work put here from now on starts after the event. Does not block the host. Raises DeviceError."""
+        """Let later work of this stream start after the event. Does not block the host. Raises DeviceError."""
         self._device.run(self.raw.wait_for_event, event.raw)
 
     def synchronize(self) -> None:
-        """Block until all work is done. Raises DeviceError when some of it failed."""
+        """Block until all work is done. Raises DeviceError if any of it failed."""
         self._device.run(self.raw.synchronize)

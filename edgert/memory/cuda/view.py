@@ -1,4 +1,4 @@
-"""Arrays on a GPU: an address with shape, strides and type, shared with other libraries without copying."""
+"""Arrays on a GPU: an address with shape, strides and type, shared with other libraries without a copy."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Slices = tuple[Any, ...]
 
 @dataclass(frozen=True, eq=False)
 class DeviceView:
-    """Some bytes of a GPU, read as an array. Owns nothing: valid while its lease is alive.
+    """Memory of a GPU as an array. Valid while its lease is alive.
 
     Attributes:
         pointer: device address of the first element; use :attr:`address`, which checks the lease.
-        shape: elements per dimension.
-        strides: bytes per step, one per dimension.
-        dtype: NumPy's.
-        lease: keeps the memory valid.
+        shape: number of elements per dimension.
+        strides: bytes from one element to the next, per dimension.
+        dtype: NumPy's type of the elements.
+        lease: lease on the memory.
         ordinal: number of the GPU.
-        stream: where the bytes were last written; readers wait for it. None when they are known to be there.
-        base: keeps the memory from being used again, for views of views.
+        stream: stream that last writes the memory, for which readers wait; None if nothing writes it.
+        base: the view of which this is a part, whose existence keeps the memory from being reused.
     """
 
     pointer: int
@@ -44,7 +44,7 @@ class DeviceView:
 
     @property
     def address(self) -> int:
-        """Device address of the first element. Raises StageError when the lease has ended."""
+        """Device address of the first element. Raises StageError if the lease has ended."""
         if not self.lease.alive:
             raise StageError(
                 "GPU memory was used after its release",
@@ -60,7 +60,7 @@ class DeviceView:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, gaps between rows not counted."""
+        """Bytes of the elements, without gaps between rows."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -72,7 +72,7 @@ class DeviceView:
         return self.shape[0]
 
     def __getitem__(self, key: int | slice | Slices) -> DeviceView:
-        """Return a part, by integers and slices of step 1; no copy. Raises IndexError for anything else."""
+        """Return a part as a view. Raises IndexError for indices other than integers and slices of step 1."""
         keys = key if isinstance(key, tuple) else (key,)
         if len(keys) > self.ndim:
             raise IndexError(f"{len(keys)} indices for {self.ndim} dimensions")
@@ -86,13 +86,13 @@ class DeviceView:
         return replace(self, pointer=pointer, shape=tuple(shape), strides=tuple(strides), base=self.base or self)
 
     def reshape(self, *shape: int) -> DeviceView:
-        """Return another shape of as many elements. Raises DeviceError for views with gaps."""
+        """Return a view with another shape and as many elements. Raises DeviceError for views with gaps."""
         return self.as_type(self.dtype, shape)
 
     def as_type(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> DeviceView:
-        """Return the first bytes as another type and shape; no copy.
+        """Return the first bytes as a view of another type and shape.
 
-        Raises DeviceError when there are gaps between the rows, or too few bytes.
+        Raises DeviceError if there are gaps between rows, or too few bytes.
         """
         dtype = np.dtype(dtype)
         needs = math.prod(shape) * dtype.itemsize
@@ -104,9 +104,9 @@ class DeviceView:
         return replace(self, shape=shape, strides=_row_major(shape, dtype), dtype=dtype, base=self.base or self)
 
     def to_host(self) -> npt.NDArray[Any]:
-        """Return a new array of the same shape and type, rows without gaps. A copy, counted; waits for the bytes.
+        """Return a counted copy on the host without gaps between rows. Waits for the stream that writes the memory.
 
-        Raises DeviceError when it is not known which stream wrote the bytes.
+        Raises DeviceError if that stream is unknown.
         """
         if self.stream is None:
             raise DeviceError("this memory cannot be copied to the host", why="the stream that wrote it is unknown")
@@ -122,7 +122,7 @@ class DeviceView:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html."""
+        """CUDA array interface 3: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html."""
         return {
             "version": 3,
             "shape": self.shape,
@@ -133,9 +133,9 @@ class DeviceView:
         }
 
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        """Return a DLPack capsule, without a copy. It holds the lease, so the memory is not reused meanwhile.
+        """Return a DLPack capsule, without a copy. It holds the lease, so that the memory is not reused meanwhile.
 
-        Waits on the host until the bytes are written, unless ``stream`` is -1.
+        The host waits until the memory is written, unless ``stream`` is -1.
         """
         if self.stream is not None and stream != -1:
             self.stream.synchronize()
@@ -146,9 +146,9 @@ class DeviceView:
 
 
 def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceView:
-    """Return a view of another library's array, without a copy; ``owner`` lives until the view's lease ends.
+    """Return a view of another library's array, without a copy. The view's lease keeps ``owner`` alive.
 
-    The caller orders its own work behind the owner's. Raises DeviceError for objects without the interface.
+    The caller must wait for the owner's work. Raises DeviceError for objects without the interface.
     """
     interface = getattr(owner, "__cuda_array_interface__", None)
     if interface is None:
@@ -159,7 +159,7 @@ def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceVie
 
 
 def _span(key: Any, size: int) -> tuple[int, int | None]:
-    """Return where a key starts, and stops; no stop for a single index."""
+    """Return where a key starts and where it stops; the stop of a single index is None."""
     if isinstance(key, slice):
         start, stop, step = key.indices(size)
         if step != 1:
@@ -179,7 +179,7 @@ def _row_major(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
 
 _CUDA = 2
 _ON_GPU = {_CUDA, 3, 13}  # kDLCUDA, kDLCUDAHost, kDLCUDAManaged: memory that kernels can read
-_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # DLDataTypeCode
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode
 _KINDS = {code: kind for kind, code in _CODES.items()}
 _NAME, _USED = b"dltensor", b"used_dltensor"
 
@@ -221,7 +221,7 @@ _bare_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_cha
 
 _numbers = itertools.count(1)
 _leased: dict[int, tuple[Any, ...]] = {}
-"""Structs of capsules in use, and the views whose leases they hold."""
+"""Structs of capsules in use and the views whose leases they hold, by number."""
 
 
 def _give_back(managed: int) -> None:
@@ -232,7 +232,7 @@ def _give_back(managed: int) -> None:
 
 
 def _drop(capsule: int) -> None:
-    """Free a capsule that was not consumed; a consumed one has another name."""
+    """Free a capsule that was not consumed; consumers rename a capsule."""
     if _bare_is_valid(capsule, _NAME):
         _give_back(_bare_pointer(capsule, _NAME))
 
@@ -243,22 +243,22 @@ _deleter, _destructor = _Deleter(_give_back), _Destructor(_drop)
 def to_capsule(view: DeviceView) -> Any:
     """Return a capsule that retains the view's lease until its consumer frees it. Raises StageError after release."""
     address, ndim = view.address, len(view.shape)
-    view.lease.retain()
     shape = (ctypes.c_int64 * ndim)(*view.shape)
     strides = (ctypes.c_int64 * ndim)(*(step // view.dtype.itemsize for step in view.strides))
     code, bits = _CODES[view.dtype.kind], view.dtype.itemsize * 8
     tensor = _Tensor(address, _CUDA, view.ordinal, ndim, code, bits, 1, shape, strides, 0)
     number = next(_numbers)
+    view.lease.retain()
     managed = _Managed(tensor, number, ctypes.cast(_deleter, ctypes.c_void_p))
     _leased[number] = (view, managed, shape, strides)
     return _python.PyCapsule_New(ctypes.addressof(managed), _NAME, _destructor)
 
 
 def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> DeviceView:
-    """Return a view of another library's tensor, without a copy; it is returned when the view's lease ends.
+    """Return a view of another library's tensor, without a copy. The tensor is released when the view's lease ends.
 
-    The owner makes the stream with the handle ``stream`` wait, which will read it. Raises DeviceError when the tensor
-    is not on a GPU, or of a type that NumPy lacks.
+    The owner makes the reading stream, with the handle ``stream``, wait. Raises DeviceError if the tensor is not on a
+    GPU, or of a type that NumPy does not have.
     """
     kind, ordinal = owner.__dlpack_device__()
     if int(kind) not in _ON_GPU:

@@ -103,7 +103,6 @@ class SubsetDecoder:
     places: tuple[int, ...]
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """See :meth:`CheckedDecoder.check`."""
         self.decoder.check([shapes[place] for place in self.places], network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:

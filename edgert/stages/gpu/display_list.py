@@ -1,7 +1,7 @@
 """Display lists for the overlay kernel: items in painting order, and the bytes that they point to.
 
 The coverage of a shape is a tile of one channel, white on black, rasterized by the code that paints on the host
-(:mod:`edgert.stages.paint`). TileCache of text, dots and box corners are reused, so they stay on the GPU.
+(:mod:`edgert.stages.paint`). Tiles of text, dots and box corners are reused, so they stay on the GPU.
 """
 
 import struct
@@ -72,14 +72,13 @@ class TooLongError(Exception):
     """The error of a display list that needs a larger region."""
 
 
-class TileCache:
+class Tiles:
     """Cache of rasterized tiles in two regions that are filled in turn.
 
     Tiles of both regions are used. When one region is full, the other is emptied and filled, after every kernel that
     reads it has ended.
 
     Args:
-        regions: the two regions.
         wait: function that blocks until no launched kernel reads the regions.
     """
 
@@ -121,7 +120,7 @@ class DisplayList:
         TooLongError: the region is too small.
     """
 
-    def __init__(self, size: tuple[int, int], region: Region, tiles: TileCache) -> None:
+    def __init__(self, size: tuple[int, int], region: Region, tiles: Tiles) -> None:
         self._size, self._region, self._tiles = size, region, tiles
         self._items, self._lines, self._points = list[bytes](), list[bytes](), list[bytes]()
         self._count = self._segments = self._points_bytes = 0

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from edgert.errors import DeviceError
-from edgert.memory import SETTLED, GrowingPool, Lease
+from edgert.memory import TYPICAL_BUFFERS, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, Event, Stream, StreamLease
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8, full_frame, origin_of, with_planes
@@ -114,7 +114,7 @@ class _CopyPath:
             if len(self._supplies) == _SIZES:
                 self._supplies.clear()
             is_cached = self.device.traits.cached
-            self._supplies[nbytes] = [shared_pool(self.device, nbytes, SETTLED)] if is_cached else []
+            self._supplies[nbytes] = [shared_pool(self.device, nbytes, TYPICAL_BUFFERS)] if is_cached else []
         supplies = self._supplies[nbytes]
         for supply in supplies:
             if (leased := supply.acquire()) is not None:

@@ -157,7 +157,6 @@ class CropWriter:
 
     Args:
         into: preprocessor of one slot of each model.
-        kernels: compiler of the kernels.
     """
 
     def __init__(self, into: Sequence[GpuPreprocessor], kernels: Kernels) -> None:
@@ -253,7 +252,6 @@ class InferCropsOfModels(SimpleStage):
             launches.compile()
 
     def process(self, result: Result) -> Result:
-        """Return the result with a record for each model."""
         if result.frame.index % self._every:
             return result
         parent, detections = newest_detections(result)
@@ -328,7 +326,6 @@ class AlreadyInferred(SimpleStage):
         self.name, self._others = name, others
 
     def process(self, result: Result) -> Result:
-        """Return the result without the records of other stages."""
         return without_outputs(result, self._others) if self._others else result
 
 

@@ -99,7 +99,6 @@ class GpuBoxes(GpuReader):
         self._suppress = self._kernel("suppress", definitions, _HEAD.size, table.dtype)
 
     def accepts(self, decoder: Any) -> bool:
-        """Return whether an answer has room for the decoder's boxes."""
         return bool(decoder.limit <= self._room)
 
     def _live_values(self, decoder: Any) -> bytes:

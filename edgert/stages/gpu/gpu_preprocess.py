@@ -63,10 +63,10 @@ def plain_target(layout: str, dtype: ValueType, rows: int, width: int, height: i
     strides = (channels * height * width, height * width, width, 1)
     if layout == "nhwc":
         strides = (height * width * channels, 1, width * channels, channels)
-    return strided_target(dtype, (rows, channels, height, width), strides, rows * strides[0] * ITEM_BYTES[dtype])
+    return padded_target(dtype, (rows, channels, height, width), strides, rows * strides[0] * ITEM_BYTES[dtype])
 
 
-def strided_target(
+def padded_target(
     dtype: ValueType, shape: tuple[int, int, int, int], strides: tuple[int, int, int, int], nbytes: int
 ) -> Target:
     """Return the target of an (N, C, H, W) tensor in an engine's own layout.
@@ -276,15 +276,12 @@ class GpuPreprocessor:
 
     Attributes:
         plans: cache that makes the frames for :meth:`launches`, also for preprocessors of other tensors of this layout.
-        kernels: compiler of the kernels.
         header: part of the kernel's struct that describes the tensor.
         grid: number of blocks of an image, across and down.
 
     Args:
-        config: preprocessing of images.
         target: layout of the tensor.
         address: address of the tensor on the GPU, a multiple of 256; the tensor must outlive this object.
-        kernels: compiler of the kernels.
         share: number of pixels of a row, and of rows, per thread.
         where: file of the model, for messages.
 

@@ -50,8 +50,6 @@ class GpuReader(ABC):
     Args:
         decoder: decoder for the host, whose settings are read.
         outputs: outputs in the model's order, batch first; they must outlive this object.
-        network: (width, height) of the input in pixels.
-        kernels: compiler of the kernels.
 
     Raises:
         ModelError: the kernels cannot decode these outputs; see :meth:`unsupported`.

@@ -65,7 +65,6 @@ class GpuClasses(GpuReader):
         return "" if count else "there are no classes"
 
     def accepts(self, decoder: Any) -> bool:
-        """Return whether the decoder asks for no more classes than the kernels find."""
         return bool(min(decoder.top, self._count) <= _MOST)
 
     def _live_values(self, decoder: classify.Classify) -> bytes:

@@ -336,7 +336,6 @@ class GpuInference:
     Attributes:
         preprocessor: preprocessor of one of the slots, which are all alike.
         is_patient: whether :meth:`run` sleeps while it waits, as it should beside cameras.
-        device: the GPU.
         model: name of the model in the pipeline file.
     """
 

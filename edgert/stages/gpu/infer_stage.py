@@ -89,10 +89,6 @@ class GpuInfer(BatchedStage):
         return len(self._runs)
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
-        """Copy frames to the GPU, and start a run when the batch is due; see :class:`~edgert.runtime.AsyncStage`.
-
-        Raises StageError, DeviceError.
-        """
         batch, now_ns = self._batch, self._clock.now_ns()
         if not batch.rows and len(self._inferences) > 1:
             self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
@@ -110,7 +106,6 @@ class GpuInfer(BatchedStage):
             self.is_ready = bool(self._runs) and self._is_done(self._runs[0])
 
     def due_ns(self) -> int | None:
-        """See :class:`~edgert.runtime.AsyncStage`."""
         batch = self._batch
         done_ns = self._runs[0].due_ns if self._runs else None
         if not batch.held:
@@ -123,7 +118,6 @@ class GpuInfer(BatchedStage):
         return round(due_ns) if done_ns is None else min(round(due_ns), done_ns)
 
     def collect(self, wait: bool) -> list[Result]:
-        """See :class:`~edgert.runtime.AsyncStage`. Raises DeviceError when the GPU's work failed."""
         batch, runs, out = self._batch, self._runs, list[Result]()
         with self._inference.device:
             if batch.held and len(runs) < self.limit:
@@ -137,7 +131,6 @@ class GpuInfer(BatchedStage):
         return out
 
     def give_up(self) -> Sequence[Result]:
-        """See :class:`~edgert.runtime.AsyncStage`."""
         held = [result for run in self._runs for result, _ in run.results]
         held += [result for result, _ in self._batch.take()]
         self._runs.clear()

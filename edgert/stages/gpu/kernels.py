@@ -21,7 +21,6 @@ class Kernels:
     """Cache of kernels compiled for the device, one per combination of definitions.
 
     Args:
-        device: the GPU.
         store: cache of machine code between runs; without it, each start compiles, about a second per kernel.
         compiler: function that returns the compiler at its first use; by default the newest that suits the driver.
     """

@@ -11,15 +11,7 @@ import numpy.typing as npt
 from edgert.files import FileStore, cache_folder
 from edgert.memory import Counter, cuda
 from edgert.runtime.frame import Color, Frame
-from edgert.stages.gpu.display_list import (
-    EDGE_BYTES,
-    MOST_EDGES,
-    DisplayList,
-    PackedList,
-    Region,
-    TileCache,
-    TooLongError,
-)
+from edgert.stages.gpu.display_list import EDGE_BYTES, MOST_EDGES, DisplayList, PackedList, Region, Tiles, TooLongError
 from edgert.stages.gpu.gpu_preprocess import SOURCES, chroma_size, fixed_matrix, hold, plane_on_gpu
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.paint import INK, Shape
@@ -47,7 +39,6 @@ class GpuPainter:
     """Painter of images, on a separate stream. For one thread at a time.
 
     Args:
-        device: the GPU.
         counter: counter of allocated images.
         kernels: compiler of the kernels; by default with a cache on disk.
 
@@ -70,7 +61,7 @@ class GpuPainter:
             Region(self._block.host[start : start + _TILES_BYTES], self._block.address + start)
             for start in (0, _TILES_BYTES)
         )
-        self._tiles = TileCache((next(halves), next(halves)), self.stream.synchronize)
+        self._tiles = Tiles((next(halves), next(halves)), self.stream.synchronize)
 
     def paint(self, source: Frame | cuda.DeviceView, size: tuple[int, int], shapes: Iterable[Shape]) -> cuda.DeviceView:
         """Return a new image made from a frame or an image on the GPU, with shapes on it. Does not wait.
@@ -193,7 +184,7 @@ class _ListMemory:
         self.marks.synchronize()
         self.region = Region(self.block.host, self.block.address)
 
-    def send(self, stream: cuda.Stream, tiles: TileCache) -> None:
+    def send(self, stream: cuda.Stream, tiles: Tiles) -> None:
         """Copy the list and new tiles to the GPU. The copy is not counted, as these are no pixels of frames."""
         if not self.block.is_staged:
             return

@@ -44,17 +44,14 @@ class HostReader:
         ]
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Return the decoder's record of each image."""
         arrays = [tensor.host for tensor in self._outputs]
         images = [image_outputs(arrays, self._batched, row) for row in range(len(geometries))]
         return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
 
     def accepts(self, decoder: Decoder) -> bool:
-        """Return True, as all outputs are on the host."""
         return True
 
     def switch_decoder(self, decoder: Decoder) -> None:
-        """Read as another decoder does from the next run on."""
         self._decoder = decoder
 
     def close(self) -> None:

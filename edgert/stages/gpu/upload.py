@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from edgert.memory import SETTLED, Counter, GrowingPool, Lease
+from edgert.memory import TYPICAL_BUFFERS, Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, SharedLease, SharedPool, Stream
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8, full_frame, with_planes
@@ -26,15 +26,15 @@ class Staging:
     def shared_frame(self, frame: Frame) -> Frame:
         """Return a copy of the frame in shared memory, and release the frame.
 
-        Return the frame itself if it is there already, or if :data:`~edgert.memory.SETTLED` copies are held: shared
-        memory cannot be swapped, so it is limited.
+        Return the frame itself if it is there already, or if :data:`~edgert.memory.TYPICAL_BUFFERS` copies are held, as
+        shared memory cannot be swapped.
         """
         if is_shared(frame, self._device):
             return frame
 
         def acquire(nbytes: int) -> tuple[U8, Lease] | None:
             if nbytes not in self._supplies:  # the first frame, or the source has changed its size
-                self._supplies = {nbytes: shared_pool(self._device, nbytes, SETTLED)}
+                self._supplies = {nbytes: shared_pool(self._device, nbytes, TYPICAL_BUFFERS)}
             return self._supplies[nbytes].acquire()
 
         shared = to_shared(frame, acquire, self._device.counter)
@@ -104,7 +104,6 @@ class Uploader:
     copies are counted.
 
     Args:
-        device: the GPU.
         stream: stream of the copies; consumers on other streams wait for it themselves.
         counter: counter of the copies.
         in_flight: maximum number of frames of one size in flight; each size has separate memory.

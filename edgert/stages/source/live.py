@@ -311,7 +311,6 @@ class LiveSource:
         self._timeline.share(device)
 
     def thin(self, fps: float | None) -> None:
-        """See :meth:`~edgert.stages.source.timeline.Timeline.thin`."""
         self._timeline.thin(fps)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:

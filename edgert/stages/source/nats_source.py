@@ -62,7 +62,6 @@ class NatsSource:
         self._skipped, self._warned_s = 0, -math.inf
 
     def stats(self) -> SourceStats:
-        """See :class:`~edgert.runtime.Source`."""
         return self._connection.stats(self._skipped, 0)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from edgert.errors import StageError
-from edgert.memory import SETTLED, Counter, GrowingPool, Lease
+from edgert.memory import TYPICAL_BUFFERS, Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream, StreamLease, driver, foreign
 from edgert.runtime.frame import U8, PixelFormat
 from edgert.stages.gpu.upload import shared_pool
@@ -219,4 +219,4 @@ def most_in_use(batch: int) -> int:
 
     Batches may use about as much memory as single images, but at least enough to read, queue and fill some.
     """
-    return SETTLED if batch < 2 else max(SETTLED // batch, _MOST_BATCHES)
+    return TYPICAL_BUFFERS if batch < 2 else max(TYPICAL_BUFFERS // batch, _MOST_BATCHES)

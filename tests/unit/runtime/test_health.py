@@ -44,10 +44,8 @@ def test_it_is_ready_when_all_that_is_required_works(stages: dict[str, Any], mis
 
 
 def test_what_is_not_known_is_no_fault() -> None:
-    assert (
-        unready_reasons({}) == stuck_stages({}) == []
-        and unready_reasons({"required": ["a"], "stages": {"b": {}}}) == []
-    )
+    assert unready_reasons({}) == stuck_stages({}) == []
+    assert unready_reasons({"required": ["a"], "stages": {"b": {}}}) == []
 
 
 def test_the_status_is_one_line() -> None:

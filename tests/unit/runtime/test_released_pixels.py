@@ -114,10 +114,8 @@ def test_stages_between_get_frames_without_pixels_and_the_use_of_these_is_a_clea
     for use in (lambda: first.planes[0], first.to_bgr, lambda: len(first.planes), first._single_plane):
         with pytest.raises(StageError, match="a stage used the pixels of a frame after their release") as caught:
             use()
-        assert (
-            "no stage from here on declares that it reads pixels" in caught.value.why
-            and "takes_images" in caught.value.fix
-        )
+        assert "no stage from here on declares that it reads pixels" in caught.value.why
+        assert "takes_images" in caught.value.fix
     assert not seen[0].is_on_gpu and seen[0].lease.retain() is seen[0].lease
     seen[0].lease.release()
     cut = seen[0].crop(1, 1, 5, 5)
@@ -134,10 +132,8 @@ def test_a_stage_that_uses_them_all_the_same_fails_with_its_name() -> None:
 def test_a_branch_that_looks_gets_pixels_beside_one_that_is_stuck_and_does_not() -> None:
     camera, sink, own = Camera(40), Stuck(), looks(lambda _: None)
     source, model = Task("cam", camera, execution=Execution(reads="nothing")), Task("model", looks())
-    stuck, looking = (
-        Task("stuck", sink, execution=Execution(reads="nothing")),
-        Task("own", own, execution=Execution(reads="host")),
-    )
+    stuck = Task("stuck", sink, execution=Execution(reads="nothing"))
+    looking = Task("own", own, execution=Execution(reads="host"))
     link(source, model)
     link(model, stuck)  # first in the file, but it may wait
     link(model, looking)
@@ -179,10 +175,8 @@ def test_branches_keep_their_order_and_hold_no_frames_behind_what_looks() -> Non
     camera, sink = Camera(60), Stuck()
     own = [Branch((looks(), tag("left"))), Branch((looks(lambda one: time.sleep(0.002) or one), tag("right")))]
     between = branch_tasks("find", own, CAM, 2)
-    source, end = (
-        Task("cam", camera, execution=Execution(reads="nothing")),
-        Task("end", sink, execution=Execution(reads="nothing")),
-    )
+    source = Task("cam", camera, execution=Execution(reads="nothing"))
+    end = Task("end", sink, execution=Execution(reads="nothing"))
     link(source, between[0])
     link(between[-1], end)
     runner = run([source, *between, end])
@@ -197,15 +191,10 @@ def test_branches_keep_their_order_and_hold_no_frames_behind_what_looks() -> Non
 @pytest.mark.parametrize("reads", ["nothing", "host"])
 def test_a_join_has_pixels_where_it_or_what_follows_looks_at_them(reads: str) -> None:
     camera, seen = Camera(30), list[Result]()
-    source, left, right = (
-        Task("cam", camera, execution=Execution(reads="nothing")),
-        Task("l", looks()),
-        Task("r", tag("r"), execution=Execution(reads="nothing")),
-    )
-    join, end = (
-        Task("join", tag("join"), execution=Execution(reads="nothing")),
-        Task("end", Does(seen.append), execution=Execution(reads=reads)),
-    )  # type: ignore[arg-type]
+    source, left = Task("cam", camera, execution=Execution(reads="nothing")), Task("l", looks())
+    right = Task("r", tag("r"), execution=Execution(reads="nothing"))
+    join = Task("join", tag("join"), execution=Execution(reads="nothing"))
+    end = Task("end", Does(seen.append), execution=Execution(reads=reads))  # type: ignore[arg-type]
     for before, after in ((source, left), (source, right), (left, join), (right, join), (join, end)):
         link(before, after)
     assert run([source, left, right, join, end]).wait(20)
@@ -225,12 +214,8 @@ def test_of_a_part_with_pixels_and_one_without_those_with_pixels_are_kept(first:
 def test_crops_of_frames_without_pixels_keep_their_place() -> None:
     camera, seen = Camera(2), list[Frame]()
     crop = CropRegion((0.5, 0.5, 1.0, 1.0))
-    works = (
-        (camera, "nothing"),
-        (looks(), "host"),
-        (crop, "nothing"),
-        (Does(lambda one: seen.append(one.frame)), "nothing"),
-    )
+    end = Does(lambda one: seen.append(one.frame))
+    works = ((camera, "nothing"), (looks(), "host"), (crop, "nothing"), (end, "nothing"))
     assert run(pipeline(*works)).wait(20)
     assert [(one.region, has_pixels(one)) for one in seen] == [((4, 2, 8, 6), False)] * 2
 

@@ -10,8 +10,8 @@ import pytest
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory.cuda import CudaDevice, Traits, gpu_context, holders, memory_kind, open_device
-from edgert.memory.cuda.driver import failed, is_lost, unusable
-from edgert.memory.cuda.gpu_context import describe
+from edgert.memory.cuda.driver import cuda_error, is_lost, unusable_pycuda
+from edgert.memory.cuda.gpu_context import describe_memory
 from tests.helpers.cuda_double import CudaDouble
 
 
@@ -32,7 +32,7 @@ def opened(**how: Any) -> tuple[CudaDevice, CudaDouble]:
     ],
 )
 def test_the_kind_of_memory_follows_from_the_gpu(traits: Traits, kind: str, words: str) -> None:
-    assert memory_kind(traits) == kind and words in describe(traits)
+    assert memory_kind(traits) == kind and words in describe_memory(traits)
 
 
 class TestContext:
@@ -187,8 +187,8 @@ class TestBlocks:
         gpu = CudaDouble(memory_bytes=2**20, count=2)
         first, second = open_device(driver=gpu), open_device(1, driver=gpu)
         block = first.device_block(2**19)
-        assert first.room() == "512.0 KiB of 1.0 MiB are free on double"
-        assert second.room() == "1.0 MiB of 1.0 MiB are free on double (GPU 1)"
+        assert first.describe_free_memory() == "512.0 KiB of 1.0 MiB are free on double"
+        assert second.describe_free_memory() == "1.0 MiB of 1.0 MiB are free on double (GPU 1)"
         assert asked == ["0000:00:00.0", "0000:01:00.0"]
         block.release()
 
@@ -222,7 +222,7 @@ class TestErrors:
         ],
     )
     def test_why_pycuda_cannot_be_imported(self, message: str, what: str) -> None:
-        error = unusable(message)
+        error = unusable_pycuda(message)
         assert what in error.what and error.why == message and error.fix
 
     def test_no_pycuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ class TestErrors:
         assert is_lost(message) is answer
 
     def test_any_other_error_keeps_its_message(self) -> None:
-        assert str(failed(RuntimeError("odd"), "launching x")) == "launching x failed\n  why:   odd"
+        assert str(cuda_error(RuntimeError("odd"), "launching x")) == "launching x failed\n  why:   odd"
 
     def test_kernels(self) -> None:
         device, gpu = opened()
@@ -331,7 +331,7 @@ class TestTensors:
         monkeypatch.setenv(gpu_context.TENSORS, "pinned")
         with pytest.raises(DeviceError, match="EDGERT_GPU_TENSORS names no kind of memory") as caught:
             opened(integrated=True)
-        assert caught.value.why == "it is 'pinned', and known are mapped and device"
+        assert caught.value.why == "it is 'pinned', not mapped or device"
 
 
 def test_a_driver_that_does_not_name_the_gpu_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
-from edgert.memory.cuda.foreign import follow, is_on_gpu, view_of
+from edgert.memory.cuda.foreign import is_on_gpu, view_of, wait_for_stream
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.foreign_gpu import LEGACY, CaiArray, Driver, Tensor
 
@@ -88,7 +88,7 @@ def test_another_gpu() -> None:
     with pytest.raises(DeviceError, match="a tensor on GPU 3") as caught:
         rig.view(rig.tensor(ordinal=3))
     assert "on GPU 0" in caught.value.why and caught.value.fix == (
-        "tensor.to('cuda:0') before, or start the program with CUDA_VISIBLE_DEVICES=3"
+        "call tensor.to('cuda:0') first, or start the program with CUDA_VISIBLE_DEVICES=3"
     )
     tensor = rig.tensor()
     rig.driver.elsewhere[tensor.block.address] = 1
@@ -128,7 +128,7 @@ def test_streams_that_cannot_be_waited_for() -> None:
     assert "invalid resource handle" in caught.value.why and rig.driver.destroyed == rig.driver.made
     rig.driver.recording.add(0x55)
     with pytest.raises(DeviceError, match="cannot be waited for") as caught:
-        follow(rig.stream, 0x55, rig.driver)
+        wait_for_stream(rig.stream, 0x55, rig.driver)
     assert "recording a CUDA graph" in caught.value.why and caught.value.fix
     with pytest.raises(DeviceError, match="cannot be waited for") as caught:
         rig.view(tensor)
@@ -143,7 +143,7 @@ def test_a_producer_that_refuses_is_named_with_its_reason() -> None:
         def __dlpack__(self, *, stream: int) -> Any:
             raise BufferError("it requires gradients")
 
-    with pytest.raises(DeviceError, match="a Refuses cannot be taken where it is") as caught:
+    with pytest.raises(DeviceError, match="a Refuses cannot be read in place") as caught:
         Rig().view(Refuses())
     assert caught.value.why == "it requires gradients"
 

@@ -16,7 +16,7 @@ from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Graph, driver
 from edgert.memory.cuda.device import capture
-from edgert.memory.cuda.driver import copy_up, keeping_lock, load_driver
+from edgert.memory.cuda.driver import copy_up, load_driver, with_python_lock
 from tests.helpers.cuda_double import CudaDouble
 
 TEXTS = {1: b"invalid argument", 700: b"an illegal memory access was encountered"}
@@ -143,10 +143,10 @@ def test_the_garbage_collector_does_not_run_in_a_recording(is_on: bool) -> None:
 
 def test_short_calls_keep_pythons_lock_where_the_library_is_one() -> None:
     library = ctypes.CDLL(None)
-    kept = keeping_lock(library)
+    kept = with_python_lock(library)
     assert isinstance(kept, ctypes.PyDLL) and kept._handle == library._handle and kept.getpid() == os.getpid()
     double = Library()
-    assert keeping_lock(double) is double
+    assert with_python_lock(double) is double
 
 
 class Copies(Library):

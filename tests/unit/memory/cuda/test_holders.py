@@ -59,10 +59,10 @@ def test_others_come_by_what_they_hold_and_not_this_process() -> None:
 
 def test_what_is_not_shown_is_left_out() -> None:
     (found,) = holders.others_on(BUS, Nvml({7: (2**64 - 1, "")}))
-    assert str(found) == "one (process 7)"
-    assert holders.described(()) == ""
+    assert str(found) == "unnamed (process 7)"
+    assert holders.describe_holders(()) == ""
     many = tuple(holders.Holder(pid, "a", 1024) for pid in range(6))
-    assert holders.described(many).endswith("a (process 3) 1.0 KiB and 2 more")
+    assert holders.describe_holders(many).endswith("a (process 3) 1.0 KiB and 2 more")
 
 
 @pytest.mark.parametrize("broken", ["init", "processes"])

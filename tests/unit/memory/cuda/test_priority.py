@@ -58,7 +58,7 @@ def test_a_gpu_without_priorities() -> None:
 def test_a_driver_that_does_not_take_it_is_found_out() -> None:
     with pytest.raises(DeviceError, match="does not change the priority of a stream") as caught:
         raise_priority(1, Driver(obeys=False))
-    assert caught.value.why == "-5 was asked for, the stream has 0" and "CUDA 12" in caught.value.fix
+    assert caught.value.why == "-5 was requested, and the stream has 0" and "CUDA 12" in caught.value.fix
 
 
 def test_a_driver_that_refuses_is_named() -> None:

@@ -79,7 +79,7 @@ def test_the_stream_that_wrote_it_is_told() -> None:
 
 
 class TestDlpack:
-    @pytest.mark.parametrize("dtype", ["uint8", "int8", "float16", "float32", "int64", "bool"])
+    @pytest.mark.parametrize("dtype", ["uint8", "int8", "float16", "float32", "int64", "bool", "complex64"])
     def test_comes_back_as_it_went(self, dtype: str) -> None:
         array = np.zeros((5, 6, 7), dtype)
         view = view_on(array)[1:, :, 2:5]

@@ -14,7 +14,7 @@ from edgert.stages.gpu.display_list import (
     DisplayList,
     PackedList,
     Region,
-    TileCache,
+    Tiles,
     TooLongError,
     lookups,
 )
@@ -33,7 +33,7 @@ class Memory:
         self.region = Region(np.zeros(list_bytes, np.uint8), BASE)
         halves = [Region(np.zeros(tiles_bytes, np.uint8), TILES + n * tiles_bytes) for n in (0, 1)]
         self.regions = [self.region, *halves]
-        self.tiles = TileCache((halves[0], halves[1]), self._wait)
+        self.tiles = Tiles((halves[0], halves[1]), self._wait)
 
     def packed(self, *shapes: Shape, size: tuple[int, int] = (320, 240)) -> PackedList:
         listed = DisplayList(size, self.region, self.tiles)

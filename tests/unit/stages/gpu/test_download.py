@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import DeviceError
-from edgert.memory import SETTLED, Counter
+from edgert.memory import TYPICAL_BUFFERS, Counter
 from edgert.memory.cuda import CudaDevice, DeviceView, SharedLease, Stream
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import full_frame
@@ -75,11 +75,11 @@ def test_memory_is_used_again_and_never_while_somebody_looks_at_it() -> None:
 
 def test_whoever_keeps_frames_gets_more_memory() -> None:
     rig, frames = Rig(), list[Frame]()
-    for index in range(SETTLED + 24):
+    for index in range(TYPICAL_BUFFERS + 24):
         _, on_gpu = rig.frame(index)
         frames.append(rig.downloader.to_host(Result(on_gpu)).frame)
-    assert len({int(frame.planes[0].ctypes.data) for frame in frames}) == SETTLED + 24
-    assert sum(isinstance(frame.lease, SharedLease) for frame in frames) == SETTLED, "pinned memory cannot be swapped"
+    assert len({int(frame.planes[0].ctypes.data) for frame in frames}) == TYPICAL_BUFFERS + 24
+    assert sum(isinstance(frame.lease, SharedLease) for frame in frames) == TYPICAL_BUFFERS, "pinned"
 
 
 def test_all_who_want_a_frame_get_the_one_copy_of_it() -> None:
@@ -87,9 +87,8 @@ def test_all_who_want_a_frame_get_the_one_copy_of_it() -> None:
     there, on_gpu = rig.frame()
     before, found = rig.device.counter.read(), list[Frame]()
     on_gpu.lease.retain(4)
-    threads = [
-        threading.Thread(target=lambda: found.append(Downloader().to_host(Result(on_gpu)).frame)) for _ in range(4)
-    ]
+    work = lambda: found.append(Downloader().to_host(Result(on_gpu)).frame)  # noqa: E731
+    threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -13,7 +13,7 @@ import pytest
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.installation import demo_images
-from edgert.memory import SETTLED, Counter
+from edgert.memory import TYPICAL_BUFFERS, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
 from edgert.stages.gpu.upload import Staging, is_shared
 from edgert.stages.source.api import ApiSource
@@ -46,8 +46,8 @@ def test_frames_are_copied_pixel_by_pixel_once_and_the_source_gets_its_own_back(
 def test_a_user_who_keeps_all_frames_gets_them_in_memory_that_can_be_swapped() -> None:
     device = gpu()
     staging = Staging(device)
-    kept = [staging.shared_frame(frame_of(8, 8, "bgr", index=index)) for index in range(SETTLED + 2)]
-    assert [is_shared(frame, device) for frame in kept] == [True] * SETTLED + [False] * 2
+    kept = [staging.shared_frame(frame_of(8, 8, "bgr", index=index)) for index in range(TYPICAL_BUFFERS + 2)]
+    assert [is_shared(frame, device) for frame in kept] == [True] * TYPICAL_BUFFERS + [False] * 2
     assert all(frame.lease.alive for frame in kept)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError, StageError
-from edgert.memory import SETTLED, Counter
+from edgert.memory import TYPICAL_BUFFERS, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
 from edgert.runtime import Frame
 from edgert.stages.gpu.upload import is_shared
@@ -272,10 +272,10 @@ class TestBuffers:
 
     def test_no_more_than_stated_are_lent(self) -> None:
         source = plain_source()
-        held = [source.buffer((6, 4)) for _ in range(SETTLED)]
+        held = [source.buffer((6, 4)) for _ in range(TYPICAL_BUFFERS)]
         with pytest.raises(StageError, match="no buffer came back within") as caught:
             source.buffer((6, 4), timeout_s=0.01)
-        assert f"{SETTLED} of this size are in use" in caught.value.why
+        assert f"{TYPICAL_BUFFERS} of this size are in use" in caught.value.why
         waiting = threading.Timer(0.02, held.pop().release)
         waiting.start()
         source.buffer((6, 4), timeout_s=10)
@@ -289,7 +289,7 @@ class TestBuffers:
         source.submit(buffer)
         frames = source.frames(threading.Event())
         next(frames).lease.release()
-        others = [source.buffer((6, 4)) for _ in range(SETTLED - 1)]
+        others = [source.buffer((6, 4)) for _ in range(TYPICAL_BUFFERS - 1)]
         for other in others:
             other.array[:] = 5
         assert (kept == 3).all()
