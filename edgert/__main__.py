@@ -7,15 +7,15 @@ import sys
 import threading
 from typing import Any
 
-_IMPATIENT = 3
+_SIGNALS_THAT_KILL = 3
 
 
 def main() -> None:
     """Run the ``edgert`` command. Ctrl-C ends it without a traceback at any moment, also while modules are imported."""
     is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, as in the background
     if is_heard:
-        signal.signal(signal.SIGINT, _leave)  # nothing is there to clean up
-    _have_the_third_end_it()
+        signal.signal(signal.SIGINT, _exit_at_once)  # nothing is there to clean up
+    _end_at_third_signal()
     from edgert import cli
     from edgert.cli.progress import Interruption, raise_interrupt
     from edgert.errors import EXIT_INTERRUPTED
@@ -37,11 +37,11 @@ def main() -> None:
         raise SystemExit(EXIT_INTERRUPTED) from end
     finally:
         if signal.getsignal(signal.SIGINT) is raise_interrupt:  # else what is written last must not be broken off
-            signal.signal(signal.SIGINT, _leave)
+            signal.signal(signal.SIGINT, _exit_at_once)
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # only Python's own end is left then
 
 
-def _have_the_third_end_it() -> None:
+def _end_at_third_signal() -> None:
     """End the process at the third signal even while its main thread, which runs handlers, is in a library's call."""
     reader_end, writer_end = os.pipe()
     os.set_blocking(writer_end, False)
@@ -49,14 +49,14 @@ def _have_the_third_end_it() -> None:
 
     def watch() -> None:
         numbers = b""
-        while len(numbers) < _IMPATIENT:
+        while len(numbers) < _SIGNALS_THAT_KILL:
             numbers += bytes(one for one in os.read(reader_end, 1) if one in (signal.SIGINT, signal.SIGTERM))
         os._exit(128 + numbers[-1])
 
     threading.Thread(target=watch, name="edgert:third-signal", daemon=True).start()
 
 
-def _leave(number: int, _: Any) -> None:
+def _exit_at_once(number: int, _: Any) -> None:
     os._exit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""NumPy's file format, read from bytes that may be anything: the header is held to what is there."""
+"""NumPy's file format, read from bytes that are not trusted: the header is checked against the number of bytes."""
 
 import io
 import math
@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 
-def array_of(data: bytes, most_bytes: int) -> npt.NDArray[Any]:
-    """Return the array of a ``.npy`` file, a view of its bytes ``data``, at most ``most_bytes`` long.
+def read_array(data: bytes, most_bytes: int) -> npt.NDArray[Any]:
+    """Return the array of a ``.npy`` file, as a view of the file's bytes ``data``.
 
     Raises:
-        ValueError: it is none, holds objects, or has more or fewer bytes than its header says.
+        ValueError: it is no such file, has objects, more than ``most_bytes``, or other bytes than its header says.
     """
     if len(data) > most_bytes:
         raise ValueError(f"it has more than {most_bytes >> 20} MiB")
@@ -21,7 +21,7 @@ def array_of(data: bytes, most_bytes: int) -> npt.NDArray[Any]:
         major, _ = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
         shape, is_fortran, dtype = read(file)
-    except Exception as error:  # whatever Python's own parser raises, which NumPy gives the header to
+    except Exception as error:  # NumPy gives the header to Python's parser, which may raise anything
         raise ValueError(f"it is no .npy: {type(error).__name__}") from error
     count, begin = math.prod(shape), file.tell()
     if dtype.hasobject or count < 0 or count * dtype.itemsize != len(data) - begin:

@@ -1,4 +1,4 @@
-"""Time, real or virtual. Nanoseconds everywhere; only this module and tests choose which clock runs."""
+"""Real or virtual time, in nanoseconds."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Clock interface of edgert, real or simulated."""
+    """A real or simulated clock."""
 
     def now_ns(self) -> int:
         """Return monotonic nanoseconds since an arbitrary origin."""
@@ -32,10 +32,10 @@ REAL = RealClock()
 
 
 class NotedClock(RealClock):
-    """The machine's monotonic clock, with a time of day that is read once a second and can be recorded.
+    """The machine's monotonic clock, with a time of day that its owner reads once a second and can record.
 
     Attributes:
-        offset_ns: from the monotonic clock to the epoch.
+        offset_ns: nanoseconds to add to the monotonic time for the time since the epoch.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ _SET_NS = 1_000_000
 
 
 def time_of_day_ns(timestamp_ns: int, clock: Clock = REAL) -> int:
-    """Convert a clock's time to nanoseconds of the epoch, by the present setting of this machine's clock.
+    """Convert a clock's time to nanoseconds since the epoch.
 
-    Of a clock that has an ``offset_ns``, such as a recorded one, that counts.
+    It uses the clock's ``offset_ns``, which a recorded clock has, else the present time of day of this machine.
     """
     offset_ns: int | None = getattr(clock, "offset_ns", None)
     if offset_ns is not None:

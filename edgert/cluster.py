@@ -1,4 +1,4 @@
-"""The only door to Dask: functions of edgert that the workers of a cluster run.
+"""The only module that uses Dask, whose workers run functions of edgert.
 
 Data between the client and the workers is pickled by Dask's own protocol, so a cluster trusts all of its members.
 """
@@ -32,10 +32,10 @@ class LostWorkersError(DeviceError):
 class Cluster:
     """The workers of a Dask cluster. Tasks of lost workers are run again by others.
 
-    Every worker needs the edgert of this client. A function is found there by its name, so it must be one of a module.
+    Every worker needs the edgert of this client. It finds a function by its name, so a function must be a module's.
 
     Args:
-        address: of the scheduler, ``"tcp://10.0.0.5:8786"``.
+        address: the scheduler's, such as ``"tcp://10.0.0.5:8786"``.
 
     Raises:
         DeviceError: the extra is missing, no scheduler answers, there are no workers, or one has another edgert.
@@ -50,7 +50,7 @@ class Cluster:
         self.address = address
         self._placed: dict[str, str] = {}  # task → the worker that it is meant for
         try:
-            _knock(address)
+            _check_listening(address)
             self._client: Any = self._package.Client(address, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TypeError, distributed.TimeoutError) as error:
             raise DeviceError(
@@ -72,7 +72,7 @@ class Cluster:
 
     def jobs(self) -> Mapping[str, int]:
         """Return, for each worker, how many tasks run at a time on its processor cores, those of others included."""
-        threads, found = self._client.nthreads(), self.everywhere(_machine)
+        threads, found = self._client.nthreads(), self.everywhere(_describe_worker)
         machines: dict[str, tuple[str, str, frozenset[int]]] = {
             name: one for name, one in found.items() if not isinstance(one, Exception)
         }
@@ -88,8 +88,8 @@ class Cluster:
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
         """Call a function on a worker; call it again on another where the worker is lost.
 
-        What several tasks take is best the result of another task, named by its future. Each worker has one copy then.
-        Dask makes it again when the workers that hold it are lost.
+        An argument that several tasks share is best the future of another task. Then each worker has one copy, and
+        Dask computes it again when the workers that hold it are lost.
         """
         threads, placed = self._client.nthreads(), Counter(self._placed.values())
         best = min(threads, key=lambda name: placed[name] / threads[name], default=None)
@@ -108,7 +108,7 @@ class Cluster:
         return future
 
     def ended(self, futures: Collection[Future], timeout_s: float) -> list[Future]:
-        """Return those that have ended, as soon as there is one; none after the timeout."""
+        """Wait until one has ended, and return all that have; none after the timeout."""
         with suppress(self._package.TimeoutError), self._client.as_current():
             self._package.wait(list(futures), timeout=timeout_s, return_when="FIRST_COMPLETED")
         return [one for one in futures if one.done()]
@@ -152,7 +152,7 @@ class Cluster:
 
     def _check(self) -> None:
         """Raise DeviceError where there is no worker, or one has another edgert or none."""
-        found = self.everywhere(_machine)
+        found = self.everywhere(_describe_worker)
         if not found:
             raise DeviceError(
                 f"the Dask cluster at {self.address} has no workers", fix=f"start some: dask worker {self.address}"
@@ -177,8 +177,8 @@ class Cluster:
             ) from error
 
 
-def _knock(address: str) -> None:
-    """Raise OSError or ValueError where nothing listens; Dask's client would try again until its timeout."""
+def _check_listening(address: str) -> None:
+    """Raise OSError or ValueError where nothing listens: Dask's client would try again until its timeout."""
     scheme, _, place = address.rpartition("://")
     if scheme not in ("", "tcp", "tls"):
         raise ValueError(f"unknown scheme {scheme!r}: tcp or tls")
@@ -216,6 +216,6 @@ def _other_version(what: str, version: str = __version__) -> DeviceError:
     )
 
 
-def _machine() -> tuple[str, str, frozenset[int]]:
+def _describe_worker() -> tuple[str, str, frozenset[int]]:
     """Return this worker's edgert, host and processor cores."""
     return __version__, socket.gethostname(), frozenset(os.sched_getaffinity(0))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgert.errors import ConfigError, ModelError, nearest
-from edgert.user_code import load_module
+from edgert.user_code import load_module, read_operators
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,7 +47,7 @@ class Operator:
         shape: see :data:`ShapeRule`; None: every output has the shape of the first input.
         dtype: dtypes of the inputs → dtype of the output, or a list of one for each; None: that of the first input.
         cuda: CUDA C of a kernel with the function's name; empty where there is none.
-        file: where it is written, to be loaded again in another process.
+        file: the source file, which other processes load again.
     """
 
     domain: str
@@ -105,7 +105,7 @@ class Operator:
 
 _KNOWN: dict[tuple[str, str], Operator] = {}
 _IMPORTED: dict[str, Path] = {}
-"""Digest of a file → where it was last."""
+"""Digest of a file's content → its last path."""
 
 
 def op(
@@ -177,12 +177,10 @@ def load_operators(files: Iterable[Path], where: str = "") -> None:
     """Import files that register operators, unless their content was imported already, as from a bundle.
 
     Raises:
-        ConfigError: there is no such file, it fails, or another module has its name.
+        ConfigError: a file cannot be read, it fails, or another module has its name.
     """
     for file in files:
-        if not file.is_file():
-            raise ConfigError(f"there is no file {str(file)!r}", where=where, fix="ops: [FILE.py], beside the pipeline")
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest = hashlib.sha256(read_operators(file, where)).hexdigest()
         if digest not in _IMPORTED:
             load_module(file.stem, where, file.parent)
         for key, one in _KNOWN.items():

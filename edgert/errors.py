@@ -69,7 +69,7 @@ class EdgertError(Exception):
     """Base class of all errors; ``str(error)`` is the complete message, ready to print.
 
     Args:
-        what: one line, what went wrong, naming the thing (file, node, stage).
+        what: one line, what went wrong, with the name of the file, node or stage.
         why: the cause, as far as it is known.
         where: ``file:line key.path`` or the stage or node it belongs to.
         fix: something the reader can do next.
@@ -184,15 +184,15 @@ class StageError(EdgertError):
 
 def error_of(plain: Mapping[str, Any]) -> EdgertError:
     """Return an error from another process's plain data, in its class; an unknown class becomes EdgertError."""
-    kind = {one.__name__: one for one in _kinds(EdgertError)}.get(plain["class"], EdgertError)
+    kind = {one.__name__: one for one in _subclasses(EdgertError)}.get(plain["class"], EdgertError)
     parts = {name: plain[name] for name in ("code", "why", "where", "fix")}
     return kind(plain["what"], **parts, others=[error_of(one) for one in plain["others"]])
 
 
-def _kinds(kind: type[EdgertError]) -> Iterator[type[EdgertError]]:
+def _subclasses(kind: type[EdgertError]) -> Iterator[type[EdgertError]]:
     yield kind
     for one in kind.__subclasses__():
-        yield from _kinds(one)
+        yield from _subclasses(one)
 
 
 def cause(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Atomic file writes, and a cache of expensive files that are checked when read."""
+"""Atomic file writes, and a cache of files that are checked when read."""
 
 import contextlib
 import ctypes
@@ -39,15 +39,15 @@ def cache_folder() -> Path:
 
 
 class FileStore:
-    """A folder of files named ``key.SHA-256.bin``, the least recently used going first when it grows too large.
+    """A folder of files named ``key.SHA-256.bin``; the least recently used are removed when it grows too large.
 
-    The checksum is part of the name, so that a file and what it must be appear in the same instant: several
-    processes may read and write one folder.
+    A file and its checksum appear in the same instant, because the checksum is part of the name. So several processes
+    may read and write one folder.
 
     Args:
-        folder: made when first written to.
-        limit_bytes: size the folder stays under.
-        warn: called with one line when an entry is damaged or cannot be read; logs a warning by default.
+        folder: created by the first write.
+        limit_bytes: most bytes of all files together.
+        warn: called with a line of text when an entry is damaged or cannot be read; logs a warning by default.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = 2 * 2**30, warn: Callable[[str], object] | None = None) -> None:
@@ -57,14 +57,14 @@ class FileStore:
     def get(self, key: str) -> bytes | None:
         """Return the content of ``key``; None if there is none. A damaged file is removed with a warning.
 
-        It is no path, because another process may replace or evict the file at any moment.
+        It returns no path, because another process may replace or remove the file at any moment.
         """
         for path in self._entries(key):
             try:
                 if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for a writer
                     raise OSError(errno.EINVAL, "it is no regular file", str(path))
                 content = path.read_bytes()
-                if path.name == _name(key, content):
+                if path.name == _entry_name(key, content):
                     with contextlib.suppress(PermissionError):  # a folder that others own is good enough to read
                         os.utime(path)
                     return content
@@ -81,7 +81,7 @@ class FileStore:
         """Store ``content``. A reader sees all of it or nothing. Raises ArtifactError if it cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / _name(key, content)
+            path = self.folder / _entry_name(key, content)
             before = self._entries(key)  # what another process writes from now on is its own to remove, or the latest
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
                 body = Path(folder) / "body"
@@ -131,7 +131,7 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def total_bytes(paths: Iterable[Path]) -> int:
-    """Return the sizes of files together. What cannot be asked, such as a link that leads nowhere, is nothing."""
+    """Return the sum of the sizes of files. Others, such as a broken link, count as 0."""
     return sum(found.st_size for path in paths if (found := _stat(path)) is not None and stat.S_ISREG(found.st_mode))
 
 
@@ -142,15 +142,15 @@ def _remove(path: Path) -> None:
         log.warning("cannot remove %s from the cache (%s)", path, error)
 
 
-def _name(key: str, content: bytes) -> str:
+def _entry_name(key: str, content: bytes) -> str:
     return f"{key}.{hashlib.sha256(content).hexdigest()}.bin"
 
 
-# Two paths that change places in one step, so that neither is missing for a moment.
+# Exchanging two paths in one step, so that neither is ever missing.
 
-_HERE = -100  # AT_FDCWD of linux/fcntl.h: paths are as open() takes them
-_EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
-_CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+_AT_FDCWD = -100  # of linux/fcntl.h: relative paths are those of the current folder
+_RENAME_EXCHANGE = 2  # of linux/fs.h
+_NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 """Errors of renameat2 where the kernel or the file system has no exchange (man 2 renameat2)."""
 
 
@@ -164,15 +164,15 @@ def exchange(one: Path, other: Path) -> bool:
     if rename is None:
         return False
     rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
-    if number in _CANNOT:
+    if number in _NO_EXCHANGE:
         return False
     raise OSError(number, os.strerror(number), str(one))
 
 
-# Files that are there whole or not at all.
+# Atomic writes.
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -206,10 +206,10 @@ def is_file(path: Path) -> bool:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open an empty file to write and read; it replaces the one at ``path`` when the block ends without error.
 
-    Folders, permissions and errors are as with :func:`replace_bytes`. A link stays, and its target is replaced. A FIFO
-    or a device such as ``/dev/null`` is written into.
+    Folders, permissions and errors are as with :func:`replace_bytes`. A link stays, and its target is replaced. The
+    content is written into a FIFO or a device, such as ``/dev/null``.
     """
-    with written(path):
+    with naming_write_errors(path):
         shown = _standard_stream(path)
         is_stream = shown is not None or (path.exists() and not path.is_file() and not path.is_dir())
         target = path if is_stream else Path(os.path.realpath(path))  # /dev/stdout may lead to what has no name
@@ -244,7 +244,7 @@ def _standard_stream(path: Path) -> int | None:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[None]:
+def naming_write_errors(path: Path) -> Iterator[None]:
     """Convert file errors in the block to an ArtifactError: ``path`` cannot be written."""
     try:
         yield

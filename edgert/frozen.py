@@ -1,8 +1,8 @@
-"""Faster construction of frozen records, which are made for every frame.
+"""Faster ``__init__`` of frozen records, which are made for every frame.
 
 The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` for each field. The one made here fills an object
-of an open class with the same slots, and then changes its class to the frozen one. ``tests/bench/bench_frozen.py``
-measures the time: a third to two thirds of the ordinary one.
+of a class with the same slots that is not frozen, and then changes its class. It takes a third to two thirds of the
+time, as ``tests/bench/bench_frozen.py`` measures.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def made_quickly(cls: type[T]) -> type[T]:
-    """Return a frozen, slotted dataclass with a faster ``__init__``, for use as a decorator.
+def with_fast_init(cls: type[T]) -> type[T]:
+    """Give a frozen, slotted dataclass a faster ``__init__``; a decorator.
 
-    Its bases must be frozen and slotted, too, and there must be no ``__post_init__``. Subclasses that are not decorated
-    keep the ordinary ``__init__``.
+    Its bases must be frozen and slotted, too, and it must have no ``__post_init__``. Subclasses keep the ordinary
+    ``__init__`` unless they are decorated.
     """
     known = fields(cls)  # type: ignore[arg-type]  # it is a dataclass
     body = {"__slots__": cls.__dict__["__slots__"], "__setattr__": object.__setattr__}

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgert.errors import ArtifactError
+from edgert.files import exists, is_file
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -23,7 +24,7 @@ def checkout() -> Path | None:
 
 
 def commit() -> str:
-    """Return the commit that this edgert was made from, of 12 digits; empty where nothing says so."""
+    """Return the first 12 digits of the commit that this edgert was made from; empty where it is unknown."""
     root = checkout()
     if root is None:
         file = data_folder("commit.txt")
@@ -70,13 +71,13 @@ def demo_images() -> str:
 def pipeline_named(name: str) -> Path | None:
     """Return the shipped pipeline of that name, such as ``hello``; None when there is none."""
     file = data_folder("pipelines") / f"{name.removesuffix('.yaml')}.yaml"
-    return file if Path(name).name == name and file.is_file() else None
+    return file if Path(name).name == name and is_file(file) else None
 
 
 def pipeline_path(name: str) -> Path:
     """Return the file of a path or name: an existing path, else a shipped pipeline of that name."""
     path = Path(name)
-    return path if path.exists() else pipeline_named(name) or path
+    return path if exists(path) else pipeline_named(name) or path
 
 
 def pipeline_names() -> tuple[str, ...]:
@@ -112,7 +113,7 @@ def command(extra: str) -> str:
         lines = metadata.requires("edgert") or []
     except metadata.PackageNotFoundError:  # a copy of the package that pip knows nothing of
         return f"pip install {shlex.quote(f'PATH-OF-EDGERT[{extra}]')}"
-    # What the extra stands for, without the conditions of systems.
+    # Packages of the extra, without their conditions for systems.
     wanted = [line.partition(";")[0].strip() for line in lines if line.endswith((f"'{extra}'", f'"{extra}"'))]
     return f"pip install {shlex.join(wanted)}"
 
@@ -127,7 +128,7 @@ CHECKPOINTS = (".pt", ".pth", ".ckpt")
 
 
 def export_first(path: str) -> str:
-    """Return how to make an ONNX file of what PyTorch saved."""
+    """Return the advice for a file that PyTorch saved: how to export it to ONNX."""
     yolo = f"yolo export model={shlex.quote(path)} format=onnx for a YOLO of Ultralytics"
     others = "torch.onnx.export, or edgert import module:function"
     return f"{yolo}, then edgert new on the .onnx file; for another network {others}"

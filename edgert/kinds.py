@@ -45,8 +45,8 @@ class Registry:
     """All kinds of one sort.
 
     Attributes:
-        noun: what each of them is: ``sink``.
-        group: entry points in which other packages name theirs: ``edgert.sinks``.
+        noun: word for one of them: ``sink``.
+        group: entry points of other packages for it: ``edgert.sinks``.
         home: ``module:TABLE`` of edgert's own: name → class, or ``module:Class`` where that is slow to import.
         facts: class attribute that each must have → what it must be.
         methods: names that each must be able to call.
@@ -63,7 +63,7 @@ class Registry:
     @property
     def own(self) -> Mapping[str, str | type[Any]]:
         """Edgert's own."""
-        return cast("Mapping[str, str | type[Any]]", _imported(self.home))
+        return cast("Mapping[str, str | type[Any]]", _import_target(self.home))
 
     def names(self) -> tuple[str, ...]:
         """Return edgert's own names, then those of installed packages. Imports none of them."""
@@ -121,7 +121,7 @@ class Registry:
         if not _NAME.fullmatch(claim.name):
             raise self._wrong(claim, f"{claim.name!r} is no name: two or more letters, digits, _ - + ., a letter first")
         try:
-            found = _imported(claim.target) if isinstance(claim.target, str) else claim.target
+            found = _import_target(claim.target) if isinstance(claim.target, str) else claim.target
         except EdgertError:
             raise
         except Exception as error:  # whatever another package's code raises while it is imported
@@ -134,7 +134,7 @@ class Registry:
         return ConfigError(f"{self.noun} {claim.name!r} of package {claim} cannot be used", why=why, fix=PAGE)
 
 
-def _imported(target: str) -> object:
+def _import_target(target: str) -> object:
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
 

@@ -21,7 +21,7 @@ class ResultTimeout(StageError, TimeoutError):  # noqa: N818 - reads as what it 
     """No result came in the time that was given."""
 
 
-def timeout_of(stages: Sequence[str], timeout: float | None) -> ResultTimeout:
+def timeout_error(stages: Sequence[str], timeout: float | None) -> ResultTimeout:
     """Return the error of a result that did not come in time."""
     named = " or ".join(map(repr, stages))
     fix = "ask with a longer timeout, or look at pipeline.summary() for the stage that lags"
@@ -92,7 +92,7 @@ class Results(Iterator[Result]):
     def __next__(self) -> Result:
         _release(self._held.pop(threading.get_ident(), None))
         if not self._turn.acquire(timeout=-1 if self._timeout is None else self._timeout):
-            raise timeout_of(self._tap.stages, self._timeout)
+            raise timeout_error(self._tap.stages, self._timeout)
         try:
             result = self._tap.take(self._timeout)
             if result is None:
@@ -100,7 +100,7 @@ class Results(Iterator[Result]):
             self._held[threading.get_ident()] = result
             return result
         except queue.Empty:
-            raise timeout_of(self._tap.stages, self._timeout) from None
+            raise timeout_error(self._tap.stages, self._timeout) from None
         finally:
             self._turn.release()
 
@@ -127,7 +127,7 @@ class NewestResult:
             EdgertError: the first error of any stage.
         """
         if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
-            raise timeout_of(self._tap.stages, timeout)
+            raise timeout_error(self._tap.stages, timeout)
         try:
             while (newer := self._take(0.0 if self._newest is not None else timeout)) is not None:
                 _release(self._newest)
@@ -144,7 +144,7 @@ class NewestResult:
             return self._tap.take(timeout)
         except queue.Empty:
             if self._newest is None:
-                raise timeout_of(self._tap.stages, timeout) from None
+                raise timeout_error(self._tap.stages, timeout) from None
             return None
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ async def stream(connect: Callable[[], Tap], timeout: float | None) -> AsyncIter
                 return tap.take(max(left, 0.0))
             except queue.Empty:
                 if until is not None and time.monotonic() >= until:
-                    raise timeout_of(tap.stages, timeout) from None
+                    raise timeout_error(tap.stages, timeout) from None
         return None
 
     pool = ThreadPoolExecutor(1, "edgert:aresults")
@@ -188,12 +188,12 @@ async def stream(connect: Callable[[], Tap], timeout: float | None) -> AsyncIter
         closed.set()
         _release(held)
         if held is None and future is not None:  # canceled while the thread waited: what it may still get goes back
-            future.add_done_callback(_release_of)
+            future.add_done_callback(_release_result)
         tap.close()
         pool.shutdown(wait=False)
 
 
-def _release_of(future: Future[Result | None]) -> None:
+def _release_result(future: Future[Result | None]) -> None:
     if not future.cancelled() and future.exception() is None:
         _release(future.result())
 

@@ -62,7 +62,7 @@ class Report:
     def progress(self, done: int, total: int, detail: str = "") -> None:
         """Report how far the step is."""
         now = time.monotonic()
-        if done >= total or now - self._last_s >= _EVERY_S:
+        if done >= total or now - self._last_s >= _PROGRESS_PERIOD_S:
             self._last_s = now
             self.on_progress(
                 Progress(self.step.name, self.step.model, "progress", detail=detail, done=done, total=total)
@@ -79,12 +79,12 @@ class Step:
 
     Attributes:
         name: ``calibrate``.
-        model: the model it is about; empty for the whole pipeline.
-        recipe: raised when the step's own code makes something else of the same facts.
+        model: its name; empty for a step of the whole pipeline.
+        recipe: a number, raised when the step's own code makes other files from the same facts.
         facts: everything that the product depends on, as plain data; files as their digests.
         make: does the work.
-        promise: checks what the step promises of the product and returns how, in one line; raises where it fails.
-        holds: whether a product from the cache still does, where facts alone do not decide.
+        promise: checks the product and returns how, in one line; raises where it fails.
+        holds: whether a product from the cache is still valid, where facts alone do not decide.
     """
 
     name: str
@@ -164,7 +164,7 @@ class StepCache:
 
 
 Result = TypeVar("Result")
-_EVERY_S = 0.1  # between two events of progress
+_PROGRESS_PERIOD_S = 0.1  # between two events of progress
 
 
 class Stopped(BuildError):  # noqa: N818 - reads as what it is
@@ -211,10 +211,10 @@ class Runner:
         self.on_progress(Progress(step.name, step.model, state, seconds, detail))
 
 
-def side_by_side(
+def run_in_parallel(
     work: Callable[[str], Result], names: Iterable[str], workers: int, stop: threading.Event
 ) -> Mapping[str, Result]:
-    """Return name → result, several at a time.
+    """Return name → result of ``work``, several at a time.
 
     The first error, in the order of the names, ends the rest at their next step and is then raised.
     """

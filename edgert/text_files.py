@@ -1,4 +1,4 @@
-"""Text that people wrote: class names, labels, lists of images, settings, whatever editor and system made them."""
+"""Text files that people wrote, with any editor on any system: class names, labels, lists of images, settings."""
 
 import codecs
 import logging
@@ -15,26 +15,25 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
 """Byte order marks; those of UTF-32 begin with those of UTF-16."""
-_LOOKED_AT = 4096
+_GUESS_BYTES = 4096
 
 
 def read_text(path: Path, most_bytes: int = _MOST_BYTES) -> str:
     """Return the text of a file; see :func:`as_text`.
 
     Raises:
-        ConfigError: no text, in a line that is named; longer than ``most_bytes``.
+        ConfigError: it is no text, with the line; or it is longer than ``most_bytes``.
         OSError: the file cannot be read.
     """
-    size = path.stat().st_size
-    if size > most_bytes:
-        raise ConfigError(
-            f"{path} is too long", why=f"it has {size} bytes; at most {most_bytes} are read", where=str(path)
-        )
-    return as_text(path.read_bytes(), str(path))
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)  # its size is not asked for: that of a pipe or device is 0
+    if len(content) > most_bytes:
+        raise ConfigError(f"{path} is too long", why=f"it has more than {most_bytes} bytes", where=str(path))
+    return as_text(content, str(path))
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and content of the lines of a file, without blank ones and comments, which begin with ``# ``.
+    """Yield number and content of a file's lines, except blank ones and comments, which begin with ``# ``.
 
     Raises:
         ConfigError: the file cannot be read, or is no text.
@@ -55,21 +54,17 @@ def as_text(data: bytes, name: str) -> str:
     Without a mark the text is UTF-8, or UTF-16 where every other byte is zero. Other text is Windows-1252, which
     includes Latin-1, if most of each line is ASCII; that is logged as a warning.
 
-    Args:
-        data: the bytes.
-        name: of the file, for errors.
-
     Raises:
-        ConfigError: none of these; the line is named.
+        ConfigError: it is none of these; names the file and line.
     """
     mark, encoding = next(
-        ((mark, encoding) for mark, encoding in _MARKS if data.startswith(mark)), (b"", _guessed(data))
+        ((mark, encoding) for mark, encoding in _MARKS if data.startswith(mark)), (b"", _guess_encoding(data))
     )
     content = data[len(mark) :]
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        text = _western(content, name, error)
+        text = _decode_western(content, name, error)
     return _unix_ends(text)
 
 
@@ -77,9 +72,9 @@ def _unix_ends(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _guessed(data: bytes) -> str:
+def _guess_encoding(data: bytes) -> str:
     """Return the encoding of text without a mark: most characters of UTF-16 have one zero byte, always on one side."""
-    head = data[: _LOOKED_AT & ~1]
+    head = data[: _GUESS_BYTES & ~1]
     for side, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         zeros, others = head[side::2], head[1 - side :: 2]
         if len(zeros) > 1 and zeros.count(0) * 10 > len(zeros) * 9 and 0 not in others:
@@ -87,8 +82,8 @@ def _guessed(data: bytes) -> str:
     return "utf-8"
 
 
-def _western(data: bytes, name: str, error: UnicodeDecodeError) -> str:
-    """Return text of Windows-1252. Raises ConfigError where it does not look like that."""
+def _decode_western(data: bytes, name: str, error: UnicodeDecodeError) -> str:
+    """Decode Windows-1252. Raises ConfigError where the text does not look like that."""
     before = _unix_ends(data[: error.start].decode(error.encoding, "replace"))
     where = f"{name}:{before.count(chr(10)) + 1}"
     looks_western = error.encoding == "utf-8" and 0 not in data and all(map(_is_mostly_ascii, data.splitlines()))

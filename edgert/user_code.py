@@ -15,18 +15,19 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError, cause, nearest
+from edgert.files import exists
 from edgert.installation import data_folder
 
 
 @dataclass(frozen=True, slots=True)
 class CodeName:
-    """Location of user code: a module or file, and a name in it.
+    """Location of user code: a module, and a name in it.
 
     Attributes:
         module: dotted name.
         member: name in it; dotted for a member of a class.
-        folder: looked into before the installed packages; None looks into these alone.
+        folder: searched before the installed packages; None searches only these.
     """
 
     module: str
@@ -40,7 +41,7 @@ class CodeName:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Source texts of the module or its package; empty for an installed one."""
+        """Source files of the module or its package; empty for an installed one."""
         if self.folder is None:
             return ()
         package = self.folder / self.top
@@ -65,7 +66,7 @@ def code_name(spec: str, where: str, search: Path | None = None) -> CodeName:
     Args:
         spec: the name.
         where: what names it, for the error.
-        search: folder of the pipeline file; a relative FOLDER starts there, or else at the current one.
+        search: folder of the pipeline file; a relative FOLDER is one in there if it exists, else in the current folder.
 
     Raises:
         ConfigError: it is not of that form, or names a file.
@@ -80,18 +81,14 @@ def code_name(spec: str, where: str, search: Path | None = None) -> CodeName:
     if not slash:
         return CodeName(name, member, search)
     there = (search or Path.cwd()) / Path(folder or "/").expanduser()
-    return CodeName(name, member, there if there.exists() else Path(folder).absolute())
+    return CodeName(name, member, there if exists(there) else Path(folder).absolute())
 
 
 def load_object(spec: str, where: str, search: Path | None = None) -> Any:
     """Return the callable of ``[FOLDER/]module:name``; ``name`` may be dotted, for a member of a class.
 
-    ``sys.path`` is the same afterwards, so the module must import its neighbors at its top level.
-
-    Args:
-        spec: see :func:`code_name`.
-        where: see :func:`code_name`.
-        search: see :func:`code_name`.
+    ``sys.path`` is the same afterwards, so the module must import its neighbors at its top level. Arguments are those
+    of :func:`code_name`.
 
     Raises:
         ConfigError: a file's name, no such module or name, the module does not import, another module has its name, or
@@ -114,13 +111,13 @@ def _nothing(name: str, where: str) -> None:
     """Allow any code: programs that use the API have chosen their files."""
 
 
-before: Callable[[str, str], None] = _nothing
+before_import: Callable[[str, str], None] = _nothing
 """Called with a module's name and what needs it, before its code runs; it may raise a ConfigError. The command line
 shows the names, and refuses under ``--no-code``."""
 
 
 def _is_shipped(name: str, search: Path | None) -> bool:
-    """Return whether a module is in edgert's own pipelines, such as the demo's images: it is no code of the user's."""
+    """Return whether a module is one of edgert's own pipelines, such as the demo's images, so no code of the user."""
     is_own = search is not None and search.resolve() == data_folder("pipelines").resolve()
     return is_own and bool(CodeName(name, "", search).files)
 
@@ -128,12 +125,12 @@ def _is_shipped(name: str, search: Path | None) -> bool:
 def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:
     """Return the module of that name; see :func:`load_object`. Raises ConfigError."""
     if name.partition(".")[0] != "edgert" and not _is_shipped(name, search):
-        before(name, where)
-    with _searched(search):
+        before_import(name, where)
+    with _search_first(search):
         _refuse_shadow(name, where, search)
         try:
             module = importlib.import_module(name)
-            _own.update(str(Path(file).parent) for file in filter(None, [getattr(module, "__file__", None)]))
+            _own_folders.update(str(Path(file).parent) for file in filter(None, [getattr(module, "__file__", None)]))
             return module
         except ModuleNotFoundError as error:
             missing = error.name or name
@@ -147,7 +144,7 @@ def load_module(name: str, where: str, search: Path | None = None) -> ModuleType
 
 
 @contextmanager
-def _searched(folder: Path | None) -> Iterator[None]:
+def _search_first(folder: Path | None) -> Iterator[None]:
     """Put ``folder`` first on the import path during the block."""
     if folder is None:
         yield
@@ -193,10 +190,7 @@ def _no_module(name: str, where: str, search: Path | None) -> ConfigError:
 def check_object(spec: str, where: str, search: Path | None) -> None:
     """Check that the source of a module binds ``name`` at its top level; modules without source pass.
 
-    Args:
-        spec: see :func:`code_name`.
-        where: see :func:`code_name`.
-        search: see :func:`code_name`.
+    Arguments are those of :func:`code_name`.
 
     Raises:
         ConfigError: no such module or name, or the source does not parse.
@@ -204,7 +198,7 @@ def check_object(spec: str, where: str, search: Path | None) -> None:
     code = code_name(spec, where, search)
     module = code.module
     text = _source(module, where, code.folder)
-    tree = None if text is None else _parsed(text, module, where)
+    tree = None if text is None else _parse(text, module, where)
     name = code.member.partition(".")[0]
     if tree is None:
         return
@@ -216,19 +210,26 @@ def check_object(spec: str, where: str, search: Path | None) -> None:
         raise ConfigError(f"{spec!r} does not exist", why=why, where=where)
 
 
-def registered(file: Path, where: str) -> frozenset[str] | None:
+def registered_operators(file: Path, where: str) -> frozenset[str] | None:
     """Return ``domain::Name`` of the operators that a file registers with :func:`edgert.op`; None for computed names.
 
     Raises:
-        ConfigError: there is no such file, or it does not parse.
+        ConfigError: the file cannot be read, or does not parse.
     """
-    if not file.is_file():
-        raise ConfigError(f"there is no file {str(file)!r}", where=where, fix="ops: [FILE.py], beside the pipeline")
-    tree = _parsed(file.read_bytes(), file.stem, where)
+    tree = _parse(read_operators(file, where), file.stem, where)
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
-    named = [node.args[0] for node in calls if ast.unparse(node.func).rpartition(".")[2] == "op"]
+    named = [call.args[0] for call in calls if "op" in (getattr(call.func, "attr", ""), getattr(call.func, "id", ""))]
     written = [name.value for name in named if isinstance(name, ast.Constant) and isinstance(name.value, str)]
     return frozenset(written) if len(written) == len(named) else None
+
+
+def read_operators(file: Path, where: str) -> bytes:
+    """Return the source of a file of operators. Raises ConfigError where it cannot be read."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        fix = "ops: [FILE.py], beside the pipeline"
+        raise ConfigError(f"cannot read {str(file)!r}", why=cause(error), where=where, fix=fix) from error
 
 
 def _source(module: str, where: str, search: Path | None) -> bytes | None:
@@ -246,17 +247,19 @@ def _source(module: str, where: str, search: Path | None) -> bytes | None:
     return Path(str(found.origin)).read_bytes() if is_text else None
 
 
-def _parsed(text: bytes, module: str, where: str) -> ast.Module:
+def _parse(text: bytes, module: str, where: str) -> ast.Module:
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two where it is nested deeply
         why = f"{type(error).__name__}: {error}"
         raise ConfigError(f"module {module!r} does not parse", why=why, where=where) from error
 
 
-def _names(scope: ast.AST) -> Iterator[str]:
+def _names(module: ast.Module) -> Iterator[str]:
     """Yield names that a module's statements bind, those under ``if`` and ``try`` too."""
-    for node in ast.iter_child_nodes(scope):
+    pending: list[ast.AST] = [*module.body]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
             continue
@@ -264,39 +267,39 @@ def _names(scope: ast.AST) -> Iterator[str]:
             yield from ((item.asname or item.name).partition(".")[0] for item in node.names)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        yield from _names(node)
+        pending.extend(ast.iter_child_nodes(node))
 
 
 # Where the user's own code is at work, or failed.
 
-_own = set[str]()
+_own_folders = set[str]()
 """Folders of modules that were loaded from here, which may be among the installed packages."""
 
 
 def place_of(error: BaseException) -> str:
-    """Return ``file:line in function`` of the user's own code that an error came from; empty without any."""
+    """Return ``file:line in function`` of the user's own code that raised an error; empty where other code did."""
     steps = [*traceback.walk_tb(error.__traceback__)]
-    return next((_shown(frame, line) for frame, line in reversed(steps) if _is_own(frame)), "")
+    return next((_format_place(frame, line) for frame, line in reversed(steps) if _is_own(frame)), "")
 
 
 def place_in(frame: FrameType | None) -> str:
     """Return the user's place in a thread's present frame; see ``sys._current_frames``."""
-    return next((_shown(one, line) for one, line in traceback.walk_stack(frame) if _is_own(one)), "")
+    return next((_format_place(one, line) for one, line in traceback.walk_stack(frame) if _is_own(one)), "")
 
 
-def _shown(frame: FrameType, line: int) -> str:
+def _format_place(frame: FrameType, line: int) -> str:
     return f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
 
 
 def _is_own(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    if not file.endswith(".py"):  # of C, or made of text
+    if not file.endswith(".py"):  # of C, or compiled from a string
         return False
-    return str(Path(file).parent) in _own or not file.startswith(_others())
+    return str(Path(file).parent) in _own_folders or not file.startswith(_foreign_folders())
 
 
 @lru_cache(maxsize=1)
-def _others() -> tuple[str, ...]:
+def _foreign_folders() -> tuple[str, ...]:
     """Return folders of edgert, of Python and of installed packages."""
     import sysconfig  # only what fails or hangs needs it
 

@@ -1,4 +1,4 @@
-"""Does a pipeline fit together? Everything short of opening cameras, and running engines or the user's code."""
+"""Checks of a pipeline that open no camera, and run neither engines nor the user's code."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from edgert.errors import ConfigError, ModelError
 from edgert.graph import load
 from edgert.graph.inspection import unsupported_nodes
 from edgert.stages.source.kinds import kind_of
-from edgert.user_code import check_object, registered
+from edgert.user_code import check_object, registered_operators
 from edgert.videos import for_checks
 
 _NOT_RUN = f"{__name__}:not_run"
@@ -30,7 +30,7 @@ class Validation:
         stages: number of its stages.
         models: number of the models that they run.
         read_code: whether it names code of the user's own, which was read and not run.
-        notes: what to know about sources on the board that it was checked for; whether they work is not known.
+        notes: remarks about the overlay, and about sources that do not work on a board.
     """
 
     stages: int
@@ -48,7 +48,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
     """Check a pipeline file, its models, images and labels, and the user's code by its text.
 
     Every stage is built, on engines that have the models' inputs and outputs but do not run. So it raises every error
-    of a start of ``edgert run``, except those that only running the user's code shows.
+    of a start of ``edgert run``, except those of cameras, engines and the user's code.
 
     Args:
         path: the pipeline file, or the name of a shipped one.
@@ -65,7 +65,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
     notes = tuple(filter(None, (file.document.overlay_note, *_board_notes(file, board))))
     found: dict[str, dict[str, Any]] = {"stages": dict(file.config.stages), "models": dict(file.config.models)}
     for section, name, *inner in file.config.code:  # a function of no effect wherever the user's would be called
-        found[section][name] = _replaced(found[section][name], inner)
+        found[section][name] = _with_not_run(found[section][name], inner)
     assembly = assemble(replace(file, config=file.config.model_copy(update=found)), backend_name="null")
     assembly.close()
     has_code = bool(file.config.code or file.config.ops)
@@ -104,7 +104,7 @@ def _check_operators(file: PipelineFile) -> None:
     """Raise ModelError for a node that no engine of the file has an operator for."""
     own: set[str] = set()
     for path in file.config.ops:
-        named = registered(path, file.where("ops"))
+        named = registered_operators(path, file.where("ops"))
         if named is None:
             return
         own |= named
@@ -128,9 +128,9 @@ def _check_operators(file: PipelineFile) -> None:
             )
 
 
-def _replaced(record: Any, inner: list[str]) -> Any:
+def _with_not_run(record: Any, inner: list[str]) -> Any:
     """Return a frozen section with :func:`not_run` at a key path."""
     key, *deeper = inner
     if not deeper:
         return record.model_copy(update={key: CODE_PREFIX + _NOT_RUN if key == "source" else _NOT_RUN})
-    return record.model_copy(update={key: _replaced(getattr(record, key), deeper)})
+    return record.model_copy(update={key: _with_not_run(getattr(record, key), deeper)})

@@ -186,16 +186,21 @@ def for_workers(file: PipelineFile) -> PipelineFile:
     return replace(file, config=file.config.model_copy(update={"stages": stages}))
 
 
+_CHUNK_BYTES = 1 << 20
 Read = Mapping[Path, str]
 """Files that a pipeline reads, and what each contains: :func:`fingerprint`."""
 
 
 def fingerprint(path: Path) -> str:
     """Return a digest of a file's content, empty where it cannot be read."""
+    found = hashlib.blake2b(digest_size=16)
     try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                found.update(chunk)
     except OSError:
         return ""
+    return found.hexdigest()
 
 
 class Workplace:

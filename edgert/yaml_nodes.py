@@ -54,7 +54,7 @@ _FAR = 10_000
 _BRACKET = re.compile(r"[][{}]")
 
 
-# What people write that is not YAML, and how it would be.
+# Explanations of frequent mistakes.
 
 _VALUE = re.compile(r"([\w-]+):[ ]+((?:\{\w+\}|[^\s,\"'\[{])[^\s,]*)")
 _FIELD = re.compile(r"\{\w+\}")
@@ -62,16 +62,16 @@ _NO_SPACE = re.compile(r"\s*(?:-\s+)?([A-Za-z_][\w-]*):([^\s/:][^\s:]*)\s*")
 _SIGNS = frozenset("*&!@`%|>")
 
 
-def dumped(data: object) -> str:
+def to_yaml(data: object) -> str:
     """Return plain data as YAML, in the order it has."""
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
-def mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
-    """Return what is wrong with a text that is not YAML, and the fix, in words for people.
+def explain_mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    """Return what is wrong with a text that is not YAML, and the fix.
 
-    Where the mistake is none of those that are known, these are the parser's own words, and no fix.
+    For a mistake that is not known here, it is the parser's own message, without a fix.
     """
     mark, context = error.problem_mark or error.context_mark, str(error.context)
     lines = text.splitlines()
@@ -79,7 +79,7 @@ def mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
         return str(error.problem), ""
     begin = min(mark.line, error.context_mark.line if error.context_mark else mark.line)
     for number in range(begin, min(mark.line + 1, len(lines))):
-        what, fix = _in_line(lines[number])
+        what, fix = _line_mistake(lines[number])
         if what:
             return f"line {number + 1} {what}", fix
     here = lines[mark.line] if mark.line < len(lines) else ""
@@ -91,7 +91,7 @@ def mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
     for number in (mark.line, mark.line - 1):
         if 0 <= number < len(lines) and (key := _NO_SPACE.fullmatch(lines[number])):
             return f"line {number + 1} has no space after the colon", f"write {key[1]}: {key[2]}"
-    if indentation := _indentation(lines[: mark.line + 1]):
+    if indentation := _indentation_mistake(lines[: mark.line + 1]):
         return f"line {mark.line + 1} {indentation}", "give the keys of one section the same number of spaces"
     if "flow" in context:
         sign, other = ("[", "]") if "sequence" in context else ("{", "}")
@@ -103,8 +103,8 @@ def mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
     return str(error.problem), ""
 
 
-def _in_line(line: str) -> tuple[str, str]:
-    """Return what is wrong with a line in itself, and the fix; two empty texts for nothing."""
+def _line_mistake(line: str) -> tuple[str, str]:
+    """Return what is wrong with a line by itself, and the fix; two empty strings where nothing is."""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "begins with a tab", "YAML is indented with spaces: two for each level"
     for key, value in _VALUE.findall(line.partition(" #")[0]):
@@ -115,8 +115,8 @@ def _in_line(line: str) -> tuple[str, str]:
     return "", ""
 
 
-def _indentation(lines: Sequence[str]) -> str:
-    """Return how the last line is not as far in as any line before it that it could belong to; empty where it is."""
+def _indentation_mistake(lines: Sequence[str]) -> str:
+    """Return why the indentation of the last line fits no line before it; empty where it fits one."""
     levels, before, indent = list[int](), list[int](), 0
     for line in lines:
         if line.strip() and not line.lstrip().startswith("#"):

@@ -21,7 +21,7 @@ from edgert import limits
 from edgert.errors import ArtifactError, cause
 from edgert.installation import CHECKPOINTS, export_first
 
-# The parts of a bundle: what they may be called, and how each is known to be whole.
+# Members of a bundle: their allowed names, and their checksums.
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))})
@@ -63,23 +63,23 @@ def check_paths(paths: Iterable[str], where: str = "") -> None:
     seen: dict[str, str] = {}
     for path in paths:
         if len(path) > limits.MEMBER_PATH:
-            raise _refused(f"{path[:40]}…", f"it has {len(path)} characters, {limits.MEMBER_PATH} at most", where)
+            raise _path_error(f"{path[:40]}…", f"it has {len(path)} characters, {limits.MEMBER_PATH} at most", where)
         for part in path.split("/"):
             if not _PART.fullmatch(part) or part.endswith(".") or part.split(".")[0].lower() in _RESERVED:
-                raise _refused(path, "it is no plain path below the bundle's own folder", where)
+                raise _path_error(path, "it is no plain path below the bundle's own folder", where)
         folded = path.lower()
         if folded in seen:
-            raise _refused(path, f"another member is called {seen[folded]!r}", where)
+            raise _path_error(path, f"another member is called {seen[folded]!r}", where)
         seen[folded] = path
     for folded, path in seen.items():
         above = folded.rpartition("/")[0]
         while above:
             if above in seen:
-                raise _refused(path, f"{seen[above]!r} is a file, not a folder", where)
+                raise _path_error(path, f"{seen[above]!r} is a file, not a folder", where)
             above = above.rpartition("/")[0]
 
 
-def _refused(path: str, why: str, where: str) -> ArtifactError:
+def _path_error(path: str, why: str, where: str) -> ArtifactError:
     return ArtifactError(
         f"the bundle has a member {path!r}",
         why=why,
@@ -129,7 +129,7 @@ def pack(members: Mapping[str, bytes], file: BinaryIO, first: str = "") -> None:
 
 
 class ZipContainer:
-    """An archive whose bytes are those that were written, opened for reading. A context.
+    """A verified archive, open for reading; a context manager.
 
     Args:
         path: of the file.
@@ -155,7 +155,7 @@ class ZipContainer:
             self._infos = {info.filename: info for info in infos}
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
             self._file.close()
-            raise _damaged(str(path), str(error)) from error
+            raise _damage_error(str(path), str(error)) from error
         except ArtifactError:
             self._file.close()
             raise
@@ -181,13 +181,13 @@ class ZipContainer:
         try:
             return self._archive.read(self._infos[path])
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
-            raise _damaged(str(self.path), f"member {path!r}: {error}") from error
+            raise _damage_error(str(self.path), f"member {path!r}: {error}") from error
 
 
 def _check_members(infos: list[zipfile.ZipInfo], size_bytes: int, where: str) -> None:
     """Raise ArtifactError for an archive that edgert never writes."""
     if len(infos) > limits.BUNDLE_MEMBERS:
-        raise _foreign(where, f"it has {len(infos)} members, {limits.BUNDLE_MEMBERS} at most")
+        raise _foreign_error(where, f"it has {len(infos)} members, {limits.BUNDLE_MEMBERS} at most")
     check_paths((info.filename for info in infos), where)
     for info in infos:
         oddities = {
@@ -196,9 +196,9 @@ def _check_members(infos: list[zipfile.ZipInfo], size_bytes: int, where: str) ->
             "is encrypted": bool(info.flag_bits & 1),
         }
         if why := next((oddity for oddity, is_so in oddities.items() if is_so), ""):
-            raise _foreign(where, f"member {info.filename!r} {why}")
+            raise _foreign_error(where, f"member {info.filename!r} {why}")
     if sum(info.file_size for info in infos) > size_bytes:
-        raise _foreign(where, "its members claim to be larger than the file")
+        raise _foreign_error(where, "its members claim to be larger than the file")
 
 
 def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
@@ -220,7 +220,7 @@ def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
         )
     digest = found[2].decode()
     if _digest(file, size_bytes - len(found[0])) != digest:
-        raise _damaged(where, "its bytes do not match its digest")
+        raise _damage_error(where, "its bytes do not match its digest")
     return digest
 
 
@@ -239,7 +239,9 @@ def _no_bundle(file: BinaryIO, where: str) -> ArtifactError:
     before = b""
     while chunk := file.read(_CHUNK_BYTES):
         if _END in before + chunk:
-            return _foreign(where, "it is a zip file without edgert's digest at its end, or one that was changed since")
+            return _foreign_error(
+                where, "it is a zip file without edgert's digest at its end, or one that was changed since"
+            )
         before = chunk[-len(_END) :]  # so that no mark is cut in two
     return ArtifactError(f"{where} is cut short", why="a zip file's end is missing", fix=_AGAIN)
 
@@ -255,9 +257,9 @@ def _digest(file: BinaryIO, size_bytes: int) -> str:
     return found.hexdigest()
 
 
-def _damaged(where: str, why: str) -> ArtifactError:
+def _damage_error(where: str, why: str) -> ArtifactError:
     return ArtifactError(f"{where} is damaged", why=why, fix=_AGAIN)
 
 
-def _foreign(where: str, why: str) -> ArtifactError:
+def _foreign_error(where: str, why: str) -> ArtifactError:
     return ArtifactError(f"{where} is no bundle of edgert's", why=why, fix="name what edgert build wrote")

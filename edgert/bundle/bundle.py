@@ -21,7 +21,7 @@ from edgert import limits
 from edgert.bundle.manifest import NAME, Manifest, check_contents, parse_manifest
 from edgert.bundle.signature import Signer, sign, verify
 from edgert.errors import ArtifactError, cause
-from edgert.files import exchange, replacing, written
+from edgert.files import exchange, naming_write_errors, replacing
 from edgert.zip_archive import ZipContainer, check_content, check_paths, pack
 
 SUFFIX = ".edgert"
@@ -90,7 +90,7 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
     check_paths(members)
     if path.exists() and not (path.is_dir() and ((path / NAME).is_file() or not any(path.iterdir()))):
         raise ArtifactError(f"cannot write {str(path)!r}", why="it exists and is no bundle", fix="name another folder")
-    with written(path):
+    with naming_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as name:
             new = Path(name) / "new"

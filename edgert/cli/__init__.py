@@ -89,7 +89,7 @@ def _edgert(
     ] = False,
     debug: Annotated[bool, typer.Option(_DEBUG, help="Show the traceback of an error.")] = False,
 ) -> None:
-    user_code.before = _refuse_code if no_code else _announce_code
+    user_code.before_import = _refuse_code if no_code else _announce_code
     if version:
         from edgert._version import __version__
         from edgert.installation import commit

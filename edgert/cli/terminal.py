@@ -231,9 +231,9 @@ def json_lines(path: Path | None) -> Iterator[Callable[[object], None]]:
     file, lock = None, threading.Lock()
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
     if path is not None and not is_stdout(path):
-        from edgert.files import written
+        from edgert.files import naming_write_errors
 
-        guard = partial(written, path)
+        guard = partial(naming_write_errors, path)
         with guard():
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("w", encoding="utf-8")

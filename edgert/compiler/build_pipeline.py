@@ -26,7 +26,7 @@ from edgert.files import cache_folder, total_bytes
 from edgert.quantization.precision import check_precision
 from edgert.reporter import OnProgress, Progress, reporter_of
 from edgert.stages.kinds import tracking_of
-from edgert.steps import Product, Runner, StepCache, side_by_side
+from edgert.steps import Product, Runner, StepCache, run_in_parallel
 from edgert.user_code import code_name
 from edgert.zip_archive import member_of
 
@@ -240,7 +240,7 @@ def _built(
         where, batched = file.where("models", name), bool(batching(file.config, name))
         tracking = tracking_of(file.config, name)
         jobs[name] = ModelJob(name, config, where, directory, target, cache / "state", stop, batched, tracking)
-    ready = side_by_side(lambda name: build_forms(jobs[name], runner), jobs, _workers(jobs), stop)
+    ready = run_in_parallel(lambda name: build_forms(jobs[name], runner), jobs, _workers(jobs), stop)
     planned, without = None, target.board.without_edgert if target.board is not None else ""
     if target.board is not None:
         if any(isinstance(stage, InferStage) for stage in file.config.stages.values()):

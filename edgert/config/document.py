@@ -238,7 +238,7 @@ def _compose(text: str, name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        why, fix = yaml_nodes.mistake(text, error)
+        why, fix = yaml_nodes.explain_mistake(text, error)
         raise ConfigError(f"{name} is not valid YAML", why=why, where=f"{name}{line}", fix=fix, code="E102") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name} is not valid YAML", why=str(error), where=name, code="E102") from error

@@ -79,7 +79,7 @@ def without_key(overlay: Mapping[str, Any], loc: tuple[str, ...]) -> dict[str, A
 
 def to_yaml(data: Mapping[str, Any], written: Mapping[tuple[str | int, ...], str]) -> str:
     """Return a document's data as YAML, with ``${NAME}`` where the file has it; see :func:`as_written`."""
-    return yaml_nodes.dumped(as_written(data, written))
+    return yaml_nodes.to_yaml(as_written(data, written))
 
 
 def as_written(data: Any, written: Mapping[tuple[str | int, ...], str], loc: tuple[str | int, ...] = ()) -> Any:

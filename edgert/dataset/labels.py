@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert import limits
-from edgert.array_file import array_of
+from edgert.array_file import read_array
 from edgert.errors import ConfigError, cause, nearest
 from edgert.runtime import Segmentation
 from edgert.runtime.frame import U8
@@ -200,7 +200,9 @@ def read_depth(path: Path) -> F32:
     """
     try:
         is_array = path.suffix.lower() == ".npy"
-        depth: Array | None = array_of(path.read_bytes(), 8 * limits.INPUT_ELEMENTS) if is_array else read_pixels(path)
+        depth: Array | None = (
+            read_array(path.read_bytes(), 8 * limits.INPUT_ELEMENTS) if is_array else read_pixels(path)
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the depth {str(path)!r}", why=cause(error)) from error
     if depth is None or depth.ndim != 2 or depth.dtype.kind not in "fu" or (not is_array and depth.dtype != np.uint16):

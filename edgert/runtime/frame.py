@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import StageError
-from edgert.frozen import made_quickly
+from edgert.frozen import with_fast_init
 from edgert.memory import EndedLease, Lease, Receipt, lend
 from edgert.memory.buffer import CoveredLease
 
@@ -85,7 +85,7 @@ class Delivery:
     is_sampled: bool = False
 
 
-@made_quickly
+@with_fast_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
     """One image of one stream, in the memory of its camera or decoder.

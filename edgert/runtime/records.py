@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.clock import time_of_day_ns
-from edgert.frozen import made_quickly
+from edgert.frozen import with_fast_init
 from edgert.runtime.frame import (
     U8,
     Frame,
@@ -284,7 +284,7 @@ Record = Any
 _R = TypeVar("_R")
 
 
-@made_quickly
+@with_fast_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """A frame and its records so far; the data that flows from stage to stage.

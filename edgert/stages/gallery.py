@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert import limits
-from edgert.array_file import array_of
+from edgert.array_file import read_array
 from edgert.errors import ConfigError, cause
 from edgert.files import replace_bytes
 
@@ -224,7 +224,7 @@ def _from_arrays(content: bytes) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
 def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     """Return an array of an archive. Raises ValueError where its header does not match its bytes."""
     with archive.open(f"{name}.npy") as member:
-        return array_of(member.read(limits.GALLERY_BYTES + 1), limits.GALLERY_BYTES)
+        return read_array(member.read(limits.GALLERY_BYTES + 1), limits.GALLERY_BYTES)
 
 
 def _unit(vectors: F32, where: str) -> F32:

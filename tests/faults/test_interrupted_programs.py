@@ -49,10 +49,7 @@ WAYS = {
     "results": (FILMED, "for result in edgert.Pipeline('p.yaml').results('find'): pass"),
     "latest": (FILMED, "pipeline = edgert.Pipeline('p.yaml')\nwhile True: pipeline.latest('find')"),
     "call": (BROUGHT, f"{IMAGES}pipeline = edgert.Pipeline('p.yaml')\nwhile True: pipeline(image)"),
-    "map": (
-        BROUGHT,
-        f"{IMAGES}for _ in edgert.Pipeline('p.yaml').map(itertools.repeat(image)): pass",
-    ),
+    "map": (BROUGHT, f"{IMAGES}for _ in edgert.Pipeline('p.yaml').map(itertools.repeat(image)): pass"),
     "submit": (BROUGHT, f"{IMAGES}pipeline = edgert.Pipeline('p.yaml')\nwhile True: pipeline.submit(image)"),
 }
 

@@ -69,7 +69,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         cv2.imwrite(str(tmp_path / f"photos/{number}.png"), np.full((48, 64, 3), 20 * number, np.uint8))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(user_code, "before", user_code.before)
+    monkeypatch.setattr(user_code, "before_import", user_code.before_import)
     monkeypatch.setattr(cli, "_announced", set())
     monkeypatch.setattr(custom_op, "_KNOWN", dict(custom_op._KNOWN))
     return tmp_path / "p.yaml"

@@ -100,11 +100,7 @@ def keep_above(threshold: float = 0.5, columns: int = 6) -> Model:
         helper.make_node("Greater", ["scores", "limit"], ["mask"]),
         helper.make_node("Compress", ["flat", "mask"], ["rows"], axis=0),
     ]
-    weights = {
-        "axis": np.array([0], np.int64),
-        "zero": np.array(0, np.int64),
-        "limit": np.array(threshold, np.float32),
-    }
+    weights = {"axis": np.array([0], np.int64), "zero": np.array(0, np.int64), "limit": np.array(threshold, np.float32)}
     outputs = {"rows": (("kept", columns), TensorProto.FLOAT)}
     return make(nodes, {"x": ((1, 10, columns), TensorProto.FLOAT)}, outputs, weights)
 

@@ -119,12 +119,7 @@ def pipelines() -> list[Any]:
 
 
 def started(
-    made: list[Any],
-    pool: int,
-    memory: int,
-    width: int,
-    height: int,
-    allocate: Callable[[int], int] | None = None,
+    made: list[Any], pool: int, memory: int, width: int, height: int, allocate: Callable[[int], int] | None = None
 ) -> tuple[threading.Thread, list[Camera]]:
     """What starts the camera of the first pipeline and brings it ahead; and where that camera will be."""
     cameras = list[Camera]()

@@ -161,16 +161,5 @@ def fp8_request(*compute: str) -> BuildRequest:
 
 TOPOLOGIES: Mapping[str, Callable[[], Model]] = {
     each.__name__: each
-    for each in (
-        residual,
-        depthwise,
-        inception,
-        pyramid,
-        decoder,
-        swish,
-        classifier,
-        attention,
-        shuffle,
-        normalized,
-    )
+    for each in (residual, depthwise, inception, pyramid, decoder, swish, classifier, attention, shuffle, normalized)
 }

@@ -196,8 +196,7 @@ class Operations:
 
 
 @pytest.mark.parametrize(
-    ("count", "swaps"),
-    [(300, 0.0), pytest.param(10_000, 0.01, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    ("count", "swaps"), [(300, 0.0), pytest.param(10_000, 0.01, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
 def test_random_operations_lose_no_frame_of_other_streams_and_leave_nothing(
     count: int, swaps: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

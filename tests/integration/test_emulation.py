@@ -79,11 +79,7 @@ CASES: dict[str, tuple[float, Section]] = {
     ),
     "branching": (
         100.0,
-        {
-            **FIND,
-            "look": {"infer": "parts", "from": "camera"},
-            "end": {"sink": "null", "from": ["find", "look"]},
-        },
+        {**FIND, "look": {"infer": "parts", "from": "camera"}, "end": {"sink": "null", "from": ["find", "look"]}},
     ),
     "every third": (90.0, {"find": {"infer": "parts", "from": "camera", "every": 3}, "end": END}),
     "two cameras": (150.0, {"yard": YARD, "find": {"infer": "parts", "from": ["camera", "yard"]}, "end": END}),

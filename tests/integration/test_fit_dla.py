@@ -134,11 +134,7 @@ HEADS: dict[str, list[str]] = {
         "/heads.1/Concat_output_0 float32[1, 10, 16, 20]",
         "/heads.2/Concat_output_0 float32[1, 10, 8, 10]",
     ],
-    "yolox_nano_416": [
-        "1066 float32[1, 85, 52, 52]",
-        "1108 float32[1, 85, 26, 26]",
-        "1150 float32[1, 85, 13, 13]",
-    ],
+    "yolox_nano_416": ["1066 float32[1, 85, 52, 52]", "1108 float32[1, 85, 26, 26]", "1150 float32[1, 85, 13, 13]"],
     "nanodet_m_320": [
         "888 float32[1, 32, 40, 40]",
         "889 float32[1, 80, 40, 40]",

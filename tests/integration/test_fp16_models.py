@@ -50,17 +50,7 @@ CASES = (
     Case("mobilenet_v1_025_224", (127.5,) * 3, 127.5, True, 1e-3, 5e-2),
     Case("yolox_nano_416", (0,) * 3, 1, False, 1e-4, 5e-2),
     Case("nanodet_m_320", (103.53, 116.28, 123.675), 57.6, False, 1e-4, 2e-2),
-    Case(
-        "ultraface_rfb_320",
-        (127,) * 3,
-        128,
-        True,
-        1e-5,
-        5e-3,
-        _DECODING,
-        _DECODING,
-        0.56,
-    ),
+    Case("ultraface_rfb_320", (127,) * 3, 128, True, 1e-5, 5e-3, _DECODING, _DECODING, 0.56),
     Case("deeplab_v3_mnv2_05", (127.5,) * 3, 127.5, True, 1e-4, 1e-2, _POOLED, _POOLED),
     Case(
         "person_reid_retail_0288",

@@ -491,11 +491,7 @@ def use(pipeline: edgert.Pipeline, index: int, image: Any) -> None:
 
 @pytest.mark.parametrize(
     ("where", "count", "most_mib"),
-    [
-        ("processor", 20, 1),
-        pytest.param("processor", 200, 2, marks=pytest.mark.slow),
-        ("gpu's double", 60, 2),
-    ],
+    [("processor", 20, 1), pytest.param("processor", 200, 2, marks=pytest.mark.slow), ("gpu's double", 60, 2)],
 )
 def test_many_pipelines_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, count: int, most_mib: int

@@ -166,8 +166,7 @@ def test_tunnels_and_loopback_names_are_welcome(sink: HttpSink, host: str) -> No
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/etc/passwd", "/../../etc/passwd", "/%2e%2e/page.html", "/page.html", "/stream.mjpg/..", "/.git/config"],
+    "path", ["/etc/passwd", "/../../etc/passwd", "/%2e%2e/page.html", "/page.html", "/stream.mjpg/..", "/.git/config"]
 )
 def test_nothing_is_read_from_the_disk(sink: HttpSink, path: str) -> None:
     assert ask(sink, path)[0] == 404

@@ -268,12 +268,7 @@ stages:
         ("csi://0", "a.mp4", "", "annotated: only encodes what results show; or use sink: video"),
         ("a.mp4", "a.webm", "", "cannot write a.webm; end it in .mp4"),
         ("rtsp://x/y", "a.mp4", "clips: {}, rotate: {every: 1h}", "rotate: has no meaning with clips:"),
-        (
-            "rtsp://x/y",
-            "a.mp4",
-            "clips: {rules: [crowds]}",
-            "rule 'crowds', which no stage before it has",
-        ),
+        ("rtsp://x/y", "a.mp4", "clips: {rules: [crowds]}", "rule 'crowds', which no stage before it has"),
         ("rtsp://x/y", "a.mp4", "memory: 5kB", "memory: at least 1MiB"),
         ("rtsp://x/y", "a.mp4", "rotate: {size: 3GB}, keep: {size: 1GB}", "leaves no room for one file"),
         ("rtsp://x/y", "a.mp4", "on_error: log", "on_error: log is not possible here"),

@@ -26,12 +26,7 @@ from edgert.memory.cuda import CudaDevice, DeviceView
 from edgert.runtime.frame import Color, Frame
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoder_choice, encoders, gpu_images, nvenc
-from edgert.stages.sink.encoder_choice import (
-    NO_JETSON,
-    NOT_ON_THIS_JETSON,
-    MissingEncoders,
-    missing_encoders,
-)
+from edgert.stages.sink.encoder_choice import NO_JETSON, NOT_ON_THIS_JETSON, MissingEncoders, missing_encoders
 from edgert.stages.sink.video import VideoSink
 from tests.helpers import gpu_pipeline
 from tests.helpers.cuda_double import CudaDouble
@@ -355,11 +350,7 @@ def test_what_is_on_a_jetson(
 @pytest.mark.parametrize(
     ("on_gpu", "found", "kinds"),
     [
-        (
-            True,
-            MissingEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON),
-            ["board, on the GPU", "board"],
-        ),
+        (True, MissingEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON), ["board, on the GPU", "board"]),
         (False, MissingEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON), ["board"]),
         (True, MissingEncoders("", "", ""), ["nvenc", "ffmpeg", "board, on the GPU", "board"]),
         (True, MissingEncoders(NO_JETSON, "not installed", ""), ["ffmpeg"]),

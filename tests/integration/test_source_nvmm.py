@@ -100,9 +100,7 @@ def test_own_code_beside_the_model_sees_every_pixel_and_costs_no_frame_however_s
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"pool": 4}, {"waits_for_engine": True}],
-    ids=["the element's own 4 buffers", "held by the engine"],
+    "settings", [{"pool": 4}, {"waits_for_engine": True}], ids=["the element's own 4 buffers", "held by the engine"]
 )
 def test_a_whole_pipeline_with_fewer_buffers_or_longer_leases_loses_frames(
     libraries: Path, settings: dict[str, object]

@@ -119,12 +119,7 @@ class TestDemoDetector:
     def test_canceling(self) -> None:
         cancel = threading.Event()
         with pytest.raises(BuildError, match="was canceled"):
-            build(
-                request_of(load(PARTS)),
-                wanted="tensorrt_rtx",
-                progress=lambda step: cancel.set(),
-                cancel=cancel,
-            )
+            build(request_of(load(PARTS)), wanted="tensorrt_rtx", progress=lambda step: cancel.set(), cancel=cancel)
 
 
 @pytest.mark.parametrize("form", [lambda model: model, half], ids=["fp32", "fp16"])

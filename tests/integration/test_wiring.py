@@ -154,10 +154,7 @@ def tiny_model(path: Path, channels: int = 3, outputs: tuple[int, ...] = (1, 10)
         "tiny",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, 32, 32])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, outputs)],
-        [
-            numpy_helper.from_array(weights, "weights"),
-            numpy_helper.from_array(np.array(outputs, np.int64), "shape"),
-        ],
+        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(np.array(outputs, np.int64), "shape")],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
     return path

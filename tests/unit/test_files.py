@@ -153,3 +153,14 @@ def test_lines_without_blanks_and_comments(tmp_path: Path) -> None:
         list(lines_of(tmp_path / "none.txt"))
     with pytest.raises(ConfigError, match="too long"):
         read_text(path, most_bytes=3)
+
+
+def test_no_more_of_a_pipe_is_read_than_a_text_may_have(tmp_path: Path) -> None:
+    """The size that the system states for a pipe or a device is 0."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=lambda: fifo.write_bytes(b"a" * 2000))
+    writer.start()
+    with pytest.raises(ConfigError, match="too long"):
+        read_text(fifo, 1000)
+    writer.join()

@@ -6,12 +6,12 @@ from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import pytest
 
-from edgert.frozen import made_quickly
+from edgert.frozen import with_fast_init
 from edgert.runtime import Frame, Result
 from edgert.stages.source.timeline import Image
 
 
-@made_quickly
+@with_fast_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
     x: int
@@ -19,7 +19,7 @@ class Point:
     tags: dict[str, int] = field(default_factory=dict)
 
 
-@made_quickly
+@with_fast_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Named(Point):
     name: str = ""

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up; a part may import whatever stands in a lower row, or before it in its own
     (
         "foundation",
-        "_version errors frozen units clock kinds policy quantiles limits yaml_nodes installation files "
+        "_version errors frozen units clock kinds policy quantiles limits yaml_nodes files installation "
         "text_files array_file zip_archive user_code reporter steps cluster tracing",
     ),
     ("descriptions", "custom_op board config bundle meters"),

@@ -136,7 +136,7 @@ def test_ops_of_a_pipeline_file_are_imported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ops", "what"),
-    [("[none.py]", "there is no file '"), ("[broken_ops.py]", "module 'broken_ops' fails when it is imported")],
+    [("[none.py]", "cannot read '"), ("[broken_ops.py]", "module 'broken_ops' fails when it is imported")],
 )
 def test_ops_that_cannot_be_imported_are_told_with_their_line(tmp_path: Path, ops: str, what: str) -> None:
     (tmp_path / "broken_ops.py").write_text("1 / 0\n")

@@ -94,7 +94,7 @@ def test_the_unit_and_the_docs_install_it_by_the_same_commands() -> None:
     head = UNIT.read_text().partition("[Unit]")[0]
     typed = re.findall(r"^#   (\S.*?)(?:  +#.*)?$", head, re.MULTILINE)
     assert [re.search(r"setup-jetson|useradd|install|enable", one)[0] for one in typed] == [  # type: ignore[index]
-        *("setup-jetson", "useradd", "install", "install", "enable"),
+        *("setup-jetson", "useradd", "install", "install", "enable")
     ]
     page = (ROOT / "docs" / "service.md").read_text()
     assert [one for one in re.findall(r"^(\S.*?)(?:  +#.*)?$", page, re.MULTILINE) if one in typed] == typed

@@ -44,3 +44,7 @@ def test_pipelines_by_name(wheel: Path) -> None:
     assert pipeline_named("none") is None
     assert pipeline_named("../pipelines/hello") is None
     assert pipeline_named("") is None
+
+
+def test_a_name_that_is_too_long_for_a_file_is_no_pipeline() -> None:
+    assert module.pipeline_named("x" * 300) is None and module.pipeline_path("x" * 300) == Path("x" * 300)

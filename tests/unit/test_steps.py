@@ -11,7 +11,7 @@ import pytest
 
 from edgert.errors import ArtifactError, BuildError
 from edgert.reporter import Progress
-from edgert.steps import Product, Report, Runner, Step, StepCache, Stopped, side_by_side
+from edgert.steps import Product, Report, Runner, Step, StepCache, Stopped, run_in_parallel
 
 
 class Shop:
@@ -143,8 +143,8 @@ def test_models_go_side_by_side_and_the_first_error_wins() -> None:
         both.wait()
         return name.upper()
 
-    assert side_by_side(meet, ["a", "b"], 2, stop) == {"a": "A", "b": "B"}
-    assert side_by_side(str.upper, ["a", "b"], 1, stop) == {"a": "A", "b": "B"}
+    assert run_in_parallel(meet, ["a", "b"], 2, stop) == {"a": "A", "b": "B"}
+    assert run_in_parallel(str.upper, ["a", "b"], 1, stop) == {"a": "A", "b": "B"}
 
     def fail(name: str) -> str:
         if name == "b":
@@ -153,4 +153,4 @@ def test_models_go_side_by_side_and_the_first_error_wins() -> None:
         raise Stopped("the build was stopped")
 
     with pytest.raises(BuildError, match="b is broken"):
-        side_by_side(fail, ["a", "b"], 2, stop)
+        run_in_parallel(fail, ["a", "b"], 2, stop)

@@ -9,7 +9,7 @@ import pytest
 from edgert import user_code
 from edgert.errors import ConfigError
 from edgert.installation import data_folder
-from edgert.user_code import check_object, load_module, registered
+from edgert.user_code import check_object, load_module, registered_operators
 
 MODULE = """
 raise SystemExit("this must not be run")
@@ -70,16 +70,32 @@ def test_modules_without_a_text_are_taken_to_hold_it() -> None:
 
 def test_operators_are_read_off_their_decorators(tmp_path: Path) -> None:
     text = 'raise SystemExit\n@edgert.op("demo::A", cuda=K)\ndef a(x): ...\n@op("demo::B")\ndef b(x): ...\n'
-    assert registered(written(tmp_path, text) / "mine.py", "") == {"demo::A", "demo::B"}
-    assert registered(written(tmp_path, "@op(NAME)\ndef a(x): ...\n") / "mine.py", "") is None
-    with pytest.raises(ConfigError, match="there is no file"):
-        registered(tmp_path / "absent.py", "p.yaml:3")
+    assert registered_operators(written(tmp_path, text) / "mine.py", "") == {"demo::A", "demo::B"}
+    assert registered_operators(written(tmp_path, "@op(NAME)\ndef a(x): ...\n") / "mine.py", "") is None
+    with pytest.raises(ConfigError, match="cannot read"):
+        registered_operators(tmp_path / "absent.py", "p.yaml:3")
+    with pytest.raises(ConfigError, match="cannot read"):
+        registered_operators(tmp_path / f"{'long' * 100}.py", "p.yaml:3")
+
+
+@pytest.mark.parametrize("text", [f"x = {'-' * 100_000}1", f"x = {'1 + ' * 9000}1", f"x = y{'.z' * 9000}(1)"])
+def test_a_text_that_is_nested_too_deeply_is_told(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="does not parse"):
+        check_object("mine:x", "p.yaml:3", written(tmp_path, text))
+    with pytest.raises(ConfigError, match="does not parse"):
+        registered_operators(tmp_path / "mine.py", "p.yaml:3")
+
+
+def test_a_long_sum_and_a_long_chain_of_names_are_read(tmp_path: Path) -> None:
+    folder = written(tmp_path, f"x = {'1 + ' * 900}1\ny = op{'.z' * 900}(1)\n")
+    check_object("mine:y", "p.yaml:3", folder)
+    assert registered_operators(folder / "mine.py", "p.yaml:3") == frozenset()
 
 
 def test_only_code_of_the_users_own_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The images of the demo are edgert's; a module of that name elsewhere, or another one named there, is not."""
     named = list[str]()
-    monkeypatch.setattr(user_code, "before", lambda name, where: named.append(name))
+    monkeypatch.setattr(user_code, "before_import", lambda name, where: named.append(name))
     load_module("conveyor", "p.yaml:3", data_folder("pipelines"))
     assert not named
     load_module("json", "p.yaml:3", data_folder("pipelines"))

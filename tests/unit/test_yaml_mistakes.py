@@ -52,5 +52,5 @@ def test_any_text_is_answered(text: str) -> None:
     try:
         yaml_nodes.compose(text)
     except yaml.MarkedYAMLError as error:
-        why, _ = yaml_nodes.mistake(text, error)
+        why, _ = yaml_nodes.explain_mistake(text, error)
         assert why

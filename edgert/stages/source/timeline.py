@@ -9,7 +9,7 @@ from functools import partial
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
-from edgert.frozen import made_quickly
+from edgert.frozen import with_fast_init
 from edgert.memory import Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, DepthImage, Frame, PixelFormat
@@ -18,7 +18,7 @@ from edgert.stages.gpu.upload import Staging, shared_pool
 YUV = Color()
 
 
-@made_quickly
+@with_fast_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
     """Image from a decoder or camera, which becomes a Frame when it gets a number and a position.

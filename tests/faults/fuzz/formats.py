@@ -379,9 +379,7 @@ _JSON = mutate.mutated_json
 
 FORMATS: Mapping[str, Format] = {
     "yaml": Format(
-        lambda: tuple(text.encode() for text in seeds.PIPELINES),
-        partial(_mutated_yaml, _words),
-        _tried_pipeline,
+        lambda: tuple(text.encode() for text in seeds.PIPELINES), partial(_mutated_yaml, _words), _tried_pipeline
     ),
     "onnx": Format(lambda: tuple(seeds.models().values()), _mutated_onnx, _tried_model),
     "bundle": Format(lambda: (seeds.bundle(),), _mutated_bundle, lambda content: verbs(content, "b.edgert", _BUNDLE)),
@@ -397,9 +395,7 @@ FORMATS: Mapping[str, Format] = {
         lambda content: verbs(content, "r.json", ("quantize p.yaml --ranges r.json -o out/q.onnx --limit 8",)),
     ),
     "cache": Format(
-        lambda: (seeds.members(seeds.bundle())["models/m/calibration.cache"],),
-        mutate.mutated_bytes,
-        _tried_cache,
+        lambda: (seeds.members(seeds.bundle())["models/m/calibration.cache"],), mutate.mutated_bytes, _tried_cache
     ),
     "profile": Format(
         lambda: (seeds.profile(),), _JSON, lambda content: verbs(content, "profile.json", (_PLAN.format("host"),))
@@ -410,21 +406,9 @@ FORMATS: Mapping[str, Format] = {
         lambda content: verbs(content, "profile.json", ("bench profile.json", _PLAN.format("orin-nx-16gb"))),
     ),
     "board": Format(_boards, partial(_mutated_yaml, lambda: ("gpu", "dla", "modes", "memory")), _tried_board),
-    "summary": Format(
-        lambda: (seeds.summary(),),
-        _JSON,
-        partial(_tried_scenario, "stages"),
-    ),
-    "trace": Format(
-        lambda: (seeds.trace(),),
-        mutate.mutated_lines,
-        partial(_tried_scenario, "trace"),
-    ),
-    "labels": Format(
-        lambda: (seeds.annotations(),),
-        _JSON,
-        _tried_annotations,
-    ),
+    "summary": Format(lambda: (seeds.summary(),), _JSON, partial(_tried_scenario, "stages")),
+    "trace": Format(lambda: (seeds.trace(),), mutate.mutated_lines, partial(_tried_scenario, "trace")),
+    "labels": Format(lambda: (seeds.annotations(),), _JSON, _tried_annotations),
     "gallery": Format(stores.galleries, stores.mutated_gallery, stores.tried_gallery),
     "spool": Format(lambda: (stores.spool()["a.db"],), stores.mutated, partial(stores.tried_spool, "a.db")),
     "journal": Format(lambda: (stores.spool()["a.journal"],), stores.mutated, partial(stores.tried_spool, "a.journal")),

@@ -130,7 +130,7 @@ def test_what_is_worse_is_decided_in_this_order() -> None:
     rows: list[dict[str, Any]] = [{"at": name, "stats": one} for name, one in zip(names, states, strict=False)]
     rows.append({"at": "gone", "trouble": "timed out"})
     assert [row["at"] for row in worst_first(rows)] == [
-        *("gone", "camera", "stuck", "slow", "throttled", "dropping", "well"),
+        *("gone", "camera", "stuck", "slow", "throttled", "dropping", "well")
     ]
     reasons = {row["at"]: judge_board(row)[1] for row in rows}
     assert reasons["slow"] == "p99 80.0 ms of 60.0 ms" and reasons["throttled"] == "runs with 80 % of the frames"

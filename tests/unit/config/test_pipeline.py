@@ -142,11 +142,7 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
         (stages("{crop: [0, 0, 1], from: cam}"), "stages.x.crop: expected [x1, y1, x2, y2]", ":3 stages.x.crop"),
         (stages("{crop: [0.5, 0, 0.5, 1], from: cam}"), "stages.x.crop: expected", ":3 stages.x.crop"),
         (stages("{infer: m, from: cam, tiles: 2}"), "stages.x.tiles: ", ":3 stages.x.tiles"),
-        (
-            stages("{infer: m, from: cam, tiles: 2by2}"),
-            "stages.x.tiles: cannot use '2by2'",
-            ":3 stages.x.tiles",
-        ),
+        (stages("{infer: m, from: cam, tiles: 2by2}"), "stages.x.tiles: cannot use '2by2'", ":3 stages.x.tiles"),
         (stages("{infer: m, from: cam, tiles: 1x1}"), "stages.x.tiles: cannot use '1x1'", ":3 stages.x.tiles"),
         (
             stages("{infer: m, from: cam, tiles: {grid: 2x2, overlp: 0.1}}"),
@@ -158,11 +154,7 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
             "stages.x.tiles.overlap: cannot use 0.7",
             ":3 stages.x.tiles",
         ),
-        (
-            stages("{infer: m, from: cam, tiles: 2x2, crop: {}}"),
-            "stages.x: tiles cannot go with crop",
-            ":3 stages.x",
-        ),
+        (stages("{infer: m, from: cam, tiles: 2x2, crop: {}}"), "stages.x: tiles cannot go with crop", ":3 stages.x"),
         (
             "models: {m: {onnx: a, task: {classify: auto}}}\n" + stages("{infer: m, from: cam, tiles: 2x2}"),
             "stage 'x' cannot run 'm' on tiles",

@@ -16,13 +16,7 @@ WORKING: dict[str, Answer] = {
             "driver": "12.6",
             "trouble": "",
             "gpus": [
-                {
-                    "name": "Orin",
-                    "compute": "8.7",
-                    "memory_bytes": 16 * 2**30,
-                    "integrated": True,
-                    "can_map": True,
-                }
+                {"name": "Orin", "compute": "8.7", "memory_bytes": 16 * 2**30, "integrated": True, "can_map": True}
             ],
         }
     ),

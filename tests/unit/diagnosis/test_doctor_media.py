@@ -208,12 +208,7 @@ def test_a_jetson_decodes_through_gstreamer(tmp_path: Path) -> None:
     ],
 )
 def test_who_encodes_video(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    board: str,
-    answers: dict[str, Answer],
-    state: str,
-    detail: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, board: str, answers: dict[str, Answer], state: str, detail: str
 ) -> None:
     if board:
         jetson(tmp_path)

@@ -44,10 +44,7 @@ def test_text_that_is_no_pipeline_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_an_unknown_head_gets_a_decoder_and_a_test_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx = saved(tmp_path / '7 odd"""heads.onnx', (1, 3, 64, 64), (1, 84, 2, 3, 5), names="{0: 'cat'}")
     written = starter(onnx, directory=tmp_path).write(tmp_path / "p.yaml", force=False)
-    assert [path.name for path in written[1:]] == [
-        "net_7_odd___heads_decoder.py",
-        "test_net_7_odd___heads_decoder.py",
-    ]
+    assert [path.name for path in written[1:]] == ["net_7_odd___heads_decoder.py", "test_net_7_odd___heads_decoder.py"]
     task = load_pipeline(tmp_path / "p.yaml").config.models["net"].task
     assert task.model_dump()["python"] == "net_7_odd___heads_decoder:decode"
     monkeypatch.syspath_prepend(tmp_path)
