@@ -1,4 +1,4 @@
-"""A pipeline as a lifecycle node of ROS 2: ``python -m edgert.ros_node --ros-args -p file:=dock.yaml``."""
+"""Lifecycle node of ROS 2 that runs a pipeline: ``python -m edgert.ros_node --ros-args -p file:=dock.yaml``."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from typing import Any
 
 from edgert.errors import EdgertError
 from edgert.pipeline import Pipeline
-from edgert.stages.ros2.rclpy_node import checked_rclpy, use_node
+from edgert.stages.ros2.rclpy_node import import_rclpy, use_node
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 _PLAIN = (bool, int, float, str)
 
 
 class PipelineNode:
-    """A lifecycle node that runs a pipeline; give its ``node`` to an executor, alone or among others.
+    """Lifecycle node that runs a pipeline. Add its ``node`` to an executor, alone or with others.
 
     ===========  ====================================================================
     configure    loads the pipeline of the parameter ``file``, and its models
-    activate     starts it, or lets its sources go on
-    deactivate   pauses its sources: no frame goes on, models stay loaded
-    cleanup      closes it
+    activate     starts the pipeline, or resumes its sources
+    deactivate   pauses its sources; models stay loaded
+    cleanup      closes the pipeline
     ===========  ====================================================================
 
-    Its topics are those of this node. Every live key of the pipeline (:attr:`edgert.Pipeline.control`) is a parameter
-    while it is configured, such as ``stages.find.every``; one that cannot be set says why. Where the pipeline ends by
-    an error, the node logs it and is unconfigured again.
+    The pipeline's topics belong to this node. While it is configured, every live key of the pipeline
+    (:attr:`edgert.Pipeline.control`) is a parameter, such as ``stages.find.every``; refusing a value gives the reason.
+    When the pipeline ends, the node logs an error, if any, and becomes unconfigured again.
 
     Args:
-        name: of the node.
-        file: of the pipeline; the parameter ``file`` wins.
-        options: of :class:`rclpy.lifecycle.LifecycleNode`, such as ``context``.
+        name: name of the node.
+        file: pipeline file; the parameter ``file`` overrides it.
+        options: options of :class:`rclpy.lifecycle.LifecycleNode`, such as ``context``.
 
     Raises:
-        DeviceError: rclpy is missing, or of another Python.
+        DeviceError: rclpy is missing, or built for another Python.
     """
 
     def __init__(self, name: str = "edgert", file: str = "", **options: Any) -> None:
-        checked_rclpy("")
+        import_rclpy("")
         lifecycle = import_module("rclpy.lifecycle")
         returns = lifecycle.TransitionCallbackReturn
         self._success, self._failure = returns.SUCCESS, returns.FAILURE
@@ -52,8 +52,8 @@ class PipelineNode:
         for change in ("configure", "activate", "deactivate", "cleanup", "shutdown", "error"):
             setattr(managed, f"on_{change}", getattr(self, f"on_{change}"))
         self.node.add_managed_entity(managed)
-        self.node.add_on_set_parameters_callback(self._set)
-        self.node.create_timer(_LOOK_S, self._look)
+        self.node.add_on_set_parameters_callback(self._set_parameters)
+        self.node.create_timer(_CHECK_S, self._check_end)
 
     def on_configure(self, _: object) -> Any:
         """Load the pipeline."""
@@ -61,10 +61,10 @@ class PipelineNode:
         try:
             self.pipeline = Pipeline(file)
             use_node(self.pipeline.file.config.name, self.node)
-            self._declare(self.pipeline.control.show()["live"])
+            self._declare_parameters(self.pipeline.control.show()["live"])
         except EdgertError as error:
             self._close()
-            return self._failed(error)
+            return self._log_failure(error)
         return self._success
 
     def on_activate(self, _: object) -> Any:
@@ -77,7 +77,7 @@ class PipelineNode:
             else:
                 self.pipeline.start()
         except EdgertError as error:
-            return self._failed(error)
+            return self._log_failure(error)
         self._is_active = True
         return self._success
 
@@ -97,7 +97,7 @@ class PipelineNode:
     on_shutdown = on_error = on_cleanup
 
     def close(self) -> None:
-        """Close the pipeline, and end the node."""
+        """Close the pipeline, and destroy the node."""
         self._close()
         self.node.destroy_node()
 
@@ -114,7 +114,7 @@ class PipelineNode:
             self.node.get_logger().error(str(error))
         use_node(pipeline.file.config.name, None)
 
-    def _failed(self, error: EdgertError) -> Any:
+    def _log_failure(self, error: EdgertError) -> Any:
         self.node.get_logger().error(str(error))
         return self._failure
 
@@ -122,7 +122,7 @@ class PipelineNode:
         assert self.pipeline is not None
         return list(self.pipeline.control.show()["sources"])
 
-    def _declare(self, live: dict[str, Any]) -> None:
+    def _declare_parameters(self, live: dict[str, Any]) -> None:
         """Declare every live key as a parameter."""
         descriptor = import_module("rcl_interfaces.msg").ParameterDescriptor(dynamic_typing=True)
         self._is_declaring = True
@@ -133,8 +133,8 @@ class PipelineNode:
         finally:
             self._is_declaring = False
 
-    def _set(self, parameters: list[Any]) -> Any:
-        """Set live keys; where one cannot be set, set the others back, and return why."""
+    def _set_parameters(self, parameters: list[Any]) -> Any:
+        """Set live keys; if one cannot be set, restore the others, and return why."""
         result, before = import_module("rcl_interfaces.msg").SetParametersResult, dict[str, Any]()
         for one in parameters:
             if self._is_declaring or one.name not in self._live or self.pipeline is None:
@@ -147,13 +147,13 @@ class PipelineNode:
                 return result(successful=False, reason=str(error))
         return result(successful=True)
 
-    def _look(self) -> None:
-        """Unconfigure the node where its pipeline has ended."""
+    def _check_end(self) -> None:
+        """Unconfigure the node if its pipeline has ended."""
         if not self._is_active or self.pipeline is None or self.pipeline.running:
             return
         try:
             self.pipeline.wait(0)
-            self.node.get_logger().info("the pipeline has come to its end")
+            self.node.get_logger().info("the pipeline has ended")
         except EdgertError as error:
             self.node.get_logger().error(str(error))
         self.node.trigger_deactivate()
@@ -161,7 +161,7 @@ class PipelineNode:
 
 
 def _parameter(value: Any) -> Any:
-    """Return a live value as a parameter: itself, or its JSON where ROS 2 has no such type."""
+    """Return a live value as a parameter: itself, or as JSON if ROS 2 has no such type."""
     if isinstance(value, _PLAIN):
         return value
     is_list = isinstance(value, list) and value and len({type(one) for one in value}) == 1
@@ -169,25 +169,25 @@ def _parameter(value: Any) -> Any:
 
 
 def main() -> int:
-    """Configure and activate a node, and spin it until it is interrupted.
+    """Configure and activate a node, and spin it until it is interrupted; return the exit code.
 
-    With the parameter ``autostart:=false`` it waits to be configured, as by ``ros2 lifecycle set``.
+    With the parameter ``autostart:=false`` it waits for ``ros2 lifecycle set``.
     """
-    rclpy = checked_rclpy("")
+    rclpy = import_rclpy("")
     rclpy.init(args=sys.argv)
-    made = PipelineNode()
-    made.node.declare_parameter("autostart", True)
+    pipeline_node = PipelineNode()
+    pipeline_node.node.declare_parameter("autostart", True)
     try:
-        if made.node.get_parameter("autostart").value:
-            made.node.trigger_configure()
-            if made.pipeline is None:
+        if pipeline_node.node.get_parameter("autostart").value:
+            pipeline_node.node.trigger_configure()
+            if pipeline_node.pipeline is None:
                 return 1
-            made.node.trigger_activate()
+            pipeline_node.node.trigger_activate()
         with suppress(KeyboardInterrupt, import_module("rclpy.executors").ExternalShutdownException):
-            rclpy.spin(made.node)
+            rclpy.spin(pipeline_node.node)
         return 0
     finally:
-        made.close()
+        pipeline_node.close()
         rclpy.try_shutdown()
 
 

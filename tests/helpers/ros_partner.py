@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.stages.ros2.cdr import encoded
+from edgert.stages.ros2.cdr import encode_message
 from edgert.stages.ros2.definitions import IMAGE
 from edgert.stages.ros2.ros_images import header
 from edgert.stages.ros2.ros_link import Quality
@@ -52,15 +52,15 @@ class Partner:
 
     def publisher(self, topic: str, kind: Any, quality: Quality) -> Any:
         """Return a publisher of rclpy."""
-        from edgert.stages.ros2.rclpy_node import _profile
+        from edgert.stages.ros2.rclpy_node import _qos_profile
 
-        return self.node.create_publisher(kind, topic, _profile(quality))
+        return self.node.create_publisher(kind, topic, _qos_profile(quality))
 
     def listen(self, topic: str, kind: Any, quality: Quality) -> None:
         """Keep every message of a topic."""
-        from edgert.stages.ros2.rclpy_node import _profile
+        from edgert.stages.ros2.rclpy_node import _qos_profile
 
-        self.node.create_subscription(kind, topic, self.heard[topic].append, _profile(quality))
+        self.node.create_subscription(kind, topic, self.heard[topic].append, _qos_profile(quality))
 
     def close(self) -> None:
         """End the node."""
@@ -125,7 +125,7 @@ def main() -> None:
 
         def publish(number: int) -> None:
             stamped = header(node.node.get_clock().now().nanoseconds, "camera")
-            publisher.publish(b"".join(encoded(IMAGE, {**stamped, **fields, "data": pixels})))
+            publisher.publish(b"".join(encode_message(IMAGE, {**stamped, **fields, "data": pixels})))
 
         with repeated(publish, float(every)):
             sys.stdin.read()

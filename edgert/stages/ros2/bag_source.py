@@ -1,6 +1,6 @@
-"""A camera's topics in a bag of ROS 2, as a source: ``bag:run1#/camera/image_raw``.
+"""Source of a camera's topics in a bag of ROS 2: ``bag:run1#/camera/image_raw``.
 
-A bag is one file or a folder of them, SQLite or MCAP, and is read as far as it is whole.
+A bag is one SQLite or MCAP file, or a folder of them, and is read up to its first damage.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _TABLES = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN (
 
 
 class Bag(Protocol):
-    """A bag.
+    """Bag of ROS 2.
 
     Attributes:
-        path: of it.
-        topics: topic → type.
+        path: path of its file or folder.
+        topics: topic → message type.
     """
 
     path: Path
     topics: Mapping[str, str]
 
     def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes | memoryview], None, None]:
-        """Yield topic, time in nanoseconds of the epoch, and CDR of each message of one to three topics, in order.
+        """Yield topic, time of recording in ns since 1970, and CDR of each message of one to three topics, in order.
 
         Raises:
-            StageError: the file is cut off or damaged; what came before is good.
+            StageError: the file is cut off or damaged; the messages before that are valid.
         """
 
 
@@ -63,17 +63,17 @@ def bag_at(path: Path, where: str) -> Bag:
     """Return the bag of a file or folder.
 
     Raises:
-        StageError: there is none, or it is of a kind that is not read.
+        StageError: there is none, or its format is not supported.
     """
     files = [one for one in matched(path) if one.suffix in _SUFFIXES]  # run_2.db3 before run_10.db3
     if not files:
         packed = sorted(path.glob("*.zstd")) if path.is_dir() else []
         if packed or path.suffix == ".zstd":
-            what, why = f"{path} is compressed as a whole", "it would have to be unpacked to another file first"
+            what, why = f"{path} is a compressed file", "it must be unpacked to another file first"
             raise StageError(what, why=why, where=where, fix=f"zstd -d {packed[0] if packed else path}")
         other = f"no file there ends in {' or '.join(_SUFFIXES)}"
         why = other if exists(path) else "there is no such file or folder"
-        raise StageError(f"no bag at {path}", why=why, where=where, fix="give the folder that ros2 bag record made")
+        raise StageError(f"no bag at {path}", why=why, where=where, fix="name the folder that ros2 bag record wrote")
     if files[0].suffix == ".mcap":
         if find_spec("mcap") is None:
             raise FinalError("a bag of MCAP files needs mcap", where=where, fix=installation.command("ros2"))
@@ -82,24 +82,24 @@ def bag_at(path: Path, where: str) -> Bag:
 
 
 class SqliteBag(Bag):
-    """A bag of SQLite files. Raises StageError where one is no such file."""
+    """Bag of SQLite files. Raises StageError if one is not such a file."""
 
     def __init__(self, path: Path, files: Sequence[Path], where: str) -> None:
         self.path, self._files, self._where = path, files, where
         self.topics: Mapping[str, str] = {}
         for file in files:
             try:
-                with closing(self._opened(file)) as database:
+                with closing(self._connect(file)) as database:
                     self.topics = {**self.topics, **dict(database.execute(_TOPICS))}
             except sqlite3.Error as error:
-                what, fix = f"{file} is no bag of ROS 2", "check it: ros2 bag info"
+                what, fix = f"{file} is not a bag of ROS 2", "check it: ros2 bag info"
                 raise StageError(what, why=cause(error), where=where, fix=fix) from error
 
     def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes], None, None]:
         wanted = (*topics, *topics, *topics)[:3]
         for file in self._files:
             try:
-                with closing(self._opened(file)) as database:
+                with closing(self._connect(file)) as database:
                     for topic, time_ns, data in database.execute(_MESSAGES, wanted):
                         if data[:4] == _ZSTD:
                             fix = "record without --compression-mode message, or convert it: ros2 bag convert"
@@ -110,22 +110,22 @@ class SqliteBag(Bag):
                 raise StageError(what, why=cause(error), where=self._where, fix=fix) from error
 
     @staticmethod
-    def _opened(file: Path) -> sqlite3.Connection:
+    def _connect(file: Path) -> sqlite3.Connection:
         database = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)
-        if database.execute(_TABLES).fetchone() != (2,):  # a view could be a query without an end
+        if database.execute(_TABLES).fetchone() != (2,):  # a view may be an endless query
             database.close()
             raise sqlite3.DatabaseError("it has no tables topics and messages")
         return database
 
 
 _MOST_RECORD = 1 << 30
-"""Longest record of an MCAP file that is read: a longer one is damage."""
+"""Longest record of an MCAP file that is read; a longer one counts as damage."""
 _DAMAGE = (struct.error, EOFError, ValueError, RuntimeError, LookupError)
-"""What the readers of records and of compressed chunks raise beside their own errors."""
+"""Errors that the readers of records and of compressed chunks raise in addition to their own."""
 
 
 class McapBag(Bag):
-    """A bag of MCAP files. Raises StageError where one is no such file."""
+    """Bag of MCAP files. Raises StageError if one is not such a file."""
 
     def __init__(self, path: Path, files: Sequence[Path], where: str) -> None:
         self.path, self._files, self._where = path, files, where
@@ -141,7 +141,7 @@ class McapBag(Bag):
             except StageError as error:
                 if not found:
                     fix = "check it: ros2 bag info"
-                    raise StageError(f"{file} is no bag of ROS 2", why=error.why, where=where, fix=fix) from error
+                    raise StageError(f"{file} is not a bag of ROS 2", why=error.why, where=where, fix=fix) from error
         self.topics: Mapping[str, str] = found
 
     def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes], None, None]:
@@ -154,7 +154,7 @@ class McapBag(Bag):
                     yield names[record.channel_id], record.log_time, record.data
 
     def _records(self, file: Path) -> Iterator[Any]:
-        """Yield the records of a file. Raises StageError where it is cut off or damaged."""
+        """Yield the records of a file. Raises StageError if it is cut off or damaged."""
         from mcap.exceptions import McapError
         from mcap.stream_reader import StreamReader
         from zstandard import ZstdError
@@ -173,7 +173,7 @@ class McapBag(Bag):
 
     @staticmethod
     def _summary(file: Path) -> list[Any]:
-        """Return the schemas and channels of a whole file; nothing of one that is cut off."""
+        """Return the schemas and channels of a complete file; an empty list for one that is cut off."""
         from mcap.exceptions import McapError
         from mcap.reader import make_reader
 
@@ -205,11 +205,11 @@ def _unpacked(chunk: Any) -> Sequence[Any]:
 
 
 def bag_source(name: str, config: SourceStage, context: Context) -> BagSource:
-    """Return the source of a bag: ``bag:PATH#/TOPIC``, or its path alone where one topic has images.
+    """Return the source of a bag: ``bag:PATH#/TOPIC``, or its path alone if only one topic has images.
 
     Raises:
-        ConfigError: a topic or option that cannot be.
-        StageError: no such bag, or none of its topics has images.
+        ConfigError: an invalid topic name or option.
+        StageError: there is no such bag, or it has no topic with images.
     """
     where = f"stages.{name}"
     text, _, topic = config.source.removeprefix("bag:").removeprefix("file://").partition("#")
@@ -236,18 +236,14 @@ def _image_topic(bag: Bag, topic: str, depth: str, where: str) -> str:
 
 
 class BagSource:
-    """Every image of a topic in a bag, in order, as fast as they are taken; ``realtime: true`` holds them back.
-
-    Attributes:
-        frame_id: of the newest image.
-    """
+    """Source of every image of a topic in a bag, in order, as fast as they are taken; ``realtime: true`` paces them."""
 
     live = False
 
     def __init__(self, name: str, bag: Bag, topics: Topics, config: SourceStage, context: Context) -> None:
         self._bag, self._topics, self._where, self._context = bag, topics, f"stages.{name}", context
         for role, topic in topics.roles().items():
-            self._check(role, topic)
+            self._check_type(role, topic)
         has_depth, title = bool(topics.depth), f"topic {topics.image}"
         self._camera = CameraTopics(title, self._where, has_depth, context.counter, context.clock, None)
         media, paced = MediaClock(False, DEFAULT_PERIOD_NS), bool(config.realtime)
@@ -263,7 +259,7 @@ class BagSource:
         """Yield frames until the bag ends, the limit is reached, or ``stop`` is set.
 
         Raises:
-            StageError: the bag is cut off, or has not one image; says what was read of it.
+            StageError: the bag is cut off, or has no image. The error says how much was read.
         """
         with closing(self._images()) as images:
             yield from self._timeline.frames(images, stop)
@@ -272,7 +268,7 @@ class BagSource:
         return SourceStats(self._camera.skipped)
 
     def close(self) -> None:
-        """Do nothing: the file is closed where reading ends."""
+        """Do nothing, because :meth:`frames` closes the file."""
 
     def _images(self) -> Generator[Image, None, None]:
         roles: dict[str, Role] = {topic: role for role, topic in self._topics.roles().items()}
@@ -296,7 +292,7 @@ class BagSource:
             why = f"{self._camera.skipped} messages are damaged" if self._camera.skipped else "the topic has no message"
             raise StageError(f"{self._topics.image} of {self._bag.path} gave no image", why=why, where=self._where)
 
-    def _check(self, role: Role, topic: str) -> None:
+    def _check_type(self, role: Role, topic: str) -> None:
         kind = self._bag.topics.get(topic)
         known = KINDS_OF_ROLE[role]
         if kind in known or (kind is None and role == "info"):

@@ -1,7 +1,7 @@
-"""CDR, the binary form of ROS 2 messages: written as pieces that are sent one after another, read without a copy.
+"""CDR, the binary form of ROS 2 messages: encoded to pieces that are sent one after another, decoded without a copy.
 
-It is the little-endian plain CDR of DDS (OMG formal/2014-11-01, clause 9.3.2). A message is a flat mapping: the path of
-a field → its value, such as ``header.stamp.sec``. A list of messages is a list of such mappings.
+It is the little-endian plain CDR of DDS (OMG formal/2014-11-01, clause 9.3.2). A message is a flat mapping: path of a
+field, such as ``header.stamp.sec``, → value. A list of messages is a list of such mappings.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ class DamagedMessage(StageError):  # noqa: N818 - reads as what it is
     """Bytes that are not a message of their type."""
 
 
-def encoded(name: str, message: Message) -> list[bytes | memoryview]:
-    """Return a message as pieces, to be sent or joined; those of ``uint8[]`` fields are the caller's own memory.
+def encode_message(name: str, message: Message) -> list[bytes | memoryview]:
+    """Return a message as pieces; those of ``uint8[]`` fields are views of the caller's memory.
 
     Args:
-        name: its type, such as ``sensor_msgs/msg/Image``.
-        message: its fields; those that are left out have their default.
+        name: message type, such as ``sensor_msgs/msg/Image``.
+        message: fields; missing ones have their default.
     """
     out = _Writer([_PLAIN], 0)
     _layout(name).write(out, message)
     return out.pieces
 
 
-def decoded(name: str, data: bytes | memoryview) -> dict[str, Any]:
+def decode_message(name: str, data: bytes | memoryview) -> dict[str, Any]:
     """Return the fields of a message; ``uint8[]`` fields are views into ``data``.
 
     Raises:
-        DamagedMessage: it ends too early, or is of another encoding.
+        DamagedMessage: the message ends too early, or has another encoding.
     """
     view = memoryview(data)
     if bytes(view[:2]) != _PLAIN[:2]:
         why = f"its first bytes are {bytes(view[:4]).hex(' ') or 'missing'}; expected {_PLAIN.hex(' ')}"
-        raise DamagedMessage(f"a message is no plain CDR of a {name}", why=why)
+        raise DamagedMessage(f"a message is not plain CDR of {name}", why=why)
     try:
         return _layout(name).read(_Reader(view[len(_PLAIN) :]))
     except (struct.error, ValueError) as error:
-        raise DamagedMessage(f"a message of {len(view)} bytes is no {name}", why=str(error)) from error
+        raise DamagedMessage(f"a message of {len(view)} bytes is not a {name}", why=str(error)) from error
 
 
 @dataclass(slots=True)
 class _Writer:
-    """Pieces of a message, and how many bytes they are behind the header."""
+    """Pieces of a message, and their size without the header."""
 
     pieces: list[bytes | memoryview]
     size: int
@@ -76,7 +76,7 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Reader:
-    """A place in the bytes of a message."""
+    """Position in the bytes of a message."""
 
     view: memoryview
     at: int = 0
@@ -89,7 +89,7 @@ class _Reader:
         return found
 
     def take_length(self, least_size: int) -> int:
-        """Return the length of a sequence of items that take at least this many bytes each."""
+        """Return the length of a sequence whose items have at least this many bytes each."""
         self.at += -self.at % 4
         (length,) = _LENGTH.unpack(self.take(4))
         if length * least_size > len(self.view) - self.at:
@@ -98,21 +98,21 @@ class _Reader:
 
 
 class _Step(Protocol):
-    """A part of a message's layout."""
+    """Part of a message's layout."""
 
     @property
     def least_size(self) -> int:
-        """The fewest bytes that it takes."""
+        """Smallest size in bytes."""
 
     def write(self, out: _Writer, message: Message) -> None:
-        """Add its fields."""
+        """Append the fields of this part."""
 
     def read(self, reader: _Reader, into: dict[str, Any]) -> None:
-        """Read its fields."""
+        """Read the fields of this part."""
 
 
 class _Numbers:
-    """Numbers and arrays of a fixed length, up to the next text or sequence: one call of ``struct`` for all."""
+    """Numbers and arrays of fixed length, up to the next text or sequence, which one call of ``struct`` converts."""
 
     def __init__(self, fields: Sequence[tuple[str, str, int, float]]) -> None:
         self._fields = [(path, count, default if count == 1 else (0,) * count) for path, _, count, default in fields]
@@ -138,7 +138,7 @@ class _Numbers:
 
 
 def _form(fields: Sequence[tuple[str, str, int, float]], begin: int) -> struct.Struct:
-    """Return the form of numbers, each aligned to its size, that begin at this offset from a multiple of 8."""
+    """Return the struct of numbers, each aligned to its size, that begin at this offset from a multiple of 8."""
     text, at = "<", begin
     for _, code, count, _ in fields:
         size = struct.calcsize(code)
@@ -165,7 +165,7 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """A ``uint8[]``: the pixels of an image, which are not copied."""
+    """A ``uint8[]`` field, such as the pixels of an image, which is not copied."""
 
     path: str
     least_size: int = 4
@@ -181,7 +181,7 @@ class _Bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Sequence:
-    """Numbers of one type, as many as there are."""
+    """Sequence of numbers of one type."""
 
     path: str
     code: str
@@ -203,7 +203,7 @@ class _Sequence:
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """Messages of one type, as many as there are."""
+    """Sequence of messages of one type."""
 
     path: str
     layout: _Layout
@@ -222,7 +222,7 @@ class _Messages:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """All fields of a type, in their order."""
+    """All fields of a message type, in order."""
 
     steps: tuple[_Step, ...]
     least_size: int
@@ -261,7 +261,7 @@ def _layout(name: str) -> _Layout:
 
 
 def _fields(name: str, before: str = "") -> list[tuple[str, str, str, float]]:
-    """Return (path, type, ``[N]`` or ``[]`` or empty, default) of a type's fields, messages within it unfolded."""
+    """Return (path, type, ``[N]`` or ``[]`` or empty, default) of a type's fields, with nested messages flattened."""
     found = list[tuple[str, str, str, float]]()
     for line in DEFINITIONS[name].splitlines():
         typed, field, *default = line.split()

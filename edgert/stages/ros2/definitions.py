@@ -1,6 +1,6 @@
-"""The ROS 2 message types in use: their fields, and the hashes that Zenoh keys carry.
+"""Fields of the ROS 2 message types that edgert uses.
 
-They are the same in Humble, Jazzy, Kilted and Lyrical; vision_msgs is that of release 4.
+They are the same in Humble, Jazzy, Kilted and Lyrical; vision_msgs is release 4.
 """
 
 from collections.abc import Mapping
@@ -43,17 +43,17 @@ DEFINITIONS: Mapping[str, str] = {
     "diagnostic_msgs/KeyValue[] values",
     DIAGNOSTICS: f"{_HEADER}diagnostic_msgs/DiagnosticStatus[] status",
 }
-"""Name of a type → the lines of its .msg file."""
+"""Message type → lines of its .msg file."""
 
 
 def full_name(short: str) -> str:
-    """Return ``package/msg/Type`` for ``package/Type``, as a field of a definition names it."""
+    """Return ``package/msg/Type`` for ``package/Type``, the form in definitions."""
     package, _, name = short.rpartition("/")
     return f"{package.removesuffix('/msg')}/msg/{name}"
 
 
 def parts_of(name: str) -> list[str]:
-    """Return a type and all types that it is made of, each once, in the order of their first use."""
+    """Return a type and all types that it contains, each once, in the order of first use."""
     found = [name]
     for one in found:
         for line in DEFINITIONS[one].splitlines():

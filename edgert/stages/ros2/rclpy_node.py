@@ -1,6 +1,6 @@
-"""A node of rclpy, in a thread of its own: one for all stages of a pipeline, or the program's.
+"""Node of rclpy with its own thread, shared by all stages of a pipeline; or the program's node.
 
-Messages go in and out in their serialized form, so that rclpy makes no Python object of every pixel.
+Messages are received and published serialized, so that rclpy does not make a Python object of every pixel.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _JOIN_S = 2.0
 
 
 class RclpyNode(Link):
-    """A node and the thread that spins it; or a program's own node, which the program spins.
+    """Node with the thread that spins it; or a program's own node, which the program spins.
 
     Args:
-        name: of the node.
+        name: name of the node.
         simulated: whether its time is that of ``/clock``.
-        own: the program's node, used in the place of a new one.
+        own: program's node, used instead of a new one.
     """
 
     def __init__(self, name: str, simulated: bool, own: Any = None) -> None:
@@ -42,22 +42,23 @@ class RclpyNode(Link):
         self._executor: Any = None
         self._thread: threading.Thread | None = None
         if own is None:
-            self._begin(name, simulated)
+            self._create_node(name, simulated)
 
-    def _begin(self, name: str, simulated: bool) -> None:
+    def _create_node(self, name: str, simulated: bool) -> None:
         keep_freed_memory()
-        rclpy = checked_rclpy("")
-        self._context = _part("context").Context()
+        rclpy = import_rclpy("")
+        self._context = _rclpy_module("context").Context()
         rclpy.init(args=[], context=self._context)
-        given = [_part("parameter").Parameter("use_sim_time", value=True)] if simulated else []
-        self.node = _part("node").Node(name, context=self._context, parameter_overrides=given, enable_rosout=False)
-        self._executor = _part("executors").SingleThreadedExecutor(context=self._context)
+        given = [_rclpy_module("parameter").Parameter("use_sim_time", value=True)] if simulated else []
+        options = {"context": self._context, "parameter_overrides": given, "enable_rosout": False}
+        self.node = _rclpy_module("node").Node(name, **options)
+        self._executor = _rclpy_module("executors").SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
         self._thread = threading.Thread(target=self._spin, name="edgert:ros2", daemon=True)
         self._thread.start()
 
     def _spin(self) -> None:
-        with suppress(_part("executors").ExternalShutdownException):
+        with suppress(_rclpy_module("executors").ExternalShutdownException):
             self._executor.spin()
 
     def now_ns(self) -> int:
@@ -81,7 +82,7 @@ class RclpyNode(Link):
                 return
             for name in [name for name, one in _NODES.items() if one is self]:
                 del _NODES[name]
-        # In this order: a thread that spins while the context goes aborts the process.
+        # The order matters: a thread that spins while the context shuts down aborts the process.
         self._executor.shutdown()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
@@ -94,12 +95,12 @@ _TURN = threading.Lock()
 
 
 def shared_node(pipeline: str, simulated: bool, where: str) -> Link:
-    """Return the node of a pipeline of this process, made by the first stage that asks.
+    """Return the node of a pipeline in this process, created by the first stage that needs it.
 
     Raises:
-        DeviceError: rclpy is missing, or of another Python.
+        DeviceError: rclpy is missing, or built for another Python.
     """
-    checked_rclpy(where)
+    import_rclpy(where)
     name = f"edgert_{re.sub(r'[^A-Za-z0-9]+', '_', pipeline).strip('_') or 'pipeline'}"
     with _TURN:
         node = _NODES.get(pipeline)
@@ -110,41 +111,41 @@ def shared_node(pipeline: str, simulated: bool, where: str) -> Link:
 
 
 def use_node(pipeline: str, node: Any) -> None:
-    """Set the node that a pipeline's stages use, which the program spins; None: they make their own again."""
+    """Set the node that a pipeline's stages use, which the program spins; None lets them create their own again."""
     with _TURN:
         _NODES.pop(pipeline, None)
         if node is not None:
             _NODES[pipeline] = RclpyNode("", False, node)
 
 
-def checked_rclpy(where: str, kinds: Sequence[str] = ()) -> Any:
+def import_rclpy(where: str, kinds: Sequence[str] = ()) -> Any:
     """Return the module rclpy.
 
     Args:
-        where: the stage that needs it.
-        kinds: types of messages that it needs, too.
+        where: place of the stage that needs it.
+        kinds: message types that it also needs.
 
     Raises:
-        FinalError: this Python has none, or one that was built for another Python; says what to source. Or the package
-            of a type is missing.
+        FinalError: rclpy is missing or built for another Python, or the package of a message type is missing. The fix
+            says what to source or install.
     """
     try:
         found = import_module("rclpy")
         import_module("rclpy._rclpy_pybind11")
     except ImportError as error:
-        raise _missing(where, cause(error)) from error
+        raise _missing_rclpy_error(where, cause(error)) from error
     for kind in kinds:
         message_class(kind, where)
     return found
 
 
-def _part(name: str) -> Any:
+def _rclpy_module(name: str) -> Any:
     """Return a module of rclpy."""
     return import_module(f"rclpy.{name}")
 
 
-def _missing(where: str, why: str) -> FinalError:
-    """Return the error for a missing rclpy, which says what to source, or which Python to take."""
+def _missing_rclpy_error(where: str, why: str) -> FinalError:
+    """Return the error for a missing rclpy, with what to source or which Python to use."""
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     spec = find_spec("rclpy")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
@@ -163,12 +164,12 @@ def _missing(where: str, why: str) -> FinalError:
         other = " and ".join(setups)
         fix = f"here is ROS 2 {other}, for another Python than {here}: source its setup.bash and use its Python"
     else:
-        fix = "install ROS 2 and source its setup.bash; without ROS, ros2+zenoh:// and zenoh: speak to a Zenoh router"
+        fix = "install ROS 2 and source its setup.bash; without ROS, use ros2+zenoh:// or zenoh: with a Zenoh router"
     return FinalError(f"this Python {here} has no rclpy", why=why, where=where, fix=fix)
 
 
 def message_class(kind: str, where: str = "") -> Any:
-    """Return rclpy's class of a type. Raises FinalError where its package is not installed."""
+    """Return rclpy's class of a message type. Raises FinalError if its package is not installed."""
     package, _, name = kind.replace("/msg/", "/").partition("/")
     try:
         return getattr(import_module(f"{package}.msg"), name)
@@ -178,8 +179,8 @@ def message_class(kind: str, where: str = "") -> Any:
         raise FinalError(f"the messages of {package} are missing", why=cause(error), where=where, fix=fix) from error
 
 
-def _profile(quality: Quality) -> Any:
-    qos = _part("qos")
+def _qos_profile(quality: Quality) -> Any:
+    qos = _rclpy_module("qos")
     reliability, durability = qos.ReliabilityPolicy, qos.DurabilityPolicy
     return qos.QoSProfile(
         depth=quality.depth,
@@ -188,31 +189,31 @@ def _profile(quality: Quality) -> Any:
     )
 
 
-def _events() -> Any:
-    """Return the module with rclpy's event callbacks, which Humble has under another name."""
+def _event_module() -> Any:
+    """Return the module with rclpy's event callbacks, which has another name in Humble."""
     return import_module("rclpy.event_handler" if find_spec("rclpy.event_handler") else "rclpy.qos_event")
 
 
-def _policy(event: Any) -> str:
-    """Return the name of the policy that two sides disagree on."""
-    return str(_part("qos").qos_policy_name_from_kind(event.last_policy_kind)).lower()
+def _policy_name(event: Any) -> str:
+    """Return the name of the QoS policy that is incompatible."""
+    return str(_rclpy_module("qos").qos_policy_name_from_kind(event.last_policy_kind)).lower()
 
 
 class _Subscription:
     def __init__(self, node: Any, topic: str, kind: str, quality: Quality, take: Take) -> None:
         self._node, self._topic, self._quality = node, topic, quality
         self.trouble = ""
-        callbacks = _events().SubscriptionEventCallbacks(incompatible_qos=self._incompatible)
+        callbacks = _event_module().SubscriptionEventCallbacks(incompatible_qos=self._on_incompatible_qos)
         options = {"raw": True, "event_callbacks": callbacks}
         self._subscription = node.create_subscription(
-            message_class(kind), topic, lambda data: take(data, 0), _profile(quality), **options
+            message_class(kind), topic, lambda data: take(data, 0), _qos_profile(quality), **options
         )
 
-    def _incompatible(self, event: Any) -> None:
+    def _on_incompatible_qos(self, event: Any) -> None:
         offered = [str(one.qos_profile.reliability.name).lower().replace("_", " ")
                    for one in self._node.get_publishers_info_by_topic(self._topic)]  # fmt: skip
         self.trouble = (
-            f"a publisher's {_policy(event)} cannot serve this subscription ({self._quality}); "
+            f"the {_policy_name(event)} of a publisher is incompatible with this subscription ({self._quality}); "
             f"it offers {' and '.join(offered) or 'less'}"
         )
 
@@ -224,16 +225,16 @@ class _Subscription:
 class _Publisher(Publisher):
     def __init__(self, node: Any, topic: str, kind: str, quality: Quality) -> None:
         self._node, self._topic, self._quality = node, topic, quality
-        callbacks = _events().PublisherEventCallbacks(incompatible_qos=self._incompatible)
+        callbacks = _event_module().PublisherEventCallbacks(incompatible_qos=self._on_incompatible_qos)
         options = {"event_callbacks": callbacks}
-        self._publisher = node.create_publisher(message_class(kind), topic, _profile(quality), **options)
+        self._publisher = node.create_publisher(message_class(kind), topic, _qos_profile(quality), **options)
 
     def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
         self._publisher.publish(b"".join(pieces))
 
-    def _incompatible(self, event: Any) -> None:
+    def _on_incompatible_qos(self, event: Any) -> None:
         fix = f"subscribe with {self._quality}"
-        log.error("a subscriber of %s gets nothing: its %s cannot be served; %s", self._topic, _policy(event), fix)
+        log.error("a subscriber of %s gets nothing: its %s is incompatible; %s", self._topic, _policy_name(event), fix)
 
     def close(self) -> None:
         """End it."""

@@ -1,4 +1,4 @@
-"""What sources and sinks need of a ROS 2 network, over rclpy or over Zenoh."""
+"""Connection of sources and sinks to a ROS 2 network, over rclpy or Zenoh."""
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 Take = Callable[[bytes | memoryview, int], None]
-"""Called with a message and how many were lost just before it."""
+"""Function that gets a message, and the number of messages lost just before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +14,9 @@ class Quality:
     """Quality of service of one side of a topic.
 
     Attributes:
-        reliable: whether a lost message is sent again; else best effort.
+        reliable: whether a lost message is sent again; False is best effort.
         latched: whether a subscriber that joins later gets the last message (transient local).
-        depth: messages that are kept.
+        depth: number of messages that are kept.
     """
 
     reliable: bool
@@ -28,43 +28,43 @@ class Quality:
 
 
 class Subscription(Protocol):
-    """A subscription; its messages come in a thread of the network."""
+    """Subscription, whose messages come in a thread of the network."""
 
     @property
     def trouble(self) -> str:
-        """Why no message can come, in words; empty while one can."""
+        """Reason why no message can come; empty while one can."""
 
     def close(self) -> None:
-        """End it."""
+        """End the subscription."""
 
 
 class Publisher(Protocol):
-    """One topic that is published."""
+    """Publisher of one topic."""
 
     def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Send a message, given as pieces."""
+        """Send a message that consists of these pieces."""
 
     def close(self) -> None:
-        """End it."""
+        """End the publication."""
 
 
 class Link(Protocol):
-    """A connection to a ROS 2 network, shared by the stages of a pipeline."""
+    """Connection to a ROS 2 network, shared by the stages of a pipeline."""
 
     def now_ns(self) -> int:
-        """Return the time of ROS: this machine's, or that of ``/clock``; 0 before the first ``/clock``."""
+        """Return the time of ROS: of this machine, or of ``/clock``; 0 before the first message on ``/clock``."""
 
     def topics(self) -> Mapping[str, Sequence[str]]:
-        """Return every topic that somebody publishes → its types."""
+        """Return the types of every published topic, by topic."""
 
     def subscribe(self, topic: str, kind: str, quality: Quality, take: Take) -> Subscription:
         """Subscribe to a topic. Raises DeviceError."""
 
     def publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
-        """Publish a topic. Raises DeviceError."""
+        """Return a new publisher of a topic. Raises DeviceError."""
 
     def close(self) -> None:
-        """Give up this user's hold; the last one ends the connection."""
+        """Release the connection, which ends with its last user."""
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -72,10 +72,10 @@ _KEPT_BYTES, _LARGE_BYTES = 128 << 20, 32 << 20
 
 
 def keep_freed_memory() -> None:
-    """Configure glibc to keep up to 128 MiB of freed memory; do nothing for other C libraries.
+    """Configure glibc to keep up to 128 MiB of freed memory; do nothing with other C libraries.
 
-    By default each image of 6 MB is in memory that the kernel has to give and clear anew, which costs more than copying
-    it: 5 ms of an image out instead of 1.
+    By default the kernel maps and clears new memory for each image of 6 MB, which costs more than copying it: an image
+    then takes 5 ms to publish instead of 1.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

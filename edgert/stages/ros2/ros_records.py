@@ -1,4 +1,4 @@
-"""Records as messages: detections, classes, what the classes are called, and the state of the pipeline."""
+"""Conversion of records to messages: detections, classes, names of classes, and the state of the pipeline."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ _OK, _ERROR = 0, 2
 def detections(found: Detections, header: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a Detection2DArray.
 
-    Boxes are in pixels of the image, oriented ones with their angle. A class is its label, or its number where the
-    model has no labels; an id is the track's. A position is that of the optical frame, in meters.
+    Boxes are in pixels of the image, oriented ones with their angle. A class is its label, or its number if the model
+    has no labels; the id is the track number. Positions are in meters, in the camera's optical frame.
     """
     centers, sizes, angles = _geometry(found)
     classes, scores = class_ids(found.classes.tolist(), found.labels), found.scores.tolist()
@@ -55,14 +55,14 @@ def _geometry(found: Detections) -> tuple[list[list[float]], list[list[float]], 
 
 
 def classification(found: Classification, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Classification: the best classes, falling."""
+    """Return the fields of a Classification: the best classes, best first."""
     names = class_ids(found.classes.tolist(), found.labels)
     pairs = zip(names, found.scores.tolist(), strict=True)
     return {**header, "results": [{"class_id": name, "score": score} for name, score in pairs]}
 
 
 def class_ids(classes: Sequence[int], labels: Sequence[str]) -> list[str]:
-    """Return the label of each class, or its number where it has none."""
+    """Return the label of each class, or its number if it has none."""
     return [labels[one] if 0 <= one < len(labels) else str(one) for one in classes]
 
 
@@ -76,8 +76,8 @@ def diagnostics(stats: Mapping[str, Any], header: Mapping[str, Any]) -> dict[str
     """Return the fields of a DiagnosticArray: the pipeline, and each of its sources.
 
     Args:
-        stats: the state of the run, as :meth:`edgert.Pipeline.state` returns it.
-        header: of the message.
+        stats: state of the run, as :meth:`edgert.Pipeline.state` returns it.
+        header: header of the message.
     """
     name, missing = f"edgert: {stats.get('name', 'pipeline')}", unready_reasons(stats)
     recent = stats.get("recent") or {}

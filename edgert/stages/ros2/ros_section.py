@@ -1,4 +1,4 @@
-"""The keys of ``sink: ros2`` in a pipeline file."""
+"""Keys of ``sink: ros2`` in a pipeline file."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Ros2(section.SinkStage):
 
     @property
     def reads_images(self) -> bool:
-        """Only where they are published."""
+        """Whether images are published."""
         return self.image is not None
 
     def make(self, name: str, context: Context) -> Stage:
-        """Return the sink. Raises DeviceError where rclpy or Zenoh is missing."""
+        """Return the sink. Raises DeviceError if rclpy or Zenoh is missing."""
         from edgert.stages.ros2.ros_sink import Output, RosSink
         from edgert.stages.ros2.ros_source import SENT, link_to
 
@@ -58,7 +58,7 @@ class Ros2(section.SinkStage):
 
 
 def topic_of(pattern: str, pipeline: str, stream: str) -> str:
-    """Return the namespace of a stream, with names that ROS 2 allows."""
+    """Return the namespace of a stream's topics, with names that ROS 2 allows."""
     plain = {"pipeline": _plain(pipeline), "stream": _plain(stream)}
     return re.sub(r"\{(.*?)\}", lambda match: plain[match[1]], pattern)
 

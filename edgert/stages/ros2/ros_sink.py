@@ -1,4 +1,4 @@
-"""``sink: ros2``: records, images and the state of the pipeline as topics."""
+"""``sink: ros2``, which publishes records, images and the state of the pipeline as topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgert.runtime.frame import bgr_from
 from edgert.runtime.records import Classification, Detections, Result
 from edgert.stages.context import Context
 from edgert.stages.ros2 import definitions, ros_records
-from edgert.stages.ros2.cdr import encoded
+from edgert.stages.ros2.cdr import encode_message
 from edgert.stages.ros2.ros_images import header, image_message, jpeg_message
 from edgert.stages.ros2.ros_link import Link, Publisher, Quality
 
@@ -26,13 +26,13 @@ _JOIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a sink publishes.
+    """Settings of a sink's topics.
 
     Attributes:
-        namespace: of a stream, from its name: its topics are below.
-        image: whether images are published, and how.
-        frame_id: of every header; empty: that of the camera.
-        reliable: whether detections are sent again when one is lost.
+        namespace: function that returns the namespace of a stream's topics.
+        image: form of published images; None publishes none.
+        frame_id: coordinate frame in every header; empty for the camera's.
+        reliable: whether lost detections are sent again.
     """
 
     namespace: Callable[[str], str]
@@ -43,7 +43,7 @@ class Output:
 
 @dataclass(slots=True)
 class _Stream:
-    """The topics of one stream, each made with its first message."""
+    """Publishers of one stream, by topic, each created with its first message."""
 
     namespace: str
     publishers: dict[str, Publisher] = field(default_factory=dict)
@@ -51,13 +51,13 @@ class _Stream:
 
 
 class RosSink:
-    """A sink that publishes each result; a thread of its own publishes ``/diagnostics`` once a second.
+    """Sink that publishes each result. A thread publishes ``/diagnostics`` once per second.
 
     Args:
-        name: of the stage.
-        output: what is published.
-        link: opens the connection.
-        context: of the stage.
+        name: name of the stage.
+        output: settings of the topics.
+        link: function that opens the connection.
+        context: context of the stage.
     """
 
     def __init__(self, name: str, output: Output, link: Callable[[], Link], context: Context) -> None:
@@ -72,14 +72,14 @@ class RosSink:
         """Connect. Raises DeviceError."""
         self._link = self._link_of()
         self._ends.callback(self._link.close)
-        publisher = self._published("/diagnostics", definitions.DIAGNOSTICS, Quality(True, depth=10))
+        publisher = self._create_publisher("/diagnostics", definitions.DIAGNOSTICS, Quality(True, depth=10))
         self._thread = threading.Thread(
-            target=self._diagnose, args=(publisher,), name=f"edgert-{self._name}-diagnostics", daemon=True
+            target=self._publish_diagnostics, args=(publisher,), name=f"edgert-{self._name}-diagnostics", daemon=True
         )
         self._thread.start()
 
     def process(self, result: Result) -> None:
-        """Publish what a result has. Raises DeviceError."""
+        """Publish the records and image of a result. Raises DeviceError."""
         frame = result.frame
         stream = self._streams.get(frame.stream)
         if stream is None:
@@ -87,10 +87,10 @@ class RosSink:
         fields = self._header(result)
         reliable = Quality(self._output.reliable, depth=10)
         if (found := result.latest(Detections)) is not None:
-            self._name_classes(stream, found.labels, fields)
+            self._publish_class_names(stream, found.labels, fields)
             self._send(stream, "detections", definitions.DETECTIONS, reliable, ros_records.detections(found, fields))
         if (best := result.latest(Classification)) is not None:
-            self._name_classes(stream, best.labels, fields)
+            self._publish_class_names(stream, best.labels, fields)
             self._send(
                 stream, "classification", definitions.CLASSIFICATION, reliable, ros_records.classification(best, fields)
             )
@@ -98,7 +98,7 @@ class RosSink:
             self._send_image(stream, result, fields)
 
     def close(self) -> None:
-        """End all topics, and the hold on the node."""
+        """End all topics, and release the connection."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
@@ -106,7 +106,7 @@ class RosSink:
         self._streams.clear()
 
     def _header(self, result: Result) -> dict[str, Any]:
-        """Return the header: of a frame from ROS its own, else the time of its capture by the time of ROS."""
+        """Return the header: of a frame from ROS its own stamp, else its capture time by the clock of ROS."""
         assert self._link is not None, "open() comes first"
         frame, source = result.frame, self._context.sources.get(result.frame.stream)
         own = getattr(source, "frame_id", None)
@@ -116,8 +116,8 @@ class RosSink:
             time_ns = self._link.now_ns() - (self._context.clock.now_ns() - frame.timestamp_ns)
         return header(time_ns, self._output.frame_id or own or frame.stream)
 
-    def _name_classes(self, stream: _Stream, labels: tuple[str, ...], fields: Mapping[str, Any]) -> None:
-        """Publish the names of the classes, once, for all who listen now or later."""
+    def _publish_class_names(self, stream: _Stream, labels: tuple[str, ...], fields: Mapping[str, Any]) -> None:
+        """Publish the names of the classes once, latched for later subscribers."""
         if labels and labels is not stream.labels:
             is_new, stream.labels = labels != stream.labels, labels
             if is_new:
@@ -137,27 +137,27 @@ class RosSink:
             self._publisher(stream, topic, definitions.COMPRESSED_IMAGE, quality).publish(jpeg_message(image, fields))
 
     def _send(self, stream: _Stream, topic: str, kind: str, quality: Quality, fields: Mapping[str, Any]) -> None:
-        self._publisher(stream, topic, kind, quality).publish(encoded(kind, fields))
+        self._publisher(stream, topic, kind, quality).publish(encode_message(kind, fields))
 
     def _publisher(self, stream: _Stream, topic: str, kind: str, quality: Quality) -> Publisher:
         found = stream.publishers.get(topic)
         if found is None:
-            found = stream.publishers[topic] = self._published(f"{stream.namespace}/{topic}", kind, quality)
+            found = stream.publishers[topic] = self._create_publisher(f"{stream.namespace}/{topic}", kind, quality)
         return found
 
-    def _published(self, topic: str, kind: str, quality: Quality) -> Publisher:
+    def _create_publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
         assert self._link is not None, "open() comes first"
         publisher = self._link.publisher(topic, kind, quality)
         self._ends.callback(publisher.close)
         return publisher
 
-    def _diagnose(self, publisher: Publisher) -> None:
+    def _publish_diagnostics(self, publisher: Publisher) -> None:
         assert self._link is not None
         while not self._closing.wait(_DIAGNOSTICS_S):
             fields = header(self._link.now_ns(), "")
             try:
                 publisher.publish(
-                    encoded(definitions.DIAGNOSTICS, ros_records.diagnostics(self._context.stats(), fields))
+                    encode_message(definitions.DIAGNOSTICS, ros_records.diagnostics(self._context.stats(), fields))
                 )
             except EdgertError as error:
                 log.warning("stages.%s: /diagnostics: %s", self._name, error)

@@ -1,4 +1,4 @@
-"""A camera's topics as a source: ``ros2:///camera/image_raw`` over rclpy, ``ros2+zenoh://HOST/TOPIC`` over Zenoh."""
+"""Source of a camera's topics: ``ros2:///camera/image_raw`` over rclpy, ``ros2+zenoh://HOST/TOPIC`` over Zenoh."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from edgert.stages.source.timeline import Image, MediaClock, Timeline
 _TOPIC = re.compile(r"/[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
 _TICK_S = 0.05
 _DISCOVERY_S = 2.0
-"""Seconds that a topic is waited for before the next try: discovery takes up to a second."""
+"""Longest wait for a topic before the next try; discovery takes up to a second."""
 _CLOSE_S = 2.0
 
 
@@ -39,9 +39,9 @@ class TopicOptions(Section):
     """``options:`` of a camera's topics.
 
     Attributes:
-        depth: topic of depth images beside the color images, registered to them: 16UC1 or 32FC1.
-        info: topic of the CameraInfo; by default ``camera_info`` beside the images. Read only with ``depth``.
-        reliability: of the subscriptions.
+        depth: topic of depth images that are registered to the color images: 16UC1 or 32FC1.
+        info: topic of the CameraInfo, read only with ``depth``; by default ``camera_info`` in the images' namespace.
+        reliability: reliability of the subscriptions.
         use_sim_time: whether the time of ROS is that of ``/clock``.
     """
 
@@ -53,7 +53,7 @@ class TopicOptions(Section):
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics of one camera; empty where there is none."""
+    """Topics of one camera; empty for a missing one."""
 
     image: str
     depth: str = ""
@@ -81,7 +81,7 @@ def topics_of(image: str, options: TopicOptions, where: str) -> Topics:
     if not _TOPIC.fullmatch(image):
         why = "names have letters, digits and _ between slashes, and no part begins with a digit"
         fix = "write it as ros2 topic list shows it: source: ros2:///camera/image_raw"
-        raise ConfigError(f"{image or 'nothing'!r} is no topic", why=why, where=f"{where}.source", fix=fix)
+        raise ConfigError(f"{image or 'nothing'!r} is not a topic", why=why, where=f"{where}.source", fix=fix)
     info = options.info or image.rpartition("/")[0] + "/camera_info"
     return Topics(image, options.depth, info if options.depth else "")
 
@@ -90,8 +90,8 @@ def ros_source(name: str, config: SourceStage, context: Context) -> RosSource:
     """Return the source of a ``ros2:`` or ``ros2+zenoh:`` address.
 
     Raises:
-        ConfigError: no such topic name or option.
-        DeviceError: rclpy or Zenoh is missing; says what to source or install.
+        ConfigError: an invalid topic name or option.
+        DeviceError: rclpy or Zenoh is missing; the fix says what to source or install.
     """
     where = f"stages.{name}"
     options = options_of(config, where)
@@ -102,51 +102,47 @@ def ros_source(name: str, config: SourceStage, context: Context) -> RosSource:
 
 
 SENT = (DETECTIONS, DIAGNOSTICS, IMAGE)
-"""Types of the packages that a sink needs."""
+"""Message types, one per package that a sink needs."""
 
 
 def link_to(
     address: str, pipeline: str, simulated: bool, where: str, kinds: Sequence[str] = (IMAGE,)
 ) -> Callable[[], Link]:
-    """Return what connects to ``ros2:`` or to the router of ``ros2+zenoh://HOST``.
+    """Return a function that connects to ``ros2:``, or to the router of ``ros2+zenoh://HOST``.
 
     Args:
-        address: of a source; what follows the router's host is left to the source.
-        pipeline: its name, which names the node; all stages of one share it.
+        address: address of a source or sink; a path behind the router's host is ignored.
+        pipeline: name of the pipeline, whose stages share one connection.
         simulated: whether the time of ROS is that of ``/clock``.
-        where: the stage.
-        kinds: types of messages that it needs; those of rclpy come in packages.
+        where: place of the stage.
+        kinds: message types that it needs, whose packages must be installed for rclpy.
 
     Raises:
-        ConfigError: no address of a router.
-        DeviceError: rclpy or Zenoh is missing; says what to source or install.
+        ConfigError: the address of the router is malformed.
+        DeviceError: rclpy or Zenoh is missing; the fix says what to source or install.
     """
     if address.startswith("ros2:"):
         from edgert.stages.ros2 import rclpy_node
 
-        rclpy_node.checked_rclpy(where, kinds)
+        rclpy_node.import_rclpy(where, kinds)
         return partial(rclpy_node.shared_node, pipeline, simulated, where)
     from edgert.stages.ros2 import zenoh_session
 
-    zenoh_session.checked_zenoh(where)
+    zenoh_session.require_zenoh(where)
     endpoint = zenoh_session.endpoint_of(address, where)
     return partial(zenoh_session.shared_session, pipeline, endpoint, domain_id(where), where)
 
 
 def domain_id(where: str) -> int:
-    """Return ``ROS_DOMAIN_ID``, 0 by default. Raises ConfigError where it is no number of a domain."""
+    """Return ``ROS_DOMAIN_ID``, 0 by default. Raises ConfigError if it is not the number of a domain."""
     text = os.environ.get("ROS_DOMAIN_ID", "0") or "0"
     if not text.isdecimal() or int(text) > 232:
-        raise ConfigError(f"ROS_DOMAIN_ID={text} is no domain", why="domains are 0 to 232", where=where)
+        raise ConfigError(f"ROS_DOMAIN_ID={text} is not a domain", why="domains are 0 to 232", where=where)
     return int(text)
 
 
 class RosSource(LiveSource):
-    """Frames of a camera's topics, the newest first where the pipeline is too slow.
-
-    Attributes:
-        frame_id: of the newest image.
-    """
+    """Source of frames from a camera's topics; a slow pipeline gets the newest frame."""
 
     def __init__(
         self,
@@ -166,7 +162,7 @@ class RosSource(LiveSource):
         super().__init__(
             name,
             f"topic {topics.image}",
-            self._connected,
+            self._subscribe,
             timeline,
             context.clock,
             live=live,
@@ -185,7 +181,7 @@ class RosSource(LiveSource):
         yield from super().frames(stop)
 
     def close(self) -> None:
-        """End the subscriptions and the stage's hold on the node; may be called twice."""
+        """End the subscriptions and release the connection; may be called twice."""
         self._closing.set()
         super().close()
         if self._reader is not None:
@@ -194,9 +190,9 @@ class RosSource(LiveSource):
         if link is not None:
             link.close()
 
-    def _connected(self, _: CudaDevice | None) -> _TopicDevice:
+    def _subscribe(self, _: CudaDevice | None) -> _TopicDevice:
         assert self._link is not None
-        kinds = self._kinds(self._link)
+        kinds = self._discover_types(self._link)
         title, context = f"topic {self._topics.image}", self._context
         goes_back, has_depth = self._config.reconnect, bool(self._topics.depth)
         about = title, self._where, has_depth, context.counter, context.clock
@@ -211,18 +207,18 @@ class RosSource(LiveSource):
             raise
         return device
 
-    def _kinds(self, link: Link) -> Mapping[Role, str]:
-        """Return the type of each topic, once the images are published.
+    def _discover_types(self, link: Link) -> Mapping[Role, str]:
+        """Wait until the images are published, and return the type of each topic.
 
         Raises:
-            DeviceError: nobody publishes the images yet.
-            MismatchError: a topic is of another type.
+            DeviceError: the images were not published in time.
+            MismatchError: a topic has another type.
         """
         wanted, clock = self._topics.roles(), self._context.clock
         until_ns = clock.now_ns() + round(_DISCOVERY_S * 1e9)
         while self._topics.image not in (found := link.topics()):
             if clock.now_ns() > until_ns or clock.wait(self._closing, _TICK_S):
-                why = _unknown(self._topics.image, found)
+                why = _why_missing(self._topics.image, found)
                 fix = "start its publisher, or compare with ros2 topic list"
                 raise DeviceError(f"no topic {self._topics.image}", why=why, where=self._where, fix=fix)
         kinds = dict[Role, str]()
@@ -232,24 +228,24 @@ class RosSource(LiveSource):
             if not fitting:
                 what = f"topic {topic} is of type {' and '.join(published)}"
                 why = f"this needs {' or '.join(known)}"
-                fix = f"published of that type: {', '.join(_of_kinds(known, found)) or 'none'}"
+                fix = f"published of that type: {', '.join(_topics_of_types(known, found)) or 'none'}"
                 raise MismatchError(what, why=why, where=self._where, fix=fix)
             kinds[role] = fitting[0]
         return kinds
 
 
-def _of_kinds(kinds: Sequence[str], topics: Mapping[str, Sequence[str]]) -> list[str]:
+def _topics_of_types(kinds: Sequence[str], topics: Mapping[str, Sequence[str]]) -> list[str]:
     return sorted(name for name, types in topics.items() if not set(kinds).isdisjoint(types))
 
 
-def _unknown(topic: str, topics: Mapping[str, Sequence[str]]) -> str:
-    fitting = _of_kinds(KINDS_OF_ROLE["image"], topics)
+def _why_missing(topic: str, topics: Mapping[str, Sequence[str]]) -> str:
+    fitting = _topics_of_types(KINDS_OF_ROLE["image"], topics)
     known = f"; published with images: {', '.join(fitting)}" if fitting else ""
     return f"nobody publishes it{nearest(topic, topics)}{known}"
 
 
 class _Inbox:
-    """Messages between the network's thread and the reader: the newest image, and some others. Safe in any thread."""
+    """Queue from the network's thread to the reader: the newest image, and some other messages."""
 
     def __init__(self) -> None:
         self._image: Incoming | None = None
@@ -257,7 +253,7 @@ class _Inbox:
         self._bell, self._turn = queue.SimpleQueue[None](), threading.Lock()
 
     def put(self, incoming: Incoming) -> None:
-        """Add a message; an image replaces one that nobody took."""
+        """Add a message; an image replaces one that is still waiting."""
         with self._turn:
             if incoming.role != "image":
                 self._others.append(incoming)
@@ -269,7 +265,7 @@ class _Inbox:
         self._bell.put(None)
 
     def take(self, timeout_s: float) -> Incoming | None:
-        """Return the next message; None where none came in time."""
+        """Remove and return the next message; None if none came in time."""
         try:
             self._bell.get(timeout=timeout_s)
         except queue.Empty:
@@ -282,7 +278,7 @@ class _Inbox:
 
 
 class _TopicDevice:
-    """The subscriptions of one camera; see :class:`~edgert.stages.source.live.Device`."""
+    """Subscriptions of one camera; see :class:`~edgert.stages.source.live.Device`."""
 
     def __init__(
         self, camera: CameraTopics, closing: threading.Event, context: Context, timeout_s: float, where: str
@@ -309,7 +305,7 @@ class _TopicDevice:
         self._subscriptions.append((topic, subscription))
 
     def images(self) -> Iterator[Image]:
-        """Yield images until the source is closed. Raises DeviceError when none comes in time."""
+        """Yield images until the source is closed. Raises DeviceError if none comes in time."""
         came_ns = self._clock.now_ns()
         while not self._closing.is_set():
             incoming = self._inbox.take(_TICK_S)
@@ -319,16 +315,16 @@ class _TopicDevice:
                 yield image
                 del image
             if incoming is None:
-                self._check(now_ns - came_ns)
+                self._check_silence(now_ns - came_ns)
 
     def close(self) -> None:
         """End the subscriptions."""
         self._ends.close()
 
-    def _check(self, silent_ns: int) -> None:
+    def _check_silence(self, silent_ns: int) -> None:
         for topic, subscription in self._subscriptions:
             if trouble := subscription.trouble:
-                fix = "options: {reliability: best_effort} takes what either kind of publisher sends"
+                fix = "set options: {reliability: best_effort}, which works with every publisher"
                 raise MismatchError(f"topic {topic} cannot be received", why=trouble, where=self._where, fix=fix)
         if silent_ns > self._timeout_s * 1e9:
             why, fix = f"no image came for {self._timeout_s:g} s", "compare with ros2 topic hz, or raise timeout:"

@@ -1,7 +1,7 @@
-"""A Zenoh session that speaks as rmw_zenoh does, for machines without ROS: one for all stages of a pipeline.
+"""Zenoh session that is compatible with rmw_zenoh, for machines without ROS; shared by all stages of a pipeline.
 
 Keys, attachments and tokens are those of rmw_zenoh 0.2.4, by its documentation and sources (attachment_helpers.cpp,
-liveliness_utils.cpp). None of this has run against rmw_zenoh_cpp itself. Two forms of attachments are in use: releases
+liveliness_utils.cpp). None of this has run against rmw_zenoh_cpp itself. There are two forms of attachments: releases
 0.2.0 to 0.2.3 name each field.
 """
 
@@ -37,7 +37,7 @@ HASHES = {
     definitions.VISION_INFO: "RIHS01_95d3116a17484ad91c9a2686e1d54890bbfc3ff6c6a2de137738c4950d45d284",
     definitions.DIAGNOSTICS: "RIHS01_5a8a36efb05fb25070fa0fb3810290c0e6cd4862b54a8fb975a1ee8dc55a333e",
 }
-"""Name of a type → its hash (REP 2011)."""
+"""Message type → its hash (REP 2011)."""
 _TYPE = re.compile(r"([a-z][a-z0-9_]*)::msg::dds_::([A-Za-z0-9]+)_")
 _GID_BYTES = 16
 _NAMED = (b"sequence_number", b"source_timestamp", b"source_gid")
@@ -47,20 +47,20 @@ _MOST_KEY = 1024
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What goes along with each message.
+    """Metadata of a message.
 
     Attributes:
-        sequence: number of the message, from 1 on, by its publisher.
-        time_ns: when it was published, nanoseconds of the epoch.
-        gid: 16 bytes, the publisher's identity.
+        sequence: number of the message, from 1, by its publisher.
+        time_ns: time of publication in ns since 1970.
+        gid: identity of the publisher, 16 bytes.
     """
 
     sequence: int
     time_ns: int
     gid: bytes
 
-    def written(self) -> bytes:
-        """Return it in the form of the present: 33 bytes."""
+    def to_bytes(self) -> bytes:
+        """Return the attachment in the newer form, 33 bytes."""
         return struct.pack("<qqB", self.sequence, self.time_ns, _GID_BYTES) + self.gid
 
 
@@ -83,50 +83,50 @@ def read_attachment(data: bytes) -> Attachment | None:
 
 
 def dds_type(kind: str) -> str:
-    """Return the form of a type in keys: ``sensor_msgs::msg::dds_::Image_``."""
+    """Return a message type as keys have it: ``sensor_msgs::msg::dds_::Image_``."""
     package, _, name = kind.partition("/msg/")
     return f"{package}::msg::dds_::{name}_"
 
 
 def kind_of_dds(text: str) -> str:
-    """Return the type that a part of a key names; empty for another form."""
+    """Return the message type in a part of a key; empty for other text."""
     match = _TYPE.fullmatch(text)
     return f"{match[1]}/msg/{match[2]}" if match else ""
 
 
 def topic_key(domain: int, topic: str, kind: str = "") -> str:
-    """Return the key of a topic; without a type the one to subscribe to, for any type and hash."""
+    """Return the key of a topic; without a type, the key to subscribe to any type and hash."""
     rest = f"{dds_type(kind)}/{HASHES[kind]}" if kind else "*/*"
     return f"{domain}/{topic.strip('/')}/{rest}"
 
 
 def kind_of_key(key: str) -> str:
-    """Return the type in the key of a message; empty for another form."""
+    """Return the message type in the key of a message; empty for another key."""
     parts = key[-_MOST_KEY:].rsplit("/", 2)
     return kind_of_dds(parts[1]) if len(parts) == 3 else ""
 
 
 def token(domain: int, session: str, entity: int, role: str, node: str, topic: str, kind: str, quality: Quality) -> str:
-    """Return the liveliness token by which others know a node, a publisher or a subscription.
+    """Return the liveliness token that announces a node, a publisher or a subscription.
 
     Args:
-        domain: of ROS.
-        session: Zenoh's id.
-        entity: number within the session; the node itself is 0.
+        domain: ROS domain.
+        session: Zenoh's id of the session.
+        entity: number within the session; the node is 0.
         role: NN for the node, MP for a publisher, MS for a subscription.
-        node: its name.
-        topic: with its first slash; nothing for the node itself.
-        kind: type of its messages.
-        quality: of service.
+        node: name of the node.
+        topic: topic with its first slash; empty for the node.
+        kind: message type.
+        quality: quality of service.
     """
     begin = f"@ros2_lv/{domain}/{session}/0/{entity}/{role}/%/%/{node}"
     if not topic:
         return begin
-    return f"{begin}/{topic.replace('/', '%')}/{dds_type(kind)}/{HASHES[kind]}/{_quality(quality)}"
+    return f"{begin}/{topic.replace('/', '%')}/{dds_type(kind)}/{HASHES[kind]}/{_qos_text(quality)}"
 
 
-def published(text: str) -> tuple[str, str] | None:
-    """Return topic and type of the token of a publisher; None for other tokens."""
+def parse_publisher_token(text: str) -> tuple[str, str] | None:
+    """Return topic and message type of a publisher's token; None for other tokens."""
     parts = text.split("/")
     if len(text) > _MOST_KEY or len(parts) != _TOKEN_PARTS or parts[5] != "MP":
         return None
@@ -134,8 +134,8 @@ def published(text: str) -> tuple[str, str] | None:
     return (parts[9].replace("%", "/"), kind) if kind else None
 
 
-def _quality(quality: Quality) -> str:
-    """Return a quality of service as tokens have it: what is by default is left out."""
+def _qos_text(quality: Quality) -> str:
+    """Return a quality of service as tokens have it, without defaults."""
     reliability, durability = "" if quality.reliable else "2", "1" if quality.latched else ""
     return f"{reliability}:{durability}:,{quality.depth}:,:,:,,"
 
@@ -148,36 +148,36 @@ _MOST_BYTES = 128 * 2**20
 _LOOK_S = 1.0
 
 
-def checked_zenoh(where: str) -> None:
-    """Raise FinalError where the package is not installed."""
+def require_zenoh(where: str) -> None:
+    """Raise FinalError if the package eclipse-zenoh is not installed."""
     if find_spec("zenoh") is None:
         raise FinalError("ROS 2 over Zenoh needs eclipse-zenoh", where=where, fix=installation.command("zenoh"))
 
 
 def endpoint_of(address: str, where: str) -> str:
-    """Return Zenoh's name of the router in an address. Raises ConfigError."""
+    """Return Zenoh's endpoint of the router in an address. Raises ConfigError."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname if parts.scheme == "ros2+zenoh" else None, parts.port or PORT
     except ValueError as error:
-        raise ConfigError("no address of a Zenoh router", why=str(error), where=where) from error
+        raise ConfigError("the address of the Zenoh router is malformed", why=str(error), where=where) from error
     if not host:
-        fix = "name it like ros2+zenoh://localhost/camera/image_raw; rmw_zenohd listens on port 7447"
-        raise ConfigError("no Zenoh router is named", where=where, fix=fix)
+        fix = "write it like ros2+zenoh://localhost/camera/image_raw; rmw_zenohd listens on port 7447"
+        raise ConfigError("the address names no Zenoh router", where=where, fix=fix)
     return f"tcp/{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class ZenohSession(Link):
-    """A session with a router.
+    """Session with a router.
 
     Args:
-        node: name by which others see this program.
-        endpoint: of the router.
-        domain: of ROS.
-        where: the stage that asks.
+        node: name of the node that others see.
+        endpoint: Zenoh's endpoint of the router.
+        domain: ROS domain.
+        where: place of the stage that connects.
 
     Raises:
-        DeviceError: no router is there.
+        DeviceError: there is no router.
     """
 
     def __init__(self, node: str, endpoint: str, domain: int, where: str) -> None:
@@ -190,7 +190,7 @@ class ZenohSession(Link):
             ("mode", "client"),
             ("connect/endpoints", [endpoint]),
             ("scouting/multicast/enabled", False),
-            ("timestamping/enabled", True),  # which the cache of latched topics is ordered by
+            ("timestamping/enabled", True),  # the cache of latched topics is ordered by timestamps
         ):
             config.insert_json5(key, json.dumps(value))
         try:
@@ -200,16 +200,16 @@ class ZenohSession(Link):
             fix = "start it: ros2 run rmw_zenoh_cpp rmw_zenohd"
             raise DeviceError(f"no Zenoh router at {endpoint}", why=why, where=where, fix=fix) from error
         self._entities, self._turn = 0, threading.Lock()
-        self._token = self.declared("NN", "", "", Quality(True))[0]
+        self._token = self.declare_token("NN", "", "", Quality(True))[0]
 
     def now_ns(self) -> int:
-        """Return the time of this machine: over Zenoh, ``/clock`` is not read."""
+        """Return the time of this machine, because ``/clock`` is not read over Zenoh."""
         return time.time_ns()
 
     def topics(self) -> Mapping[str, Sequence[str]]:
         found: dict[str, list[str]] = {}
         for reply in self._session.liveliness().get(f"@ros2_lv/{self._domain}/**", timeout=_LOOK_S):
-            if reply.ok is not None and (known := published(str(reply.ok.key_expr))) is not None:
+            if reply.ok is not None and (known := parse_publisher_token(str(reply.ok.key_expr))) is not None:
                 found.setdefault(known[0], []).append(known[1])
         return found
 
@@ -220,8 +220,8 @@ class ZenohSession(Link):
     def publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
         return _Publisher(self, self._session, topic_key(self._domain, topic, kind), (topic, kind), quality)
 
-    def declared(self, role: str, topic: str, kind: str, quality: Quality) -> tuple[Any, bytes]:
-        """Declare a token; return it, which is to be undeclared, and the identity that follows from it."""
+    def declare_token(self, role: str, topic: str, kind: str, quality: Quality) -> tuple[Any, bytes]:
+        """Declare a token; return it, for undeclaring, and the identity that follows from it."""
         with self._turn:
             entity, self._entities = self._entities, self._entities + 1
         text = token(self._domain, str(self._session.info.zid()), entity, role, self._node, topic, kind, quality)
@@ -242,8 +242,8 @@ _TURN = threading.Lock()
 
 
 def shared_session(pipeline: str, endpoint: str, domain: int, where: str) -> Link:
-    """Return the session of a pipeline with a router, made by the first stage that asks. Raises DeviceError."""
-    checked_zenoh(where)
+    """Return the session of a pipeline with a router, opened by the first stage that needs it. Raises DeviceError."""
+    require_zenoh(where)
     node, key = f"edgert_{re.sub(r'[^A-Za-z0-9]+', '_', pipeline)}", (pipeline, endpoint, domain)
     with _TURN:
         session = _SESSIONS.get(key)
@@ -259,22 +259,22 @@ class _Subscription:
     ) -> None:
         self.trouble, self._take, (self._topic, self._kind) = "", take, about
         self._last: tuple[bytes, int] = (b"", 0)
-        self._token, _ = owner.declared("MS", *about, quality)
-        self._subscriber = session.declare_subscriber(key, self._came)
+        self._token, _ = owner.declare_token("MS", *about, quality)
+        self._subscriber = session.declare_subscriber(key, self._on_sample)
 
-    def _came(self, sample: Any) -> None:
-        """Take a message, in Zenoh's thread. Those that are too large, or of another type, are left out."""
+    def _on_sample(self, sample: Any) -> None:
+        """Receive a message, in Zenoh's thread; skip one that is too large, or of another type."""
         if len(sample.payload) > _MOST_BYTES:
-            log.debug("%s: a message of %d bytes is left out", self._topic, len(sample.payload))
+            log.debug("%s: a message of %d bytes is skipped", self._topic, len(sample.payload))
             return
         if (kind := kind_of_key(str(sample.key_expr))) != self._kind:
             self.trouble = f"its messages are of type {kind or str(sample.key_expr)[:80]}, not {self._kind}"
             return
         attachment = read_attachment(sample.attachment.to_bytes()) if sample.attachment is not None else None
-        self._take(sample.payload.to_bytes(), self._lost(attachment))
+        self._take(sample.payload.to_bytes(), self._count_lost(attachment))
 
-    def _lost(self, attachment: Attachment | None) -> int:
-        """Return how many messages of a publisher are missing before this one."""
+    def _count_lost(self, attachment: Attachment | None) -> int:
+        """Return the number of a publisher's messages that are missing before this one."""
         if attachment is None:
             return 0
         (gid, last), self._last = self._last, (attachment.gid, attachment.sequence)
@@ -289,15 +289,15 @@ class _Subscription:
 
 class _Publisher(Publisher):
     def __init__(self, owner: ZenohSession, session: Any, key: str, about: tuple[str, str], quality: Quality) -> None:
-        self._token, self._gid = owner.declared("MP", *about, quality)
+        self._token, self._gid = owner.declare_token("MP", *about, quality)
         self._sequence, self._turn = 0, threading.Lock()
-        self._publisher = _declared_publisher(session, key, quality)
+        self._publisher = _declare_publisher(session, key, quality)
 
     def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
         data = b"".join(pieces)
-        with self._turn:  # messages leave in the order of their numbers
+        with self._turn:  # keeps messages in the order of their numbers
             self._sequence += 1
-            attachment = Attachment(self._sequence, time.time_ns(), self._gid).written()
+            attachment = Attachment(self._sequence, time.time_ns(), self._gid).to_bytes()
             self._publisher.put(data, attachment=attachment)
 
     def close(self) -> None:
@@ -306,8 +306,8 @@ class _Publisher(Publisher):
         self._token.undeclare()
 
 
-def _declared_publisher(session: Any, key: str, quality: Quality) -> Any:
-    """Return Zenoh's publisher; one with a latched topic answers who comes later from its cache."""
+def _declare_publisher(session: Any, key: str, quality: Quality) -> Any:
+    """Return Zenoh's publisher; that of a latched topic has a cache for later subscribers."""
     import zenoh
 
     control = zenoh.CongestionControl.BLOCK if quality.reliable else zenoh.CongestionControl.DROP

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from edgert.stages.ros2.cdr import DamagedMessage, decoded, encoded
+from edgert.stages.ros2.cdr import DamagedMessage, decode_message, encode_message
 from edgert.stages.ros2.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
 from edgert.stages.ros2.ros_link import Quality
 from edgert.stages.ros2.zenoh_session import (
     HASHES,
     Attachment,
     kind_of_key,
-    published,
+    parse_publisher_token,
     read_attachment,
     token,
     topic_key,
@@ -29,7 +29,7 @@ NAMED = (
 
 
 def test_attachments_are_these_bytes_in_both_forms() -> None:
-    assert ONE.written() == GOLDEN and len(GOLDEN) == 33 and len(NAMED) == 77
+    assert ONE.to_bytes() == GOLDEN and len(GOLDEN) == 33 and len(NAMED) == 77
     assert read_attachment(GOLDEN) == ONE and read_attachment(NAMED) == ONE
 
 
@@ -47,7 +47,10 @@ def test_keys_and_tokens_are_these() -> None:
     assert topic_key(7, "/camera/image_raw") == "7/camera/image_raw/*/*" and kind_of_key(key) == IMAGE
     made = token(0, "aabb", 3, "MP", "cam", "/camera/image_raw", IMAGE, Quality(False))
     rest = f"%camera%image_raw/sensor_msgs::msg::dds_::Image_/{HASHES[IMAGE]}/2::,1:,:,:,,"
-    assert made == f"@ros2_lv/0/aabb/0/3/MP/%/%/cam/{rest}" and published(made) == ("/camera/image_raw", IMAGE)
+    assert made == f"@ros2_lv/0/aabb/0/3/MP/%/%/cam/{rest}" and parse_publisher_token(made) == (
+        "/camera/image_raw",
+        IMAGE,
+    )
     latched = token(0, "aabb", 4, "MP", "cam", "/names", DETECTIONS, Quality(True, latched=True))
     assert latched.endswith("/:1:,1:,:,:,,")
     assert token(0, "aabb", 0, "NN", "cam", "", "", Quality(True)) == "@ros2_lv/0/aabb/0/0/NN/%/%/cam"
@@ -59,7 +62,7 @@ def test_keys_and_tokens_are_these() -> None:
         made.replace("Image_", "Image"),
         "/" * 5000,
     ):
-        assert published(other) is None
+        assert parse_publisher_token(other) is None
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
@@ -84,19 +87,19 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 def try_many(count: int, seed: int) -> None:
     rng = random.Random(seed)
     kinds = (IMAGE, COMPRESSED_IMAGE, DETECTIONS)
-    seeds = [(kind, b"".join(encoded(kind, random_message(kind, rng)))) for kind in kinds for _ in range(20)]
+    seeds = [(kind, b"".join(encode_message(kind, random_message(kind, rng)))) for kind in kinds for _ in range(20)]
     for number in range(count):
         kind, data = seeds[number % len(seeds)]
         damaged = mutated(data, rng)
         try:
-            message = decoded(kind, damaged)
+            message = decode_message(kind, damaged)
         except DamagedMessage:
             pass
         else:
-            assert sum(map(len, encoded(kind, message))) <= 2 * len(damaged) + 64  # nothing grows out of nothing
+            assert sum(map(len, encode_message(kind, message))) <= 2 * len(damaged) + 64  # nothing grows out of nothing
         read_attachment(mutated(GOLDEN if number % 2 else NAMED, rng))
         text = mutated(token(0, "aabb", 3, "MP", "cam", "/a", IMAGE, Quality(False)).encode(), rng).decode("latin-1")
-        published(text)
+        parse_publisher_token(text)
         kind_of_key(text)
 
 
