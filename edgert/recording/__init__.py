@@ -1,1 +1,1 @@
-"""Recordings of runs: MCAP files, the messages in them, and what a replay reads of them."""
+"""Recordings of runs: MCAP files, their messages, and their reader for replays."""

@@ -1,7 +1,8 @@
-"""MCAP files (https://mcap.dev/spec, version 0): written chunk by chunk, and read as far as they are whole.
+"""MCAP files (https://mcap.dev/spec, version 0): writer and reader.
 
-Chunks are not compressed: most of their bytes are video or images that are. Each repeats the channels that it uses, so
-that it can be read without those before it. The reader bounds every length by the file, and allocates one chunk.
+Chunks are not compressed, because most of their bytes are compressed video or images. Each repeats the channels that it
+uses, so that it can be read alone. The reader skips damaged chunks, bounds every length by the file's size, and
+allocates one chunk at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAGIC = b"\x89MCAP0\r\n"
 _HEADER, _FOOTER, _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _INDEX, _CHUNK_INDEX = range(1, 9)
 _STATISTICS, _DATA_END = 0x0B, 0x0F
 _MOST_BYTES = 1 << 30
-"""Longest chunk that is read: longer ones are damage."""
+"""Longest chunk that is read; a longer one counts as damage."""
 _U32 = 0xFFFFFFFF
 _RECORD = struct.Struct("<BQ")
 _MESSAGE_HEAD = struct.Struct("<HIQQ")
@@ -29,10 +30,10 @@ class Message(NamedTuple):
     """One message.
 
     Attributes:
-        topic: of its channel.
-        sequence: what its writer numbered it with.
-        log_ns, publish_ns: when it was recorded, and when what it is about was captured; of the epoch.
-        data: its payload; a view of the chunk.
+        topic: topic of its channel.
+        sequence: number by its writer.
+        log_ns, publish_ns: time of recording, and of capture, in ns since 1970.
+        data: payload, a view of the chunk.
     """
 
     topic: str
@@ -44,13 +45,13 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A channel, and the schema of its messages.
+    """Channel with the schema of its messages.
 
     Attributes:
-        name: of the channel.
-        schema: its name.
-        text: of the schema.
-        is_cdr: whether messages are CDR by a ROS 2 schema, else JSON by a JSON schema.
+        name: name of the channel.
+        schema: name of the schema.
+        text: text of the schema.
+        is_cdr: whether messages are CDR with a ROS 2 schema, not JSON with a JSON schema.
     """
 
     name: str
@@ -71,7 +72,7 @@ def _record(opcode: int, *parts: bytes) -> bytes:
 
 @dataclass
 class _Chunk:
-    """Messages that wait for the chunk's end."""
+    """Open chunk: records that were added since the last one was closed."""
 
     parts: list[bytes | memoryview] = field(default_factory=list)
     nbytes: int = 0
@@ -86,10 +87,10 @@ class _Chunk:
 
 
 class McapWriter:
-    """Encoder of one file: it returns the bytes to be written, in order, and writes nothing.
+    """Encoder of one file. It returns the bytes to write, in order, and writes nothing itself.
 
     Args:
-        library: named in the file as what wrote it.
+        library: name of the writing program in the file's header.
     """
 
     def __init__(self, library: str) -> None:
@@ -102,11 +103,11 @@ class McapWriter:
 
     @property
     def waiting_bytes(self) -> int:
-        """Size of the chunk that is not closed."""
+        """Size of the open chunk."""
         return self._chunk.nbytes
 
     def begin(self) -> bytes:
-        """Return the beginning of the file."""
+        """Return the magic and header of the file."""
         head = MAGIC + _record(_HEADER, _text(""), _text(self._library))
         self._at += len(head)
         return head
@@ -114,14 +115,14 @@ class McapWriter:
     def add(
         self, topic: Topic, log_ns: int, publish_ns: int, *data: bytes | memoryview, sequence: int | None = None
     ) -> None:
-        """Add a message, whose payload is the parts one after another, to the chunk.
+        """Add a message to the open chunk.
 
         Args:
-            topic: of its channel.
-            log_ns: when it was recorded, of the epoch.
-            publish_ns: when what it is about was captured, of the epoch.
-            data: the parts; they must not change before the chunk is closed.
-            sequence: number of the message; by default it counts those of the topic.
+            topic: topic of its channel.
+            log_ns: time of recording in ns since 1970.
+            publish_ns: time of capture in ns since 1970.
+            data: consecutive parts of the payload, which must not change before the chunk is closed.
+            sequence: number of the message; by default messages of the topic are counted.
         """
         number = self._numbers.get(topic)
         if number is None:
@@ -141,7 +142,7 @@ class McapWriter:
         chunk.add(head, *data)
 
     def close_chunk(self) -> bytes:
-        """Return the chunk with its index, or nothing where it has no message; the next one is empty."""
+        """Return the open chunk with its index, or no bytes if it is empty; begin the next chunk."""
         chunk, self._chunk = self._chunk, _Chunk()
         if not chunk.index:
             return b""
@@ -164,7 +165,7 @@ class McapWriter:
         return b"".join((head, records, index))
 
     def end(self) -> bytes:
-        """Return the end of the file: the last chunk, and the summary by which readers find all others."""
+        """Return the end of the file: the last chunk, and the summary with an index of all chunks."""
         last = self.close_chunk()
         data_end = _record(_DATA_END, struct.pack("<I", 0))
         summary_at = self._at + len(data_end)
@@ -178,7 +179,7 @@ class McapWriter:
         return b"".join((last, data_end, summary, footer, MAGIC))
 
     def _described(self, topic: Topic, number: int) -> bytes:
-        """Return a topic's schema and channel, both with one number."""
+        """Return the records of a topic's schema and channel, which share their number."""
         schema, message = ("ros2msg", "cdr") if topic.is_cdr else ("jsonschema", "json")
         first = _record(_SCHEMA, struct.pack("<H", number), _text(topic.schema), _text(schema), _text(topic.text))
         parts = struct.pack("<HH", number, number), _text(topic.name), _text(message), _text(b"")
@@ -190,13 +191,13 @@ class McapWriter:
 
 @dataclass(slots=True)
 class Damage:
-    """What could not be read of a file.
+    """Parts of a file that could not be read.
 
     Attributes:
-        nbytes: bytes that are not in a whole chunk.
-        chunks: chunks in the middle that are damaged, and were left out.
-        is_cut: whether the file has no end, as one whose writer was killed.
-        last_ns: time of the last message that was read, of the epoch.
+        nbytes: bytes at the end without a complete chunk.
+        chunks: number of damaged chunks, which were skipped.
+        is_cut: whether the file has no end, because its writer was killed.
+        last_ns: time of the last message that was read, in ns since 1970.
     """
 
     nbytes: int = 0
@@ -213,15 +214,15 @@ class Damage:
 
 
 def read_messages(path: Path, damage: Damage, topics: frozenset[str] = frozenset()) -> Iterator[Message]:
-    """Yield the messages of all whole chunks of a file, in the order in which they were written.
+    """Yield the messages of all valid chunks of a file, in the order in which they were written.
 
     Args:
-        path: of the file.
-        damage: is filled with what could not be read.
-        topics: names of those to yield; all where empty.
+        path: path of the file.
+        damage: record that is updated with the parts that cannot be read.
+        topics: topics of the messages to yield; empty for all.
 
     Raises:
-        ArtifactError: it cannot be opened, is no MCAP file, or its chunks are compressed.
+        ArtifactError: the file cannot be opened, is not MCAP, or has compressed chunks.
     """
     try:
         with path.open("rb") as file:
@@ -234,8 +235,8 @@ def _messages(file: BinaryIO, path: Path, damage: Damage, topics: frozenset[str]
     size = file.seek(0, 2)
     file.seek(0)
     if file.read(len(MAGIC)) != MAGIC:
-        why = "it is empty" if not size else "it does not begin as one"
-        raise ArtifactError(f"{path} is no MCAP file", why=why, fix="give a file that sink: mcap wrote")
+        why = "it is empty" if not size else "it does not begin like one"
+        raise ArtifactError(f"{path} is not an MCAP file", why=why, fix="use a file that sink: mcap wrote")
     end = len(MAGIC)
     while True:
         head = file.read(_RECORD.size)
@@ -249,7 +250,7 @@ def _messages(file: BinaryIO, path: Path, damage: Damage, topics: frozenset[str]
             damage.is_cut = False
             return
         if opcode == _CHUNK:
-            yield from _of_chunk(file.read(length), path, damage, topics)
+            yield from _chunk_messages(file.read(length), path, damage, topics)
         elif opcode == 0:
             break
         else:
@@ -258,8 +259,8 @@ def _messages(file: BinaryIO, path: Path, damage: Damage, topics: frozenset[str]
     damage.nbytes = size - end
 
 
-def _of_chunk(data: bytes, path: Path, damage: Damage, topics: frozenset[str]) -> Iterator[Message]:
-    records = _records_of(data, path)
+def _chunk_messages(data: bytes, path: Path, damage: Damage, topics: frozenset[str]) -> Iterator[Message]:
+    records = _chunk_records(data, path)
     if records is None:
         damage.chunks += 1
         return
@@ -279,8 +280,8 @@ def _of_chunk(data: bytes, path: Path, damage: Damage, topics: frozenset[str]) -
         damage.chunks += 1
 
 
-def _records_of(data: bytes, path: Path) -> memoryview | None:
-    """Return the records of a chunk; None where it is damaged. Raises ArtifactError for a compressed one."""
+def _chunk_records(data: bytes, path: Path) -> memoryview | None:
+    """Return the records of a chunk; None if it is damaged. Raises ArtifactError for a compressed chunk."""
     view = memoryview(data)
     try:
         _, _, size, crc = struct.unpack_from("<QQQI", view)
@@ -292,14 +293,14 @@ def _records_of(data: bytes, path: Path) -> memoryview | None:
     records = view[at + 8 :]
     if compression in ("lz4", "zstd"):
         fix = "record with sink: mcap, or decompress it: mcap compress --compression none IN -o OUT"
-        raise ArtifactError(f"{path} is compressed with {compression}", why="edgert reads plain chunks", fix=fix)
+        raise ArtifactError(f"{path} is compressed with {compression}", why="edgert reads plain chunks only", fix=fix)
     if compression or length != len(records) or size != length or (crc and zlib.crc32(records) != crc):
         return None
     return records
 
 
 def _split(records: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield the records of a chunk. Raises struct.error or ValueError for a length that goes beyond it."""
+    """Yield (opcode, content) of the records of a chunk. Raises struct.error or ValueError for a wrong length."""
     at = 0
     while at < len(records):
         opcode, length = _RECORD.unpack_from(records, at)

@@ -1,6 +1,6 @@
-"""The messages of a recording: topics, their schemas, and payloads that Foxglove and ROS 2 read as they are.
+"""Messages of a recording: topics, schemas and payloads, which Foxglove and ROS 2 can read.
 
-Camera data is CDR by ROS 2 message definitions (little endian, OMG DDSI-RTPS 10.2). All else is JSON.
+Camera data is CDR with ROS 2 message definitions (little endian, OMG DDSI-RTPS 10.2). All other messages are JSON.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def image_topic(stream: str) -> Topic:
 
 
 def annotation_topic(stream: str) -> Topic:
-    """Return the topic of what Foxglove draws over a camera's images."""
+    """Return the topic of the annotations that Foxglove draws over a camera's images."""
     return Topic(f"/{stream}/annotations", "foxglove.ImageAnnotations", _schema("ImageAnnotations.json"))
 
 
 def topic_named(name: str) -> Topic | None:
-    """Return the topic of a recording with that name; None for a name that no recording has."""
+    """Return the topic with this name; None if recordings have no such topic."""
     stream, _, kind = name[1:].rpartition("/")
     made = {"video": video_topic, "image": image_topic, "annotations": annotation_topic}
     if name in _OWN:
@@ -72,7 +72,7 @@ def _stamp(time_ns: int) -> tuple[int, int]:
 
 
 def _string(text: str, at: int) -> bytes:
-    """Return a CDR string that begins at offset ``at``, with the bytes that align it."""
+    """Return a CDR string for offset ``at``, with its alignment bytes."""
     data = text.encode() + b"\0"
     return bytes(-at % 4) + struct.pack("<I", len(data)) + data
 
@@ -81,10 +81,10 @@ def video_message(stream: str, time_ns: int, data: bytes | memoryview, codec: st
     """Return a ``foxglove_msgs/CompressedVideo`` in parts.
 
     Args:
-        stream: the frame of reference.
-        time_ns: of the epoch.
+        stream: name of the stream, which is the frame of reference.
+        time_ns: capture time in ns since 1970.
         data: one access unit.
-        codec: FFmpeg's name.
+        codec: FFmpeg's name of the codec.
     """
     body = struct.pack("<iI", *_stamp(time_ns)) + _string(stream, 8)
     body += bytes(-len(body) % 4) + struct.pack("<I", len(data))
@@ -95,11 +95,11 @@ def image_head(stream: str, time_ns: int, size: tuple[int, int], format: str, nb
     """Return a ``sensor_msgs/Image`` up to its pixels, which follow plane by plane without padding.
 
     Args:
-        stream: the frame of reference.
-        time_ns: of the epoch.
+        stream: name of the stream, which is the frame of reference.
+        time_ns: capture time in ns since 1970.
         size: (width, height), pixels.
-        format: of the pixels, as of a frame.
-        nbytes: of all pixels.
+        format: pixel format of the frame.
+        nbytes: size of all pixels in bytes.
     """
     (width, height), encoding = size, _ENCODINGS[format]
     step = nbytes // height if format in ("bgr", "rgb", "yuyv") else width
@@ -113,9 +113,9 @@ class Unit(NamedTuple):
     """Camera data of one message.
 
     Attributes:
-        format: codec as FFmpeg names it, or the pixels' format.
-        size: (width, height) of an image; zeros of a packet.
-        data: of the packet, or all pixels.
+        format: FFmpeg's name of the codec, or the pixel format.
+        size: (width, height) of an image; (0, 0) for a packet.
+        data: packet, or all pixels.
     """
 
     format: str
@@ -124,7 +124,7 @@ class Unit(NamedTuple):
 
 
 class _Cdr:
-    """Reader of CDR. Every method raises ValueError or struct.error beyond the end."""
+    """Reader of CDR. Every method raises ValueError or struct.error at the end of the data."""
 
     def __init__(self, data: memoryview) -> None:
         self._data, self._at = data[4:], 0
@@ -148,7 +148,7 @@ class _Cdr:
 
 
 def read_video(data: memoryview) -> Unit:
-    """Return the packet of a message of :func:`video_message`. Raises ValueError or struct.error for damage."""
+    """Return the packet in a message of :func:`video_message`. Raises ValueError or struct.error for damage."""
     cdr = _Cdr(data)
     cdr.numbers("<iI")
     cdr.string()
@@ -158,7 +158,7 @@ def read_video(data: memoryview) -> Unit:
 
 
 def read_image(data: memoryview) -> Unit:
-    """Return the pixels of a message that :func:`image_head` begins. Raises ValueError or struct.error for damage."""
+    """Return the pixels in a message of :func:`image_head`. Raises ValueError or struct.error for damage."""
     cdr = _Cdr(data)
     cdr.numbers("<iI")
     cdr.string()
@@ -197,17 +197,17 @@ def _labeled(found: Detections) -> Iterator[tuple[str, list[float]]]:
         yield f"{label}{'' if track is None else f' {track}'} {score:.2f}", box
 
 
-# Digests: equal where every bit of a record is.
+# Digests, which are equal if and only if two records have the same bits.
 
 _DIGEST_BYTES = 8
 _DEPTH = 32
 
 
 def digest(record: object) -> str:
-    """Return 16 hexadecimal digits that any change of a record changes.
+    """Return a hash of all values of a record, as 16 hexadecimal digits.
 
     Raises:
-        StageError: a user's own object has no plain form.
+        StageError: an object of the user's code has no plain form.
     """
     found = blake2b(digest_size=_DIGEST_BYTES)
     for part in _parts(record, 0):
@@ -216,7 +216,7 @@ def digest(record: object) -> str:
 
 
 def _parts(value: Any, depth: int) -> Iterator[bytes]:
-    """Yield the bytes of a value, each part with its kind and length, so that no two values share them."""
+    """Yield the bytes of a value, each part with its type and length, so that different values give different bytes."""
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":
         yield f"a{value.dtype.str}{value.shape}".encode()
         yield np.ascontiguousarray(value).tobytes()
@@ -226,7 +226,7 @@ def _parts(value: Any, depth: int) -> Iterator[bytes]:
         text = repr(value).encode("utf-8", "backslashreplace")
         yield f"p{len(text)}:".encode() + text
     elif depth > _DEPTH:
-        yield encoded(plain(value))  # which says that it is nested too deeply
+        yield encoded(plain(value))  # raises for a value that is nested too deeply
     elif isinstance(value, np.generic):
         yield from _parts(np.asarray(value), depth)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

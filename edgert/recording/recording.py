@@ -1,4 +1,4 @@
-"""Recordings as a replay reads them: the head, decisions in their order, camera data and results."""
+"""Recordings of runs, read for a replay: the head, decisions in order, camera data and results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from edgert.runtime.decisions import Entry
 log = logging.getLogger("edgert.recording")
 
 FORMAT = 1
-"""Version of what edgert's own messages hold."""
+"""Version of edgert's own messages."""
 _HELD = 2
-"""Messages of decisions after which a missing number is given up: a thread adds its entry at once."""
+"""Messages of decisions to wait for a missing number; a thread adds its entry at once."""
 _KINDS = frozenset({"give", "part", "step", "submit", "collect", "fail", "drop", "settings", "replace", "file"})
 _FRAME_FIELDS = 6
 _CHUNK_BYTES = 4 << 20
@@ -28,7 +28,7 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What a decoder must know that begins with a piece of camera data."""
+    """Data that a new decoder needs, from one piece of camera data on."""
 
     stream: str
     number: int
@@ -37,7 +37,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One packet or image of a stream, not decoded."""
+    """One packet or image of a stream, still encoded."""
 
     stream: str
     number: int
@@ -46,23 +46,23 @@ class Piece:
 
 
 Event = Entry | Piece | Restart | dict[str, Any]
-"""What a replay reads, in order: a decision, camera data, or a recorded result."""
+"""Item of a recording: a decision, camera data, or a recorded result."""
 
 
 @dataclass
 class Recording:
-    """A recorded run: one file, or consecutive parts of one run.
+    """Recorded run: one file, or consecutive parts of one run.
 
     Attributes:
-        paths: of the files.
-        head: of the first file: see :func:`edgert.assemble.recording_head.recorded_about`.
-        damages: of each file, what could not be read.
-        files: numbers of the entries at which the pipeline changed, and its data from then on.
-        failed: (task, stream, frame) of results that a stage failed on.
-        frames: stream → how many frames it gave.
+        paths: paths of the files.
+        head: head of the first file; see :func:`edgert.assemble.recording_head.recorded_about`.
+        damages: damage of each file.
+        files: (number of the entry at which the pipeline changed, its data from then on).
+        failed: (task, stream, frame) of results on which a stage failed.
+        frames: stream → number of its frames.
         span_ns: times of the first and last frame, by the recorded clock.
-        lost: decisions and results that the recorder had no room for.
-        filled: the first file with a frame.
+        lost: number of decisions and results for which the recorder had no room.
+        filled: path of the first file with a frame.
     """
 
     paths: Sequence[Path]
@@ -77,18 +77,18 @@ class Recording:
 
     @property
     def settings(self) -> Mapping[str, Sequence[int]]:
-        """By task, the settings that held when it began: those of the run's beginning are entries."""
+        """Settings in force at the start of a recording that begins in mid-run, by task; else entries have them."""
         found = self.head.get("settings")
         rows = found.items() if isinstance(found, dict) and not self.is_complete else ()
         return {task: row for task, row in rows if isinstance(row, list) and all(type(one) is int for one in row)}
 
     @property
     def is_complete(self) -> bool:
-        """Whether it begins with the run, so that stages begin without a past."""
+        """Whether the recording begins with the run, so that stages start without a past."""
         return bool(self.head["part"] == 0)
 
     def events(self) -> Iterator[Event]:
-        """Yield everything in order; camera data comes before the decisions about its frames.
+        """Yield all items in order; camera data comes before the decisions about its frames.
 
         Raises:
             ArtifactError: a file cannot be read.
@@ -98,7 +98,7 @@ class Recording:
         for message in self._messages():
             stream, _, kind = message.topic[1:].rpartition("/")
             if kind in ("video", "image"):
-                if message.sequence > last.get(stream, -1):  # the next file repeats a group of packets
+                if message.sequence > last.get(stream, -1):  # each file repeats a group of packets of the one before
                     last[stream] = message.sequence
                     yield Piece(stream, message.sequence, kind == "video", message.data)
             elif message.topic == messages.RESULTS:
@@ -125,47 +125,47 @@ class Recording:
 
 
 def open_recording(paths: Sequence[Path]) -> Recording:
-    """Return a recording after one look through it.
+    """Read all decisions of a recording once, and return it.
 
     Args:
         paths: one file, or the parts of one run in any order.
 
     Raises:
-        ArtifactError: no recording of edgert, files of different runs, or one without a frame.
+        ArtifactError: a file is not a recording of edgert, files belong to different runs, or no file has a frame.
     """
     damages = list[Damage]()
     heads = [head_of(path) for path in paths]
     order = sorted(range(len(heads)), key=lambda number: heads[number]["part"])
     heads, paths = [heads[number] for number in order], [paths[number] for number in order]
     if len({head["run"] for head in heads}) > 1:
-        why = f"{paths[0]} and {paths[-1]} are of two runs"
-        raise ArtifactError("these files are no parts of one recording", why=why, fix="replay each alone")
+        why = f"{paths[0]} and {paths[-1]} belong to two runs"
+        raise ArtifactError("these files are not parts of one recording", why=why, fix="replay each alone")
     for before, after, path in zip(heads, heads[1:], paths[1:], strict=False):
         if after["part"] != before["part"] + 1:
             missing = f"part {before['part'] + 1} is missing before {path}"
-            raise ArtifactError("a part of the recording is not there", why=missing, fix="name all of its files")
+            raise ArtifactError("a part of the recording is missing", why=missing, fix="name all of its files")
     found = Recording(paths, heads[0], damages)
     for path in paths:
         damages.append(Damage())
         was_empty = not found.frames
         for message in read_messages(path, damages[-1], frozenset({messages.DECISIONS})):
-            _look(found, _parsed(message))
+            _add_facts(found, _parsed(message))
         if was_empty and found.frames:
             found.filled = path
     if not found.frames:
-        why = "the run ended before a source gave one" if not any(map(str, damages)) else str(damages[0])
-        raise ArtifactError(f"{paths[0]} holds no frame to replay", why=why, fix="record a run that gives results")
+        why = "the run ended before the first frame" if not any(map(str, damages)) else str(damages[0])
+        raise ArtifactError(f"{paths[0]} has no frame to replay", why=why, fix="record a run that gives results")
     return found
 
 
 def head_of(path: Path) -> dict[str, Any]:
-    """Return the head of a file. Raises ArtifactError: it cannot be read, or has none of edgert's."""
+    """Return the head of a file. Raises ArtifactError if it cannot be read, or is not a recording of edgert."""
     head = next((_parsed(one) for one in read_messages(path, Damage(), frozenset({messages.RUN}))), None)
     return _checked(head, path)
 
 
 def has_frames(path: Path) -> bool:
-    """Return whether a source gave a frame in a file. Raises ArtifactError: it cannot be read."""
+    """Return whether a file has a decision about a new frame. Raises ArtifactError if it cannot be read."""
     found = read_messages(path, Damage(), frozenset({messages.DECISIONS}))
     return any(entry.kind == "give" for message in found for entry in _entries(_parsed(message)))
 
@@ -173,11 +173,11 @@ def has_frames(path: Path) -> bool:
 def join_parts(paths: Sequence[Path], library: str) -> Iterator[bytes]:
     """Yield the bytes of one file that holds consecutive parts of a run, about one chunk at a time.
 
-    A part that was cut off is read up to there, and one that is not there any more is passed over.
+    A part that was cut off is read up to its end; a part that no longer exists is skipped.
 
     Args:
-        paths: of the parts, in their order.
-        library: named in the file as what wrote it.
+        paths: paths of the parts, in order.
+        library: name of the writing program in the file's header.
 
     Raises:
         ArtifactError: a part cannot be read.
@@ -186,7 +186,7 @@ def join_parts(paths: Sequence[Path], library: str) -> Iterator[bytes]:
     yield writer.begin()
     for path in filter(Path.exists, paths):
         for message in read_messages(path, Damage()):
-            if (topic := messages.topic_named(message.topic)) is None:  # damage that no checksum shows
+            if (topic := messages.topic_named(message.topic)) is None:  # undetected damage
                 continue
             if topic.is_cdr:
                 if message.sequence <= last.get(topic.name, -1):  # each part repeats a group of packets
@@ -200,8 +200,8 @@ def join_parts(paths: Sequence[Path], library: str) -> Iterator[bytes]:
     yield writer.end()
 
 
-def _look(found: Recording, data: dict[str, Any]) -> None:
-    """Note what a replay must know beforehand."""
+def _add_facts(found: Recording, data: dict[str, Any]) -> None:
+    """Add what a replay must know beforehand from one message of decisions."""
     lost = data.get("lost")
     found.lost = max(found.lost, lost if isinstance(lost, int) else 0)
     for entry in _entries(data):
@@ -217,37 +217,40 @@ def _look(found: Recording, data: dict[str, Any]) -> None:
 
 
 def _checked(head: dict[str, Any] | None, path: Path) -> dict[str, Any]:
-    """Return the head of a file. Raises ArtifactError where it is none of edgert's."""
+    """Return the head of a file. Raises ArtifactError if it is missing, of another version, or damaged."""
     if head is None:
         raise ArtifactError(
-            f"{path} is no recording of edgert",
+            f"{path} is not a recording of edgert",
             why=f"it has no message on {messages.RUN}",
-            fix="replay a file of sink: mcap; a bag of ROS 2 is a source, not a run",
+            fix="replay a file of sink: mcap; a bag of ROS 2 can only be a source",
         )
     if head.get("format") != FORMAT:
         why, fix = f"its format is {head.get('format')}, and this edgert reads {FORMAT}", "use the edgert that wrote it"
         raise ArtifactError(f"{path} cannot be replayed", why=f"{why}; edgert {head.get('edgert')} wrote it", fix=fix)
     for key, is_right in _HEAD.items():
         if key not in head or not is_right(head[key]):
-            raise ArtifactError(
-                f"{path} cannot be replayed", why=f"its head has no {key} that can be read", fix="record again"
-            )
+            raise ArtifactError(f"{path} cannot be replayed", why=f"its head has no valid {key}", fix="record again")
     return head
 
 
 def _is_pipeline(value: object) -> bool:
-    """Return whether data has the shape of a pipeline: stages, and perhaps models, each a mapping."""
+    """Return whether data has the structure of a pipeline: stages, and perhaps models, each a mapping."""
     return isinstance(value, dict) and _maps(value.get("stages"), dict) and _maps(value.get("models") or {}, dict)
 
 
 def _maps(value: object, kind: type) -> bool:
-    """Return whether a value is a mapping of texts to values of one type."""
+    """Return whether a value is a mapping from texts to values of one type."""
     return isinstance(value, dict) and all(type(one) is kind for one in value.values())
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is an integer of at most 62 bits, so that sums of two are times that can be shown."""
+    return type(value) is int and abs(value) < 1 << 62
 
 
 _HEAD: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("run", "sink", "path"), lambda value: type(value) is str and value.isprintable()),
-    **dict.fromkeys(("part", "offset_ns"), lambda value: type(value) is int),
+    **dict.fromkeys(("part", "offset_ns"), _is_number),
     **dict.fromkeys(("streams", "packages"), lambda value: _maps(value, str)),
     "pipeline": _is_pipeline,
     "models": lambda value: _maps(value, dict),
@@ -257,14 +260,14 @@ _HEAD: Mapping[str, Callable[[object], bool]] = {
 
 
 def _parsed(message: Message) -> dict[str, Any]:
-    """Return the data of a JSON message. Raises ArtifactError where it is none."""
+    """Return the data of a JSON message. Raises ArtifactError if it is not a JSON object."""
     try:
         data = json.loads(bytes(message.data))
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
         what = f"a message on {message.topic} is damaged"
-        raise ArtifactError(what, why="it is no JSON object", fix="record again, or copy the file again")
+        raise ArtifactError(what, why="it is not a JSON object", fix="record again, or copy the file again")
     return data
 
 
@@ -274,12 +277,12 @@ def _list(data: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _entries(data: Mapping[str, Any]) -> Iterator[Entry]:
-    """Yield the decisions of a message. Raises ArtifactError for what is none."""
+    """Yield the decisions of a message. Raises ArtifactError for a damaged one."""
     for row in _list(data, "entries"):
         if _is_entry(row):
             yield Entry(*row)
         else:
-            raise ArtifactError("a decision of the recording is damaged", why=f"{str(row)[:80]} is none",
+            raise ArtifactError("a decision of the recording is damaged", why=f"{str(row)[:80]} is not one",
                                 fix="record again, or copy the file again")  # fmt: skip
 
 
@@ -288,12 +291,12 @@ def _is_entry(row: object) -> bool:
         return False
     number, kind, task, stream, frame, at_ns, more = row
     names = isinstance(task, str) and isinstance(stream, str) and kind in _KINDS if isinstance(kind, str) else False
-    numbers = all(type(one) is int for one in (number, frame, at_ns))
+    numbers = all(map(_is_number, (number, frame, at_ns)))
     if not names or not numbers:
         return False
     if kind == "give":
         known = [*more[:2], *more[3:]] if isinstance(more, list) and len(more) == _FRAME_FIELDS else [None]
-        return all(type(one) is int for one in known) and (more[2] is None or type(more[2]) is int)
+        return all(map(_is_number, known)) and (more[2] is None or _is_number(more[2]))
     if kind == "settings":
-        return isinstance(more, list) and all(type(one) is int for one in more)
+        return isinstance(more, list) and all(map(_is_number, more))
     return not (kind == "collect" and type(more) is not int)

@@ -1,1 +1,1 @@
-"""Replay of recorded runs: the same decisions in one thread, and whether they give the same results."""
+"""Replay of recorded runs: the same decisions in one thread, and a comparison of the results."""

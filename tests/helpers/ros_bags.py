@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.stages.ros2.cdr import encode_message
+from edgert.stages.ros2.cdr import encode
 from edgert.stages.ros2.definitions import CAMERA_INFO, IMAGE
 from edgert.stages.ros2.ros_images import header
 
@@ -47,5 +47,5 @@ def write_depth_bag(path: Path, images: Sequence[np.ndarray], began_ns: int = 10
         far = {**about, "encoding": "16UC1", "step": 2 * width}
         depth = {**far, "data": np.full((height, width), 2000, np.uint16).tobytes()}
         for topic, fields in (("/camera/camera_info", camera), ("/camera/depth", depth), ("/camera/color", color)):
-            messages.append((topic, time_ns, b"".join(encode_message(topics[topic], fields))))
+            messages.append((topic, time_ns, b"".join(encode(topics[topic], fields))))
     write_bag(path, topics, messages)

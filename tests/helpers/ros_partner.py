@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.stages.ros2.cdr import encode_message
+from edgert.stages.ros2.cdr import encode
 from edgert.stages.ros2.definitions import IMAGE
 from edgert.stages.ros2.ros_images import header
 from edgert.stages.ros2.ros_link import Quality
@@ -125,7 +125,7 @@ def main() -> None:
 
         def publish(number: int) -> None:
             stamped = header(node.node.get_clock().now().nanoseconds, "camera")
-            publisher.publish(b"".join(encode_message(IMAGE, {**stamped, **fields, "data": pixels})))
+            publisher.publish(b"".join(encode(IMAGE, {**stamped, **fields, "data": pixels})))
 
         with repeated(publish, float(every)):
             sys.stdin.read()

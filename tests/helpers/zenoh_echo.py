@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from edgert.stages.ros2.cdr import decode_message, encode_message
+from edgert.stages.ros2.cdr import decode, encode
 from edgert.stages.ros2.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
 from edgert.stages.ros2.ros_link import Quality
 from edgert.stages.ros2.zenoh_session import endpoint_of, shared_session
@@ -28,11 +28,11 @@ def main() -> None:
     answers = link.publisher("/echo/detections", DETECTIONS, Quality(True, depth=10))
 
     def answer(kind: str, data: bytes | memoryview) -> None:
-        message = decode_message(kind, data)
+        message = decode(kind, data)
         about = {key: value for key, value in message.items() if key.startswith("header.")}
         name = f"{kind}:{bytes(message['data'][:4]).hex()}"
         box = {**about, "id": str(message.get("width", 0)), "results": [{"hypothesis.class_id": name}]}
-        answers.publish(encode_message(DETECTIONS, {**about, "detections": [box]}))
+        answers.publish(encode(DETECTIONS, {**about, "detections": [box]}))
 
     quality = Quality(True, depth=10)
     heard = [

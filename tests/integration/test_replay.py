@@ -205,7 +205,7 @@ def test_an_engine_that_cannot_be_exact_is_refused_by_expect_alone(belts: Path, 
 
 def test_a_recording_without_frames_is_named(tmp_path: Path) -> None:
     empty = rewritten(record_tiny(tmp_path), tmp_path / "empty.mcap", {messages.DECISIONS: lambda data: None})
-    with pytest.raises(ArtifactError, match="holds no frame to replay"):
+    with pytest.raises(ArtifactError, match="has no frame to replay"):
         replay(empty)
 
 
@@ -227,9 +227,9 @@ def test_parts_of_a_run_are_replayed_together_and_one_says_what_it_lacks(tmp_pat
     made = replay(order[1])
     assert made.different == 0
     assert any("track have no past here, and are not compared" in note for note in made.notes)
-    with pytest.raises(ArtifactError, match="a part of the recording is not there"):
+    with pytest.raises(ArtifactError, match="a part of the recording is missing"):
         open_recording([order[2], order[0]])
-    with pytest.raises(ArtifactError, match="no parts of one recording"):
+    with pytest.raises(ArtifactError, match="not parts of one recording"):
         open_recording([parts[0], record_tiny(tmp_path)])
 
 
@@ -449,5 +449,5 @@ def test_a_cut_recording_of_cameras_is_replayed_up_to_its_last_chunk(
 
 def test_errors_are_edgerts_own(tmp_path: Path) -> None:
     (tmp_path / "a.mcap").write_bytes(b"no recording")
-    with pytest.raises(EdgertError, match="is no MCAP file"):
+    with pytest.raises(EdgertError, match="is not an MCAP file"):
         replay(tmp_path / "a.mcap")

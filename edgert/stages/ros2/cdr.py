@@ -31,7 +31,7 @@ class DamagedMessage(StageError):  # noqa: N818 - reads as what it is
     """Bytes that are not a message of their type."""
 
 
-def encode_message(name: str, message: Message) -> list[bytes | memoryview]:
+def encode(name: str, message: Message) -> list[bytes | memoryview]:
     """Return a message as pieces; those of ``uint8[]`` fields are views of the caller's memory.
 
     Args:
@@ -43,7 +43,7 @@ def encode_message(name: str, message: Message) -> list[bytes | memoryview]:
     return out.pieces
 
 
-def decode_message(name: str, data: bytes | memoryview) -> dict[str, Any]:
+def decode(name: str, data: bytes | memoryview) -> dict[str, Any]:
     """Return the fields of a message; ``uint8[]`` fields are views into ``data``.
 
     Raises:

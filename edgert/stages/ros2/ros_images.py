@@ -19,7 +19,7 @@ from edgert.clock import Clock
 from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
 from edgert.runtime.frame import U8, DepthImage, Frame, PixelFormat, bgr_from
-from edgert.stages.ros2.cdr import DamagedMessage, decode_message, encode_message
+from edgert.stages.ros2.cdr import DamagedMessage, decode, encode
 from edgert.stages.ros2.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
 from edgert.stages.source.live import MismatchError
 from edgert.stages.source.sent_images import jpeg_size
@@ -141,7 +141,7 @@ class CameraTopics:
         """
         if incoming is not None:
             try:
-                message = decode_message(incoming.kind, incoming.data)
+                message = decode(incoming.kind, incoming.data)
             except DamagedMessage as error:
                 self._skip_message(error)
                 return
@@ -181,8 +181,8 @@ class CameraTopics:
             self.skipped += 1
             return None
         try:
-            decode = self._decode_compressed if incoming.kind == COMPRESSED_IMAGE else self._decode_raw
-            format, plane, owner = decode(message)
+            convert = self._decode_compressed if incoming.kind == COMPRESSED_IMAGE else self._decode_raw
+            format, plane, owner = convert(message)
         except (DamagedMessage, MismatchError) as error:
             self._skip_message(error)
             return None
@@ -317,14 +317,14 @@ def image_message(image: Frame | U8, fields: Mapping[str, Any], counter: Counter
     height, width = plane.shape[:2]
     step = plane.nbytes // height
     about = {**fields, "height": height, "width": width, "encoding": encoding, "step": step}
-    return encode_message(IMAGE, {**about, "data": plane.data})
+    return encode(IMAGE, {**about, "data": plane.data})
 
 
 def jpeg_message(image: U8, fields: Mapping[str, Any]) -> list[bytes | memoryview]:
     """Return a CompressedImage message with a BGR image as JPEG."""
     done, data = cv2.imencode(".jpg", image, (cv2.IMWRITE_JPEG_QUALITY, _QUALITY))
     assert done, "OpenCV encodes every BGR image as JPEG"
-    return encode_message(COMPRESSED_IMAGE, {**fields, "format": "jpeg", "data": cast("U8", data).data})
+    return encode(COMPRESSED_IMAGE, {**fields, "format": "jpeg", "data": cast("U8", data).data})
 
 
 KINDS_OF_ROLE: Mapping[Role, tuple[str, ...]] = {

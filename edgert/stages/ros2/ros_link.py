@@ -74,7 +74,7 @@ _KEPT_BYTES, _LARGE_BYTES = 128 << 20, 32 << 20
 def keep_freed_memory() -> None:
     """Configure glibc to keep up to 128 MiB of freed memory; do nothing with other C libraries.
 
-    By default the kernel maps and clears new memory for each image of 6 MB, which costs more than copying it: an image
+    By default the kernel maps and clears new memory for each image of 6 MB, which costs more than copying it. An image
     then takes 5 ms to publish instead of 1.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

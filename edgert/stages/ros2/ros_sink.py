@@ -14,7 +14,7 @@ from edgert.runtime.frame import bgr_from
 from edgert.runtime.records import Classification, Detections, Result
 from edgert.stages.context import Context
 from edgert.stages.ros2 import definitions, ros_records
-from edgert.stages.ros2.cdr import encode_message
+from edgert.stages.ros2.cdr import encode
 from edgert.stages.ros2.ros_images import header, image_message, jpeg_message
 from edgert.stages.ros2.ros_link import Link, Publisher, Quality
 
@@ -137,7 +137,7 @@ class RosSink:
             self._publisher(stream, topic, definitions.COMPRESSED_IMAGE, quality).publish(jpeg_message(image, fields))
 
     def _send(self, stream: _Stream, topic: str, kind: str, quality: Quality, fields: Mapping[str, Any]) -> None:
-        self._publisher(stream, topic, kind, quality).publish(encode_message(kind, fields))
+        self._publisher(stream, topic, kind, quality).publish(encode(kind, fields))
 
     def _publisher(self, stream: _Stream, topic: str, kind: str, quality: Quality) -> Publisher:
         found = stream.publishers.get(topic)
@@ -157,7 +157,7 @@ class RosSink:
             fields = header(self._link.now_ns(), "")
             try:
                 publisher.publish(
-                    encode_message(definitions.DIAGNOSTICS, ros_records.diagnostics(self._context.stats(), fields))
+                    encode(definitions.DIAGNOSTICS, ros_records.diagnostics(self._context.stats(), fields))
                 )
             except EdgertError as error:
                 log.warning("stages.%s: /diagnostics: %s", self._name, error)

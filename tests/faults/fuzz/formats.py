@@ -38,7 +38,7 @@ from edgert.planner.simulation import Scenario, simulate
 from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.remote.link import read_line
 from edgert.runtime.worker import Worker
-from edgert.stages.ros2.cdr import DamagedMessage, decode_message, encode_message
+from edgert.stages.ros2.cdr import DamagedMessage, decode, encode
 from edgert.stages.ros2.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
 from edgert.stages.ros2.zenoh_session import Attachment, read_attachment
 from edgert.stages.sink.tcp_server import listen
@@ -76,7 +76,7 @@ class Format:
 def _messages() -> Data:
     """Return ROS 2 messages and attachments: each begins with a digit, its type's place, 3 for attachments."""
     rng = Random(7)
-    made = [b"".join(encode_message(kind, random_message(kind, rng))) for kind in _MESSAGES for _ in range(4)]
+    made = [b"".join(encode(kind, random_message(kind, rng))) for kind in _MESSAGES for _ in range(4)]
     messages = [b"%d" % (number // 4) + data for number, data in enumerate(made)]
     return (*messages, b"3" + Attachment(5, 10**18, bytes(16)).to_bytes())
 
@@ -89,7 +89,7 @@ def _tried_message(content: bytes) -> bool:
     if number >= len(_MESSAGES):
         return read_attachment(data) is not None
     try:
-        decode_message(_MESSAGES[number], data)
+        decode(_MESSAGES[number], data)
     except DamagedMessage:
         return False
     return True

@@ -12,7 +12,7 @@ import pytest
 
 from edgert.errors import ArtifactError, EdgertError
 from edgert.recording.mcap_file import MAGIC, Damage, McapWriter, Topic, read_messages
-from edgert.recording.recording import open_recording
+from edgert.recording.recording import _HEAD, _is_entry, open_recording
 from edgert.replayer.replayed import replay
 from tests.helpers.recordings import record_tiny
 
@@ -110,14 +110,14 @@ def test_a_length_beyond_the_file_or_the_chunk_is_the_end(tmp_path: Path) -> Non
 
 
 def test_other_files_are_named(tmp_path: Path) -> None:
-    for content, why in ((b"", "it is empty"), (b"RIFF" * 9, "it does not begin as one")):
+    for content, why in ((b"", "it is empty"), (b"RIFF" * 9, "it does not begin like one")):
         (tmp_path / "a.mcap").write_bytes(content)
         with pytest.raises(ArtifactError, match=why):
             list(read_messages(tmp_path / "a.mcap", Damage()))
     with pytest.raises(ArtifactError, match="No such file"):
         list(read_messages(tmp_path / "none.mcap", Damage()))
     (tmp_path / "a.mcap").write_bytes(file_of(1))
-    with pytest.raises(ArtifactError, match="no recording of edgert"):
+    with pytest.raises(ArtifactError, match="not a recording of edgert"):
         open_recording([tmp_path / "a.mcap"])
 
 
@@ -145,3 +145,8 @@ def _chunk_ends(data: bytes) -> list[int]:
             assert zlib.crc32(data[at + 9 + 40 : end]) == struct.unpack_from("<I", data, at + 9 + 24)[0]
         at = end
     return ends
+
+
+def test_a_time_that_no_date_has_is_damage() -> None:
+    row = [0, "give", "cam", "cam", 0, 0, [10**30, 0, None, 8, 8, 0]]
+    assert not _is_entry(row) and not _HEAD["offset_ns"](10**30)

@@ -12,7 +12,7 @@ import pytest
 
 import edgert
 from edgert.errors import ConfigError, StageError
-from edgert.stages.ros2.cdr import encode_message
+from edgert.stages.ros2.cdr import encode
 from edgert.stages.ros2.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
 from edgert.stages.ros2.ros_images import header
 from tests.helpers.ros_messages import typestore
@@ -40,14 +40,14 @@ def write(path: Path, storage: str = "SQLITE3", *, cameras: int = 1, depth: bool
         for number in range(COUNT):
             time_ns = began_ns + number * 50_000_000
             fields = header(time_ns, "mast")
-            writer.write(info, time_ns, b"".join(encode_message(CAMERA_INFO, {**fields, **about})))
+            writer.write(info, time_ns, b"".join(encode(CAMERA_INFO, {**fields, **about})))
             pixels = {"height": 6, "width": 8, "encoding": "bgr8", "step": 24, "data": bytes([number] * 144)}
             for image in images:
-                writer.write(image, time_ns + 1, b"".join(encode_message(IMAGE, {**fields, **pixels})))
+                writer.write(image, time_ns + 1, b"".join(encode(IMAGE, {**fields, **pixels})))
             if far is not None:
                 values = {"height": 6, "width": 8, "encoding": "16UC1", "step": 16}
                 values["data"] = np.full(48, 1000 + number, np.uint16).tobytes()
-                writer.write(far, time_ns + 2, b"".join(encode_message(IMAGE, {**fields, **values})))
+                writer.write(far, time_ns + 2, b"".join(encode(IMAGE, {**fields, **values})))
             writer.write(other, time_ns + 3, b"\0\1\0\0\2\0\0\0a\0")
     return path
 
@@ -136,10 +136,7 @@ def test_a_bag_that_was_cut_off_says_how_much_was_read(tmp_path: Path) -> None:
         bag_file.write_bytes(data[: int(len(data) * part) // 4096 * 4096])
         source, count = f"bag:{bag}#/cam0/image_raw", 0
         file = {"stages": {"cam": {"source": source}, "out": {"sink": "null", "from": "cam"}}}
-        with (
-            pytest.raises(StageError, match=r"damaged or cut off|is not a bag") as caught,
-            edgert.Pipeline(file) as made,
-        ):
+        with pytest.raises(StageError, match=r"cut off|is not a bag") as caught, edgert.Pipeline(file) as made:
             for _ in made.results("cam", timeout=20):
                 count += 1
         assert f"{count} images" in str(caught.value) or "is not a bag" in str(caught.value)
@@ -163,6 +160,6 @@ def test_a_bag_of_compressed_images(tmp_path: Path) -> None:
     with Writer(tmp_path / "run", version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
         images = writer.add_connection("/cam/image/compressed", COMPRESSED_IMAGE, typestore=typestore("humble"))
         message = {**header(BEGAN_NS, "mast"), "format": "jpeg", "data": jpeg}
-        writer.write(images, BEGAN_NS, b"".join(encode_message(COMPRESSED_IMAGE, message)))
+        writer.write(images, BEGAN_NS, b"".join(encode(COMPRESSED_IMAGE, message)))
     (frame,) = results(str(tmp_path / "run"))
     assert (frame.width, frame.height, frame.format) == (8, 6, "bgr")

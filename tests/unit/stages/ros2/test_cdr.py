@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgert.stages.ros2.cdr import DamagedMessage, decode_message, encode_message
+from edgert.stages.ros2.cdr import DamagedMessage, decode, encode
 from edgert.stages.ros2.definitions import DEFINITIONS, DETECTIONS, IMAGE, parts_of
 from tests.helpers.ros_messages import DISTRIBUTIONS, as_object, plain, random_message, typestore
 
@@ -19,12 +19,12 @@ def test_a_thousand_messages_are_those_of_every_distribution(name: str) -> None:
     rng = random.Random(name)
     for _ in range(1000):
         message = random_message(name, rng)
-        data = b"".join(encode_message(name, message))
-        assert plain(decode_message(name, data)) == message
+        data = b"".join(encode(name, message))
+        assert plain(decode(name, data)) == message
         for store in stores:
             other = bytes(store.serialize_cdr(as_object(name, message, store), name))
             assert data.ljust(len(other), b"\0") == other  # others may pad the end
-            assert plain(decode_message(name, other)) == message
+            assert plain(decode(name, other)) == message
 
 
 def test_types_are_the_same_in_every_distribution() -> None:
@@ -34,19 +34,19 @@ def test_types_are_the_same_in_every_distribution() -> None:
 
 def test_pixels_are_not_copied() -> None:
     pixels = bytearray(12)
-    pieces = encode_message(IMAGE, {"height": 2, "width": 2, "encoding": "bgr8", "step": 6, "data": pixels})
+    pieces = encode(IMAGE, {"height": 2, "width": 2, "encoding": "bgr8", "step": 6, "data": pixels})
     assert sum(map(len, pieces[:-1])) == 52 - 4  # without a frame_id: 3 bytes shorter and aligned
     pixels[0] = 7
     data = bytearray(b"".join(pieces))
-    view = decode_message(IMAGE, data)["data"]
+    view = decode(IMAGE, data)["data"]
     assert view[0] == 7
     data[-12] = 9
     assert view[0] == 9
 
 
 def test_left_out_fields_have_their_defaults() -> None:
-    data = b"".join(encode_message(DETECTIONS, {"detections": [{"results": [{"hypothesis.class_id": "dog"}]}]}))
-    (box,) = decode_message(DETECTIONS, data)["detections"]
+    data = b"".join(encode(DETECTIONS, {"detections": [{"results": [{"hypothesis.class_id": "dog"}]}]}))
+    (box,) = decode(DETECTIONS, data)["detections"]
     assert box["results"][0]["pose.pose.orientation.w"] == 1.0
     assert box["bbox.size_x"] == 0.0 and box["id"] == "" and box["results"][0]["hypothesis.score"] == 0.0
 
@@ -56,4 +56,4 @@ def test_left_out_fields_have_their_defaults() -> None:
 )
 def test_damaged_messages_are_named(data: bytes) -> None:
     with pytest.raises(DamagedMessage, match="Detection2DArray"):
-        decode_message(DETECTIONS, data)
+        decode(DETECTIONS, data)

@@ -13,10 +13,10 @@ import pytest
 from edgert import limits
 from edgert.errors import StageError
 from edgert.stages.ros2.bag_source import bag_at
-from edgert.stages.ros2.cdr import encoded
+from edgert.stages.ros2.cdr import encode
 from edgert.stages.ros2.definitions import IMAGE
 
-DATA = b"".join(encoded(IMAGE, {"height": 1, "width": 1, "encoding": "mono8", "step": 1, "data": b"x"}))
+DATA = b"".join(encode(IMAGE, {"height": 1, "width": 1, "encoding": "mono8", "step": 1, "data": b"x"}))
 TABLES = """
 CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT);
 CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INTEGER, timestamp INTEGER, data BLOB);
@@ -44,7 +44,7 @@ def test_rows_of_other_types_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", ["", f"CREATE VIEW topics AS {ENDLESS}; CREATE VIEW messages AS {ENDLESS};"])
 def test_a_database_without_the_tables_of_a_bag_is_named_at_once(tmp_path: Path, script: str) -> None:
-    with pytest.raises(StageError, match="no bag of ROS 2") as caught:
+    with pytest.raises(StageError, match="not a bag of ROS 2") as caught:
         bag_at(sqlite_bag(tmp_path / "view.db3", script=script), "stages.cam")
     assert "no tables topics and messages" in str(caught.value)
 

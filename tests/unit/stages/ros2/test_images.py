@@ -14,7 +14,7 @@ from edgert.clock import REAL
 from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
 from edgert.runtime.frame import Frame, bgr_from
-from edgert.stages.ros2.cdr import decode_message, encode_message
+from edgert.stages.ros2.cdr import decode, encode
 from edgert.stages.ros2.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
 from edgert.stages.ros2.ros_images import CameraTopics, Incoming, header, image_message, jpeg_message
 from edgert.stages.source.live import MismatchError
@@ -32,7 +32,7 @@ def message(pixels: np.ndarray, encoding: str, time_ns: int = 10**12, **fields: 
     about = {"height": pixels.shape[0], "width": pixels.shape[1], "encoding": encoding}
     data = np.ascontiguousarray(pixels)
     fields = {"step": data.nbytes // pixels.shape[0], **fields}
-    return b"".join(encode_message(IMAGE, {**header(time_ns, "mast"), **about, **fields, "data": data.data}))
+    return b"".join(encode(IMAGE, {**header(time_ns, "mast"), **about, **fields, "data": data.data}))
 
 
 def taken(into: CameraTopics, data: bytes, kind: str = IMAGE, role: Any = "image", at_ns: int = 0) -> list[Image]:
@@ -99,7 +99,7 @@ def test_rows_may_be_padded() -> None:
 def test_messages_that_are_too_short_for_their_size_are_skipped(fields: dict[str, int]) -> None:
     into = camera()
     data = b"".join(
-        encode_message(IMAGE, {"height": 6, "width": 8, "encoding": "bgr8", "step": 24, "data": bytes(144), **fields})
+        encode(IMAGE, {"height": 6, "width": 8, "encoding": "bgr8", "step": 24, "data": bytes(144), **fields})
     )
     assert taken(into, data) == [] and into.skipped == 1
 
@@ -109,7 +109,7 @@ def test_other_encodings_name_those_that_fit() -> None:
         taken(camera(), message(np.zeros((4, 4), np.uint16), "16UC1"))
     assert "bgr8" in str(caught.value) and "options: {depth: TOPIC}" in str(caught.value)
     with pytest.raises(MismatchError, match="format 'h264'"):
-        data = b"".join(encode_message(COMPRESSED_IMAGE, {"format": "h264", "data": b"\0\0\0\1abc"}))
+        data = b"".join(encode(COMPRESSED_IMAGE, {"format": "h264", "data": b"\0\0\0\1abc"}))
         taken(camera(), data, COMPRESSED_IMAGE)
 
 
@@ -138,7 +138,7 @@ def test_damaged_jpegs_are_skipped() -> None:
     into, good = camera(), np.full((8, 8, 3), 90, np.uint8)
     jpeg = cv2.imencode(".jpg", good)[1].tobytes()
     for data, count in ((jpeg, 1), (jpeg[:20], 0), (b"", 0)):
-        found = b"".join(encode_message(COMPRESSED_IMAGE, {"format": "jpeg", "data": data}))
+        found = b"".join(encode(COMPRESSED_IMAGE, {"format": "jpeg", "data": data}))
         assert len(taken(into, found, COMPRESSED_IMAGE)) == count
     assert into.skipped == 2
 
@@ -147,7 +147,7 @@ def test_each_image_waits_for_its_depth() -> None:
     into = camera(depth=True)
     color, depth = np.zeros((6, 8, 3), np.uint8), np.full((3, 4), 1500, np.uint16)
     info = {"width": 16, "height": 12, "k": [8.0, 0, 4, 0, 8, 3, 0, 0, 1]}
-    assert taken(into, b"".join(encode_message(CAMERA_INFO, info)), CAMERA_INFO, "info") == []
+    assert taken(into, b"".join(encode(CAMERA_INFO, info)), CAMERA_INFO, "info") == []
     assert taken(into, message(color, "bgr8", 10**12)) == []
     (image,) = taken(into, message(depth, "16UC1", 10**12 + 15 * MS), IMAGE, "depth")
     assert image.depth is not None and (image.depth.values == depth).all()
@@ -215,7 +215,7 @@ def test_every_format_goes_out_and_comes_back() -> None:
 def test_cropped_pixels_are_copied_once() -> None:
     counter, wide = Counter(), RNG.integers(0, 256, (6, 10, 3), np.uint8)
     frame = Frame("cam", 0, 0, 0, 8, 6, "bgr", (wide[:, :8],), lend(wide, counter))
-    fields = decode_message(IMAGE, b"".join(image_message(frame, {}, counter)))
+    fields = decode(IMAGE, b"".join(image_message(frame, {}, counter)))
     assert bytes(fields["data"]) == wide[:, :8].tobytes() and fields["step"] == 24
     assert counter.read().copies == 1
 
@@ -230,24 +230,18 @@ def test_a_small_file_of_a_huge_image_is_not_unpacked(ending: str, monkeypatch: 
         data[at : at + 4] = struct.pack(">HH", 30_000, 30_000)
     monkeypatch.setattr(cv2, "imdecode", None)  # is never called
     into = camera()
-    assert (
-        taken(into, b"".join(encode_message(COMPRESSED_IMAGE, {"format": "jpeg", "data": data})), COMPRESSED_IMAGE)
-        == []
-    )
+    assert taken(into, b"".join(encode(COMPRESSED_IMAGE, {"format": "jpeg", "data": data})), COMPRESSED_IMAGE) == []
     assert into.skipped == 1
 
 
 def test_what_is_called_jpeg_and_is_another_format_is_not_decoded() -> None:
     data, into = cv2.imencode(".bmp", np.zeros((8, 8, 3), np.uint8))[1].tobytes(), camera()
-    assert (
-        taken(into, b"".join(encode_message(COMPRESSED_IMAGE, {"format": "jpeg", "data": data})), COMPRESSED_IMAGE)
-        == []
-    )
+    assert taken(into, b"".join(encode(COMPRESSED_IMAGE, {"format": "jpeg", "data": data})), COMPRESSED_IMAGE) == []
     assert into.skipped == 1
 
 
 def test_drawn_images_go_out_as_jpeg() -> None:
-    fields = decode_message(COMPRESSED_IMAGE, b"".join(jpeg_message(np.full((8, 8, 3), 77, np.uint8), {})))
+    fields = decode(COMPRESSED_IMAGE, b"".join(jpeg_message(np.full((8, 8, 3), 77, np.uint8), {})))
     assert fields["format"] == "jpeg"
     assert (cv2.imdecode(np.frombuffer(fields["data"], np.uint8), 1) == 77).all()
 

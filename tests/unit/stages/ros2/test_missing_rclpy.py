@@ -43,13 +43,9 @@ def refused(stages: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("stages", STAGES, ids=["source", "sink"])
-def test_without_ros_zenoh_is_named(without: Path, stages: dict[str, Any]) -> None:
+def test_what_to_source_is_named_and_zenoh_without_ros(without: Path, stages: dict[str, Any]) -> None:
     said = refused(stages)
     assert f"this Python {HERE} has no rclpy" in said and "ros2+zenoh://" in said
-
-
-@pytest.mark.parametrize("stages", STAGES, ids=["source", "sink"])
-def test_the_file_to_source_is_named(without: Path, stages: dict[str, Any]) -> None:
     install(without, "humble", OTHER)
     assert "here is ROS 2 humble, for another Python" in refused(stages)
     install(without, "jazzy", HERE)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgert.stages.ros2.cdr import DamagedMessage, decode_message, encode_message
+from edgert.stages.ros2.cdr import DamagedMessage, decode, encode
 from edgert.stages.ros2.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
 from edgert.stages.ros2.ros_link import Quality
 from edgert.stages.ros2.zenoh_session import (
@@ -47,10 +47,8 @@ def test_keys_and_tokens_are_these() -> None:
     assert topic_key(7, "/camera/image_raw") == "7/camera/image_raw/*/*" and kind_of_key(key) == IMAGE
     made = token(0, "aabb", 3, "MP", "cam", "/camera/image_raw", IMAGE, Quality(False))
     rest = f"%camera%image_raw/sensor_msgs::msg::dds_::Image_/{HASHES[IMAGE]}/2::,1:,:,:,,"
-    assert made == f"@ros2_lv/0/aabb/0/3/MP/%/%/cam/{rest}" and parse_publisher_token(made) == (
-        "/camera/image_raw",
-        IMAGE,
-    )
+    assert made == f"@ros2_lv/0/aabb/0/3/MP/%/%/cam/{rest}"
+    assert parse_publisher_token(made) == ("/camera/image_raw", IMAGE)
     latched = token(0, "aabb", 4, "MP", "cam", "/names", DETECTIONS, Quality(True, latched=True))
     assert latched.endswith("/:1:,1:,:,:,,")
     assert token(0, "aabb", 0, "NN", "cam", "", "", Quality(True)) == "@ros2_lv/0/aabb/0/0/NN/%/%/cam"
@@ -87,16 +85,16 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 def try_many(count: int, seed: int) -> None:
     rng = random.Random(seed)
     kinds = (IMAGE, COMPRESSED_IMAGE, DETECTIONS)
-    seeds = [(kind, b"".join(encode_message(kind, random_message(kind, rng)))) for kind in kinds for _ in range(20)]
+    seeds = [(kind, b"".join(encode(kind, random_message(kind, rng)))) for kind in kinds for _ in range(20)]
     for number in range(count):
         kind, data = seeds[number % len(seeds)]
         damaged = mutated(data, rng)
         try:
-            message = decode_message(kind, damaged)
+            message = decode(kind, damaged)
         except DamagedMessage:
             pass
         else:
-            assert sum(map(len, encode_message(kind, message))) <= 2 * len(damaged) + 64  # nothing grows out of nothing
+            assert sum(map(len, encode(kind, message))) <= 2 * len(damaged) + 64  # nothing grows out of nothing
         read_attachment(mutated(GOLDEN if number % 2 else NAMED, rng))
         text = mutated(token(0, "aabb", 3, "MP", "cam", "/a", IMAGE, Quality(False)).encode(), rng).decode("latin-1")
         parse_publisher_token(text)
