@@ -68,7 +68,12 @@ def test_every_line_is_json_with_stage_and_stream_and_without_secrets(tmp_path: 
         assert {"time", "level", "logger", "message", "code"} <= set(one)
         assert datetime.fromisoformat(one["time"]).utcoffset() is not None
     (away,) = (one for one in found if "nothing listens" in one["message"])
-    assert (away["stage"], away["stream"], away["level"], away["code"]) == ("south", "south", "warning", "live.lost")
+    assert (away["stage"], away["stream"], away["level"], away["code"]) == (
+        "south",
+        "south",
+        "warning",
+        "live.record_loss",
+    )
     (bad,) = (one for one in found if "bad" in one["message"])
     assert (bad["stage"], bad["level"], bad["logger"]) == ("tell", "error", "edgert.own") and "stream" not in bad
     assert bad["message"] == "tell: bad\\x1b[2J with ${PW}"
@@ -145,7 +150,9 @@ def test_the_journal_gets_fields_by_its_own_protocol(tmp_path: Path) -> None:
             pass
     (away,) = (one for one in found if "nothing listens" in one["MESSAGE"])
     assert (away["PRIORITY"], away["SYSLOG_IDENTIFIER"], away["EDGERT_STAGE"]) == ("4", "edgert", "south")
-    assert (away["EDGERT_STREAM"], away["CODE_FUNC"]) == ("south", "lost") and away["CODE_FILE"].endswith("live.py")
+    assert (away["EDGERT_STREAM"], away["CODE_FUNC"]) == ("south", "record_loss") and away["CODE_FILE"].endswith(
+        "live.py"
+    )
     (traced,) = (one for one in found if one["MESSAGE"].startswith("tell: two\nlines\nTraceback"))
     assert traced["PRIORITY"] == "3" and "EDGERT_STREAM" not in traced
     assert SECRET not in repr(found) and len(secret_lines((tmp_path / "stderr").read_text())) == 1

@@ -492,7 +492,7 @@ def test_a_message_larger_than_the_server_takes_is_refused_and_those_behind_it_a
         sink.process(Result(plain, {"find": detections((0, 0, 30, 20))}))
         sink.close()
         assert [body["frame"] for _, body in headers_in(broker.port, "edgert.gate.north.crops")] == [1]
-    assert "the server takes 8192 (max_payload in its configuration)" in caplog.text and "1 refused" in caplog.text
+    assert "the server accepts 8192 (max_payload in its configuration)" in caplog.text and "1 refused" in caplog.text
 
 
 def test_many_large_objects_fit_a_message(tmp_path: Path) -> None:

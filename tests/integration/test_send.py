@@ -267,7 +267,7 @@ def test_a_server_that_is_no_broker(
     run(sink, Scene(), 1)
     wait_until(lambda: "cannot send to" in caplog.text)
     sink.close()
-    assert "is it an MQTT broker, with TLS or without?" in caplog.text
+    assert "is it an MQTT broker, with or without TLS?" in caplog.text
     other.shutdown()
 
 
@@ -442,7 +442,7 @@ CASES: Mapping[str, dict[str, Any]] = {
     "attach: crop shows the object of an event": {"sink": "mqtt", "server": "mqtt://h", "attach": "crop"},
     "expected base64 behind": {"sink": "webhook", "server": "http://h", "secret": "whsec_x"},
     "body: image sends what attach: makes": {"sink": "webhook", "server": "http://h", "body": "image"},
-    "leave nothing out": {"sink": "mqtt", "server": "mqtt://h", "send": "events", "every": "1s"},
+    "have no meaning with send: events": {"sink": "mqtt", "server": "mqtt://h", "send": "events", "every": "1s"},
     "Port": {"sink": "mqtt", "server": "mqtt://h:99999"},
 }
 
@@ -469,11 +469,9 @@ def test_only_stages_before_it_and_events_of_somebody(tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from importlib import util
-
     from edgert.errors import ConfigError
 
-    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    monkeypatch.setattr("edgert.stages.sink.send.section.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="sink 'mqtt' needs the package paho") as caught:
         opened(tmp_path, "mqtt", server="mqtt://h")
     assert "pip install" in caught.value.fix and "mqtt" in caught.value.fix
