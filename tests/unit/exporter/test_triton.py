@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgert.errors import BuildError
+from edgert.config import EmbedTask, ModelConfig
+from edgert.errors import ArtifactError, BuildError
+from edgert.exporter.source import Item
 from edgert.exporter.triton import Served, batch_of, config_text, repository_part
 from edgert.graph import TensorSpec
 from edgert.graph.model import Dim
@@ -30,6 +33,17 @@ def test_a_fixed_batch_stays_in_the_dimensions() -> None:
     kinds = read.instance_group[0].Kind
     assert (read.instance_group[0].count, read.instance_group[0].kind) == (1, kinds.Value("KIND_CPU"))
     assert read.parameters["intra_op_thread_count"].string_value == "3"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"engines": [{"share": 1}]}', '{"engines": [{"share": "x"}]}',
+                                  '{"engines": [{"share": 1, "accelerators": [0]}]}', "[" * 100_000],
+                         ids=lambda text: text[:30])  # fmt: skip
+def test_a_damaged_placement_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "placement.json").write_text(text)
+    config = ModelConfig(onnx=tmp_path / "m.onnx", task=EmbedTask(embed="none"))
+    item = Item("parts", "here", config, {}, {"placement": tmp_path / "placement.json"})
+    with pytest.raises(ArtifactError, match="the placement of model 'parts' is damaged"):
+        _ = item.uses_dla
 
 
 def test_a_line_break_does_not_end_a_comment() -> None:
