@@ -247,13 +247,10 @@ def test_a_host_from_a_bundle_stays_text(format: FleetFormat, exported: Export, 
         assert container["readinessProbe"]["httpGet"]["host"] == host
 
 
-def test_a_page_on_ipv6_has_brackets_in_its_address(tmp_path: Path) -> None:
+def test_an_address_has_brackets_on_ipv6_and_stages_are_a_table(tmp_path: Path) -> None:
     page = 'page: {sink: http, from: cam, host: "::1", port: 8081}'
     (found,) = read_releases([bundle(tmp_path, page=page)])
     assert found.ready_url == "http://[::1]:8081/readyz"
-
-
-def test_stages_that_are_no_table_are_told(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="cannot be exported") as caught:
         read_releases([bundle(tmp_path, page="page: 5")])
     assert "no table of stages" in caught.value.why
