@@ -216,7 +216,8 @@ class Control:
             except EdgertError as error:
                 self._log(request, began_ns, who, f"refused: {error.what}")
                 raise
-        changed = f"{result['was']} -> {result['is']}" if "is" in result else "done"
+        done = "begun" if request.verb == "swap" else "done"
+        changed = f"{result['was']} -> {result['is']}" if "is" in result else done
         self._log(request, began_ns, who, "planned" if result.get("applied") is False else changed)
         return result
 

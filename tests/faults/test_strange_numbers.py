@@ -25,7 +25,7 @@ def test_a_class_of_a_strange_number_is_a_name_that_nobody_has(text: str) -> Non
         class_numbers([text], ["car"], "stages.yard")
     with pytest.raises(EdgertError, match="no class"):
         check_classes(CropConfig(classes=(text,)), ["car"], "stages.cut")
-    with pytest.raises(EdgertError, match="no class index"):
+    with pytest.raises(EdgertError, match="is not a class index"):
         class_index(text, ["car"], True, "labels.csv:2")
 
 

@@ -200,7 +200,8 @@ def test_a_window_of_a_run_that_changes(tmp_path: Path) -> None:
     found = read((tmp_path / "run.pftrace").read_bytes())
     assert {one.about["stream"] for one in found.of("source")} == {"cam", "gate"}
     operations = {one.name: one.about["result"] for one in found.of("control")}
-    assert operations["add gate"] == "done" and operations["set stages.cam.nothing"].startswith("refused")
+    assert operations["add gate synthetic:blank"] == "done"
+    assert operations["set stages.cam.nothing"].startswith("refused")
     assert not (tmp_path / "other.json").exists()
 
 

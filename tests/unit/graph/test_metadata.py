@@ -96,7 +96,7 @@ def test_names_that_contradict_the_outputs_are_left_out_and_labels_are_refused(
     path = saved(tmp_path / "m.onnx", names="{0: 'a', 1: 'b'}")
     with caplog.at_level(logging.WARNING):
         fitting_decoder(config(path), labels_of(config(path)), ((3, 1, 1),), (1, 1), "p.yaml:3 models.net")
-    assert "p.yaml:3 models.net: the names in the model file are left out: 2 labels for 3 classes" in caplog.text
+    assert "p.yaml:3 models.net: the names in the model file are ignored: 2 labels for 3 classes" in caplog.text
     (tmp_path / "few.txt").write_text("a\nb\n")
     written = config(path, classify="auto", labels=str(tmp_path / "few.txt"))
     with pytest.raises(ConfigError, match="2 labels for 3 classes"):
