@@ -15,7 +15,7 @@ from edgert.bundle.manifest import NAME
 from edgert.errors import ArtifactError
 from tests.faults.fuzz import seeds
 from tests.faults.fuzz.campaign import Campaign
-from tests.faults.fuzz.formats import FORMATS, case, command, packed
+from tests.faults.fuzz.formats import FORMATS, case, command, packed, stop_server
 from tests.faults.fuzz.sitting import CORPUS, fuzz
 
 CASES = {"bundle": 1, "container": 4, "onnx": 2, "board": 2, "yaml": 2}
@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     seeds.around()
     yield made
     os.chdir(before)
+    stop_server()
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -276,16 +276,24 @@ class _Server(http_server.HttpServer):
 
 
 @cache
-def _server() -> _Server:
+def _server() -> tuple[_Server, live_page.LivePage, Worker]:
     images, worker = LiveImages(), Worker("images")
     worker.start()
     source = Source(images, lambda: {"fps": 1.0, "stages": {}}, EventLog(images, worker.submit))
     page = live_page.LivePage(source, Access(), worker)
-    return _Server("127.0.0.1", listen("127.0.0.1", 0, ""), Access(), page, "edgert:http")
+    return _Server("127.0.0.1", listen("127.0.0.1", 0, ""), Access(), page, "edgert:http"), page, worker
+
+
+def stop_server() -> None:
+    """End the threads of the server that requests were tried on, if there was one."""
+    if _server.cache_info().currsize:
+        for one in _server():
+            one.stop()
+        _server.cache_clear()
 
 
 def _tried_request(content: bytes) -> bool:
-    server = _server()
+    server, *_ = _server()
     if b"snapshot" in content:  # it waits two seconds for an image
         content = content.replace(b"snapshot", b"snap")
     with socket.create_connection(("127.0.0.1", server.port), 10) as client:
