@@ -2,6 +2,7 @@
 
 YAML_LEVELS = 32
 YAML_VALUES = 100_000
+YAML_CHARACTERS = 4 << 20
 MODEL_BYTES = 2**31 - 1
 MODEL_NODES = 1_000_000
 OPERATOR_SET = 10_000
@@ -51,6 +52,7 @@ def _power(count: int) -> str:
 
 
 TABLE = (
+    ("pipeline file", f"{YAML_CHARACTERS:,} characters", "it is held in memory; a device never ends"),
     ("nesting of a YAML file", f"{YAML_LEVELS} levels", "the parser calls itself, and the stack ends the process"),
     (
         "values of a YAML file, its aliases followed",

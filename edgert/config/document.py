@@ -213,7 +213,8 @@ def changed_document(document: Document, data: dict[str, Any], overrides: Iterab
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(limits.YAML_CHARACTERS + 1)  # its size is not asked for: that of a device is 0
     except FileNotFoundError as error:  # perhaps a typo in the name of a file beside it, or of a shipped pipeline
         shipped = pipeline_names()
         beside = [file.name for file in path.parent.glob("*.y*ml")]
@@ -230,6 +231,10 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"{path} is not a pipeline file", why=why, fix=fix) from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}", why=cause(error), fix="name a YAML file") from error
+    if len(text) > limits.YAML_CHARACTERS:
+        why = f"it has more than {limits.YAML_CHARACTERS:,} characters"
+        raise ConfigError(f"{path} is not a pipeline file", why=why, fix="name a YAML file")
+    return text
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:

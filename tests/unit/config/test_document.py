@@ -89,6 +89,12 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     assert "is not a pipeline file" in error.what and error.why == "byte 6 is not UTF-8 text"
 
 
+def test_a_device_that_never_ends_is_no_pipeline_file() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero is not a pipeline file") as caught:
+        load_pipeline(Path("/dev/zero"))
+    assert caught.value.why == "it has more than 4,194,304 characters"
+
+
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     assert pipeline(tmp_path, "\ufeffname: a\n" + MINIMAL).config.name == "a"
 
