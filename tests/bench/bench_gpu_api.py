@@ -48,7 +48,7 @@ from tests.bench.report import main
 
 ROUNDS, COUNT, BATCH = 5, 8000, 8
 RATE_HZ, PACED, LOOK_S = 30.0, 150, 1e-4
-CALLS, TYPICAL_BUFFERS = 3, 10
+CALLS, WARM_OPENINGS = 3, 10
 SIZE = (WIDTH, HEIGHT)
 KINDS = ("start", "batches", "pace", "openings")
 
@@ -214,8 +214,8 @@ def grown(open_once: Callable[[], None], count: int) -> tuple[float, dict[str, f
     for _ in range(count):
         open_once()
         found.append(resident_mib())
-    grew = found[-1] - found[TYPICAL_BUFFERS]
-    return grew, {"MiB at the tenth": found[TYPICAL_BUFFERS], "MiB each": grew / (count - TYPICAL_BUFFERS)}
+    grew = found[-1] - found[WARM_OPENINGS]
+    return grew, {"MiB at the tenth": found[WARM_OPENINGS], "MiB each": grew / (count - WARM_OPENINGS)}
 
 
 def openings(subject: Subject, entry: Entry, count: int) -> Iterator[Figure]:
