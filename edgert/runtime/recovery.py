@@ -116,7 +116,7 @@ class Recovery:
             self._warning = RepeatedWarning(self._clock)
         self._status.recovered = None
         self._status.failing = describe_error(error)
-        self._warn(f"{self._status.failing}; this happened while it was closed")
+        self._warn(f"{self._status.failing}; this happened as it was being closed")
 
     def use_new_stage(self) -> None:
         """Use the task's new stage, which is open, and forget failures of the old one."""
@@ -204,7 +204,7 @@ class Recovery:
             try:
                 self._task.stage.close()
             except Exception as error:  # noqa: BLE001 - a user's code
-                _LOG.debug("stage %r failed again while it was closed: %s", self._task.name, error)
+                _LOG.debug("stage %r failed again as it was being closed: %s", self._task.name, error)
 
     def _warn(self, text: str) -> None:
         self._warning.warn(f"stage {self._task.name!r}: {text}")
