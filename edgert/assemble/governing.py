@@ -38,8 +38,8 @@ from edgert.stages.infer import ModelLevel
 from edgert.tracing import ThreadEvents
 
 _ASSUMED_HZ = 30.0  # rate of a camera, where the file leaves it open
-_MIN_RUNS, _MAX_RUNS, _MIN_TIMED_S = 3, 100, 0.2
-"""Timed runs of an engine: enough that one of them falls between two frames of a running pipeline."""
+_MIN_RUNS, _MAX_RUNS, _TIMED_S = 3, 100, 0.2
+"""Least and most timed runs of an engine, and seconds for them: one falls between two frames of a pipeline."""
 _FALLBACK = 0.9
 """Assumed power of each fallback model relative to the larger one, where it cannot be predicted."""
 _LATENCY_SAMPLES = 4  # two seconds
@@ -329,7 +329,7 @@ def time_run(engine: Engine | SegmentedEngine) -> tuple[float, float]:
     for run in runs:  # the first run of an engine is slower
         run()
     cpu_times, wall_times = list[int](), list[int]()
-    until_ns = time.perf_counter_ns() + int(_MIN_TIMED_S * 1e9)
+    until_ns = time.perf_counter_ns() + int(_TIMED_S * 1e9)
     while len(wall_times) < _MIN_RUNS or (len(wall_times) < _MAX_RUNS and time.perf_counter_ns() < until_ns):
         cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
         for run in runs:
