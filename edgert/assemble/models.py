@@ -46,7 +46,7 @@ log = logging.getLogger("edgert.models")
 STAGE_QUEUE = 2
 """Capacity of queues between stages: one result waits while the next is made."""
 SEGMENT_QUEUE = 1
-"""Capacity of queues between segments: enough to bridge a late thread, as each more needs a set of tensors."""
+"""Capacity of queues between segments: bridges a late thread; each further result would need more tensors."""
 TaskChange = Callable[[TaskConfig], Callable[[], None]]
 """Function that makes a decoder for a changed task and returns the function that installs it. Raises EdgertError."""
 MOST_REPLICAS = 4
