@@ -99,9 +99,7 @@ class ChainEngines:
         trt: TrtBackend | None = None,
     ) -> None:
         self._model = model
-        tensorrt = self._tensorrt = _lazy_tensorrt(
-            bar, trt
-        )  # a local, so that the functions below do not refer to self
+        tensorrt = self._tensorrt = _lazy_tensorrt(bar, trt)  # local: the functions below must not refer to self
         machine, name, chosen = detect(), file.document.path.name, file.passed_over is not None
         self._passed_over = [Skipped(engine, why) for engine, why in (file.passed_over or {}).items()]
 
