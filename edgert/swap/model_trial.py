@@ -48,13 +48,13 @@ def measure_memory(
     """
     request = {"path": str(path), "shapes": {name: list(shape) for name, shape in shapes.items()},
                "ops": [str(one) for one in ops], "room_bytes": room_bytes}  # fmt: skip
-    what = f"{path.name} failed in a process of its own"  # with its prints, as operators may have, dropped
+    what = f"{path.name} failed in a process of its own"
     try:
         process = subprocess.Popen(  # our own module, run by our own interpreter
             [sys.executable, "-m", "edgert.swap.model_trial"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # operators may print
             env={**os.environ, "PYTHONPATH": installation.python_path()},
         )
     except OSError as error:
