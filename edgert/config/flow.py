@@ -39,7 +39,7 @@ def sources_of(stages: Stages) -> dict[str, frozenset[str]]:
 
 
 def reads_of(stages: Stages, on_gpu: Collection[str]) -> dict[str, Reads]:
-    """Return where every stage reads pixels."""
+    """Return where every stage reads pixels, where the infer stages ``on_gpu`` read frames on a GPU."""
     found: dict[str, Reads] = {}
     drawn: dict[str, bool] = {}  # whether every result that a stage passes on has a drawn image
     for name in topological_order(stages):
