@@ -46,7 +46,7 @@ def plan_memory(
         EdgertError: the pipeline cannot be loaded or planned.
         Exit: the memory does not suffice (code 1).
     """
-    from edgert.assemble.memory import plan_memory
+    from edgert.assemble import memory
     from edgert.bundle.bundle import is_bundle
 
     with ExitStack() as stack, on_first_call(build_progress, quiet) as on_progress:
@@ -56,7 +56,7 @@ def plan_memory(
             )
         else:
             file, bundle = load_with_engines(path, overrides, quiet=quiet), None
-        plan = plan_memory(file, has_engines=bundle is not None and bundle.engines is not None)
+        plan = memory.plan_memory(file, has_engines=bundle is not None and bundle.engines is not None)
         show_memory(plan, to_stderr=is_stdout(json))
         found: dict[str, Any] = {"memory": plan.to_json()}
         if power:
