@@ -87,12 +87,12 @@ class Arcs:
         """Return the loads of the finite arcs, (arcs, columns)."""
         numbers = np.array(self._numbers).reshape(-1, _NUMBERS)
         start, end = numbers[:, _NUMBERS - 2 :].T.astype(np.intp)
-        rows, run_load = np.arange(len(numbers)), np.zeros((len(numbers), ENTRIES + 1))
-        run_load[:, : TRAFFIC + 1] = numbers[:, : TRAFFIC + 1]
+        rows, loads = np.arange(len(numbers)), np.zeros((len(numbers), ENTRIES + 1))
+        loads[:, : TRAFFIC + 1] = numbers[:, : TRAFFIC + 1]
         for share, column in enumerate((start, self._columns[GPU], end), TRAFFIC + 1):
-            run_load[rows, column] += numbers[:, share]
-        run_load[:, ENTRIES] = (end == SECOND) & (start != end)
-        return run_load
+            loads[rows, column] += numbers[:, share]
+        loads[:, ENTRIES] = (end == SECOND) & (start != end)
+        return loads
 
     def _add_transition(self, arc: Arc, one: Transition, start: str, end: str) -> None:
         self.finite.append(arc)
@@ -228,12 +228,10 @@ class Cutter:
         whole = np.minimum(whole, _ENDLESS).astype(np.int32)
         side = self._place_tensors(sink_side(whole, self._head, self._rows.astype(np.int32), self._source, self._sink))
         paid = self._cut_arcs(side)
-        run_load, costs = self._sum_by_network(self._loads * paid), self._sum_by_network(worth[:, None] * paid)[:, 0]
+        loads, costs = self._sum_by_network(self._loads * paid), self._sum_by_network(worth[:, None] * paid)[:, 0]
         slack = np.bincount(self._block, minlength=len(scale)) / scale
         found = []
-        rows = zip(
-            self._starts, self._units, self._homes, run_load.tolist(), costs.tolist(), slack.tolist(), strict=False
-        )
+        rows = zip(self._starts, self._units, self._homes, loads.tolist(), costs.tolist(), slack.tolist(), strict=False)
         for start, units, name, load, cost, lost in rows:
             used_ms = dict(zip(self._pair, (load[FIRST], load[SECOND]), strict=True))
             used_ms |= {one: load[column] for one, column in ((name, HOME), (GPU, REFORMAT)) if load[column]}

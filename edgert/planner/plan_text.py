@@ -240,11 +240,11 @@ def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
                 {
                     "name": unit.name,
                     "nodes": list(unit.nodes),
-                    "on": row_label,
+                    "on": accelerator,
                     "ms": {name: cost.time_ms for name, cost in unit.costs.items()},
                     "mj": {name: cost.energy_mj for name, cost in unit.costs.items()},
                 }
-                for unit, row_label in zip(model.network.units, engine.assignment, strict=True)
+                for unit, accelerator in zip(model.network.units, engine.assignment, strict=True)
             ]
     numbers = ("rate_hz", "latency_ms", "p50_ms", "p99_ms", "dla_share")
     return {

@@ -207,18 +207,17 @@ def _engine(model: ModelRow, engine: EngineRow, name: str, is_whole: bool) -> En
     is_large = len(rows) > MOST_BOXES
     half = units_in_half(rows)
     few = f"{half} of {counted(len(rows), 'unit')} {'takes' if half == 1 else 'take'} half of the time."
-    listed_rows, remark = sorted(rows, key=lambda row: -row.time_ms), ""
+    listed, remark = sorted(rows, key=lambda row: -row.time_ms), ""
     if not is_whole and len(rows) > _SLOWEST:
         remark = f"The {_SLOWEST} slowest; a plan of this board alone lists and draws all of them."
-        listed_rows = listed_rows[:_SLOWEST]
+        listed = listed[:_SLOWEST]
     main = _blocks(network, engine, rows) if is_large else _units(network, engine, rows) if rows else None
     whole = _units(network, engine, rows) if is_large and is_whole else None
     few = few if len(rows) > 1 else ""
     share_text = plan_text.share_text(engine)
     blocks = _unit_blocks(rows) if is_large else ()
-    return EngineView(
-        name, share_text, engine.accelerators, few, main, whole, remark, _table(model.name, listed_rows, blocks)
-    )
+    table = _table(model.name, listed, blocks)
+    return EngineView(name, share_text, engine.accelerators, few, main, whole, remark, table)
 
 
 def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:

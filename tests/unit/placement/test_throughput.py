@@ -85,11 +85,8 @@ def test_accelerators_are_of_one_class_only_if_nothing_tells_them_apart() -> Non
     same, other = random_network(1, 6, among=BOARD), random_network(1, 6, among=BOARD, alike=False)
     assert interchangeable_classes([same], BOARD) == (("gpu",), ("dla0", "dla1"))
     assert interchangeable_classes([same, other], BOARD) == (("gpu",), ("dla0",), ("dla1",))
-    assert interchangeable_classes([random_network(1, 6, among=BOARD, home="dla0")], BOARD) == (
-        ("gpu",),
-        ("dla0",),
-        ("dla1",),
-    )
+    at_home = random_network(1, 6, among=BOARD, home="dla0")
+    assert interchangeable_classes([at_home], BOARD) == (("gpu",), ("dla0",), ("dla1",))
 
 
 def plain_rates(nets: Sequence[Network]) -> list[float]:

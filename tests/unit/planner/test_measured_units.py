@@ -265,9 +265,7 @@ def test_another_dla_core_is_as_fast_as_the_measured_one() -> None:
 
 def test_of_a_sister_only_a_part_is_taken() -> None:
     slower = replace(NETWORK, units=tuple(replace(one, costs={"gpu": Cost(3.0)}) for one in NETWORK.units))
-    made = scale_units(
-        NETWORK, [replace(ENGINE, median_ms=24.0)], lambda _: slower, lambda _: 0.5
-    )  # 4 × the prediction
+    made = scale_units(NETWORK, [replace(ENGINE, median_ms=24.0)], lambda _: slower, lambda _: 0.5)  # 4 × predicted
     assert [unit.costs["gpu"].time_ms for unit in made.units] == [2.0, 1.0]
     timed = replace(ENGINE, median_ms=24.0, layers=layers(("conv", 6.0), ("relu", 18.0)))  # 2 and 6 times as long
     made = scale_units(NETWORK, [timed], lambda _: slower, lambda _: 0.5)

@@ -263,8 +263,8 @@ def test_all_boards_have_a_verdict_and_the_smallest_that_fits_is_named(tmp_path:
     assert all(board.rows or board.skipped for board in made.boards)
     page = render(replace(made))
     assert "smallest" in page
-    listed_rows = page[page.index("<nav") : page.index("</nav>")]
-    assert listed_rows.count("<li>") == len(titles) + 2 and f'<a href="#{titles[0]}">' in listed_rows
+    listed = page[page.index("<nav") : page.index("</nav>")]
+    assert listed.count("<li>") == len(titles) + 2 and f'<a href="#{titles[0]}">' in listed
     assert page.count('<details class="whole">') == len(titles)
 
 
