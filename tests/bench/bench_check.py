@@ -89,9 +89,9 @@ class Remembered:
             tally.evidence[number], tally.records[number], tally.looks[number] = self.seen[key]
 
         yield mock.patch.object(searching.Search, "_see", remembered_see)
-        yield mock.patch.object(searching, "with_views", lambda path, image, _, verb: (path, image, verb))
-        yield mock.patch.object(searching, "scrambled", lambda image: image)  # made with the views, where one is new
-        yield mock.patch.object(checking, "subject", remembered_subject)
+        yield mock.patch.object(searching, "make_photo", lambda path, image, _, verb: (path, image, verb))
+        yield mock.patch.object(searching, "scramble_phase", lambda image: image)  # made with a new view
+        yield mock.patch.object(checking, "load_subject", remembered_subject)
         yield mock.patch.object(checking, "read_photos", remembered_photos)
 
     def records(self, subject: Any, setting: Setting, paths: list[Path]) -> list[Any]:
