@@ -158,7 +158,7 @@ def _parse_profile(data: dict[str, Any]) -> Profile:
     )
     whole = {str(name): ModelTimes(**_parse_times(one)) for name, one in data["whole"].items()}
     if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
-        raise ValueError("the units and the complete model have different accelerators")
+        raise ValueError("units and accelerators are missing or do not match")
     if any(one.alone_ms == 0 for one in whole.values()):
         raise ValueError("alone_ms is 0")
     for name in ("model", "digest", "board", "mode"):

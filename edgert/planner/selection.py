@@ -77,7 +77,7 @@ def judge_rows(
     least_mj = min(near, default=0.0)
 
     def order(row: Row) -> tuple[float, ...]:
-        """Return a sort key: verdict, distance from keeping every budget where that is open, then the objective."""
+        """Return a sort key: verdict, for close and missed rows the distance from keeping budgets, then objective."""
         distance = (-round(row.tightest.margin, 6),) if row.verdict in ("close", "missed") else ()
         return VERDICTS.index(row.verdict), *distance, *_KEYS[objective](row, least_mj)
 

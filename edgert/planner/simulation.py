@@ -163,7 +163,7 @@ def _gpu_cap_steps(
         slower = hz / (mode.gpu_mhz * 1e6)
         headroom = first.headroom * slower
         busy_w = power(board, mode.model_copy(update={"gpu_mhz": hz / 1e6})).gpu_w
-        work_w = (first.power_w - first.idle_w) * (busy_w / full) / slower  # while the GPU works on the same rates
+        work_w = (first.power_w - first.idle_w) * (busy_w / full) / slower  # as the GPU is busy for longer
         work_w *= min(1.0, headroom) / first.sustained()
         name = f"GPU at {hz / 1e6:.0f} MHz"
         yield PowerStep(name, first.idle_w + work_w, first.idle_w, headroom, first.latency_ms / slower, gpu_hz=hz)

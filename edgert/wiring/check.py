@@ -55,7 +55,7 @@ def check(
     standard errors of it. It is wrong where another setting is two standard errors ahead. Otherwise photos cannot
     decide. With labeled images, settings are ranked by their score instead.
 
-    Blocks for four to six runs of the engine per setting and photo; for one run per labeled image.
+    Blocks for four to six runs of the engine per setting and photo; for one per setting and labeled image.
 
     Args:
         pipeline: path of the pipeline file, name of a shipped pipeline, or result of :func:`edgert.load_pipeline`.

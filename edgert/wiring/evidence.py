@@ -38,7 +38,7 @@ def text_parts(views: Sequence[Text], control: Text) -> tuple[float, float, floa
 
 
 def text_similarity(first: Text, second: Text) -> float:
-    """Return the fraction of two texts' words that are equal and in the same order, 0 to 1."""
+    """Return the fraction of two texts' words, or class numbers, that are equal and in the same order, 0 to 1."""
     if not first.text or not second.text:
         return 0.0
     return SequenceMatcher(None, first.text.split(), second.text.split(), autojunk=False).ratio()
@@ -47,7 +47,7 @@ def text_similarity(first: Text, second: Text) -> float:
 def image_parts(made: OutputImage, photo: U8) -> tuple[float, float, float]:
     """Compare an image with its photo, (h, w, 3) uint8 BGR.
 
-    Return the correlation of edges, the mean correlation of edges and colors, and the fraction of clipped pixels.
+    Return the correlation of edges, its mean with that of colors, and the fraction of pixels clipped in addition.
     """
     left, top, right, bottom = (max(round(value), 0) for value in made.region)
     small, source = _shrink(made.pixels), _shrink(photo[top:bottom, left:right])

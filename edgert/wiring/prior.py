@@ -96,7 +96,7 @@ _DECLARED_WEIGHT = 9
 
 
 def _point_options(declared: DeclaredSettings) -> dict[str, int]:
-    """Return the options of a pose that shapes do not show: the number of classes, and of numbers of a point."""
+    """Return the options of a pose that shapes do not show: the number of classes, and the numbers per point."""
     shape, classes = literal(declared.metadata.get("kpt_shape", "")), len(declared.labels)
     is_flat = isinstance(shape, (list, tuple)) and list(shape[1:]) == [2]
     return ({"classes": classes} if classes > 1 else {}) | ({"dims": 2} if is_flat else {})

@@ -123,8 +123,8 @@ class Accuracy(Part):
         rows: number of published measurements; 0 if the bar is that of other chips.
         models, publishers: number of different networks and publishers.
         median, p90: percentiles of the relative error for networks left out of the fit.
-        bar: 90th percentile of the relative difference, in either direction, for publishers left out of the fit; None
-            if not computed.
+        bar: 90th percentile of the longer over the shorter of predicted and measured time, minus 1, for publishers left
+            out of the fit; None if not computed.
     """
 
     rows: Count

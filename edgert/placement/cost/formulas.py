@@ -175,8 +175,8 @@ def transition(
 #
 # Channels are padded to multiples of 16 (FP16) or 32 (INT8); a depthwise convolution uses one channel of each multiple.
 # An input of up to four channels has its own format. Products of more than 64 channels in INT8 are faster if weights
-# have two zeros in four. A sigmoid runs in FP16 as a separate step, and so does the product of a SiLU. Sources:
-# https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html (formats, SRAM),
+# have two zeros in four. A sigmoid runs in FP16 as a separate step, and so do the product of a SiLU and its operands.
+# Sources: https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html (formats, SRAM),
 # https://github.com/NVIDIA/Deep-Learning-Accelerator-SW (operators).
 
 _ALIGN = np.array([16.0, 16.0, 32.0])
