@@ -11,6 +11,7 @@ import pytest
 
 from edgert.benchmark import overhead, suite
 from edgert.benchmark.measure import Figure
+from edgert.config import load_pipeline
 from edgert.installation import shipped
 from edgert.meters.over_current import OverCurrent
 from tests.helpers.command import in_process
@@ -43,6 +44,13 @@ def test_over_current_events_meanwhile_are_reported(tmp_path: Path, monkeypatch:
     done = in_process("bench", "hello", "--json", "-", cwd=tmp_path)
     assert json.loads(done.stdout)["machine"]["over_current"] == {"oc1": 0, "oc3": 7}
     assert "drew too much: oc3 (instantaneous power) 7 events" in " ".join(done.stderr.split())
+
+
+def test_a_pipeline_of_several_engines_is_compared_with_the_bare_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overhead, "core_count", lambda: 2)  # two branches and a reorder buffer
+    model = load_pipeline(shipped("pipelines/hello.yaml")).config.models["parts"]
+    found = overhead.overhead(model, rounds=1, frames=2, bar=None)
+    assert found.value == pytest.approx(found.detail["bare_ms"] / found.detail["pipeline_ms"])
 
 
 @pytest.mark.slow

@@ -75,9 +75,8 @@ def test_one_group_can_be_taken_from_another_setting() -> None:
 
 
 def test_settings_are_named_in_a_few_words() -> None:
-    names = setting_words(
-        Setting(InputConfig(color="bgr", **IMAGENET_BGR, anchor="top_left"), DetectTask(detect="nanodet"))
-    )
+    setting = Setting(InputConfig(color="bgr", **IMAGENET_BGR, anchor="top_left"), DetectTask(detect="nanodet"))
+    names = setting_words(setting)
     assert names == {
         "color": "bgr",
         "scale": "ImageNet",
