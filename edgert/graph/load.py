@@ -281,8 +281,8 @@ def embed_external_data(proto: onnx.ModelProto, file: Path, digest: hashlib._Has
     for tensor in _all_tensors(proto):
         if tensor.data_location == tensor.EXTERNAL:
             groups.setdefault(_data_location(tensor).get("location", ""), []).append(tensor)
-    # tensors may share bytes of a file, so the sum can exceed its size
-    messages.check_size(sum(_size_bytes(tensor) for tensors in groups.values() for tensor in tensors), file)
+    # tensors may share bytes of a file, so the sum can exceed its size; a damaged one below 0 must not lower it
+    messages.check_size(sum(max(_size_bytes(one), 0) for tensors in groups.values() for one in tensors), file)
     for location, tensors in sorted(groups.items()):
         data = _read_data_file(file, location)
         digest.update(location.encode() + b"\0")
