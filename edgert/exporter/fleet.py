@@ -22,6 +22,7 @@ from edgert.errors import ArtifactError, ConfigError
 from edgert.exporter.dashboard import dashboard
 from edgert.files import replace_bytes, replacing
 from edgert.installation import data_folder
+from edgert.units import whole_number
 
 FleetFormat = Literal["ansible", "compose", "systemd", "kubernetes"]
 FLEET_FORMATS: tuple[FleetFormat, ...] = get_args(FleetFormat)
@@ -161,10 +162,10 @@ def _page(bundle: Bundle, path: Path) -> Page | None:
         why = "stages: in its pipeline file is no table of stages"
         raise ArtifactError(f"{path} cannot be exported", why=why, fix="build the bundle again")
     for stage in stages.values():
-        port = str(stage.get("port", 8080))
-        if stage.get("sink") == "http" and port.isdecimal() and int(port):
+        port = whole_number(str(stage.get("port", 8080)))
+        if stage.get("sink") == "http" and port:
             host = str(stage.get("host", "127.0.0.1"))
-            return Page(host, int(port), bool(stage.get("token")), bool(stage.get("tls")))
+            return Page(host, port, bool(stage.get("token")), bool(stage.get("tls")))
     return None
 
 
