@@ -20,7 +20,7 @@ from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer import conversion_process as worker
 from edgert.installation import export_first
 
-# The kind of a source is told by its form. A source that cannot be imported is refused with the reason.
+# The form of a source shows its kind. A source that cannot be imported is refused with the reason.
 
 Kind = Literal["program", "function", "named", "savedmodel", "tflite"]
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -70,8 +70,7 @@ def source_of(text: str) -> Source:
         if zipfile.is_zipfile(path):
             return _archive_source(path)
     except (OSError, zipfile.BadZipFile) as error:
-        why = cause(error) if isinstance(error, OSError) else str(error)
-        raise ModelError(f"cannot read {text!r}", why=why) from error
+        raise ModelError(f"cannot read {text!r}", why=cause(error)) from error
     raise _pickle_error(path) if path.suffix in (".pt", ".pth", ".pkl") else _format_error(path)
 
 
@@ -289,9 +288,7 @@ def import_model(
                 worker.write_arrays(folder / worker.FEEDS, worker.read_arrays(inputs))
             except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
                 what, fix = f"cannot read inputs {str(inputs)!r}", "numpy.savez('inputs.npz', name=array, …)"
-                raise ModelError(
-                    what, why=cause(error) if isinstance(error, OSError) else str(error), fix=fix
-                ) from error
+                raise ModelError(what, why=cause(error), fix=fix) from error
         versions = worker.convert_in_process(request, folder, python)
         return compare_and_write(folder, found.text, versions, tolerance, started, Path(output))
 
