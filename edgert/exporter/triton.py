@@ -270,9 +270,8 @@ def served_models(item: Item, device: Device, max_batch: int | None = None) -> l
         return [_with_engine(served, item, plan) for plan in plans]
     places = " and ".join("+".join(engine["accelerators"]) for engine in item.engines)
     placed = (f"its placement on {places}: here it runs in one place",) if item.uses_dla else ()
-    built = (
-        _settings("tensorrt", item.config.tensorrt) if device == "gpu" else ()
-    )  # options of the builder inside ONNX Runtime
+    # on a GPU, options of the builder inside ONNX Runtime
+    built = _settings("tensorrt", item.config.tensorrt) if device == "gpu" else ()
     return [replace(served, limitations=(*served.limitations, *placed, *built))]
 
 

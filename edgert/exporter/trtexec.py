@@ -248,10 +248,8 @@ class _CommandBuilder:
             return
         placed = [name for name in request.nodes if request.placement.get(name, GPU) != GPU]
         named = self._nameable(placed, "on the DLA")
-        pairs = [
-            "*:GPU",
-            *(layer_precisions([name], "DLA") for name in named),
-        ]  # a full name takes precedence over the star
+        # a full name takes precedence over the star
+        pairs = ["*:GPU", *(layer_precisions([name], "DLA") for name in named)]
         yield f"--layerDeviceTypes={','.join(pairs)}"
         self.limitations.append(
             "where a node becomes several layers, only the one that has its name is put on the DLA; edgert puts all"
