@@ -180,7 +180,7 @@ def _output_share(name: str, wanted: Sequence[Mapping[str, Array]], found: Seque
     # channels are the first dimension of an image, and fewer than a detector's anchors; single numbers of a vector say
     # nothing over a few images
     axis = None if true.ndim < 3 else 2 if true.ndim == 3 and true.shape[1] > true.shape[2] else 1
-    rest = tuple(other for other in range(true.ndim) if other != axis)
+    rest = tuple(dim for dim in range(true.ndim) if dim != axis)
     signal: weights.F64 = np.asarray(true.var(axis=rest))
     lost: weights.F64 = np.asarray(noise.mean(axis=rest))
     total = signal + lost

@@ -112,8 +112,8 @@ def test_every_option_is_one_of_that_release(release: str) -> None:
     known = set((DATA / f"{release}.txt").read_text().split())
     asked = request(("n", 3, 8, 8), precision="fp16", profiles=({"x": SPAN},) * 2, **EVERYTHING)
     for one in (asked, request(precision="fp16", placement=MIXED, **EVERYTHING)):
-        expected = options(one, release)
-        assert {option.partition("=")[0] for option in expected} <= known
+        found = options(one, release)
+        assert {option.partition("=")[0] for option in found} <= known
         for option in (
             "--memPoolSize=workspace:1.5,dlaSRAM:1,dlaLocalDRAM:1024,dlaGlobalDRAM:0.00390625",
             "--versionCompatible",
@@ -121,8 +121,8 @@ def test_every_option_is_one_of_that_release(release: str) -> None:
             "--builderOptimizationLevel=5",
             "--outputIOFormats=fp32:chw4",
         ):
-            assert option in expected
-        assert ("--nativeInstanceNorm" in expected) == (release == "8.6")
+            assert option in found
+        assert ("--nativeInstanceNorm" in found) == (release == "8.6")
 
 
 SPAN = Span((1, 3, 8, 8), (2, 3, 8, 8), (4, 3, 8, 8))
@@ -138,8 +138,8 @@ def test_shapes_are_those_of_open_inputs() -> None:
 def test_several_profiles_are_numbered_where_trtexec_can() -> None:
     larger = Span((4, 3, 8, 8), (8, 3, 8, 8), (8, 3, 8, 8))
     asked = request(("n", 3, 8, 8), profiles=({"x": SPAN}, {"x": larger}))
-    expected = options(asked, "10.3")
-    assert expected[5] == "--profile=0" and expected[9] == "--profile=1" and expected[10] == "--minShapes=x:4x3x8x8"
+    found = options(asked, "10.3")
+    assert found[5] == "--profile=0" and found[9] == "--profile=1" and found[10] == "--minShapes=x:4x3x8x8"
     old = command(asked, library_named("8.6.2"), "m/e")
     assert sum(option.startswith("--minShapes") for option in old.options) == 1
     assert "1 of 2 optimization profiles" in old.limitations[0]
@@ -226,9 +226,9 @@ def test_the_script_gives_every_argument_as_it_is(tmp_path: Path) -> None:
     text = build_script([Command("m/e", tuple(odd), {}, ()), Command("m/f", ("--y",), {}, ())], "10.3.0", ["one\nline"])
     path = tmp_path / "build.sh"
     path.write_text(text)
-    expected = tmp_path / "trtexec"
-    expected.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
-    expected.chmod(0o755)
-    done = subprocess.run(["sh", str(path)], env={"TRTEXEC": str(expected)}, cwd="/", capture_output=True, text=True)
+    program = tmp_path / "trtexec"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run(["sh", str(path)], env={"TRTEXEC": str(program)}, cwd="/", capture_output=True, text=True)
     assert done.stdout.splitlines() == [str(tmp_path), *odd, str(tmp_path), "--y"], done.stderr
     assert "#   - one line\n" in text and shlex.quote(odd[0]) in text
