@@ -238,7 +238,7 @@ class _Segments:
         return sorted(parts)
 
     def _weight_bytes(self, places: Sequence[int]) -> int:
-        """Return the size of all stored operands. Shapes and axes, which are int64, become part of the layer."""
+        """Return the size of stored operands, each counted once. Shapes and axes (int64) become part of the layer."""
         sizes = {
             tensor.name: self._stored_bytes(tensor, self.wiring.nodes[place].op in _KERNELS and position == 0)
             for place in places

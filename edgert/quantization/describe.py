@@ -177,7 +177,7 @@ def describe(
     """Return the report of a quantized model.
 
     The model's file is read again. Thresholds of every method are computed for each tensor, in up to 20 ms each, and
-    equalization is repeated.
+    equalization, where the section asks for it, is repeated.
 
     Args:
         outcome: quantized model and its measurements.

@@ -75,7 +75,7 @@ def is_quantized(model: Model) -> bool:
 
 
 def check_precision(config: ModelConfig, where: str = "") -> None:
-    """Check that the images and labels that a section names exist, without reading them.
+    """Check the images and labels that a section names, without decoding images.
 
     Args:
         config: section of the model.

@@ -74,7 +74,7 @@ def fastest(versions: Mapping[str, Model], config: ModelConfig, batch: int = 1) 
 
 
 def race(turn: Callable[[], Sequence[float]], most: int = MOST_ROUNDS) -> list[list[float]]:
-    """Return the times of each version, of turns that end when the fastest is certain, or after ``most`` turns."""
+    """Run turns until the fastest version is certain, at most ``most``; return the times of each version."""
     taken: list[list[float]] = []
     while not taken or len(taken[0]) < most:
         columns = zip(*(turn() for _ in range(ROUNDS)), strict=True)

@@ -221,7 +221,7 @@ class QuantizeOptions:
         tensorrt: release of TensorRT that will read a calibration cache.
         keep: layers to leave in higher precision, by name or glob.
         data: labeled images; by default the pipeline's ``accuracy: dataset``.
-        metric: metric of the budget; by default the pipeline's, or map.
+        metric: metric of the budget; by default the pipeline's, or the usual one of the task.
         max_drop: largest accepted loss, 0 to 1; by default the pipeline's.
         timeout: seconds for finding layers to leave in higher precision.
     """

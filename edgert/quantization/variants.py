@@ -70,7 +70,7 @@ class QuantizedVersion:
     seconds: float
 
     def outcome(self, labeled: bool) -> QuantizationResult:
-        """Return the result in the form of :func:`quantize_section`; comparing layers takes seconds.
+        """Return the result in the form that quantizing a section has; comparing layers takes seconds.
 
         Raises:
             BuildError: ONNX Runtime cannot run the model.

@@ -205,7 +205,7 @@ class Cut:
 
 
 def cut_head(graph: Graph, can_run: CanRun) -> Cut:
-    """Cut a graph where the accelerator can run no further, and before its first node.
+    """Cut a graph where the accelerator can run no further, and separate the front that must run before.
 
     Args:
         graph: graph with known shapes where it is cut.

@@ -132,7 +132,7 @@ _Writer = Callable[[Draft, Node, Move], object]
 
 
 def _rearrangement(name: str, does: str, because: str, write: _Writer, *, grows: bool = True) -> Pass:
-    """Return a pass that calls ``write`` for every rearranged tensor that is an output or read by other nodes."""
+    """Return a pass that calls ``write`` for each rearranged tensor that is an output, or read by more than moves."""
 
     def apply(graph: Graph) -> Result:
         if not any(node.op in MOVERS and node.op != "Concat" for node in graph.nodes):

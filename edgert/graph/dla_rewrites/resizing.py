@@ -117,7 +117,7 @@ def _scales(draft: Draft, node: Node) -> tuple[float, float] | None:
     """Return the scales of rows and columns; None where the node states sizes."""
     stored = draft.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if stored is None or stored.size != 4:
-        return None  # scales of some axes only (opset 18) may be replaced by sizes
+        return None  # scales of some axes only (opset 18): the sizes mean the same unless they were rounded
     return float(stored[2]), float(stored[3])
 
 

@@ -34,7 +34,7 @@ Histograms = Mapping[str, Histogram]
 MIN_IMAGES = 8
 """Smallest number of images that is accepted."""
 FEW_IMAGES = 32
-"""Number of images below which there is a warning; NVIDIA recommends about 500 for ImageNet."""
+"""Number of images below which there is a warning; NVIDIA's guide to calibrators recommends about 500 for ImageNet."""
 CHECKPOINT = 32
 """Images between two checks of the ranges."""
 TOLERANCE = 0.005

@@ -200,7 +200,7 @@ def _belongs_among(graph: Graph, node: Node, chosen: set[str]) -> bool:
     """Return whether a node belongs among the integer nodes.
 
     A weighted node does. So does the Relu or Clip that alone reads one, if its result is rounded: rounding before it
-    would spend steps on values that it removes. Others belong there between integer nodes, or before an average.
+    would spend steps on values that it removes. Others do behind an integer node and before another one or an average.
     """
     sources = [graph.producers.get(name) for name in units.data_inputs(graph, node)]
     integer = [source is not None and source.name in chosen for source in sources]
