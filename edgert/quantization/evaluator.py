@@ -1,5 +1,6 @@
 """Evaluation of INT8 versions: with labels, by agreement with FP32, or by the noise of the outputs."""
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from edgert.dataset import ImageDataset, LabeledDataset, open_dataset
 from edgert.errors import CalibrationError
 from edgert.evaluation import Accuracy, Candidate, EvaluationResult, compare, evaluate, open_evaluation
 from edgert.evaluation.compare import chosen_metric
+from edgert.evaluation.score import LOWER_IS_BETTER
 from edgert.graph import Model
 from edgert.quantization.calibrated import CalibratedModel
 from edgert.quantization.calibration.walk import Feeds
@@ -115,20 +117,22 @@ class TaskEvaluator:
     """
 
     def __init__(self, config: ModelConfig, calibrated: CalibratedModel, run: Run) -> None:
-        self._model, self._run, self._budget = calibrated.model, run, config.accuracy
-        self.is_strict = config.accuracy is not None
+        self._model, self._run, budget = calibrated.model, run, config.accuracy
+        self.is_strict = budget is not None
+        self._max_drop = budget.max_drop if budget and budget.max_drop < 1 else None  # 1: all may be lost
         labels = labels_of(config, run.where)
-        if config.accuracy is not None:
-            self.metric: str = config.accuracy.metric
-            dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=run.where)
+        if budget is not None:
+            self._measured: str = budget.metric
+            dataset = open_dataset(budget.dataset, config.task, labels, where=run.where)
         else:
             assert calibrated.feed is not None  # evaluator_of() checked
-            self.metric = "cosine" if isinstance(config.task, EmbedTask) else "agreement"
+            self._measured = "cosine" if isinstance(config.task, EmbedTask) else "agreement"
             images = calibrated.feed.images
             # prefer images on which biases were not corrected
             first = min(CORRECTION_IMAGES, max(0, len(images) - AGREEMENT_IMAGES))
             some = range(first, min(first + AGREEMENT_IMAGES, len(images)))
             dataset = LabeledDataset(config.onnx, _ImageSubset(images, some))
+        self.metric = f"1 - {self._measured}" if self._measured in LOWER_IS_BETTER else self._measured
         self.setup = open_evaluation(
             calibrated.model,
             config,
@@ -152,21 +156,22 @@ class TaskEvaluator:
         is_own = quantized.scheme.target == "ort"
         candidate = quantized.model if is_own else Function(quantized.model, fused=False)
         accuracy = self._evaluate(candidate, "int8", self.reference)
-        return Result(accuracy.values[self._metric_of(accuracy)], accuracy)
+        return Result(self._value_of(accuracy.values[self._metric_of(accuracy)]), accuracy)
 
     def evaluation(self, result: Accuracy) -> EvaluationResult:
         """Return the results of FP32 and of a quantized model, compared."""
         metric = self._metric_of(result)
-        drop = self._budget.max_drop if self._budget and self._budget.max_drop < 1 else None  # 1: all may be lost
-        drops = (compare(self.reference, result, metric, max_drop=drop),)
+        drops = (compare(self.reference, result, metric, max_drop=self._max_drop),)
         return EvaluationResult(metric, (self.reference, result), drops)
 
     @property
     def floor(self) -> float:
         """Value from which a model needs no repair; see :class:`Evaluator`."""
-        if self._budget is None:
+        if not self.is_strict:
             return SOUND[self.metric]
-        return self.reference.values.get(self.metric, 1.0) - self._budget.max_drop
+        if self._max_drop is None:
+            return -math.inf
+        return self._value_of(self.reference.values.get(self._measured, 1.0)) - self._max_drop
 
     @property
     def goal(self) -> float:
@@ -174,7 +179,10 @@ class TaskEvaluator:
         return self.floor if self.is_strict else REPAIRED[self.metric]
 
     def _metric_of(self, result: Accuracy) -> str:
-        return chosen_metric(result.values, self.metric if self.is_strict else None)
+        return chosen_metric(result.values, self._measured if self.is_strict else None)
+
+    def _value_of(self, measured: float) -> float:
+        return 1 - measured if self._measured in LOWER_IS_BETTER else measured
 
     def _evaluate(self, candidate: Candidate, name: str, reference: Accuracy | None) -> Accuracy:
         bar = None if self._run.bar is None else partial(self._run.bar, name)

@@ -184,7 +184,7 @@ def quantize_and_recover(
         other = calibrated.smooth(recipe, stop=run.stop)
         return None if other is None else _quantizer(other, recipe, run, kind)
 
-    key = str(evaluator.setup.dataset.path) if isinstance(evaluator, TaskEvaluator) else ""
+    key = f"{evaluator.setup.dataset.path} {evaluator.metric}" if isinstance(evaluator, TaskEvaluator) else ""
     options = RecoveryOptions(smoothed if smooth and recipe.target != "ort" else None, budget_s, state, key, run.bar)
     return recover(_quantizer(calibrated, recipe, run, kind), evaluator, options, run.log)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -137,6 +140,24 @@ def test_tracks_are_judged_as_the_pipeline_makes_them(
     stage = ByteTrackStage.model_validate({"track": "bytetrack", "from": "find", "activate": 0.9})
     assert evaluator_of(config, calibrated, Run(tracking=stage)) is not None
     assert asked["tracking"] is stage
+
+
+@pytest.mark.parametrize(
+    ("metric", "int8", "is_sound"), [("cer", 0.6, False), ("cer", 0.4, True), ("top1", 0.6, True), ("top1", 0.4, False)]
+)
+def test_an_error_that_grows_misses_its_budget(
+    metric: str, int8: float, is_sound: bool, calibrated: CalibratedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"fp32": {metric: 0.5}, "int8": {metric: int8}}
+    monkeypatch.setattr(evaluator, "open_dataset", lambda *_, **__: None)
+    monkeypatch.setattr(evaluator, "open_evaluation", lambda *_, **__: None)
+    monkeypatch.setattr(evaluator, "evaluate", lambda *_, name, **__: SimpleNamespace(values=values[name]))
+    quantized: Any = SimpleNamespace(scheme=SimpleNamespace(target="ort"), model=calibrated.model)
+    for max_drop in (0.01, 1.0):
+        accuracy = {"dataset": __file__, "metric": metric, "max_drop": max_drop}
+        config = ModelConfig.model_validate({"onnx": "m.onnx", "task": {"classify": "auto"}, "accuracy": accuracy})
+        found = TaskEvaluator(config, calibrated, Run())
+        assert (found.evaluate(quantized).value >= found.floor) == (is_sound or max_drop == 1)
 
 
 def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: CalibratedModel) -> None:
