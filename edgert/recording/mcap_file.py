@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
     Attributes:
         topic: topic of its channel.
-        sequence: number by its writer.
+        sequence: number that the writer gave it.
         log_ns, publish_ns: time of recording, and of capture, in ns since 1970.
         data: payload, a view of the chunk.
     """

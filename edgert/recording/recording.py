@@ -173,7 +173,7 @@ def has_frames(path: Path) -> bool:
 def join_parts(paths: Sequence[Path], library: str) -> Iterator[bytes]:
     """Yield the bytes of one file that holds consecutive parts of a run, about one chunk at a time.
 
-    A part that was cut off is read up to its end; a part that no longer exists is skipped.
+    A part that was cut off is read up to the cut; a part that no longer exists is skipped.
 
     Args:
         paths: paths of the parts, in order.

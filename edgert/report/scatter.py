@@ -27,7 +27,7 @@ SIGNS = {"kept": "● kept", "close": "◆ too close to tell", "unknown": "☐ n
 # Classes of numbers, in the colors ``heat0`` to ``heat4``.
 
 CLASSES = 5
-_WIDEST = 12  # approximate ratio of the largest number to the least of the second class
+_WIDEST = 12  # maximum ratio that equal classes cover; outliers widen the first or the last class
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class DurableFile:
     nothing is written after the first error, which is in :attr:`error`.
 
     A muxer writes the head of a file half a second before the first images. The head is held back until these come: a
-    head alone does not play, and would stay after a power cut, while an empty file is removed.
+    head alone does not play, and would stay after a power cut. The next run removes or reuses an empty file.
 
     Args:
         make_room: function that removes an old file when the disk is full, and returns whether it did.

@@ -119,7 +119,7 @@ class VideoSink:
         if self._changes[stream] >= _MOST_CHANGES:
             raise StageError(
                 f"the image of {stream} changed {change}",
-                why=f"{_MOST_CHANGES} times in a row within {_FEW_FRAMES} frames, and each size needs its own file",
+                why=f"{_MOST_CHANGES} times in a row after under {_FEW_FRAMES} frames; each size needs its own file",
                 where=self._where,
                 fix="put a draw stage with a fixed width in front, or write images",
             )

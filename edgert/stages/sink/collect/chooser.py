@@ -77,7 +77,7 @@ def _has_passed(since_ns: int | None, now_ns: int, length_ns: int) -> bool:
 
 
 def disagree(one: Detections, other: Detections) -> bool:
-    """Return whether either has an object with a score of at least :data:`SURE` that the other lacks."""
+    """Return whether either has an object with a score of at least :data:`SURE` that the other lacks at any score."""
     return _lacks_an_object(one, other) or _lacks_an_object(other, one)
 
 

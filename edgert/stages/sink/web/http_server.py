@@ -66,7 +66,6 @@ class Whep(Protocol):
         Args:
             exchange: exchange with the client, for the request's body.
             request: request of the client.
-                request: request of the client.
             address: IP address of this machine that video is sent from.
         """
         ...

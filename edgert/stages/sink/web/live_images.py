@@ -146,7 +146,7 @@ class LiveImages:
             return images.host_image(result)
 
     def table(self, stream: str = "") -> Mapping[str, Any]:
-        """Return the newest result of a camera, or of all cameras, as plain data.
+        """Return the newest result of a camera, or the newest of all cameras, as plain data.
 
         Returns:
             ``stream``, ``frame``, ``objects`` (stage, label, score, id) and ``places``: zones and lines, with points in

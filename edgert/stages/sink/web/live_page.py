@@ -296,7 +296,7 @@ def _page() -> Response:
 
 
 def _state(source: Source, stream: str, has_control: bool) -> Response:
-    """Return the state of the run, with the newest result of a camera; of all cameras where ``stream`` is empty."""
+    """Return the state of the run, with the newest result of a camera; the newest of all where ``stream`` is empty."""
     shown = {key: value for key, value in source.stats().items() if key not in ("totals", "folders")}
     changes = source.events.count
     if source.clips is not None:

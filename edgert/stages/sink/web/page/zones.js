@@ -175,7 +175,7 @@ function nearestEdge({ points, kind }, point) {
   return far.indexOf(Math.min(...far)) + 1;
 }
 
-// Lists what a zones stage would refuse.
+// Returns whether a border crosses itself, which a zones stage refuses.
 function crosses(points) {
   const side = ([a, b], [c, d], [e, f]) => Math.sign((c - a) * (f - b) - (d - b) * (e - a));
   const edges = points.map((one, n) => [one, points[(n + 1) % points.length]]);
