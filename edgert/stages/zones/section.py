@@ -290,7 +290,7 @@ def check_rules(
         stages: stages of the pipeline, by name.
         place: place of the rules in the file.
     """
-    before = [stages[other] for other in upstream(stages, name)]
+    before = [stages[other] for other in sorted(upstream(stages, name))]
     known = [rule for one in before for rule in getattr(one, "rules", ())]
     for rule in rules:
         if rule not in known and not any(isinstance(one, section.PythonStage) for one in before):
