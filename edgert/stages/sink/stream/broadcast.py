@@ -175,11 +175,12 @@ class Broadcast:
             finally:  # before the next viewer may begin another thread
                 self._close_encoder()
                 self._images.close()
-                self._forget()
         except Exception as error:  # noqa: BLE001 - raised by show(), in the thread of the stage
             with self._changed:
                 self._error, self._thread = error, None
             self._end_viewers()
+        finally:
+            self._forget()  # once there are no viewers, so that show() keeps no other
 
     def _step(self) -> None:
         """Encode the next image, or close the encoder."""

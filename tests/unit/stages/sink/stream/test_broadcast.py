@@ -201,14 +201,15 @@ def test_an_encoder_that_fails_is_followed_by_the_next_and_the_last_one_ends_the
 def test_a_thread_that_fails_closes_its_encoder_before_another_may_begin(
     monkeypatch: pytest.MonkeyPatch, show: Show
 ) -> None:
-    viewer, threads = show.join(), list[object]()
+    viewer, threads, viewers = show.join(), list[object](), list[int]()
+    monkeypatch.setattr(show.broadcast, "_forget", lambda: viewers.append(show.broadcast.viewers))
     monkeypatch.setattr(encoders.FfmpegEncoder, "encode", lambda *_: 1 / 0)
     monkeypatch.setattr(encoders.FfmpegEncoder, "close", lambda _: threads.append(show.broadcast._thread))
     show.broadcast.show(Result(frame_of()))
-    wait_until(lambda: viewer.ended and threads)
+    wait_until(lambda: viewer.ended and threads and viewers)
     with pytest.raises(ZeroDivisionError):
         show.broadcast.show(Result(frame_of()))
-    assert None not in threads
+    assert None not in threads and viewers == [0], "a result for a viewer would stay"
 
 
 @pytest.mark.parametrize(("rate", "taken"), [(None, 30), (30.0, 30), (20.0, 20), (10.0, 10), (7.0, 7)])
