@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,7 @@ def test_a_player_is_not_given_mpeg4(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_webrtc_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("edgert.stages.sink.stream.section.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs the package aiortc") as caught:
         make_stage(section(sink="webrtc"), "out", Context())
     assert "[webrtc]" in caught.value.fix and caught.value.where == "stages.out"
