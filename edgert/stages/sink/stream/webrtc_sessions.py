@@ -64,13 +64,6 @@ class Sessions:
         number, connection = secrets.token_urlsafe(16), aiortc.RTCPeerConnection(aiortc.RTCConfiguration([]))
         viewer = _Viewer(broadcast.refresh, lambda: self._end_soon(number))
         self._all[number] = connection, broadcast, viewer
-        # Before the first wait: this task is canceled with the client's request, and the session must still end.
-        asyncio.get_running_loop().call_later(_CONNECT_S, self._end_unconnected, number)
-        try:
-            answer = await self._answer(connection, viewer, harmless(offer, peer))
-        except Exception as error:  # aiortc raises many kinds of errors for hostile offers
-            await self.end(number)
-            raise RefusedError(str(error) or type(error).__name__) from error
 
         def changed() -> None:
             if connection.connectionState == "connected":
@@ -78,7 +71,14 @@ class Sessions:
             elif connection.connectionState in ("failed", "closed"):
                 self._end_soon(number)
 
+        # Before the first wait: this task is canceled with the client's request, and the session must still end.
         connection.on("connectionstatechange", changed)
+        asyncio.get_running_loop().call_later(_CONNECT_S, self._end_unconnected, number)
+        try:
+            answer = await self._answer(connection, viewer, harmless(offer, peer))
+        except Exception as error:  # aiortc raises many kinds of errors for hostile offers
+            await self.end(number)
+            raise RefusedError(str(error) or type(error).__name__) from error
         return number, answer
 
     async def end(self, number: str) -> bool:

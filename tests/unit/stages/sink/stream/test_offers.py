@@ -89,8 +89,10 @@ def test_a_session_whose_request_is_canceled_ends(monkeypatch: pytest.MonkeyPatc
         request.cancel()
         await asyncio.sleep(0.05)
         assert request.cancelled() and not sessions._all
+        assert "connectionstatechange" in handlers, "a viewer that connects all the same ends with its connection"
 
-    connection = SimpleNamespace(connectionState="new", close=close)
+    handlers = dict[str, object]()
+    connection = SimpleNamespace(connectionState="new", close=close, on=handlers.__setitem__)
     fake = SimpleNamespace(RTCPeerConnection=lambda _: connection, RTCConfiguration=list)
     monkeypatch.setitem(sys.modules, "aiortc", fake)  # type: ignore[arg-type]
     monkeypatch.setattr(webrtc_sessions.Sessions, "_answer", lambda *_: asyncio.Event().wait())
