@@ -93,7 +93,7 @@ class Window(threading.Thread):
 
     def __init__(self, sink: DisplaySink, stream: str) -> None:
         super().__init__(name=f"edgert:{sink.name}:{stream}", daemon=True)
-        self._sink, self._stage, self._stream, self._name = sink, sink.name, stream, sink.viewer
+        self._sink, self._stage, self._stream, self._program = sink, sink.name, stream, sink.viewer
         self._changed, self._ending = threading.Condition(), threading.Event()
         self._newest: Result | None = None
         self._shown = WindowImage()
@@ -159,7 +159,7 @@ class Window(threading.Thread):
             assert self._viewer is not None
             self.shown += self._viewer.put(image, self._ending)
             if self._reported and self._has_settled():
-                _LOG.warning("%s: the window of %s is back, by %s", self._stage, self._stream, self._name)
+                _LOG.warning("%s: the window of %s is back, by %s", self._stage, self._stream, self._program)
                 self._reported = ""
         if self._viewer is not None and (reason := self._viewer.end_reason()):
             self._viewer.close()
@@ -170,10 +170,10 @@ class Window(threading.Thread):
         """Start a viewer; return whether that worked."""
         here = viewers.display_environment()
         try:
-            if not self._name:
-                self._name, _ = viewers.find_viewer(here, fullscreen=self._sink.fullscreen)
-            command = viewers.command(self._name, self._shown.size, self._stream, fullscreen=self._sink.fullscreen)
-            self._viewer = Viewer(command, viewers.environment(self._name, here))
+            if not self._program:
+                self._program, _ = viewers.find_viewer(here, fullscreen=self._sink.fullscreen)
+            command = viewers.command(self._program, self._shown.size, self._stream, fullscreen=self._sink.fullscreen)
+            self._viewer = Viewer(command, viewers.environment(self._program, here))
         except (DeviceError, OSError):  # the display is still gone, which was reported
             self._retry_at_s = time.monotonic() + _RETRY_S
             return False
@@ -186,17 +186,17 @@ class Window(threading.Thread):
             self.is_closed = True
             self._sink.on_closed()
             return
-        self._failures[self._name] = reason
+        self._failures[self._program] = reason
         ranked = viewers.rank_viewers(viewers.display_environment(), fullscreen=self._sink.fullscreen)
         others = [name for name in ranked if name not in self._failures]
         if others and not self._has_settled():
-            _LOG.warning("%s: %s failed (%s); trying %s", self._stage, self._name, reason, others[0])
-            self._name = others[0]
+            _LOG.warning("%s: %s failed (%s); trying %s", self._stage, self._program, reason, others[0])
+            self._program = others[0]
             return
         if reason != self._reported:  # once for each reason
             now = f"The pipeline goes on; the display is tried again every {_RETRY_S:g} s"
             _LOG.warning("%s: the window of %s is gone: %s. %s", self._stage, self._stream, reason, now)
-        self._name, self._failures, self._reported = "", {}, reason
+        self._program, self._failures, self._reported = "", {}, reason
         self._retry_at_s = time.monotonic() + _RETRY_S
 
     def _has_settled(self) -> bool:

@@ -89,6 +89,7 @@ def test_every_stream_has_a_window(fake: Viewers) -> None:
         result = sample()
         made.process(Result(replace(result.frame, stream=stream)))
     wait_until(lambda: len(fake.starts) == 2, 10)
+    assert [one.name for one in made._windows.values()] == ["edgert:show:left", "edgert:show:right"]
     made.close()
     assert sorted(fake.starts) == ["first left 64x48", "first right 64x48"]
 
@@ -154,7 +155,7 @@ def test_a_display_that_goes_is_named_and_comes_back(
     made = sink()
     show_until(made, lambda: "is gone" in caplog.text)
     fake.gone, count = "Could not open display", len(fake.starts)
-    wait_until(lambda: made._windows["camera"]._name == "", 5)
+    wait_until(lambda: made._windows["camera"]._program == "", 5)
     began_s = time.monotonic()
     show_until(made, lambda: time.monotonic() - began_s > 0.5)
     assert caplog.text.count("the window of camera is gone: X connection to :0 broken") >= 1
