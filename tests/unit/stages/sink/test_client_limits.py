@@ -67,11 +67,8 @@ def test_a_client_that_stays_for_long_ends_for_an_address_with_two_fewer() -> No
 
 
 def test_a_host_of_ipv6_is_one_client_at_whichever_of_its_addresses() -> None:
-    assert (
-        client_network("2001:db8:1:2::5")
-        == client_network("2001:db8:1:2:ffff::1%eth0")
-        != client_network("2001:db8:1:3::5")
-    )
+    one, same, other = map(client_network, ("2001:db8:1:2::5", "2001:db8:1:2:ffff::1%eth0", "2001:db8:1:3::5"))
+    assert one == same != other
     assert client_network("10.0.0.1") == "10.0.0.1" and client_network("") == ""
 
 
