@@ -76,7 +76,7 @@ def some(images: FileDataset, first: int, count: int) -> FileDataset:
     return FileDataset(images.paths[part], images.names[part])
 
 
-def prepare_section_model(name: str) -> Model:
+def prepared(name: str) -> Model:
     """The float model that everything is made of: static, folded, of an opset that holds a scale per channel.
 
     ONNX Runtime's quantizer makes invalid graphs of models that list their weights among the inputs, and needs that
