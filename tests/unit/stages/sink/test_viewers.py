@@ -123,10 +123,7 @@ def test_a_machine_without_a_display_is_told_what_to_do(
 def test_the_first_that_works_is_taken_and_the_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = {"nv3dsink": "no EGL", "ximagesink": ""}
     monkeypatch.setattr(viewers, "probe_viewer", lambda name, here: reasons.get(name, "?"))
-    assert viewers.find_viewer(Machine(jetson=True, x11=":0", gstreamer=True)) == (
-        "ximagesink",
-        {"nv3dsink": "no EGL"},
-    )
+    assert viewers.find_viewer(Machine(jetson=True, x11=":0", gstreamer=True)) == ("ximagesink", {"nv3dsink": "no EGL"})
     name, refused = viewers.find_viewer(Machine(jetson=True, x11="localhost:10.0", gstreamer=True))
     assert name == "ximagesink" and "EGL cannot use localhost:10.0" in refused["nv3dsink"]
     monkeypatch.setattr(viewers, "probe_viewer", lambda name, here: "refused")
