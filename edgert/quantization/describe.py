@@ -13,6 +13,7 @@ from edgert.backend import backend
 from edgert.board.host import core_count, cpu_name
 from edgert.config import ModelConfig, PythonTask
 from edgert.evaluation import EvaluationResult, compare
+from edgert.evaluation.score import LOWER_IS_BETTER
 from edgert.graph import Model, load, to_bytes
 from edgert.quantization import describe_layers
 from edgert.quantization.calibration.ranges import RangeTable
@@ -145,12 +146,13 @@ def summary(outcome: QuantizationResult) -> tuple[str, ...]:
 
 
 _LEAST_LOSS, _MOST_BLAMED = 0.005, 3
+_NOT_FRACTIONS = ("cosine", "psnr", "rmse")  # decibels and meters have no points
 
 
 def _loss(outcome: QuantizationResult, layers: Sequence[LayerRow]) -> Iterator[str]:
     """Yield the layers behind a loss of more than half a point, and how to keep them in higher precision."""
     drop = None if outcome.evaluation is None else outcome.evaluation.comparisons[0]
-    if drop is None or drop.drop <= _LEAST_LOSS or drop.metric == "psnr":  # psnr is in decibels
+    if drop is None or drop.drop <= _LEAST_LOSS or drop.metric in ("psnr", "rmse"):
         return
     blamed = sorted(
         (layer for layer in layers if layer.precision == "INT8" and (layer.cost, layer.sqnr_db) != (None, None)),
@@ -241,8 +243,9 @@ def accuracy_rows(
                 (one.low, one.high) if one.low == one.low else None,  # NaN where no sample had a score
                 one.max_drop,
                 one.images,
-                "plain" if one.metric == "cosine" else "percent",  # a cosine is not a fraction
+                "plain" if one.metric in _NOT_FRACTIONS else "percent",
                 labeled,
+                one.metric in LOWER_IS_BETTER,
             )
             for one in found
         ]

@@ -20,7 +20,7 @@ _ROUNDING = 1e-9  # 0.702 - 0.692 must count as 0.010, and not as more
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRow:
-    """One metric before and after quantization; larger is better.
+    """One metric before and after quantization.
 
     Attributes:
         metric: name of the metric: ``top-1``, ``mAP50-95``, ``cosine``.
@@ -31,6 +31,7 @@ class AccuracyRow:
         images: number of scored images.
         unit: ``percent``: a fraction, shown in percent and points; ``plain``: shown unchanged.
         labeled: whether there were labels; else FP32's answers replaced them.
+        is_error: whether smaller is better, as for ``CER``.
     """
 
     metric: str
@@ -42,11 +43,12 @@ class AccuracyRow:
     images: int | None = None
     unit: Literal["percent", "plain"] = "percent"
     labeled: bool = True
+    is_error: bool = False
 
     @property
     def drop(self) -> float:
         """Loss of accuracy; negative for a gain."""
-        return self.fp32 - self.result
+        return self.result - self.fp32 if self.is_error else self.fp32 - self.result
 
     @property
     def kept(self) -> bool | None:
@@ -249,7 +251,7 @@ def judge(report: QuantizationReport) -> Verdict:
     if main is not None:
         allowed = "" if main.max_drop is None else f", {bare(main.max_drop, main.unit)} allowed"
         detail = f"{bare(main.fp32, main.unit)} → {score(main.result, main.unit)}{allowed}"
-        figures.insert(0, Figure(main.metric, difference(-main.drop, main.unit), detail))
+        figures.insert(0, Figure(main.metric, difference(main.result - main.fp32, main.unit), detail))
     if report.layers:
         others = [layer.precision for layer in report.layers if layer.precision != report.precision]
         detail = f"{len(others)} in {' or '.join(sorted(set(others)))}" if others else "all of them"
@@ -268,7 +270,7 @@ def _sentence(name: str, kept: bool | None, main: AccuracyRow | None, rest: list
     if amount == difference(0.0, main.unit):
         drop = f"{main.metric} stays the same"
     else:
-        drop = f"{main.metric} {'falls' if main.drop > 0 else 'rises'} by {amount}"
+        drop = f"{main.metric} {'falls' if main.result < main.fp32 else 'rises'} by {amount}"
     if main.max_drop is not None:
         drop += f" ({bare(main.max_drop, main.unit)} allowed)"
     if kept is None:

@@ -214,7 +214,7 @@ def test_a_loss_of_more_than_half_a_point_ends_the_lines(file: Path) -> None:
 
 def result(name: str, right: int) -> Accuracy:
     right_ones = [float(n < right) for n in range(20)]
-    scores = {"top1": mean_of(right_ones), "top5": mean_of([1.0] * 20)}
+    scores = {"top1": mean_of(right_ones), "rmse": mean_of([1 - one for one in right_ones])}
     values = {metric: one.value for metric, one in scores.items()}
     return Accuracy(name, 20, values, scores, 1.0, 1.0, 1, ())
 
@@ -224,10 +224,10 @@ def test_every_metric_is_a_row_and_the_budget_stands_by_its_own() -> None:
     drops = tuple(compare(before, one, "top1", max_drop=0.1) for one in (after, other))
     rows = accuracy_rows(EvaluationResult("top1", (before, after, other), drops), True, {"int8": "INT8", "dla": "DLA"})
     assert [(row.metric, row.precision, row.max_drop) for row in rows] == [
-        ("top-1", "INT8", 0.1), ("top-5", "INT8", None), ("top-1", "DLA", 0.1), ("top-5", "DLA", None),
+        ("top-1", "INT8", 0.1), ("rmse", "INT8", None), ("top-1", "DLA", 0.1), ("rmse", "DLA", None),
     ]  # fmt: skip
     assert rows[0].drop == pytest.approx(0.05) and rows[0].kept and rows[2].kept is False
-    assert rows[1].interval == (0.0, 0.0)
+    assert rows[1].drop == pytest.approx(0.05) and rows[1].interval == rows[0].interval and rows[1].unit == "plain"
 
 
 def test_the_page(file: Path) -> None:

@@ -36,12 +36,8 @@ def answers(model: Model, name: str) -> tuple[str, bool, bool, str]:
     found, plan = survey(graph, TARGET), scheme(graph, "dla", dla=TARGET)
     place = next(place for place, one in enumerate(found.nodes) if one.name == name)
     rounded = any(name in point.readers for point in plan.points.values())
-    return (
-        found.verdicts[place].answer,
-        found.segment_of(place) is not None,
-        rounded,
-        execution_modes(graph, plan)[name],
-    )
+    mode = execution_modes(graph, plan)[name]
+    return found.verdicts[place].answer, found.segment_of(place) is not None, rounded, mode
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ def test_one_missed_budget_misses_all_and_is_the_one_named() -> None:
     verdict = judge(replace(EMPTY, accuracy=(row(0.001), row(0.02, metric="mAP50-95"))))
     assert verdict.kept is False
     assert "misses" in verdict.sentence and "mAP50-95 falls by 2.00" in verdict.sentence
+    verdict = judge(replace(EMPTY, accuracy=(row(-0.02, metric="CER", is_error=True),)))
+    assert verdict.kept is False and "CER rises by 2.00" in verdict.sentence
 
 
 @pytest.mark.parametrize("max_drop", [0.01, 0.007, 0.003, 0.001])
