@@ -441,6 +441,7 @@ CASES: Mapping[str, dict[str, Any]] = {
     "home_assistant: shows events": {"sink": "mqtt", "server": "mqtt://h", "home_assistant": True},
     "attach: crop shows the object of an event": {"sink": "mqtt", "server": "mqtt://h", "attach": "crop"},
     "expected base64 behind": {"sink": "webhook", "server": "http://h", "secret": "whsec_x"},
+    "secret: it is empty": {"sink": "webhook", "server": "http://h", "secret": ""},
     "base64 behind whsec_": {"sink": "webhook", "server": "http://h", "secret": "whsec_"},
     "body: image sends what attach: makes": {"sink": "webhook", "server": "http://h", "body": "image"},
     "have no meaning with send: events": {"sink": "mqtt", "server": "mqtt://h", "send": "events", "every": "1s"},

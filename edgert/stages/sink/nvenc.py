@@ -21,7 +21,7 @@ NAMES: dict[Codec, str] = {"h264": "h264", "h265": "hevc"}
 NO_GPU = "no NVIDIA GPU here"
 _LIBRARY = "libnvidia-encode.so.1"
 _IDR = 3  # NV_ENC_PIC_TYPE_IDR of nvEncodeAPI.h
-_BUFFERS = 4  # as in NVIDIA's samples
+_BUFFERS = 4  # as in NVIDIA's samples, which reuse a buffer when the encoder has copied it
 
 
 def driver_missing() -> str:

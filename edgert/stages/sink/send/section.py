@@ -305,6 +305,8 @@ class Webhook(Sends):
     def _check_keys(self) -> Webhook:
         if self.body == "image" and self.attach is None:
             raise ValueError("body: image sends what attach: makes; add attach: frame, or attach: crop of events")
+        if not self.secret and "secret" in self.model_fields_set:  # such as ${SECRET} of an empty variable
+            raise ValueError("secret: it is empty; leave it out to send messages unsigned")
         if self.secret.startswith("whsec_") and not _KEY.fullmatch(self.secret):
             raise ValueError("secret: expected base64 behind whsec_")
         return self
