@@ -125,7 +125,8 @@ class CameraTopics:
         self._info: dict[str, Any] | None = None
         self._waiting: tuple[dict[str, Any], Incoming] | None = None
         self._last_ns = 0
-        self.skipped, self.frame_id, self._has_image = 0, "", False
+        self.skipped, self.frame_id, self._has_warned = 0, "", False
+        self._valid_roles = set[Role]()
 
     def images(self, incoming: Incoming | None, at_ns: int) -> Iterator[Image]:
         """Process a message, and yield the images that are complete.
@@ -135,15 +136,15 @@ class CameraTopics:
             at_ns: current time by the clock of ``Incoming.at_ns``.
 
         Raises:
-            MismatchError: the first image has an unsupported encoding. Later ones are skipped: another publisher may
-                use the topic.
+            MismatchError: the first image, or the first depth image, has an unsupported encoding. Later ones are
+                skipped: another publisher may use the topic.
             DeviceError: the clock of its stamps jumped back, without ``goes_back``.
         """
         if incoming is not None:
             try:
                 message = decode(incoming.kind, incoming.data)
             except DamagedMessage as error:
-                self._skip_message(error)
+                self._skip_message(error, incoming.role)
                 return
             if incoming.role == "image":
                 yield from self._complete_image(at_ns, self._waiting is not None)
@@ -184,21 +185,25 @@ class CameraTopics:
             convert = self._decode_compressed if incoming.kind == COMPRESSED_IMAGE else self._decode_raw
             format, plane, owner = convert(message)
         except (DamagedMessage, MismatchError) as error:
-            self._skip_message(error)
+            self._skip_message(error, "image")
             return None
-        self._has_image, self._last_ns, self.frame_id = True, time_ns, message["header.frame_id"]
+        self._last_ns, self.frame_id = time_ns, message["header.frame_id"]
+        self._valid_roles.add("image")
         if depth is not None and self._info is not None:
             depth = DepthImage(depth.values, _intrinsics(self._info, plane.shape[1], plane.shape[0]))
         stamp = time_ns or None
         taken_ns, lease = self._capture_ns(time_ns), lend(owner, self._counter)
         return Image(format, (plane,), lease, taken_ns, stamp, lost=incoming.lost, sender_ns=stamp, depth=depth)
 
-    def _skip_message(self, error: DamagedMessage | MismatchError) -> None:
-        """Count a message as skipped. Raises a MismatchError if no image was valid before."""
-        if isinstance(error, MismatchError) and not self._has_image:
+    def _skip_message(self, error: DamagedMessage | MismatchError, role: Role) -> None:
+        """Count a skipped message, and warn of the first mismatch. Raises it if no message of the role was valid."""
+        is_stray = isinstance(error, MismatchError)
+        if is_stray and role not in self._valid_roles:
             raise error
         self.skipped += 1
-        log.debug("%s: %s", self._where, error)
+        level = logging.WARNING if is_stray and not self._has_warned else logging.DEBUG
+        log.log(level, "%s: a message is skipped: %s: %s", self._where, error.what, error.why)
+        self._has_warned |= is_stray
 
     def _capture_ns(self, time_ns: int) -> int:
         """Return the capture time of an image by the pipeline's clock."""
@@ -249,7 +254,8 @@ class CameraTopics:
     def _add_depth(self, message: dict[str, Any]) -> None:
         if message.get("encoding") not in _DEPTHS:
             what = f"the depth topic of {self._title} has images of encoding {message.get('encoding')!r}"
-            self._skip_message(MismatchError(what, why=f"depth images are {', '.join(_DEPTHS)}", where=self._where))
+            mismatch = MismatchError(what, why=f"depth images are {', '.join(_DEPTHS)}", where=self._where)
+            self._skip_message(mismatch, "depth")
             return
         order = ">" if message["is_bigendian"] else "<"
         values = _values(message, np.dtype(order + _DEPTHS[message["encoding"]]), ())
@@ -258,6 +264,7 @@ class CameraTopics:
         else:
             native = cast("npt.NDArray[np.float32]", values.astype(values.dtype.newbyteorder("="), copy=False))
             self._depths.append((stamp_ns(message), DepthImage(native)))
+            self._valid_roles.add("depth")
 
 
 def _image_size(data: memoryview) -> tuple[int, int] | None:

@@ -114,7 +114,7 @@ def test_other_encodings_name_those_that_fit() -> None:
 
 
 @pytest.mark.parametrize("role", ["image", "depth"])
-def test_an_image_of_another_publisher_on_the_topic_ends_nothing(role: str) -> None:
+def test_an_image_of_another_publisher_on_the_topic_ends_nothing(role: str, caplog: pytest.LogCaptureFixture) -> None:
     into, pixels = camera(depth=role == "depth"), np.zeros((6, 8, 3), np.uint8)
     own = np.zeros((6, 8), np.uint16), "16UC1"
     if role == "depth":
@@ -122,9 +122,16 @@ def test_an_image_of_another_publisher_on_the_topic_ends_nothing(role: str) -> N
     assert len(taken(into, message(pixels, "bgr8"))) == 1
     for _ in range(3):
         assert taken(into, message(np.zeros((6, 8, 6), np.uint8), "rgb16"), IMAGE, role) == []
-    assert into.skipped == 3
+    assert into.skipped == 3 and caplog.text.count("a message is skipped") == 1 and "'rgb16'" in caplog.text
     taken(into, message(*own, 10**12 + MS), IMAGE, role)
     assert len(taken(into, message(pixels, "bgr8", 10**12 + 2 * MS))) == 1
+
+
+def test_a_depth_topic_without_depth_is_named_also_behind_an_image() -> None:
+    into, pixels = camera(), np.zeros((6, 8, 3), np.uint8)
+    assert len(taken(into, message(pixels, "bgr8"))) == 1
+    with pytest.raises(MismatchError, match="depth topic"):
+        taken(into, message(pixels, "bgr8"), IMAGE, "depth")
 
 
 @pytest.mark.parametrize("encoding", ["uyvy", "yuyv"])
