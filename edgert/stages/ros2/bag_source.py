@@ -118,8 +118,9 @@ class SqliteBag(Bag):
         return database
 
 
-_MOST_RECORD = 1 << 30
-"""Longest record of an MCAP file that is read; a longer one counts as damage."""
+_LIMITS: Mapping[str, Any] = {"emit_chunks": True, "record_size_limit": 1 << 30}
+"""Reading of an MCAP file: a longer record counts as damage, and only :func:`_unpacked` unpacks chunks."""
+_FOOTER_BYTES = 37  # with the closing magic
 _DAMAGE = (struct.error, EOFError, ValueError, RuntimeError, LookupError)
 """Errors that the readers of records and of compressed chunks raise in addition to their own."""
 
@@ -162,7 +163,7 @@ class McapBag(Bag):
         why = "it has no end"
         try:
             with file.open("rb") as stream:
-                for record in StreamReader(stream, emit_chunks=True, record_size_limit=_MOST_RECORD).records:
+                for record in StreamReader(stream, **_LIMITS).records:
                     yield from _unpacked(record) if type(record).__name__ == "Chunk" else (record,)
                     if type(record).__name__ == "Footer":
                         return
@@ -175,14 +176,18 @@ class McapBag(Bag):
     def _summary(file: Path) -> list[Any]:
         """Return the schemas and channels of a complete file; an empty list for one that is cut off."""
         from mcap.exceptions import McapError
-        from mcap.reader import make_reader
+        from mcap.stream_reader import StreamReader
 
         try:
             with file.open("rb") as stream:
-                summary = make_reader(stream).get_summary()
-        except (McapError, *_DAMAGE):
+                stream.seek(file.stat().st_size - _FOOTER_BYTES)
+                start = getattr(next(StreamReader(stream, skip_magic=True, **_LIMITS).records), "summary_start", 0)
+                stream.seek(start)
+                records = StreamReader(stream, skip_magic=True, **_LIMITS).records if start else ()
+                found = [one for one in records if type(one).__name__ in ("Schema", "Channel")]
+        except (McapError, OSError, *_DAMAGE):
             return []
-        return [*summary.schemas.values(), *summary.channels.values()] if summary is not None else []
+        return sorted(found, key=lambda one: type(one).__name__ == "Channel")
 
 
 def _unpacked(chunk: Any) -> Sequence[Any]:

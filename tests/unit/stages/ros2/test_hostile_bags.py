@@ -49,12 +49,12 @@ def test_a_database_without_the_tables_of_a_bag_is_named_at_once(tmp_path: Path,
     assert "no tables topics and messages" in str(caught.value)
 
 
-def mcap_bag(path: Path, data: bytes, compression: bytes, size_bytes: int) -> Path:
-    """Write an MCAP file of one chunk."""
+def mcap_bag(path: Path, data: bytes, compression: bytes, size_bytes: int, summary: int = 0) -> Path:
+    """Write an MCAP file of one chunk, with a footer that says where the summary begins."""
     magic, packed = b"\x89MCAP0\r\n", struct.pack("<I", len(compression)) + compression
     body = struct.pack("<QQQI", 0, 1, size_bytes, 0) + packed + struct.pack("<Q", len(data)) + data
     head = struct.pack("<I4sI", 4, b"ros2", 0)
-    records = ((b"\x01", head), (b"\x06", body))
+    records = ((b"\x01", head), (b"\x06", body), (b"\x02", struct.pack("<QQI", summary, 0, 0)))
     path.write_bytes(magic + b"".join(op + struct.pack("<Q", len(one)) + one for op, one in records) + magic)
     return path
 
@@ -71,3 +71,21 @@ def test_a_chunk_that_unpacks_to_more_than_it_says_or_may_is_damage(tmp_path: Pa
         file = mcap_bag(tmp_path / "bomb.mcap", data, compression.encode(), said)
         with pytest.raises(StageError, match=why):
             bag_at(file, "stages.cam")
+
+
+@pytest.mark.parametrize("summary", [8, 29, (1 << 63) - 1, (1 << 64) - 1])
+def test_a_summary_elsewhere_unpacks_nothing(tmp_path: Path, summary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream_reader = pytest.importorskip("mcap.stream_reader", reason="mcap is not installed")
+    monkeypatch.setattr(stream_reader, "breakup_chunk", lambda *_, **__: pytest.fail("a chunk was unpacked"))
+    import zstandard
+
+    file = mcap_bag(tmp_path / "bomb.mcap", zstandard.compress(bytes(1 << 20)), b"zstd", 100, summary)
+    with pytest.raises(StageError, match="not as long as it says"):
+        bag_at(file, "stages.cam")
+
+
+def test_a_file_of_a_few_bytes_is_no_bag(tmp_path: Path) -> None:
+    pytest.importorskip("mcap", reason="mcap is not installed")
+    (tmp_path / "short.mcap").write_bytes(b"\x89MCAP0\r\n")
+    with pytest.raises(StageError, match="not a bag of ROS 2"):
+        bag_at(tmp_path / "short.mcap", "stages.cam")
