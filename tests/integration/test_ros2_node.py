@@ -127,7 +127,7 @@ def test_a_package_has_five_files_and_a_pipeline(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists"):
         write_package("dock_camera", tmp_path)
     for name in ("Dock", "2d", "a-b", "a__b", ""):
-        with pytest.raises(ConfigError, match="no name of a package"):
+        with pytest.raises(ConfigError, match="cannot be the name of a package"):
             write_package(name, tmp_path)
 
 

@@ -101,7 +101,7 @@ def test_what_the_addresses_give_and_refuse() -> None:
         assert ask(sink, "POST", "/whep/yard", "v=0")[0] == 415
         for nonsense in ("", "v=0\r\n", "hello", "v=0\r\nm=video x\r\n"):
             status, _, text = ask(sink, "POST", "/whep/yard", nonsense, **sdp)
-            assert status == 406 and "cannot be agreed upon" in text
+            assert status == 406 and "no H.264 video for this offer" in text
         status, _, text = ask(sink, "POST", "/whep/yard", "x", Content_Length=str(limits.WHEP_BYTES + 1), **sdp)
         assert status == 413
         assert ask(sink, "GET", "/whep/yard")[0] == 405 and ask(sink, "PATCH", "/whep/yard/1", "a")[0] == 405
@@ -335,7 +335,7 @@ def test_what_the_live_page_gives_and_refuses() -> None:
         assert status == 404 and "known: yard" in text
         assert ask(sink, "POST", "/whep/yard", "v=0")[0] == 415
         status, _, text = ask(sink, "POST", "/whep/yard", "v=0\r\nm=video x\r\n", **sdp)
-        assert status == 406 and "cannot be agreed upon" in text
+        assert status == 406 and "no H.264 video for this offer" in text
         assert ask(sink, "POST", "/whep/yard", "x", Content_Length=str(limits.WHEP_BYTES + 1), **sdp)[0] == 413
         assert ask(sink, "POST", "/whep/yard", "x", Content_Length="many", **sdp)[0] == 400
         assert ask(sink, "GET", "/whep/yard")[0] == 405 and ask(sink, "DELETE", "/whep/yard/1")[0] == 404
