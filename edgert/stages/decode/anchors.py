@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, logit, shapes_of
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, logit, shapes_of, sigmoid
 from edgert.stages.decode.detection import Candidates, Index, by_class, corners, suppress
 from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
@@ -104,7 +104,7 @@ class YoloRaw(RowHead):
 
     def _boxes(self, raw: F32, places: F32, pitch: F32, anchor: F32) -> F32:
         """Return (M, 5 + C) rows after the sigmoid, with center and size in network pixels."""
-        rows = raw if self.activation == "none" else _sigmoid(raw)
+        rows = raw if self.activation == "none" else sigmoid(raw)
         if self.formula == "square":
             centers, sizes = rows[:, :2] * 2 - np.float32(0.5), (rows[:, 2:4] * 2) ** 2
         else:
@@ -165,12 +165,6 @@ def _find_levels(shapes: Shapes, anchors: int) -> _Levels | None:
 
 
 _LAYOUTS = ("apart", 4, (1, 2, 3)), ("first", 3, (1, 2, 0)), ("last", 3, (0, 1, 2))
-
-
-def _sigmoid(values: F32) -> F32:
-    with np.errstate(over="ignore"):
-        found: F32 = np.reciprocal(np.exp(-values) + 1)
-    return found
 
 
 # DetectNet_v2 of NVIDIA TAO: PeopleNet, TrafficCamNet, DashCamNet.

@@ -11,7 +11,7 @@ import numpy as np
 from edgert.errors import ConfigError
 from edgert.runtime.records import Attributes, Classification, Embedding
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of, sigmoid
 from edgert.stages.decode.detection import strongest
 from edgert.stages.decode.guess import Fit, OutputSignature, check_labels, wrong_shapes
 from edgert.stages.gallery import gallery_at
@@ -89,7 +89,7 @@ _SUM_TOLERANCE = 0.02
 class Classify:
     """The first output, [C] or with dimensions of 1 around it, as probabilities.
 
-    A single number is the probability of the only class: as it is between 0 and 1, else past a sigmoid.
+    A single number is the probability of the only class; a logit, or by ``auto`` one outside of 0-1, passes a sigmoid.
 
     Attributes:
         classify: whether the network includes its softmax; ``auto`` tests whether the numbers are a distribution.
@@ -124,7 +124,7 @@ class Classify:
         best = strongest(values, self.top)  # softmax keeps the order
         scores = values[best]
         if not is_final and values.size == 1:  # whose softmax is always 1
-            scores = _sigmoid(scores)
+            scores = sigmoid(scores)
         elif not is_final:
             top = np.max(values)
             scores = np.exp(scores - top) / np.exp(values - top).sum()
@@ -166,7 +166,7 @@ class MultiLabel:
         if self.activation == "auto":
             is_final = float(values.min()) >= 0 and float(values.max()) <= 1
         best = strongest(values, self.top)  # the sigmoid keeps the order
-        scores = values[best] if is_final else _sigmoid(values[best])
+        scores = values[best] if is_final else sigmoid(values[best])
         found = scores >= self.score
         return Classification(scores[found], best[found].astype(np.int32), self.labels)
 
@@ -217,8 +217,3 @@ def _check_row(decoder: str, shapes: Shapes, network: Size, labels: tuple[str, .
     if not shapes or sum(size != 1 for size in shapes[0]) > 1:
         raise wrong_shapes(decoder, "one output [classes]", shapes, network)
     check_labels(math.prod(shapes[0]), labels)
-
-
-def _sigmoid(values: F32) -> F32:
-    """Return 1 / (1 + exp(-values)), without an overflow."""
-    return as_f32((1 + np.tanh(values / 2)) / 2)

@@ -379,4 +379,4 @@ class Detr(RowHead):
             return choice(numbers, floor)
         # Comparing logits avoids an exponential per number.
         rows, logits, classes = choice(numbers, decoder.logit(floor))
-        return rows, np.reciprocal(np.exp(-logits) + 1), classes
+        return rows, decoder.sigmoid(logits), classes

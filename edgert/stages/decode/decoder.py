@@ -62,6 +62,13 @@ def softmax(logits: F32) -> F32:
     return power
 
 
+def sigmoid(values: F32) -> F32:
+    """Return 1 / (1 + exp(-values)), which is 0 where the exponential overflows."""
+    with np.errstate(over="ignore"):
+        found: F32 = np.reciprocal(np.exp(-values) + 1)
+    return found
+
+
 def logit(score: float) -> float:
     """Return the logit of a score, the inverse of the sigmoid; infinite at 0 and 1."""
     return math.log(score / (1 - score)) if 0 < score < 1 else math.copysign(math.inf, score - 0.5)

@@ -14,7 +14,7 @@ import numpy as np
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Detections, Keypoints
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import F32, Array, Roles, Shapes, Size, as_f32, roles_of, shapes_of
+from edgert.stages.decode.decoder import F32, Array, Roles, Shapes, Size, as_f32, roles_of, shapes_of, sigmoid
 from edgert.stages.decode.detection import I32, Candidates, Head, Index, strongest
 from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
 from edgert.stages.decode.instances import mask_cutter, spans_of, with_masks
@@ -140,7 +140,7 @@ class KeypointRcnn:
         best = strongest(scores, self.limit)
         boxes, scores, rows = boxes[best], scores[best], rows[best]
         points = as_f32(outputs[place][rows]).copy()
-        points[..., 2] = 1 / (1 + np.exp(-as_f32(outputs[_point_scores_index(shapes, roles, place)][rows])))
+        points[..., 2] = sigmoid(as_f32(outputs[_point_scores_index(shapes, roles, place)][rows]))
         return Keypoints.of(geometry.boxes(boxes), scores, geometry.points(points), self.labels)
 
 
