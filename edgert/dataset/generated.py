@@ -42,7 +42,7 @@ class GeneratedDataset:
     _made: list[U8] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        kind, _, rest = self.source.partition(":")  # refuses a wrong source; code runs on first use
+        kind, _, rest = self.source.partition(":")  # a wrong source raises here; code runs on first use
         if f"{kind}:" == CODE_PREFIX:
             check_object(rest, self.where, None)
         else:

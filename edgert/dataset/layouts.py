@@ -304,7 +304,7 @@ def _voc_objects(file: Path) -> Iterator[tuple[str, tuple[float, ...], bool]]:
             values = [float(str(box.findtext(key))) for key in keys]  # type: ignore[union-attr]
             name = (item.findtext("name") or "").strip()
             if len(values) != 4 or not name or not all(map(isfinite, values)):
-                raise ValueError("an object has no name or no bndbox")
+                raise ValueError("an object has no name or no finite bndbox")
             yield name, (values[0] - 1, values[1] - 1, values[2], values[3]), item.findtext("difficult") == "1"
     except OSError as error:
         raise ConfigError(f"cannot read {file}", why=cause(error), where=str(file)) from error

@@ -31,7 +31,9 @@ class Comparison:
         reference: value of the reference.
         other: value of the other model.
         drop: loss of the other model: ``reference - other``, or ``other - reference`` for an error; negative for a
-        gain. low, high: 95 % interval of the drop, by a paired bootstrap over images. images: number of images.
+            gain.
+        low, high: 95 % interval of the drop, by a paired bootstrap over images.
+        images: number of images.
         max_drop: budget; None for none.
     """
 

@@ -123,9 +123,7 @@ def _row_boxes(outputs: Outputs) -> _Boxes | None:
     arrays = [array[0] if array.ndim == 3 else array for array in outputs.values()]
     if not is_rows_of_six([array.shape for array in arrays]):
         return None
-    if len(arrays[0]) > MOST_QUERIES or np.any(
-        arrays[0][:, 5] % 1
-    ):  # rows are cells, or columns are scores of two classes
+    if len(arrays[0]) > MOST_QUERIES or np.any(arrays[0][:, 5] % 1):  # cells as rows, or scores of two classes
         return None
     table = arrays[0][arrays[0][:, 4] > 0]
     return _Boxes(table[:, :4], table[:, 5], {})

@@ -257,10 +257,10 @@ class Packed:
 class Agreement:
     """Scorer of the ``agreement`` of two models, 0 to 1, as the mean over images; of vectors it is ``cosine``.
 
-    Detections and keypoints agree by twice the boxes that both found, divided by all boxes of both. Such boxes have the
-    same class and overlap by :data:`SAME_IOU` or more. Classes, those of all heads, and texts agree if the best ones
-    are equal. Masks agree by the share of pixels with the same class. Depth, anomalies and images count as vectors,
-    made of a small copy minus its mean.
+    Detections and keypoints agree by twice the boxes that both found, divided by all boxes of both; 1 without boxes.
+    Such boxes have the same class, overlap by :data:`SAME_IOU` or more, and count once. Classes, those of all heads,
+    and texts agree if the best ones are equal. Masks agree by the share of pixels with the same class. Depth, anomalies
+    and images count as vectors, made of a small copy minus its mean.
     """
 
     metrics: tuple[str, ...] = ("agreement", "cosine")

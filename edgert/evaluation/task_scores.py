@@ -180,11 +180,11 @@ def ssim(one: Any, other: Any) -> float:
         return cv2.GaussianBlur(image, (11, 11), 1.5)[5:-5, 5:-5]
 
     low, high = mean(first), mean(second)
-    resized_mask, others = mean(first * first) - low * low, mean(second * second) - high * high
+    spread, others = mean(first * first) - low * low, mean(second * second) - high * high
     shared = mean(first * second) - low * high
     small, large = (0.01 * 255) ** 2, (0.03 * 255) ** 2
     top = (2 * low * high + small) * (2 * shared + large)
-    found = top / ((low * low + high * high + small) * (resized_mask + others + large))
+    found = top / ((low * low + high * high + small) * (spread + others + large))
     return float(found.mean()) if found.size else 1.0
 
 

@@ -186,7 +186,7 @@ class ByteTrack:
             self._next_id += len(ripe)
 
     def _prune(self) -> Index:
-        """Drop tracks that were lost for too long or unconfirmed; return the rows that stay, in order."""
+        """Drop lost tracks that are unconfirmed or lost for too long; return the rows that stay, in order."""
         alive = (self._missed <= self._maximum_missed) & (self._ids != UNTRACKED)
         return self._keep(alive | (self._missed == 0))
 

@@ -269,7 +269,7 @@ class YuNet(FaceHead):
     def _in_cells(
         self, number: int, rows: Index, numbers: Sequence[F32], shapes: Shapes, network: Size
     ) -> tuple[F32, F32]:
-        """Return boxes and points of a level's rows, relative to their cells."""
+        """Return boxes and points in network pixels, from a level's numbers, which are relative to the cells."""
         boxes, points = numbers
         stride, count = np.float32(8 << number), shapes[levels_of(shapes)[number][4][0]][0]
         cell = _cell_corners(network, 8 << number, rows, count)
