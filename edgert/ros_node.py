@@ -143,7 +143,8 @@ class PipelineNode:
                 before[one.name] = self.pipeline.control.set(one.name, one.value)["was"]
             except EdgertError as error:
                 for name, value in reversed(before.items()):
-                    self.pipeline.control.set(name, value)
+                    with suppress(EdgertError):
+                        self.pipeline.control.set(name, value)
                 return result(successful=False, reason=str(error))
         return result(successful=True)
 
