@@ -225,7 +225,7 @@ def _why_nothing_matches(pattern: Path) -> str:
     """Return why a folder or glob has no file of the wanted kind."""
     if pattern.is_dir():
         return "the folder holds none" if os.access(pattern, os.R_OK | os.X_OK) else "this user may not read the folder"
-    if pattern.is_symlink():
+    if pattern.is_symlink() and not exists(pattern):
         return f"it is a link to {pattern.readlink()}, which is not there"
     if pattern.parent.is_dir():
         return f"nothing there matches{nearest(pattern.name, (path.name for path in pattern.parent.iterdir()))}"
@@ -240,8 +240,7 @@ class Images:
     """Source of image files as BGR frames, in natural order (``a2`` before ``a10``), rotated by their EXIF.
 
     Sizes may differ from image to image. ``fps`` (30 by default) sets their distance in media time; ``realtime: true``
-    also holds them back that long. Images that cannot be read are skipped and counted; the
-    first few are named.
+    also holds them back that long. Images that cannot be read are skipped and counted; the first few are named.
 
     Raises:
         StageError: no image matches, or none of them can be read.
@@ -301,10 +300,10 @@ class Images:
 
     def _warn_of_unreadable_images(self) -> None:
         """Name the first unreadable images, each once."""
-        names = [str(path) for path in list(self._unreadable)[self._named : _SHOWN]]
+        names = [str(path) for path in list(self._unreadable)[self._named : _SHOWN]] if self._named < _SHOWN else []
         if names:
-            log.warning("%s: no images, or damaged, and left out: %s", self._where, ", ".join(names))
-        self._named = len(self._unreadable)
+            log.warning("%s: skipped, as they are damaged or not images: %s", self._where, ", ".join(names))
+        self._named += len(names)
 
     def _warn_of_more_images(self, path: Path) -> None:
         """Warn of the first file that holds more images than the one that is read."""

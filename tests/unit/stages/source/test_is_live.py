@@ -22,7 +22,7 @@ from edgert.stages.source.kinds import is_live, source_for, starts_over
         ("api", False),
         (demo_images(), False),
         ("rtsp://camera.example/stream", True),
-        ("https://example.com/clip.mp4", False),
+        ("https://example.com/clip.mp4?x=1", False),
         ("https://example.com/live.m3u8", True),
         ("v4l2:///dev/video0", True),
         ("synthetic:blank", False),
