@@ -17,7 +17,7 @@ _MOST_SCORE = 1.001
 """Largest valid score: 1 may be rounded up in fp16, or in a softmax."""
 
 _FIRST = 8
-"""Frames whose outputs are looked at, too."""
+"""Number of first frames whose outputs are checked for NaN."""
 
 
 class RecordCheck:
@@ -31,7 +31,7 @@ class RecordCheck:
 
     Attributes:
         left_out: number of boxes that were removed; with ``is_strict``, also of frames with NaN in an output.
-        is_strict: whether outputs are checked for NaN, which takes longer; for a model on trial.
+        is_strict: whether the outputs of every frame are checked for NaN, which takes longer; for a model on trial.
     """
 
     def __init__(self, name: str, decoder: Decoder | None = None) -> None:
@@ -41,8 +41,8 @@ class RecordCheck:
         has_option = hasattr(getattr(reads, "head", reads), "boxes")
         self._relative = "task: {options: {boxes: relative}}" if has_option else "export boxes in pixels of the input"
 
-    def look_at(self, outputs: Any) -> None:
-        """Warn once of NaN in the outputs of the first frames; of a model on trial, count all outputs with NaN."""
+    def check_outputs(self, outputs: Any) -> None:
+        """Warn once of NaN in the outputs of the first frames; for a model on trial, count every frame with NaN."""
         if not self.is_strict and self._first <= 0:
             return
         self._first -= 1
@@ -129,5 +129,5 @@ class CheckedRecords:
         self.decoder, self._check = decoder, check
 
     def __call__(self, outputs: Any, geometry: Geometry) -> Record:
-        self._check.look_at(outputs)
+        self._check.check_outputs(outputs)
         return self._check(self.decoder(outputs, geometry), geometry)
