@@ -358,23 +358,18 @@ class _ClusterEvaluator:
         return [_evaluate_image(self._setup, index, self._local.run) for index in images]
 
 
-def evaluate_shard(judge: _ClusterEvaluator, images: range) -> list[tuple[Note, float]]:
-    """Evaluate images as a task of a cluster."""
-    return judge.evaluate(images)
-
-
 def _evaluate_on_cluster(
     cluster: Cluster, candidate: Candidate, setup: EvaluationSetup, progress: Progress | None, stop: threading.Event
 ) -> tuple[list[Note], npt.NDArray[np.float64]] | None:
     """Evaluate all images on the workers of a cluster; return as :func:`_evaluate_here` does."""
     notes, run_s, done = [None] * len(setup), np.zeros(len(setup)), 0
-    judge, left = cluster.submit(_ClusterEvaluator, candidate, setup), deque(range(0, len(setup), _SHARD))
+    evaluator, left = cluster.submit(_ClusterEvaluator, candidate, setup), deque(range(0, len(setup), _SHARD))
     running: dict[Any, range] = {}
     try:
         while (left or running) and not stop.is_set():
             while left and len(running) < _AHEAD * max(1, cluster.threads):
                 images = range(left[0], min(left.popleft() + _SHARD, len(setup)))
-                running[cluster.submit(evaluate_shard, judge, images)] = images
+                running[cluster.submit(_ClusterEvaluator.evaluate, evaluator, images)] = images
             for future in cluster.ended(running, _TICK_S):
                 images = running.pop(future)
                 for index, (note, seconds) in zip(images, cluster.result(future), strict=True):
@@ -383,7 +378,7 @@ def _evaluate_on_cluster(
                     if progress is not None:
                         progress(done, len(setup))
     finally:
-        cluster.cancel([judge, *running])
+        cluster.cancel([evaluator, *running])
     return (notes, run_s) if done == len(setup) else None
 
 
