@@ -11,8 +11,8 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import cv2
@@ -25,9 +25,10 @@ from edgert.board.host import core_count
 from edgert.clock import REAL
 from edgert.config import InferStage, InputConfig, load_pipeline
 from edgert.config.stages import SourceStage
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, StageError
 from edgert.installation import demo_images
 from edgert.memory import Counter, aligned_empty
+from edgert.pipeline import Pipeline
 from edgert.runtime import Result
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
@@ -230,19 +231,16 @@ def first_result(pipeline: Path, rounds: int = 5) -> Figure:
     """Return seconds from the start of the process to the pipeline's first result, with a warm engine cache."""
     code = (
         "import sys, edgert\n"
-        f"with edgert.Pipeline({str(pipeline)!r}) as pipeline:\n"
+        f"with edgert.Pipeline({str(pipeline.absolute())!r}) as pipeline:\n"
         "    next(pipeline.results(sys.argv[1], timeout=60))\n"
     )
-    stages = load_pipeline(pipeline).config.stages
+    with Pipeline(pipeline) as here:  # --no-code refuses the file's own code in this process only
+        stages = here.file.config.stages
     stage = next(name for name, stage in stages.items() if isinstance(stage, InferStage))
     with tempfile.TemporaryDirectory() as folder:  # sinks write relative to the working folder
-        run = [sys.executable, "-c", code, stage]
-        subprocess.run(run, cwd=folder, check=True, timeout=_LIMIT_S)  # noqa: S603 - our interpreter; fills the cache
-        samples = []
-        for _ in range(rounds):
-            started = perf_counter()
-            subprocess.run(run, cwd=folder, check=True, timeout=_LIMIT_S)  # noqa: S603
-            samples.append(perf_counter() - started)
+        run = partial(_output, ["-c", code, stage], folder)
+        run()  # fills the cache
+        samples = [wall_ms(run) / 1e3 for _ in range(rounds)]
     return Figure(f"start to first result and back, {pipeline.stem}", statistics.median(samples), "s", 2.0, n=rounds)
 
 
@@ -271,9 +269,13 @@ def _time_process(name: str, arguments: list[str], bar_ms: float, rounds: int, l
     return Figure(name, statistics.median(samples), "ms", bar_ms, n=rounds)
 
 
-def _output(arguments: list[str]) -> str:
+def _output(arguments: list[str], folder: str | None = None) -> str:
+    """Return the output of a new Python; raise StageError if it fails."""
     run = [sys.executable, *arguments]
-    done = subprocess.run(run, check=True, capture_output=True, text=True, timeout=_LIMIT_S)  # noqa: S603 - our interpreter
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=_LIMIT_S, check=False)  # noqa: S603 - our interpreter
+    if done.returncode:
+        last = [line for line in done.stderr.splitlines() if line[:1].strip()][-1:] or [f"exit code {done.returncode}"]
+        raise StageError("a process to measure failed", why=last[0], fix="edgert run on this pipeline shows more")
     return done.stdout
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from edgert import user_code
 from edgert.benchmark import overhead, suite
 from edgert.benchmark.measure import Figure
 from edgert.config import load_pipeline
+from edgert.errors import ConfigError, StageError
 from edgert.installation import shipped
 from edgert.meters.over_current import OverCurrent
 from tests.helpers.command import in_process
@@ -51,6 +53,30 @@ def test_a_pipeline_of_several_engines_is_compared_with_the_bare_engine(monkeypa
     model = load_pipeline(shipped("pipelines/hello.yaml")).config.models["parts"]
     found = overhead.overhead(model, rounds=1, frames=2, bar=None)
     assert found.value == pytest.approx(found.detail["bare_ms"] / found.detail["pipeline_ms"])
+
+
+@pytest.mark.slow
+def test_the_first_result_is_timed_from_any_folder_and_runs_no_refused_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str, where: str) -> None:
+        raise ConfigError(name)
+
+    monkeypatch.chdir(tmp_path)
+    file, code, ran = Path("p.yaml"), Path("timed.py"), tmp_path / "ran"
+    code.write_text(f"open({str(ran)!r}, 'w')\ndef work(result): return result\n")
+    file.write_text(f"""
+models: {{m: {{onnx: {shipped("pipelines/assets/parts.onnx")}, task: {{detect: yolox}}, precision: fp32}}}}
+stages: {{cam: {{source: "synthetic:blank"}}, find: {{infer: m, from: cam}}, own: {{python: "timed:work", from: find}}}}
+""")
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="timed"):
+        patch.setattr(user_code, "before_import", refuse)
+        suite.first_result(file, rounds=1)
+    assert not ran.exists()
+    assert suite.first_result(file, rounds=1).value > 0 and ran.exists()
+    code.write_text("raise ValueError('broken')")
+    with pytest.raises(StageError, match="process to measure failed"):
+        suite.first_result(file, rounds=1)
 
 
 @pytest.mark.slow

@@ -128,11 +128,7 @@ def test_parts_compute_what_the_whole_computes() -> None:
 def test_a_tensor_whose_size_depends_on_the_data_cannot_be_handed_on() -> None:
     ends_early = models.keep_above()
     nodes = [*ends_early.proto.graph.node, helper.make_node("Relu", ["rows"], ["positive"], name="relu")]
-    weights = {
-        "axis": np.array([0], np.int64),
-        "zero": np.array(0, np.int64),
-        "limit": np.array(0.5, np.float32),
-    }
+    weights = {"axis": np.array([0], np.int64), "zero": np.array(0, np.int64), "limit": np.array(0.5, np.float32)}
     kind = TensorProto.FLOAT
     model = models.make(nodes, {"x": ((1, 10, 6), kind)}, {"positive": (("kept", 6), kind)}, weights)
     graph = read(model)

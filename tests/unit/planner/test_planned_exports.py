@@ -17,9 +17,7 @@ from tests.helpers import evaluation_data, exports
 
 QUICK = ("mamba", "lstm")
 """Planned on all boards at once; the others one by one, which takes minutes."""
-OPEN = {
-    "custom": "onnx does not know the operator my.ops.DCNv4, nor the size of its result",
-}
+OPEN = {"custom": "onnx does not know the operator my.ops.DCNv4, nor the size of its result"}
 ZOO = sorted(Path(evaluation_data.FOLDER / "models").glob("*.onnx"))
 
 

@@ -59,11 +59,7 @@ def test_who_encodes(tmp_path: Path, board: str, encode: str, unit: str) -> None
 @pytest.mark.parametrize(
     ("source", "board", "expected"),
     [
-        (
-            "{source: film.mp4}",
-            "orin-nx-16gb",
-            "NVDEC: as many streams as public copies of the board's",
-        ),
+        ("{source: film.mp4}", "orin-nx-16gb", "NVDEC: as many streams as public copies of the board's"),
         ("{source: film.mp4}", "thor-t4000", "NVDEC: as many streams as is assumed of this board"),
         ("{source: 'csi://0'}", "thor-t4000", None),
     ],

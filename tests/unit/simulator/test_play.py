@@ -116,10 +116,7 @@ def test_frames_of_two_cameras_run_together_when_both_have_come_and_never_wait()
 
 
 def test_detections_spread_into_results_of_their_own() -> None:
-    nodes = (
-        Node("cut", (Edge("camera", *NEWEST),), spread=4),
-        Node("read", (Edge("cut", *WAIT),), Task(run=gpu(1.0))),
-    )
+    nodes = (Node("cut", (Edge("camera", *NEWEST),), spread=4), Node("read", (Edge("cut", *WAIT),), Task(run=gpu(1.0))))
     played = simulate(Design((Source("camera", 10.0, most=3),), nodes), Platform(), 5.0)
     assert played.stages["read"].results_in == 3 * played.frames_in
 

@@ -52,11 +52,7 @@ class World:
 
 
 def run(
-    world: World,
-    journal: Path,
-    bounds: Bounds | None = None,
-    stop: threading.Event | None = None,
-    clock: Clock = REAL,
+    world: World, journal: Path, bounds: Bounds | None = None, stop: threading.Event | None = None, clock: Clock = REAL
 ) -> Tuned:
     config = ModelConfig(onnx=Path("m.onnx"), task=EmbedTask(embed="none"))
     setup = RoundSetup(config, {}, {}, lambda form, outputs: "", 4, stop or threading.Event(), lambda done: None)
