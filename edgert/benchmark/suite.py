@@ -71,12 +71,8 @@ class Letterbox:
 
     def config(self) -> InputConfig:
         """Return the same preprocessing as edgert's input section."""
-        return InputConfig(
-            resize="letterbox",
-            anchor="top_left" if self.top_left else "center",
-            color="rgb" if self.rgb else "bgr",
-            std=(1 / self.scale,),
-        )
+        anchor, color = "top_left" if self.top_left else "center", "rgb" if self.rgb else "bgr"
+        return InputConfig(resize="letterbox", anchor=anchor, color=color, std=(1 / self.scale,))  # type: ignore[arg-type]
 
     def apply(self, bgr: npt.NDArray[np.uint8]) -> tuple[F32, Geometry]:
         """Return a (1, 3, height, width) float32 tensor and the mapping back, by typical OpenCV code."""
@@ -261,11 +257,9 @@ def installed() -> list[Figure]:
 
 
 def _time_process(name: str, arguments: list[str], bar_ms: float, rounds: int, less: list[str] | None = None) -> Figure:
-    def run(what: list[str]) -> float:
-        return wall_ms(lambda: _output(what))
-
-    run(arguments)  # byte-compiles
-    samples = [run(arguments) - (run(less) if less else 0.0) for _ in range(rounds)]
+    run = partial(_output, arguments)
+    run()  # byte-compiles
+    samples = [wall_ms(run) - (wall_ms(partial(_output, less)) if less else 0.0) for _ in range(rounds)]
     return Figure(name, statistics.median(samples), "ms", bar_ms, n=rounds)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from pytest import MonkeyPatch
 
 from edgert import user_code
 from edgert.benchmark import overhead, suite
@@ -30,10 +31,7 @@ COPIED = Figure("copies of pixels by the runtime", 1, "copies", 0.0, is_exact=Tr
 def test_only_exact_figures_are_judged(
     measured: tuple[Figure, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taken(target: Path, quick: bool) -> Iterator[Figure]:
-        yield from measured
-
-    monkeypatch.setattr(suite, "_measure_all", taken)
+    monkeypatch.setattr(suite, "_measure_all", lambda target, quick: iter(measured))
     done = in_process("bench", "hello", cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert "481.400 MB" in done.stderr and "460" not in done.stderr
@@ -56,12 +54,7 @@ def test_a_pipeline_of_several_engines_is_compared_with_the_bare_engine(monkeypa
 
 
 @pytest.mark.slow
-def test_the_first_result_is_timed_from_any_folder_and_runs_no_refused_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(name: str, where: str) -> None:
-        raise ConfigError(name)
-
+def test_the_first_result_is_timed_anywhere_without_refused_code(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file, code, ran = Path("p.yaml"), Path("timed.py"), tmp_path / "ran"
     code.write_text(f"open({str(ran)!r}, 'w')\ndef work(result): return result\n")
@@ -69,8 +62,8 @@ def test_the_first_result_is_timed_from_any_folder_and_runs_no_refused_code(
 models: {{m: {{onnx: {shipped("pipelines/assets/parts.onnx")}, task: {{detect: yolox}}, precision: fp32}}}}
 stages: {{cam: {{source: "synthetic:blank"}}, find: {{infer: m, from: cam}}, own: {{python: "timed:work", from: find}}}}
 """)
-    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="timed"):
-        patch.setattr(user_code, "before_import", refuse)
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="refused"):
+        patch.setattr(user_code, "before_import", Mock(side_effect=ConfigError("refused")))
         suite.first_result(file, rounds=1)
     assert not ran.exists()
     assert suite.first_result(file, rounds=1).value > 0 and ran.exists()
