@@ -20,6 +20,7 @@ from edgert.errors import ArtifactError, cause
 
 log = logging.getLogger("edgert.files")
 
+_CHUNK_BYTES = 1 << 20
 _STALE_S = 3600.0
 """Age from which a partly written entry counts as abandoned."""
 
@@ -200,6 +201,18 @@ def exists(path: Path) -> bool:
 def is_file(path: Path) -> bool:
     """Return whether a path is a file; False in an unreadable folder and for too long names, as :func:`exists`."""
     return os.path.isfile(path)  # noqa: PTH113
+
+
+def digest_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file in hex; empty if it cannot be read."""
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                found.update(chunk)
+    except OSError:
+        return ""
+    return found.hexdigest()
 
 
 @contextmanager

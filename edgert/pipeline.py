@@ -53,10 +53,11 @@ class Pipeline:
             the functions of ``sink: callback`` stages.
         on_progress: called while a model is calibrated, or compiled by TensorRT, which happens once, before anything
             starts. What it raises ends that and is raised here.
-        strict: an engine of ``engines:`` that would be skipped is an error; without that key, one that refuses a model.
+        strict: whether skipping an engine of ``engines:`` is an error, or without that key an engine that refuses a
+            model.
 
     Raises:
-        EdgertError: the file, a model or a stage is wrong, or a budget cannot be kept; nothing has been started then.
+        EdgertError: the file, a model or a stage is wrong, or a budget cannot be kept; nothing is started then.
     """
 
     def __init__(
@@ -77,9 +78,9 @@ class Pipeline:
             found, chosen = with_default_engines(loaded)
             if chosen:
                 _LOG.info("%s", chosen)
-            self._hold(Running(HERE, found, callbacks or {}, on_progress, strict, gpu.close))
+            self._set_running(Running(HERE, found, callbacks or {}, on_progress, strict, gpu.close))
 
-    def _hold(self, running: Running) -> None:
+    def _set_running(self, running: Running) -> None:
         self._running = running
         self._assembly, self._runner = running.assembly, running.runner
         self._newest = dict[str, NewestResult]()
@@ -94,23 +95,23 @@ class Pipeline:
     ) -> None:
         try:
             self.close()
-        except EdgertError as late:  # it must not hide the error that is already on its way out
+        except EdgertError as closing_error:  # it must not hide the error that ends the block
             if error is None:
                 raise
-            is_new = late is not error and late.__context__ is not error
+            is_new = closing_error is not error and closing_error.__context__ is not error
             if is_new and hasattr(error, "add_note"):  # Python 3.11
-                error.add_note(f"while stopping: {late}")
+                error.add_note(f"while stopping: {closing_error}")
         finally:
-            del error, traceback  # which hold this frame, where closing raised it again
+            del error, traceback  # they refer to this frame where closing raised the same error again
 
     @property
     def file(self) -> PipelineFile:
-        """The pipeline as it runs, with what was changed to fit a memory budget."""
+        """The pipeline as it runs, with the changes that fit it into a memory budget."""
         return self._running.file
 
     @property
     def control(self) -> Control:
-        """What changes the pipeline while it runs: live keys, sources, a pause.
+        """Operations that change the pipeline while it runs: live keys, sources, a pause.
 
         ``pipeline.control.set("stages.find.every", 2)`` is ``edgert ctl set stages.find.every=2``.
         """
@@ -134,25 +135,25 @@ class Pipeline:
         """Take a frame through all stages, sinks and callbacks too, in this thread; return its result.
 
         For control loops: no thread and no queue is between the frame and its result. The pipeline has one source,
-        ``source: api``, and is not started: it is either called or started. The first call opens sinks and warms
-        models up. Calls of several threads wait for each other; frames are those of one stream, in the order of the
-        calls, so a tracker wants one pipeline per camera. A call returns when all stages are done with the frame, so
-        nothing is ever dropped; where a budget leaves no room for the frame yet, it waits.
+        ``source: api``, and is either called or started. The first call opens sinks and warms models up. Calls of
+        several threads wait for each other. All frames form one stream in the order of the calls, so a tracker needs
+        one pipeline per camera. A call returns when all stages are done with the frame, so nothing is ever dropped;
+        where a budget leaves no room for the frame yet, it waits.
 
         Args:
             frame: one image, as :meth:`submit` takes it.
-            format: how its pixels lie; bgr by default, and of a :class:`Buffer` its own.
-            timestamp_ns: when it was captured, by the monotonic clock; now by default.
-            copy: take a copy of the pixels.
+            format: pixel format; default: bgr, or that of a :class:`Buffer`.
+            timestamp_ns: capture time by the monotonic clock; now by default.
+            copy: whether to copy the pixels.
 
         Returns:
             The records of all stages that the frame reached. A drawn image is an array in host memory. The result's
-            frame is valid until the next call; its host arrays stay valid. Retain the lease of memory from
-            :meth:`buffer` and of memory on a GPU.
+            frame is valid until the next call; its host arrays stay valid. To keep memory of :meth:`buffer` or of a
+            GPU longer, retain the frame's lease.
 
         Raises:
-            StageError: not one image, which changes nothing; this pipeline cannot be called, and why; it was started;
-                or it has ended.
+            StageError: the frame is not one image, which changes nothing; or the pipeline cannot be called, was
+                started, or has ended.
             EdgertError: the first error of any stage, which ends the pipeline.
         """
         if isinstance(frame, list) or is_batch_input(frame, format):
@@ -171,13 +172,13 @@ class Pipeline:
     ) -> list[Result]:
         """Take several frames through all stages in this thread; return a result for each.
 
-        They run together where a model has ``batch:``, and else one after the other. Everything else is as in
+        A model with ``batch:`` runs them together, others one after the other. Everything else is as in
         :meth:`__call__`.
 
         Args:
-            frames: a list of images, or one array (number, height, width, 3) or :class:`Buffer` that holds several.
+            frames: list of images, or one array (number, height, width, 3) or :class:`Buffer` of several.
             format: as in a call, for all of them.
-            timestamp_ns: one time for all, or, of an array, one for each.
+            timestamp_ns: one capture time for all; or, for an array, one for each.
             copy: as in a call.
         """
         arrays = frames if isinstance(frames, list) else [frames]
@@ -193,10 +194,10 @@ class Pipeline:
     ) -> Result:
         """Take a frame through all stages without blocking asyncio's event loop; return its result.
 
-        One thread of the pipeline makes these calls, in the order in which they were awaited. A canceled one goes on
-        there, and its result is dropped. Arguments, result and errors are those of :meth:`__call__`.
+        One thread of the pipeline makes these calls, in the order in which they were awaited. A canceled call
+        continues there, and its result is dropped. Arguments, result and errors are those of :meth:`__call__`.
         """
-        import asyncio  # 40 ms that few programs need
+        import asyncio  # it takes 40 ms, and few programs need it
 
         with self._running.turn:
             if self._acalls is None:
@@ -215,18 +216,18 @@ class Pipeline:
         with threads: :meth:`run`, :meth:`submit`.
 
         Args:
-            frames: see :meth:`submit`, each a frame or a batch; asked for a few frames ahead of the results.
+            frames: frames or batches as for :meth:`submit`; read a few frames ahead of the results.
             format: as in a call, for all of them.
             copy: as in a call.
 
         Returns:
-            An iterator over a result for each frame; see :meth:`__call__`. A result's frame is valid until the next
-            result is requested. Closed early, as by leaving the loop, it has the frames that were taken go through all
-            stages; the pipeline may be called again then, not before.
+            An iterator with a result for each frame; see :meth:`__call__`. A result's frame is valid until the next
+            result is requested. When it is closed early, for example by leaving the loop, the frames it has taken
+            still go through all stages. The pipeline may be called again only after that.
 
         Raises:
-            StageError: as a call does. While iterating: not an image; or the first error of any stage, as
-                EdgertError, which ends the pipeline.
+            StageError: as for a call; while iterating, if a frame is not an image.
+            EdgertError: while iterating, the first error of any stage, which ends the pipeline.
         """
         return self._running.call().map(frames, {"format": format, "copy": copy})
 
@@ -239,25 +240,26 @@ class Pipeline:
         batch: int | None = None,
         timeout: float | None = None,
     ) -> Buffer:
-        """Return memory for an image of a ``source: api`` stage, or a batch: to fill, and then submit or call with.
+        """Return memory for an image or batch of a ``source: api`` stage: fill it, then submit it or call with it.
 
-        A model on a GPU reads it without a copy by the host. Without a GPU it is ordinary aligned memory. At most 48 of
-        a size are lent at a time, those under way among them, and of batches 8, or more where these are small.
+        A model on a GPU reads it without a copy by the host. Without a GPU it is ordinary aligned memory. At most 48
+        buffers of a size are in use at a time, frames in the pipeline included; at most 8 for batches, or more where
+        these are small.
 
         Args:
             shape: (width, height) in pixels, or the array's: (height, width, channels).
-            stage: which source, where there are several.
+            stage: name of the source; needed where there are several.
             format: bgr, rgb, nv12 (the array is (height * 3 / 2, width)), gray or yuyv.
-            batch: for so many images: the array's first dimension; None: for one.
-            timeout: seconds to wait for one to come back; None waits until there is one.
+            batch: number of images, the array's first dimension; None: one image without that dimension.
+            timeout: seconds to wait for a free buffer; None waits until there is one.
 
         Returns:
-            A :class:`Buffer`: fill its ``array``. It goes back when the frame is released; without being submitted,
-            when it is released, dropped, or left by ``with``.
+            A :class:`Buffer`; fill its ``array``. It is free again when the frame is released. One that is not
+            submitted is free when it is released, dropped, or left by ``with``.
 
         Raises:
-            StageError: no such source, shape or format, none came back in time, or the pipeline has ended.
-            DeviceError: too little memory.
+            StageError: no such source, shape or format, no buffer was free in time, or the pipeline has ended.
+            DeviceError: there is too little memory.
         """
         return self._api_source(stage).buffer(shape, format=format, batch=batch, timeout_s=timeout)
 
@@ -273,8 +275,7 @@ class Pipeline:
     ) -> int:
         """Push an image, or a batch of them, into a ``source: api`` stage, without copying it.
 
-        Blocks while the queue is full, and loses nothing. The array belongs to the pipeline until its results are out:
-        do not change it before.
+        Blocks while the queue is full, and loses nothing. Do not change the array until its results are out.
 
         Args:
             array: uint8 pixels: bgr, rgb (height, width, 3), gray (height, width), yuyv (height, width, 2), nv12
@@ -283,19 +284,19 @@ class Pipeline:
                 ``__array_interface__`` or DLPack (NumPy, PyTorch …). Where a model reads frames on a GPU, so are
                 objects on that GPU with DLPack or ``__cuda_array_interface__``, read in place after the work on the
                 stream that they name. One more leading dimension makes it a batch.
-            stage: which source, where there are several.
-            format: bgr by default; of a buffer, its own.
-            timestamp_ns: when it was captured, by the monotonic clock; now by default. Of a batch one for all, or a
-                sequence with one for each.
-            copy: take a copy, so that the array may change at once; not of a GPU's memory.
+            stage: name of the source; needed where there are several.
+            format: pixel format; default: bgr, or that of a buffer.
+            timestamp_ns: capture time by the monotonic clock; now by default. For a batch one time, or a sequence with
+                one for each.
+            copy: whether to copy the array, so that it may change at once; not for memory on a GPU.
             timeout: seconds to wait for room; None waits until there is some.
 
         Returns:
-            How many frames were submitted before this one, or before the first of the batch.
+            Number of frames submitted before this one, or before the first of the batch.
 
         Raises:
             StageError: no such source, not an image, no room in time, or the pipeline has ended.
-            DeviceError: memory of another GPU, or that was released; or its stream cannot be waited for.
+            DeviceError: the memory is on another GPU or was released, or its stream cannot be waited for.
         """
         source = self._api_source(stage)
         if not self._running.started:
@@ -303,10 +304,10 @@ class Pipeline:
         return source.submit(array, format=format, timestamp_ns=timestamp_ns, copy=copy, timeout_s=timeout)
 
     def finish(self, stage: str | None = None) -> None:
-        """End a ``source: api`` stream: what was submitted is still worked on, then the pipeline ends.
+        """End a ``source: api`` stream. Submitted frames are still processed; then the pipeline ends.
 
         Args:
-            stage: which source, where there are several.
+            stage: name of the source; needed where there are several.
         """
         self._running.refuse_called("finished")
         self._api_source(stage).finish()
@@ -314,8 +315,8 @@ class Pipeline:
     def results(self, *stages: str, timeout: float | None = None) -> Results:
         """Return an iterator over the results of one or several stages, from now on.
 
-        On live sources it yields the newest result and skips what the program is too slow for; on files it yields every
-        one, and the pipeline waits for the program. Those of several stages come in the order of their arrival, and
+        From live sources it yields the newest result and skips older ones; from files it yields every result, and the
+        pipeline waits for the program. Results of several stages come in the order of their arrival, and
         ``result.stage`` names the stage. A result's frame is valid until the next result is requested; its host arrays
         stay valid. A drawn image is an array in host memory; a frame stays in its own memory.
 
@@ -324,8 +325,9 @@ class Pipeline:
             timeout: seconds to wait for each result; None waits until there is one.
 
         Raises:
-            StageError: no such stage. While iterating: :class:`ResultTimeout`, after which iterating may go on; or the
-                first error of any stage.
+            StageError: no such stage.
+            ResultTimeout: while iterating, no result came in time; the iterator may be used further.
+            EdgertError: while iterating, the first error of any stage.
         """
         return Results(self._running.tap(stages), timeout)
 
@@ -340,9 +342,9 @@ class Pipeline:
     def latest(self, stage: str, *, timeout: float | None = None) -> Result:
         """Return the newest result of a stage at once; wait only while there is none yet.
 
-        For loops with a rate of their own: it returns the same result again until there is a newer one, whose age
-        ``timestamp_ns`` shows. The pipeline never waits for the loop, also not on files. Once the pipeline has ended it
-        goes on to return its last result. The first call starts the pipeline.
+        For loops with a rate of their own: it returns the same result until there is a newer one; ``timestamp_ns``
+        shows its age. The pipeline never waits for the loop, even with files. After the pipeline has ended, it still
+        returns the last result. The first call starts the pipeline.
 
         Args:
             stage: name of a stage that passes something on.
@@ -369,7 +371,7 @@ class Pipeline:
     def run(self) -> Summary:
         """Run until the sources end, once; return the summary.
 
-        Interrupted by Ctrl-C, it closes the pipeline before KeyboardInterrupt goes on.
+        On Ctrl-C it closes the pipeline before it raises KeyboardInterrupt.
 
         Raises:
             StageError: it ran already, or was closed.
@@ -377,9 +379,9 @@ class Pipeline:
         """
         with self._running.turn:
             if self._ran or self._assembly.closed:
-                fix = "make another Pipeline of the file; summary() has what this one came to"
+                fix = "make another Pipeline of the file; summary() has the figures of this one"
                 raise StageError("this pipeline ran already", why="its threads and files are gone", fix=fix)
-            self._running.refuse_own("run")
+            self._running.refuse_own_stages("run")
             self._ran = True
         try:
             self.start()
@@ -403,10 +405,10 @@ class Pipeline:
         self._runner.stop()
 
     def close(self) -> None:
-        """Stop, wait for all threads, and free models and memory at once, those of a GPU too. Twice is once.
+        """Stop, wait for all threads, and free models and memory at once, on a GPU too. May be called twice.
 
-        A stage or callback of its own that calls it stops the pipeline, which is closed once the call has returned. In
-        a forked child it does nothing: threads, files and devices are the parent's.
+        Called by one of its own stages or callbacks, it stops the pipeline, which is closed after that call has
+        returned. In a forked child it does nothing, because threads, files and devices are the parent's.
 
         Raises the first error of any stage.
         """
@@ -427,8 +429,8 @@ class Pipeline:
         """Return the summary as plain data and more.
 
         Returns:
-            The summary, without secrets. Added are the pipeline's ``name``, its start time ``started_s`` (seconds since
-            1970; None before), its budgets ``promised``, and the sources it needs to be ready, ``required``.
+            The summary, without secrets. Added are the pipeline's ``name``; its start ``started_s`` in seconds since
+            1970, None before; its budgets, ``promised``; and the sources it needs to be ready, ``required``.
         """
         return self._running.state()
 
@@ -458,5 +460,5 @@ def pipeline_in(
     Without ``engines:`` ONNX Runtime runs its models, unless the environment has engines.
     """
     made = Pipeline.__new__(Pipeline)
-    made._hold(Running(environment, load_pipeline(file), callbacks or {}, on_progress, strict))
+    made._set_running(Running(environment, load_pipeline(file), callbacks or {}, on_progress, strict))
     return made

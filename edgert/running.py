@@ -1,4 +1,4 @@
-"""The live objects of one pipeline: assembled from its file, begun, ended, and summed up."""
+"""State of one pipeline from its assembly to its end, behind the methods of :class:`edgert.Pipeline`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from edgert.assemble.recording_head import recorded_about, written_pipeline
 from edgert.clock import Clock
 from edgert.config import PipelineConfig, PipelineFile
-from edgert.errors import BudgetError, DeviceError, EdgertError, StageError, nearest, printable_record
+from edgert.errors import DeviceError, EdgertError, StageError, nearest, printable_record
 from edgert.meters import peak_rss_bytes
 from edgert.meters.over_current import OverCurrent
 from edgert.policy import Drop
@@ -44,15 +43,15 @@ if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; 
 _LOG = logging.getLogger(__name__)
 _TAP_QUEUE = 4
 _OPEN: WeakSet[Running] = WeakSet()
-"""Pipelines that have begun and were not closed."""
+"""Pipelines that were started or called, and are not closed."""
 
 
 @atexit.register
 def _close_all() -> None:
-    """Close what the program left open, while Python can still wait for threads.
+    """Close pipelines that the program left open, while Python can still wait for threads.
 
-    A thread that Python ends later, in a call of the CUDA driver, takes the process down: PyCUDA aborts where a thread
-    ends within a context (https://documen.tician.de/pycuda/driver.html).
+    A thread that Python ends later may be in a call of the CUDA driver. PyCUDA then aborts the process, because a
+    thread ends within a context (https://documen.tician.de/pycuda/driver.html).
     """
     for running in list(_OPEN):
         try:
@@ -65,24 +64,25 @@ class Running:
     """State of a running :class:`edgert.Pipeline`.
 
     Args:
-        environment: clock, engines, meters and what else differs between machines.
+        environment: clock, engines, meters and all else that differs between machines.
         file: the pipeline.
         callbacks: stage name → function called with its results.
-        on_progress: called while models are made ready.
+        on_progress: function called while models are prepared.
         strict: whether an engine that would be skipped is an error.
-        before_planning: called before free memory is looked at.
+        before_planning: function called before the free memory is read.
 
     Attributes:
-        file: the pipeline as it runs: small enough for its memory budget and this machine.
-        assembly: its stages, connected, and their engines.
-        runner: its threads.
-        sources: the ``source: api`` stages.
-        calling: what calls its stages; None unless it is called instead of started.
+        file: the pipeline as it runs: reduced to fit its memory budget and this machine.
+        assembly: connected stages and their engines.
+        runner: threads of the pipeline.
+        sources: ``source: api`` stages by name.
+        turn: lock of starting, calling and connecting a reader.
+        calling: calls of the pipeline; None unless it is called instead of started.
         started: whether its threads were started.
-        changing: held while the pipeline is changed.
+        changing: lock that is held while the pipeline is changed.
         swaps: model → its newest swap.
-        tracing: records what its threads do.
-        written: the records of its document, not made to fit this machine; None: not known.
+        tracing: recorder of what its threads do.
+        written: configuration as written, without adaptations to this machine; None where only the document is known.
     """
 
     def __init__(
@@ -96,72 +96,84 @@ class Running:
     ) -> None:
         from edgert.assemble import assemble
         from edgert.assemble.memory import fit_memory, fits_easily
-        from edgert.runtime.inline_loop import share_threads
         from edgert.videos import only_video
 
         self.file = file = only_video(file)
+        self._environment = environment
         self._footprint: Footprint | None = None
         if file.config.budgets.memory is not None or not fits_easily(file):
-            before_planning()  # memory that is free is free for all that is planned, a GPU's context too
+            before_planning()  # it ends the start of a GPU's context, whose memory would be counted as used
             self.file, self._footprint = fit_memory(file, has_engines=environment.engines is not None)
         bar = counting(on_progress)
         self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
-        hooks = self.assembly.hooks
-        hooks.stats, hooks.about = self._detailed, self._recorded_about
-        hooks.control = lambda line, who: self.control.answer_line(line, who)
         self._log_precision()
+        self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
         self.sources = self._api_sources()
-        self._environment = environment
-        for stage, function in callbacks.items():
-            if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
-                self._call_back(stage, function)
-        share_threads(self.assembly.tasks)
-        environment.paced(self.assembly.tasks)
         self._has_taps, self.turn = False, threading.RLock()
         self.changing = threading.Lock()
         self.swaps: dict[str, ModelSwap] = {}
-        self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
-        self.runner = Runner(self.assembly.graph, environment.clock, self.file.located)
-        if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
-            self.assembly.hooks.on_no_viewers = self.runner.stop_unless_listened_to
-        graph, began = self.assembly.graph, partial(getattr, self.runner, "started_ns")
-        self.history = History(lambda: graph.tasks, environment.clock, began)
-        self._governing = self._budget_governing()
         self._socket: ControlSocket | None = None
-        self._telemetry = self._exporting()
         self.written: PipelineConfig | None = None
         self.started = False
         self._started_s: float | None = None
         self._over_current: OverCurrent | None = None
         self.calling: Calling | None = None
         self._process, self._closing = os.getpid(), threading.RLock()
+        try:
+            self.runner = runner = self._make_runner(callbacks)
+            graph = self.assembly.graph
+            self.history = History(lambda: graph.tasks, environment.clock, lambda: runner.started_ns)
+            self._set_hooks()
+            self._governing: Governing | None = None
+            if self._has_budgets(self.file):
+                self._governing = self._make_governing()
+                self._governing.prepare_change(self.file)()
+            self._telemetry = self._make_telemetry()
+        except BaseException:
+            self.assembly.close()  # its engines may hold the memory of a GPU
+            raise
+
+    def _make_runner(self, callbacks: Mapping[str, Callback]) -> Runner:
+        """Connect the callbacks, and return the runner of all tasks. Raises StageError: no such stage."""
+        from edgert.runtime.inline_loop import share_threads
+
+        for stage, function in callbacks.items():
+            if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
+                self._add_callback(stage, function)
+        share_threads(self.assembly.tasks)
+        self._environment.paced(self.assembly.tasks)
+        return Runner(self.assembly.graph, self._environment.clock, self.file.located)
+
+    def _set_hooks(self) -> None:
+        """Give stages access to this run."""
+        from edgert.assemble.recording_head import recorded_about
+
+        hooks = self.assembly.hooks
+        hooks.stats, hooks.about = self._state_for_metrics, lambda: recorded_about(self.file, self.assembly)
+        hooks.control = lambda line, who: self.control.answer_line(line, who)
+        if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
+            hooks.on_no_viewers = self.runner.stop_unless_listened_to
 
     def _log_precision(self) -> None:
         precision = {name: engine.info.get("precision") for name, engine in self.assembly.engines.items()}
-        left = [name for name, model in self.file.config.models.items() if model.precision == "auto"]
-        if chosen := [f"{name} {precision[name]}" for name in left if precision.get(name)]:
+        open_models = [name for name, model in self.file.config.models.items() if model.precision == "auto"]
+        if chosen := [f"{name} {precision[name]}" for name in open_models if precision.get(name)]:
             _LOG.info("precision: auto is %s", ", ".join(chosen))
 
-    def _call_back(self, stage: str, function: Callback) -> None:
-        sink, how = CallbackSink(stage, function), Execution(reads="host")
-        listener = Task(f"callback of {stage}", sink, execution=how, policy=self.assembly.listener)
+    def _add_callback(self, stage: str, function: Callback) -> None:
+        self._check_stages([stage])
+        sink, execution = CallbackSink(stage, function), Execution(reads="host")
+        listener = Task(f"callback of {stage}", sink, execution=execution, policy=self.assembly.listener)
         drop: Drop = "oldest" if self.assembly.live else "never"
-        self.assembly.listen(self.known(stage), listener, _TAP_QUEUE, drop)
+        self.assembly.listen(stage, listener, _TAP_QUEUE, drop)
         self.assembly.graph.add(listener)
 
-    def _budget_governing(self) -> Governing | None:
-        budgets = self.file.config.budgets
-        if budgets == type(budgets)():  # most pipelines have none and start without it
-            return None
-        try:
-            made = self._made_governing()
-            made.prepare_change(self.file)()
-        except BudgetError:
-            self.assembly.close()
-            raise
-        return made
+    @staticmethod
+    def _has_budgets(file: PipelineFile) -> bool:
+        budgets = file.config.budgets
+        return budgets != type(budgets)()
 
-    def _made_governing(self) -> Governing:
+    def _make_governing(self) -> Governing:
         from edgert.assemble.governing import Governing
 
         return Governing(self.assembly, self._environment, self.runner.fail)
@@ -176,10 +188,10 @@ class Running:
                 for name in filter(lambda name: name.startswith("edgert"), [*logging.root.manager.loggerDict]):
                     logging.getLogger(name).addFilter(printable_record)
                 self.runner.start()
-                self._show()
+                self._start_services()
 
     def call(self) -> Calling:
-        """Return what calls the stages, made the first time instead of starting them.
+        """Return the calls of this pipeline, which replace its threads; the first call makes them.
 
         Raises:
             StageError: it was started, has ended, or cannot be called.
@@ -195,7 +207,7 @@ class Running:
                 self.calling = Calling(self.file, self.assembly, self.runner)
                 self.assembly.hooks.on_no_viewers = lambda: None  # the caller still looks at the results
                 self.runner.started_ns = self._environment.clock.now_ns()
-                self._show()
+                self._start_services()
             return self.calling
 
     def tap(self, stages: Sequence[str], *, newest_only: bool = False) -> Tap:
@@ -206,19 +218,20 @@ class Running:
             newest_only: whether older results are dropped also where the sources are files.
 
         Raises:
-            StageError: no such stage, or none; or the pipeline is called or has ended.
+            StageError: a stage does not exist, none is named, or the pipeline is called or has ended.
         """
         if not stages:
             raise StageError("no stage is named", fix=f"stages: {', '.join(self.assembly.ends)}")
+        self._check_stages(stages)
         # The reader is outside the pipeline and takes results itself, but a task needs a stage.
-        task = Task(f"results of {', '.join(stages)}", CallbackSink(self.known(stages[0]), lambda result: None))
+        task = Task(f"results of {', '.join(stages)}", CallbackSink(stages[0], lambda result: None))
         with self.turn:
             self.refuse_called("listened to")
             self._refuse_closed()
             skips = newest_only or self.assembly.live
             queue: tuple[int, Drop] = (1, "oldest") if skips else (_TAP_QUEUE, "never")
-            for one in stages:
-                self.assembly.listen(self.known(one), task, *queue)
+            for stage in stages:
+                self.assembly.listen(stage, task, *queue)
             self._has_taps = True
         self.runner.listen(task.wiring.inlet)
         self.start()
@@ -227,21 +240,21 @@ class Running:
                 channel.close()
         return Tap(task, stages, self.runner, partial(self.assembly.graph.leave, task))
 
-    def known(self, stage: str) -> str:
-        """Return the name of a stage. Raises StageError where there is none of that name."""
+    def _check_stages(self, stages: Sequence[str]) -> None:
+        """Raise StageError for the first stage that does not exist."""
         names = list(self.assembly.ends)
-        if stage not in names:
-            raise StageError(f"no stage {stage!r}{nearest(stage, names)}", fix=f"stages: {', '.join(names)}")
-        return stage
+        for stage in stages:
+            if stage not in names:
+                raise StageError(f"no stage {stage!r}{nearest(stage, names)}", fix=f"stages: {', '.join(names)}")
 
     def wait(self, timeout: float | None) -> bool:
         """Return whether it has ended within ``timeout`` seconds. Raises the first error of any stage."""
         self.refuse_called("waited for")
-        self.refuse_own("waited for")
+        self.refuse_own_stages("waited for")
         try:
             return self.runner.wait(timeout)
         finally:
-            self._leave()
+            self._stop_services()
 
     def close(self) -> None:
         """Stop, wait for all threads, and free models and memory. Raises the first error of any stage."""
@@ -264,17 +277,17 @@ class Running:
         try:
             if self.calling is not None:
                 self.calling.close()
-            with self.turn:  # a start under way in another thread is waited for
+            with self.turn:  # wait for a start in another thread
                 began = self.started or self.calling is not None
             if began:
                 self.runner.shut_down()
         finally:
-            self._leave()
-            called = self.calling is not None and self.calling.is_left
+            self._stop_services()
+            has_stuck_call = self.calling is not None and self.calling.is_left
             _OPEN.discard(self)
             for swap in self.swaps.values():
                 swap.close()
-            if not (self.runner.has_stuck_threads or called):  # nobody frees memory under a call that goes on
+            if not (self.runner.has_stuck_threads or has_stuck_call):  # they still use the memory
                 self.assembly.close()
             self.runner.release_threads()
             self.__dict__.pop("control", None)
@@ -297,7 +310,7 @@ class Running:
         return () if self._governing is None else self._governing.trace_events()
 
     def _budgets(self, rss_bytes: int) -> dict[str, Any]:
-        """Return what was done to keep the budgets, and memory beside its plan."""
+        """Return the governor's report, and the measured use of memory and other budgets."""
         governor = None if self._governing is None else self._governing.report()
         if self._governing is None or governor is None:
             return {}
@@ -312,72 +325,71 @@ class Running:
         return found
 
     def state(self) -> dict[str, Any]:
-        """Return the summary as plain data, with what the pipeline is and promises."""
+        """Return the summary as plain data; see :meth:`edgert.Pipeline.state`."""
         config = self.file.config
         required = [name for name, stage in config.stages.items() if getattr(stage, "required", False)]
         promised = config.budgets.model_dump(exclude_none=True)
         about = {"name": config.name, "started_s": self._started_s, "promised": promised, "required": required}
         return {**about, **self.summary().to_json()}
 
-    def _detailed(self) -> dict[str, Any]:
-        """Return the state with what only metrics are made of: counts, and folders that are written to."""
+    def _state_for_metrics(self) -> dict[str, Any]:
+        """Return the state, with total counts and the folders of sinks, which only metrics need."""
         paths = {name: getattr(stage, "path", None) for name, stage in self.file.config.stages.items()}
         folders = {name: str(fixed_folder(path)) for name, path in paths.items() if isinstance(path, Path)}
         return {**self.state(), "totals": totals(self.assembly.tasks), "folders": folders}
 
-    def _recorded_about(self) -> dict[str, Any]:
-        """Return what a recording says of the run, as the pipeline is now."""
-        return recorded_about(self.file, self.assembly)
-
     @property
     def clock(self) -> Clock:
-        """By which it runs."""
+        """Clock of the run."""
         return self._environment.clock
 
     @property
     def label(self) -> str:
-        """What it says of results that are not this machine's; empty for none."""
+        """Note on figures that are not this machine's; empty for none."""
         return self._environment.label
 
     @cached_property
     def control(self) -> Control:
-        """What changes the pipeline while it runs."""
+        """Operations that change the pipeline while it runs."""
         from edgert.control.operations import Control
 
         return Control(self)
 
     @property
     def is_unpacked(self) -> bool:
-        """Whether its file is that of a bundle."""
+        """Whether its file comes from a bundle."""
         return self._environment.engines is not None
 
-    def admitted(self, file: PipelineFile) -> Callable[[], None]:
-        """Return what has the budgets of a changed pipeline be kept; see :meth:`.Controlled.admitted`."""
+    def prepare_budgets(self, file: PipelineFile) -> Callable[[], None]:
+        """Check a changed pipeline's budgets; return a function that applies them.
+
+        See :meth:`.Controlled.prepare_budgets`.
+        """
         from edgert.assemble.memory import check_room
 
         plan, governing = check_room(self.file, file, self._footprint), self._governing
-        if governing is None and file.config.budgets != type(file.config.budgets)():
-            governing = self._made_governing()
+        if governing is None and self._has_budgets(file):
+            governing = self._make_governing()
         change = governing.prepare_change(file) if governing is not None else None
 
-        def made() -> None:
+        def apply() -> None:
             if change is not None:
                 change()
-            with self.turn:  # a start under way in another thread starts the governor, or finds it started
+            with self.turn:  # a start in another thread either starts this governor or has set _started_s
                 is_new, self._governing = self._governing is not governing, governing
                 if is_new and governing is not None and self._started_s is not None:
                     governing.start()
             self._footprint = plan or self._footprint
 
-        return made
+        return apply
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is ending."""
         return self.assembly.closed or self.runner.is_stopping or (self.started and not self.runner.is_running)
 
-    def changeable(self) -> None:
-        """Raise StageError where the pipeline cannot be changed: it ends, is called, or one of its stages asks."""
+    def check_changeable(self) -> None:
+        """Raise StageError if the pipeline is ending, is called, or one of its own stages asks for the change."""
         self.refuse_called("changed")
         if self.has_ended:
             raise StageError("a pipeline that has ended cannot be changed")
@@ -385,50 +397,52 @@ class Running:
             why, fix = "a change waits for the stages", "change it from another thread"
             raise StageError("a pipeline was changed by one of its own stages", why=why, fix=fix)
 
-    def changed(self, file: PipelineFile, written: PipelineConfig | None = None) -> None:
-        """Note that the pipeline runs as this file has it now; ``written`` are its records before they fit here."""
+    def set_file(self, file: PipelineFile, written: PipelineConfig | None = None) -> None:
+        """Set the file that describes the pipeline from now on; ``written`` as in the attribute."""
         self.file, self.written = file, written
         self.sources = self._api_sources()
-        self.note(file)
+        self.record_file(file)
 
-    def note(self, file: PipelineFile) -> None:
-        """Note in a recording that the stages which were replaced since are those of this file."""
+    def record_file(self, file: PipelineFile) -> None:
+        """Write to recordings that stages which were replaced since the last call are those of this file."""
+        from edgert.assemble.recording_head import written_pipeline
+
         if (journal := self.assembly.journal) is not None:
             journal.add("file", "", "", -1, self.clock.now_ns(), written_pipeline(file))
 
     def _api_sources(self) -> dict[str, ApiSource]:
         return {task.name: task.stage for task in self.assembly.tasks if isinstance(task.stage, ApiSource)}
 
-    def refuse_own(self, done: str) -> None:
-        """Raise StageError where one of its own stages asks."""
+    def refuse_own_stages(self, action: str) -> None:
+        """Raise StageError in a thread of the pipeline; ``action`` is a participle for the message."""
         if runs_pipeline_of(self.runner.stop_event):
             why, fix = "it ends only after this call has returned", "call stop() or close(), and wait elsewhere"
-            raise StageError(f"a pipeline was {done} by one of its own stages", why=why, fix=fix)
+            raise StageError(f"a pipeline was {action} by one of its own stages", why=why, fix=fix)
 
-    def refuse_called(self, done: str) -> None:
-        """Raise StageError where the pipeline is called."""
+    def refuse_called(self, action: str) -> None:
+        """Raise StageError if the pipeline is called; ``action`` is a participle for the message."""
         if self.calling is not None:
             why, fix = "its stages run in the thread that calls it", "make another Pipeline of the file"
-            raise StageError(f"a pipeline that is called cannot be {done}", why=why, fix=fix)
+            raise StageError(f"a pipeline that is called cannot be {action}", why=why, fix=fix)
 
     def _refuse_closed(self) -> None:
         if self.assembly.closed and not self.started:
             raise StageError("this pipeline was closed", fix="make another Pipeline of the file")
 
-    def _show(self) -> None:
-        """Begin what runs beside the stages."""
+    def _start_services(self) -> None:
+        """Start the governor, history, control socket and telemetry, which run beside the stages."""
         _OPEN.add(self)
         self._started_s, self._over_current = time.time(), OverCurrent()
         if self._governing is not None:
             self._governing.start()
         if self.calling is None:
             self.history.start()
-        self._socket = self._listening()
+        self._socket = self._open_socket()
         if self._telemetry is not None:
             self._telemetry.start()
 
-    def _exporting(self) -> Telemetry | None:
-        """Return what exports spans, where the file or the environment asks for it. Raises ConfigError."""
+    def _make_telemetry(self) -> Telemetry | None:
+        """Return the exporter of spans if the file or the environment asks for it. Raises ConfigError."""
         url = self.file.config.telemetry
         if url is None and not any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
             return None
@@ -437,32 +451,31 @@ class Running:
         try:
             return telemetry_of(url, self.tracing, self.file.config.name)
         except EdgertError as error:
-            self.assembly.close()
             raise self.file.located(error, "telemetry")  # noqa: B904 - the same error, with its place
 
-    def _listening(self) -> ControlSocket | None:
-        """Return an open socket for ``edgert ctl`` and ``top``; without one the pipeline runs, and that is logged."""
+    def _open_socket(self) -> ControlSocket | None:
+        """Return an open socket for ``edgert ctl`` and ``top``; None, with a warning, if it cannot be opened."""
         from edgert.control.control_socket import ControlSocket
 
         try:
-            own = ControlSocket(self.file.config.name, self.control.answer)
-            own.open()
+            made = ControlSocket(self.file.config.name, self.control.answer)
+            made.open()
         except (DeviceError, OSError) as error:
             what = f"{error.what}: {error.why}" if isinstance(error, DeviceError) else str(error)
             _LOG.warning("edgert ctl and top cannot reach this run: %s", what)
             return None
-        return own
+        return made
 
-    def _leave(self) -> None:
-        """End what runs beside the stages, once they have ended."""
-        with self.turn:  # a start has begun all of that by then
+    def _stop_services(self) -> None:
+        """Stop what :meth:`_start_services` started, unless stages still run."""
+        with self.turn:  # wait for a start in another thread
             if self.runner.is_running:
                 return
         if self._governing is not None:
             self._governing.stop()
         self.history.stop()
-        own, self._socket = self._socket, None
-        if own is not None:
-            own.close()
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
         if self._telemetry is not None:
             self._telemetry.close()

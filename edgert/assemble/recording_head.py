@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgert.assemble.models import replicas_of, threads_of
 from edgert.config import InferStage, PipelineFile, SourceStage
 from edgert.config.file_overlay import as_written
+from edgert.files import digest_of_file
 from edgert.runtime.stage import Source
 from edgert.stages.source.live import redact
 from edgert.steps import code_version
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("numpy", "onnxruntime", "opencv-python-headless", "av")
 _EXACT = ("ort", "python", "null")
-_CHUNK_BYTES = 1 << 20
 
 
 def recorded_about(file: PipelineFile, assembly: Assembly) -> dict[str, Any]:
@@ -69,18 +67,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file in hex; empty if it cannot be read."""
-    found = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                found.update(chunk)
-    except OSError:
-        return ""
-    return found.hexdigest()
 
 
 def is_exact(info: Mapping[str, object]) -> bool:

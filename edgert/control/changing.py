@@ -85,24 +85,24 @@ def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change])
     before = run.file
     after = PipelineFile(_merge_changes(before.config, file.config, changes), file.document, before.passed_over)
     is_planned = any(one.effect in _SOURCE_EFFECTS or one.place == ("budgets",) for one in changes)
-    keep_budgets = run.admitted(after) if is_planned else None
+    keep_budgets = run.prepare_budgets(after) if is_planned else None
     steps, done = _steps(run, before, after, changes), list[_Step]()
     if keep_budgets is not None:
-        steps.append((keep_budgets, lambda: run.admitted(before)()))
+        steps.append((keep_budgets, lambda: run.prepare_budgets(before)()))
     try:
         for step in steps:
             done.append(step)
             step[0]()
     except BaseException:
-        run.note(after)  # a recording has the stages that ran for a moment, and then those that replace them again
+        run.record_file(after)  # the new stages ran for a moment; those that replace them again follow
         for _, undo in reversed(done[:-1]):
             try:
                 undo()
             except EdgertError as error:
                 _LOG.error("a change could not be undone: %s", error)
-        run.note(before)
+        run.record_file(before)
         raise
-    run.changed(after, file.config)
+    run.set_file(after, file.config)
 
 
 def _steps(run: Controlled, before: PipelineFile, after: PipelineFile, changes: Sequence[Change]) -> list[_Step]:

@@ -53,11 +53,11 @@ class Controlled(Run, Protocol):
         """Return the governor's actions so far, for a trace; empty without budgets."""
         ...
 
-    def changeable(self) -> None:
+    def check_changeable(self) -> None:
         """Check that the pipeline can be changed. Raises StageError: not now, or not from this thread."""
         ...
 
-    def admitted(self, file: PipelineFile) -> Callable[[], None]:
+    def prepare_budgets(self, file: PipelineFile) -> Callable[[], None]:
         """Check the budgets of a changed pipeline; return a function that applies them after the change.
 
         Raises:
@@ -65,11 +65,11 @@ class Controlled(Run, Protocol):
         """
         ...
 
-    def note(self, file: PipelineFile) -> None:
-        """Note in recordings that stages which were replaced since the last call are those of this file."""
+    def record_file(self, file: PipelineFile) -> None:
+        """Write to recordings that stages which were replaced since the last call are those of this file."""
         ...
 
-    def changed(self, file: PipelineFile, written: PipelineConfig | None = None) -> None:
+    def set_file(self, file: PipelineFile, written: PipelineConfig | None = None) -> None:
         """Set the file that describes the pipeline from now on; ``written`` as in :attr:`written`."""
         ...
 

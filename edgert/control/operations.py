@@ -211,7 +211,7 @@ class Control:
         with self._run.changing:
             began_ns = self._run.clock.now_ns()
             try:
-                self._run.changeable()
+                self._run.check_changeable()
                 result = operation()
             except EdgertError as error:
                 self._log(request, began_ns, who, f"refused: {error.what}")

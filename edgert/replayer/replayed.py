@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from edgert.assemble import Assembly, Environment, assemble, with_default_engines
-from edgert.assemble.recording_head import digest_of_file, is_exact, versions
+from edgert.assemble.recording_head import is_exact, versions
 from edgert.clock import rfc3339
 from edgert.config import PipelineFile
 from edgert.config.flow import upstream
 from edgert.config.pipeline_file import recorded_pipeline
 from edgert.config.stages import SinkStage, StageConfig
 from edgert.errors import ArtifactError, ConfigError, EdgertError, StageError
+from edgert.files import digest_of_file
 from edgert.memory import Counter
 from edgert.recording.recording import Recording, Restart, open_recording
 from edgert.replayer.expectation import Difference, Expectation

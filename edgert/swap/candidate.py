@@ -65,7 +65,7 @@ class Run(Protocol):
         """Return the state of the run as plain data."""
         ...
 
-    def changed(self, file: PipelineFile) -> None:
+    def set_file(self, file: PipelineFile) -> None:
         """Set the file that describes the pipeline from now on."""
         ...
 

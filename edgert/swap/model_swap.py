@@ -323,7 +323,7 @@ class ModelSwap:
         assembly.engines = {**assembly.engines, **made.models.engines}
         assembly.inferences = (*assembly.inferences, *made.models.inferences)
         assembly.checks = {**assembly.checks, **made.models.checks}
-        run.changed(with_model_file(run.file, name, self._paths[0]))
+        run.set_file(with_model_file(run.file, name, self._paths[0]))
         until_s = time.time() + self._terms.keep_s
         self._state = replace(self.state, phase="switched", until_s=until_s)
         _LOG.info("model %s: %s", name, self._state)
@@ -357,7 +357,7 @@ class ModelSwap:
         for _, guard in self._guards:
             guard.go_back(reason)
         run, name = self._run, self._name
-        run.changed(with_model_file(run.file, name, self._paths[1]))
+        run.set_file(with_model_file(run.file, name, self._paths[1]))
         self._state = replace(self._state, phase="back", reason=reason)
 
     # The end.

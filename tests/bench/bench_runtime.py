@@ -30,7 +30,7 @@ CHAIN = {
 def cpu_us(has_socket: bool) -> float:
     """Microseconds of CPU time that a frame takes, of a run with an open control socket or without."""
     with (
-        patch.object(Running, "_listening", Running._listening if has_socket else lambda self: None),
+        patch.object(Running, "_open_socket", Running._open_socket if has_socket else lambda self: None),
         edgert.Pipeline(CHAIN) as pipeline,
     ):
         began_s = time.process_time()

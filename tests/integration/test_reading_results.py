@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import edgert
+from edgert.assemble import Assembly
 from edgert.errors import ConfigError, StageError
 from tests.helpers.interrupted_lock import InterruptedLock
 from tests.helpers.waiting import wait_until
@@ -80,12 +81,20 @@ def test_several_stages_in_one_iterator_come_as_they_arrive_and_name_their_stage
         found = [(one.stage, one.frame.index) for one in pipeline.results("belt", "find", timeout=20)]
     for stage in ("belt", "find"):
         assert [index for name, index in found if name == stage] == list(range(12))
-    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=3))) as pipeline:
+    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=12))) as pipeline:
         with pytest.raises(StageError, match=r"no stage 'fnid'; did you mean 'find'\?"):
-            pipeline.results("belt", "fnid")
+            pipeline.results("belt", "fnid")  # which connects to neither
         with pytest.raises(StageError, match="no stage is named"):
             pipeline.results(timeout=1.0)
-        assert [one.frame.index for one in pipeline.results("find", timeout=20)] == [0, 1, 2]
+        assert [one.frame.index for one in pipeline.results("find", timeout=20)] == list(range(12))
+
+
+def test_a_callback_of_an_unknown_stage_leaves_no_engine_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, close = list[Assembly](), Assembly.close
+    monkeypatch.setattr(Assembly, "close", lambda self: closed.append(self) or close(self))
+    with pytest.raises(StageError, match="no stage 'fnid'"):
+        edgert.Pipeline(write(tmp_path, SCENE.format(limit=3)), callbacks={"fnid": bool})
+    assert len(closed) == 1
 
 
 def test_asyncio_reads_results_and_calls_without_blocking_its_loop(tmp_path: Path) -> None:

@@ -199,7 +199,9 @@ class TestWithoutGpu:
 
     def test_nothing_is_imported_for_what_is_not_there(self, tmp_path: Path) -> None:
         code = (
-            "import sys, json, edgert\nfrom edgert.assemble import default_engines\n"
+            "import sys, json, edgert, edgert.pipeline\n"
+            "assert 'edgert.assemble' not in sys.modules, 'a GPU starts while it is imported'\n"
+            "from edgert.assemble import default_engines\n"
             "default_engines.cuda_driver = lambda: None\n"
             f"with edgert.Pipeline({str(written(tmp_path).document.path)!r}) as pipeline: pipeline.run()\n"
             "print(json.dumps([one for one in ('tensorrt', 'pycuda', 'edgert.backend.tensorrt', 'edgert.board.record',"
