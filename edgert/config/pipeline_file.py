@@ -340,6 +340,16 @@ def changed_pipeline(file: PipelineFile, data: dict[str, Any], overrides: Iterab
     return PipelineFile(_check_document(document, file.config.name), document, file.passed_over)
 
 
+def parse_pipeline(text: str, path: Path, env: Mapping[str, str]) -> PipelineFile:
+    """Return the pipeline of a text for a file that need not exist; ``env`` as for :func:`read_pipeline`.
+
+    Raises:
+        ConfigError: the text has mistakes.
+    """
+    document = parse_document(text, path, env=env, has_overlay=False)
+    return PipelineFile(_check_document(document, _default_name(path)), document)
+
+
 def replacement_pipeline(file: PipelineFile, text: str) -> PipelineFile:
     """Return the pipeline of a new text for a file, with the overrides that the file was loaded with.
 

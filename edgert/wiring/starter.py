@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from edgert.config.model_section import PythonTask, value_of, verb_of
-from edgert.config.pipeline_file import read_pipeline
-from edgert.errors import ConfigError, cause, shown
-from edgert.files import replace_text
+from edgert.config.pipeline_file import parse_pipeline
+from edgert.errors import ArtifactError, ConfigError, cause, shown
+from edgert.files import replace_bytes, replace_text
 from edgert.installation import labels_named
 from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import read_labels
@@ -35,20 +35,17 @@ def write_pipeline(text: str, path: Path, force: bool) -> None:
         ConfigError: the file exists, cannot be written, or the text is not a valid pipeline.
     """
     refuse_existing(path, force)
-    part = path.with_name(f"{path.name}.part")
     try:
+        content = text.encode("utf-8")
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        read_pipeline(part, env=_AnyValue())
-        replace_text(path, text)
-    except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r}", why=cause(error)) from error
+        parse_pipeline(text, path, _AnyValue())
+        replace_bytes(path, content)
+    except (OSError, ArtifactError) as error:
+        raise ConfigError(f"cannot write {str(path)!r}", why=getattr(error, "why", "") or cause(error)) from error
     except UnicodeEncodeError as error:
         line = shown(text.splitlines()[text.count("\n", 0, error.start)]).strip()
         fix = "rename the file or folder, or write the pipeline beside the model"
         raise ConfigError(f"{line!r} cannot be part of a pipeline file", why="it is not UTF-8 text", fix=fix) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 class _AnyValue(dict[str, str]):

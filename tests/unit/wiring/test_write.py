@@ -24,20 +24,22 @@ def test_a_file_is_written_although_its_variables_are_not_set_here(tmp_path: Pat
 
 
 def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
-    path = tmp_path / "p.yaml"
+    path, other = tmp_path / "p.yaml", tmp_path / "p.yaml.part"
     path.write_text("mine")
+    other.write_text("mine")
     with pytest.raises(ConfigError, match="exists already"):
         write_pipeline(TEXT, path, force=False)
     assert path.read_text() == "mine"
     write_pipeline(TEXT, path, force=True)
-    assert path.read_text() == TEXT
+    assert path.read_text() == TEXT and other.read_text() == "mine"
     with pytest.raises(ConfigError, match="exists already"):
         refuse_existing(tmp_path, force=True)
 
 
 def test_text_that_is_no_pipeline_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"stages") as caught:
         write_pipeline("stages: {}", tmp_path / "p.yaml", force=False)
+    assert f"{tmp_path}/p.yaml:1" in caught.value.where
     assert list(tmp_path.iterdir()) == []
 
 

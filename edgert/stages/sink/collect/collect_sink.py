@@ -13,7 +13,7 @@ from typing import NamedTuple
 import cv2
 
 from edgert.clock import rfc3339, time_of_day_ns
-from edgert.errors import EdgertError, cause
+from edgert.errors import cause
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Detections, Result
 from edgert.stages.context import Context, SimpleStage
@@ -126,23 +126,27 @@ class CollectSink(SimpleStage):
                     continue
                 if kept is None:
                     return
-                if not self._folder.has(kept.sample["image"]):
-                    self._try(kept)
+                self._try(kept)
                 self._waiting.task_done()
         finally:
             self._folder.close()
 
     def _try(self, kept: _Kept | None) -> None:
-        """Write an image, or only remove old ones; log an error."""
+        """Write an image that the dataset lacks, or only remove old ones; log any error.
+
+        Without this thread :meth:`process` would wait for ever.
+        """
         try:
             if kept is None:
                 self._folder.remove_excess(time.time())
                 return
+            if self._folder.has(kept.sample["image"]):
+                return
             _, data = cv2.imencode(".jpg", kept.image, _QUALITY)
             self._folder.add(data.data, kept.sample, kept.found)
-        except (OSError, EdgertError, cv2.error) as error:
+        except Exception as error:  # noqa: BLE001 - a damaged label, or a bug, is no reason to end the thread
             self._is_down = True
-            self._leave_out(cause(error))
+            self._leave_out(cause(error) or type(error).__name__)
             return
         if self._is_down:
             log.info("%s: images are written to %s again", self._where, self._folder.path)

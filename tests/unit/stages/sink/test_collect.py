@@ -285,6 +285,18 @@ def test_a_full_disk_is_an_event_and_the_run_goes_on(
     assert sum("No space left" in one for one in logged) == 1 and any("images are written to" in one for one in logged)
 
 
+def test_an_unexpected_error_of_the_writer_holds_up_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(*_: Any) -> None:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(DatasetFolder, "add", add)
+    sink = sink_of(tmp_path)
+    feeder = threading.Thread(target=collect, args=(sink, *map(result, range(8))), daemon=True)  # more than are queued
+    feeder.start()
+    feeder.join(5)
+    assert not feeder.is_alive() and sink.left_out == 8
+
+
 def test_nothing_is_added_while_little_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sink = sink_of(tmp_path, keep={"free": "900000GB"})
     collect(sink, result(1))
