@@ -34,26 +34,26 @@ _STAGE = "see"
 class Model:
     """A model that is called with images and returns what it finds in them.
 
-    What is not given is read from the file, its exporter's metadata or its family, as ``edgert new`` does;
-    :attr:`notes` says what was found out. A guess that nothing confirms is logged as a warning. Calls of several
-    threads wait for each other. Leaving the ``with`` block, :meth:`close` and dropping the model free the engine.
+    Settings that are not given come from the file, its exporter's metadata or its family, as for ``edgert new``;
+    :attr:`notes` explains them. A guess that nothing confirms is logged as a warning. Calls of several threads wait for
+    each other. The engine is freed by :meth:`close`, at the end of a ``with`` block, or with the last reference.
 
     Args:
-        path: the ONNX file.
-        task: how its outputs are read, as after ``--task``: ``"detect yolov8"``, ``"classify auto top=3"``.
-        labels: names of its classes: a sequence, the path of a file with one name a line, or a shipped list such as
+        path: path of the ONNX file.
+        task: decoder of the outputs, as for ``--task``: ``"detect yolov8"``, ``"classify auto top=3"``.
+        labels: class names: a sequence, the path of a file with one name a line, or the name of a shipped list such as
             ``"coco"``.
-        input: how images are prepared, as after ``--input``: ``"letterbox rgb std=255"``; or an ``InputConfig``.
-        score: lowest score to report, 0 to 1, of tasks that have one; 0.25 by default.
-        precision: ``fp32``, ``fp16`` or ``auto``: the fastest that keeps the accuracy.
-        engines: engines to try in this order, as in a pipeline file; by default the best that is here.
-        on_progress: called while TensorRT compiles the model, which happens once.
+        input: preprocessing, as for ``--input``: ``"letterbox rgb std=255"``; or an ``InputConfig``.
+        score: lowest score to report, 0 to 1, for tasks that have scores; 0.25 by default.
+        precision: ``fp32``, ``fp16`` or ``auto``, which is the fastest that keeps the accuracy.
+        engines: engines to try in this order, as in a pipeline file; default: the best of this machine.
+        on_progress: function called while TensorRT compiles the model, which happens once.
 
     Attributes:
-        notes: how it is fed and read, and why, a sentence each; empty where task and input were given.
+        notes: sentences on its task and input, and why; empty where both were given.
 
     Raises:
-        ModelError: not an ONNX model, not one image as its input, or outputs that nothing can read.
+        ModelError: the file is no ONNX model, its input is not one image, or no decoder reads its outputs.
         ConfigError: ``task``, ``labels``, ``input`` or ``score`` cannot be used, or do not fit the model.
         BuildError: no engine takes the model.
     """
@@ -70,35 +70,35 @@ class Model:
         engines: Sequence[str] = (),
         on_progress: OnProgress | None = None,
     ) -> None:
-        fed = parse_input(input, "input") if isinstance(input, str) else input
-        read = None if task is None else parse_task(task, "task")
+        config = parse_input(input, "input") if isinstance(input, str) else input
+        decoding = None if task is None else parse_task(task, "task")
         names: Sequence[str] = () if labels is None or isinstance(labels, (str, Path)) else tuple(labels)
-        named = str(labels) if isinstance(labels, (str, Path)) else ""
+        labels_file = str(labels) if isinstance(labels, (str, Path)) else ""
         self.notes: tuple[str, ...] = ()
         self._closed = False
-        if read is None or fed is None:
-            made = infer(Path(path), task=read)
-            self.notes = (*made.task_notes, *made.input_notes)
-            if not made.task_sure or not (made.sure or fed is not None):
-                unsure = (made.task_notes if not made.task_sure else made.input_notes)[0]
+        if decoding is None or config is None:
+            inferred = infer(Path(path), task=decoding)
+            self.notes = (*inferred.task_notes, *inferred.input_notes)
+            if not inferred.task_sure or not (inferred.sure or config is not None):
+                unsure = (inferred.task_notes if not inferred.task_sure else inferred.input_notes)[0]
                 _LOG.warning("%s: guessed: %s; pass task= and input= if that is wrong", path, unsure)
-            size = made.setting.input.model_copy(update={"size": made.size})
-            read, fed = made.setting.task, size if fed is None else fed
-            if labels is None and read.labels is None:
-                names = labels_beside(made)
-                named = "" if names or made.prior.declared.labels else guess_label_list(made)
+            decoding = inferred.setting.task
+            config = config or inferred.setting.input.model_copy(update={"size": inferred.size})
+            if labels is None and decoding.labels is None:
+                names = labels_beside(inferred)
+                labels_file = "" if names or inferred.prior.declared.labels else guess_label_list(inferred)
         if score is not None:
-            read = _with_score(read, score)
-        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as listed:
+            decoding = _with_score(decoding, score)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as written:
             if names:
-                listed.write("\n".join(names) + "\n")
-                listed.flush()
-                named = listed.name
-            if named:
-                read = read.model_copy(update={"labels": labels_named(named) or Path(named)})
-            file = _pipeline_of(Path(path), read, fed, precision, engines)
+                written.write("\n".join(names) + "\n")
+                written.flush()
+                labels_file = written.name
+            if labels_file:
+                decoding = decoding.model_copy(update={"labels": labels_named(labels_file) or Path(labels_file)})
+            file = _pipeline_of(Path(path), decoding, config, precision, engines)
             self._pipeline = Pipeline(file, on_progress=on_progress)
-        weakref.finalize(self, self._pipeline.close)  # a model that is used without a with block, and dropped
+        weakref.finalize(self, self._pipeline.close)  # for a model that is used without a with block
 
     @overload
     def __call__(self, image: list[Any], *, format: PixelFormat | None = None) -> list[Record]: ...
@@ -111,17 +111,17 @@ class Model:
 
         Args:
             image: (height, width, 3) uint8 BGR, as OpenCV reads it; the path of an image file; or anything else that
-                :meth:`edgert.Pipeline.submit` takes. It may be of any size, and is only read.
-            format: how the pixels of an array lie: bgr by default, rgb, gray, yuyv or nv12.
+                :meth:`edgert.Pipeline.submit` takes. It may have any size, and is only read.
+            format: pixel format of an array: bgr by default, rgb, gray, yuyv or nv12.
 
         Returns:
             The typed result of the task: :class:`~edgert.Detections`, :class:`~edgert.Classification`,
             :class:`~edgert.Segmentation`, :class:`~edgert.Keypoints`, :class:`~edgert.Embedding`, … Coordinates are
-            pixels of the image. The record is the caller's.
+            pixels of the image. The record belongs to the caller.
 
         Raises:
-            ConfigError: no such file, or it is no image.
-            StageError: not an image; or the model was closed.
+            ConfigError: the file does not exist or is no image.
+            StageError: the object is not an image, or the model was closed.
         """
         if self._closed:
             raise StageError("this model was closed", fix="make another edgert.Model of the file")
@@ -131,7 +131,7 @@ class Model:
         return self._pipeline(_pixels(image), format=format).outputs[_STAGE]
 
     def close(self) -> None:
-        """Free the engine and its memory. Twice is once."""
+        """Free the engine and its memory. May be called twice."""
         self._closed = True
         self._pipeline.close()
 
@@ -145,7 +145,7 @@ class Model:
 def _pipeline_of(
     path: Path, task: TaskConfig, input: InputConfig, precision: str, engines: Sequence[str]
 ) -> PipelineFile:
-    """Return the pipeline that takes images from the program and runs the model on them."""
+    """Return the pipeline that runs a model on images of the program."""
     stages = {"image": {"source": "api"}, _STAGE: {"infer": "model", "from": "image"}}
     model = {"onnx": path.absolute(), "task": {"embed": "none"}, "precision": precision}
     more = {"engines": list(engines)} if engines else {}
@@ -158,22 +158,22 @@ def _with_score(task: TaskConfig, score: float) -> TaskConfig:
     if "score" not in type(task).model_fields:
         raise ConfigError(f"score={score:g} has no effect on this task", fix="leave score out")
     if not 0 <= score <= 1:
-        raise ConfigError(f"score={score:g} cannot be", why="a score is from 0 to 1")
+        raise ConfigError(f"score={score:g} is not possible", why="a score is from 0 to 1")
     return task.model_copy(update={"score": score})
 
 
 def _pixels(image: Any) -> Any:
-    """Return an image as it is, read from its file, or copied where it is a view whose pixels lie apart."""
+    """Return the pixels of an image: read from its file, or copied from an array that is not contiguous."""
     if isinstance(image, np.ndarray):
         if image.ndim > 3:
-            fix = "a list of images gives a list: model(list(images))"
+            fix = "pass a list, which returns a list: model(list(images))"
             raise StageError(f"one image is expected, not an array {list(image.shape)}", fix=fix)
         return np.ascontiguousarray(image)
     if not isinstance(image, (str, Path)):
         return image
     path, pixels = Path(image), read_image(Path(image))
     if pixels is None:
-        fix = "a folder or a video is the source: of a pipeline"
+        fix = "for a folder or a video, write a pipeline with it as source:"
         why = "OpenCV cannot decode it" if path.is_file() else "it is a folder" if path.is_dir() else "no such file"
         raise ConfigError(f"cannot read the image {str(image)!r}", why=why, fix=fix if path.exists() else "")
     return pixels

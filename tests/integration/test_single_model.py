@@ -102,7 +102,7 @@ def test_what_is_no_image_changes_nothing(image: Any, kind: type[Exception], mes
         ({"input": "leterbox"}, "did you mean 'letterbox'"),
         ({"labels": ["bolt"]}, "1 labels for 5 classes"),
         ({"labels": "cocoo"}, "did you mean 'coco'"),
-        ({"score": 2.0}, "score=2 cannot be"),
+        ({"score": 2.0}, "score=2 is not possible"),
         ({"precision": "int3"}, "int3"),
         ({"engines": ["tensort"]}, "unknown engine 'tensort'"),
     ],
