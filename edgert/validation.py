@@ -17,7 +17,7 @@ from edgert.graph import load
 from edgert.graph.inspection import unsupported_nodes
 from edgert.stages.source.kinds import kind_of
 from edgert.user_code import check_object, registered_operators
-from edgert.videos import for_checks
+from edgert.videos import with_first_video
 
 _NOT_RUN = f"{__name__}:not_run"
 
@@ -58,7 +58,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
     Raises:
         EdgertError: the first error; further mistakes of the file itself in ``others``.
     """
-    file = for_checks(read_pipeline(path, overrides, run_ops=False))
+    file = with_first_video(read_pipeline(path, overrides, run_ops=False))
     for loc, spec in file.config.code.items():
         check_object(spec, file.where(*loc), file.document.path.parent)
     _check_operators(file)

@@ -1,8 +1,7 @@
-"""One video after another through a pipeline whose engines stay: on this machine, or in a task of a cluster."""
+"""Playing of videos one after another with the same engines, on this machine or in tasks of a cluster."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import threading
@@ -19,7 +18,7 @@ from edgert.cluster import this_worker
 from edgert.config import PipelineFile
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError, EdgertError, StageError, cause
-from edgert.files import exists
+from edgert.files import digest_of_file, exists
 from edgert.pipeline import Pipeline, pipeline_in
 from edgert.reporter import OnProgress
 from edgert.stages.kinds import FileSink
@@ -36,13 +35,14 @@ class VideoResult:
     """The result of one video.
 
     Attributes:
-        path: of the video.
-        state: ``ok``; ``before``: an earlier run finished it; ``damaged``: it cannot be played to its end.
+        path: path of the video.
+        state: ``ok``; ``before``: an earlier run finished it; ``damaged``: it cannot be played to its end;
             ``incomplete``: a stage that may fail was down at its end.
-        why: it is damaged or incomplete.
-        frames: that the last stages took.
-        skipped: damaged pieces of it.
-        worker: address of the Dask worker that played it; empty of this machine.
+        why: reason why it is damaged or incomplete; else empty.
+        frames: number of frames that reached the last stages.
+        seconds: time that playing it took.
+        skipped: number of damaged pieces that were skipped.
+        worker: address of the Dask worker that played it; empty for this machine.
     """
 
     path: Path
@@ -55,22 +55,22 @@ class VideoResult:
 
     @property
     def is_fine(self) -> bool:
-        """Whether all of its results are there."""
+        """Whether its results are complete."""
         return self.state in ("ok", "before")
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return plain data."""
         return {**asdict(self), "path": str(self.path), "seconds": round(self.seconds, 3)}
 
 
 class Player:
-    """Player of videos, one at a time, whose engines are kept from one to the next.
+    """Player of videos, one at a time, which keeps the engines from one video to the next.
 
     Args:
-        environment: of each pipeline.
-        callbacks: see :class:`edgert.Pipeline`.
-        on_progress: see there.
-        strict: see there.
+        environment: environment of each pipeline.
+        callbacks: as for :class:`edgert.Pipeline`.
+        on_progress: as for :class:`edgert.Pipeline`.
+        strict: as for :class:`edgert.Pipeline`.
     """
 
     def __init__(
@@ -86,22 +86,22 @@ class Player:
         self._pipeline: Pipeline | None = None
 
     def play(self, video: Video) -> VideoResult | None:
-        """Play a video to its end; return None where that was stopped.
+        """Play a video to its end; return None if it was stopped before.
 
         Raises:
-            EdgertError: an error that is not the video's.
+            EdgertError: an error that another video would cause, too; a damaged video is a result instead.
         """
         began_s, summary, damage = time.monotonic(), None, ""
         try:
-            summary = self._summary(video)
+            summary = self._run(video)
         except EdgertError as error:
-            if not _is_of_source(error, video.file):
+            if not _is_source_error(error, video.file):
                 raise
             damage = f"{error.what.replace(str(video.path), '').strip()}: {error.why}"
         return None if self._is_stopped else _result_of(video, summary, damage, time.monotonic() - began_s)
 
     def stop(self) -> None:
-        """End the video that is played, and play no more. Returns at once."""
+        """Stop the current video, and play no further ones. Returns at once."""
         with self._lock:
             self._is_stopped = True
             pipeline = self._pipeline
@@ -113,11 +113,10 @@ class Player:
         for engine in (self._environment.kept or {}).values():
             engine.close()
 
-    def _summary(self, video: Video) -> Summary:
-        made = pipeline_in(
+    def _run(self, video: Video) -> Summary:
+        with pipeline_in(
             self._environment, video.file, callbacks=self._callbacks, on_progress=self._on_progress, strict=self._strict
-        )
-        with made as pipeline:
+        ) as pipeline:
             with self._lock:
                 self._pipeline = pipeline
             try:
@@ -129,8 +128,8 @@ class Player:
                     self._pipeline = None
 
 
-def _is_of_source(error: EdgertError, file: PipelineFile) -> bool:
-    """Return whether an error is the video's, by its kind and the place that it names."""
+def _is_source_error(error: EdgertError, file: PipelineFile) -> bool:
+    """Return whether an error comes from reading the video, by its class and the place that it names."""
     sources = [name for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)]
     return isinstance(error, StageError) and any(
         re.search(rf"\bstages\.{re.escape(name)}(\.source)?$", error.where) for name in sources
@@ -149,11 +148,11 @@ def _result_of(video: Video, summary: Summary | None, damage: str, seconds: floa
     return VideoResult(video.path, state, "; ".join(failing), summary.frames_out, seconds, skipped)
 
 
-# In a task of a cluster.
+# Playing in parallel jobs, or in tasks of a cluster.
 
 
 def with_threads_for(file: PipelineFile, jobs: int) -> PipelineFile:
-    """Return the pipeline with an equal share of the processor for the models of each job."""
+    """Return the pipeline with its models' threads divided among parallel jobs."""
     from edgert.assemble.models import threads_of
 
     config, models = file.config, dict(file.config.models)
@@ -164,10 +163,10 @@ def with_threads_for(file: PipelineFile, jobs: int) -> PipelineFile:
 
 
 def for_workers(file: PipelineFile) -> PipelineFile:
-    """Return the pipeline as workers with other current folders run it, which rename each result when it is complete.
+    """Return the pipeline with absolute paths of its outputs, as workers have other current folders.
 
     Raises:
-        ConfigError: a sink adds to existing files, or writes no file.
+        ConfigError: a sink appends to existing files, or does not write files, so that workers cannot run it.
     """
     stages = dict(file.config.stages)
     for name, stage in stages.items():
@@ -178,79 +177,65 @@ def for_workers(file: PipelineFile) -> PipelineFile:
                 fix = "existing: replace, or run it without --dask"
                 raise ConfigError(f"stage {name!r} adds to existing files", why=why, where=where, fix=fix)
             if is_stream(stage.path):
-                why = f"{stage.path} is no file"
-                raise ConfigError(
-                    f"Dask workers cannot write the results of {name!r}", why=why, where=where, fix="path: a file"
-                )
+                what, why = f"Dask workers cannot write the results of {name!r}", f"{stage.path} is no file"
+                raise ConfigError(what, why=why, where=where, fix="path: a file")
             stages[name] = stage.model_copy(update={"path": stage.path.absolute()})
     return replace(file, config=file.config.model_copy(update={"stages": stages}))
 
 
-_CHUNK_BYTES = 1 << 20
-Read = Mapping[Path, str]
-"""Files that a pipeline reads, and what each contains: :func:`fingerprint`."""
+Digests = Mapping[Path, str]
+"""Files that a pipeline reads → SHA-256 of their contents."""
 
 
-def fingerprint(path: Path) -> str:
-    """Return a digest of a file's content, empty where it cannot be read."""
-    found = hashlib.blake2b(digest_size=16)
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                found.update(chunk)
-    except OSError:
-        return ""
-    return found.hexdigest()
+class WorkerState:
+    """State of a run of many videos on one worker: its players, and what all tasks of the run share.
 
-
-class Workplace:
-    """The part of a run of many videos that is the same for all tasks; each worker has a copy.
-
-    Can be pickled. Players, which hold engines, stay where they were made.
+    It can be pickled; the players, which hold engines, are not part of the pickle.
 
     Args:
         run: name of the run.
-        strict: see :class:`Player`.
-        read: files that a worker must see as the client does.
-        beside: a file in the output folder while the run lasts, which shows that a worker writes into the same folder.
-        jobs: tasks that run at a time on the cores of each worker that was there when the run began.
+        strict: as for :class:`Player`.
+        digests: files that a worker must see as the client does.
+        lock_path: file that exists in the output folder during the run; a worker that does not see it writes into
+            another folder.
+        jobs: worker → tasks that run at a time on its cores, for the workers at the start of the run.
     """
 
-    def __init__(self, run: str, strict: bool, read: Read, beside: Path, jobs: Mapping[str, int]) -> None:
-        self._arguments = run, strict, read, beside, jobs
+    def __init__(self, run: str, strict: bool, digests: Digests, lock_path: Path, jobs: Mapping[str, int]) -> None:
+        self._arguments = run, strict, digests, lock_path, jobs
         self._lock, self._idle, self._players, self._is_checked = threading.Lock(), list[Player](), set[Player](), False
         self._is_stopped = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Workplace, self._arguments
+        return WorkerState, self._arguments
 
     def play(self, video: Video) -> VideoResult | None:
-        """Play a video, and give its results their names when all of them are there; None where it was stopped.
+        """Play a video, and rename its outputs when they are complete; return None if it was stopped.
 
         Raises:
             DeviceError: this worker does not see the files that the client sees.
-            EdgertError: an error that is not the video's.
+            EdgertError: as for :meth:`Player.play`.
         """
         from edgert.assemble import with_default_engines
 
         run, _, _, _, jobs = self._arguments
         name, own_jobs = this_worker()
-        self._check(video, name)
-        player = self._player(run)
+        self._check_files(video, name)
+        player = self._take_player(run)
         try:
             file, _ = with_default_engines(with_threads_for(video.file, jobs.get(name, own_jobs)))
-            with Unfinished(replace(video, file=file)) as unfinished:
-                result = player.play(unfinished.video)
+            with HiddenOutputs(replace(video, file=file)) as outputs:
+                result = player.play(outputs.video)
                 if result is None:
                     return None
-                unfinished.finish()
+                outputs.finish()
             return replace(result, worker=name)
         finally:
             with self._lock:
                 self._idle.append(player)
 
     def stop(self) -> None:
-        """End all videos that are played here, and play no more."""
+        """Stop the current videos on this worker, and play no further ones."""
         with self._lock:
             self._is_stopped = True
             players = tuple(self._players)
@@ -258,14 +243,14 @@ class Workplace:
             player.stop()
 
     def close(self) -> None:
-        """Close the engines of players that play nothing."""
+        """Close the engines of idle players."""
         with self._lock:
             idle, self._idle = self._idle, []
             self._players.difference_update(idle)
         for player in idle:
             player.close()
 
-    def _player(self, run: str) -> Player:
+    def _take_player(self, run: str) -> Player:
         from edgert.assemble import HERE
 
         with self._lock:
@@ -276,11 +261,12 @@ class Workplace:
                 player.stop()
         return player
 
-    def _check(self, video: Video, name: str) -> None:
-        _, _, read, beside, _ = self._arguments
+    def _check_files(self, video: Video, name: str) -> None:
+        """Raise DeviceError where this worker sees other files than the client."""
+        _, _, digests, lock_path, _ = self._arguments
         with self._lock:
-            files = {} if self._is_checked else read
-            wrong = next((path for path, content in files.items() if fingerprint(path) != content), None)
+            files = {} if self._is_checked else digests
+            wrong = next((path for path, digest in files.items() if digest_of_file(path) != digest), None)
             self._is_checked = wrong is None
         shared = "put it into a folder that this machine and all workers see by the same path"
         if wrong is not None:
@@ -288,36 +274,35 @@ class Workplace:
             raise DeviceError(f"Dask worker {name} cannot read {wrong}", why=why, fix=shared)
         if not exists(video.path):
             raise DeviceError(f"Dask worker {name} cannot read {video.path}", why="there is no such file", fix=shared)
-        if not exists(beside):
-            folder, why = beside.parent, "its folder of that name is another one"
+        if not exists(lock_path):
+            folder, why = lock_path.parent, "its folder of that name is another one"
             raise DeviceError(f"Dask worker {name} cannot write into {folder}", why=why, fix=shared)
 
 
-_RUNS: WeakValueDictionary[str, Workplace] = WeakValueDictionary()
-"""Runs with players in this process, for :func:`stop_there`; a run's tasks hold its workplace."""
+_RUNS: WeakValueDictionary[str, WorkerState] = WeakValueDictionary()
+"""Runs with players in this process, for :func:`stop_run`; the tasks of a run hold its state."""
 
 
-def play_there(work: Workplace, video: Video) -> VideoResult | None:
-    """Play a video, as a task of a cluster; see :meth:`Workplace.play`."""
-    return work.play(video)
+def play_video(state: WorkerState, video: Video) -> VideoResult | None:
+    """Play a video, as a task of a cluster; see :meth:`WorkerState.play`."""
+    return state.play(video)
 
 
-def stop_there(run: str, closes: bool = False) -> None:
-    """End what a run plays on this worker; ``closes`` closes its engines, too."""
-    if (work := _RUNS.get(run)) is not None:
-        work.stop()
+def stop_run(run: str, closes: bool = False) -> None:
+    """Stop the videos of a run on this worker; with ``closes``, close its engines, too."""
+    if (state := _RUNS.get(run)) is not None:
+        state.stop()
         if closes:
-            work.close()
+            state.close()
 
 
-class Unfinished:
-    """A video whose results get their names when all of them are there, so that nobody reads half of them.
+class HiddenOutputs:
+    """Hidden folders ``.NAME.*.part`` for the outputs of one video, so that nobody reads incomplete files.
 
-    Until then they lie in a hidden folder, ``.NAME.*.part``, beside the place of each. A context manager: it removes
-    the folders at its end, and at its start those of a worker that was killed.
+    As a context manager, it removes these folders at its end, and at its start those of workers that were killed.
 
     Attributes:
-        video: the video, with sinks that write there.
+        video: the video, with sinks that write into the hidden folders.
     """
 
     def __init__(self, video: Video) -> None:
@@ -331,7 +316,7 @@ class Unfinished:
                 stages[name] = stage.model_copy(update={"path": part / stage.path.relative_to(folder)})
         self.video = replace(video, file=replace(video.file, config=config.model_copy(update={"stages": stages})))
 
-    def __enter__(self) -> Unfinished:
+    def __enter__(self) -> HiddenOutputs:
         for folder in self._folders:
             for left in folder.glob(f"{self._stem}*.part"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -342,7 +327,7 @@ class Unfinished:
             shutil.rmtree(part, ignore_errors=True)
 
     def finish(self) -> None:
-        """Rename all results. Raises StageError: one cannot be."""
+        """Move all outputs to their final paths. Raises StageError: one cannot be moved."""
         for folder, part in self._folders.items():
             for path in _files_below(part):
                 wanted = folder / path.relative_to(part)

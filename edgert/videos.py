@@ -1,4 +1,4 @@
-"""The videos of a ``videos:`` source: a pipeline for each, and a journal of those that are done."""
+"""Videos of a ``videos:`` source: a pipeline for each, and a journal of finished videos."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _FIELD = "{file}"
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """One of the videos.
+    """One video and the pipeline that plays it.
 
     Attributes:
-        path: of the video.
-        name: the value of ``{file}``: its name without the suffix; with its folders where two have one name.
-        file: the pipeline that plays it.
-        outputs: paths of the sinks, in which other fields may remain.
+        path: path of the video.
+        name: value of ``{file}``: file name without its suffix, preceded by folders where two videos share a name.
+        file: pipeline that plays it.
+        outputs: paths of the sinks, which may still contain other fields.
     """
 
     path: Path
@@ -48,11 +48,11 @@ class Video:
 
 
 def videos_of(file: PipelineFile) -> list[Video]:
-    """Return the videos of a pipeline in the order in which they are played; none where it has no such source.
+    """Return the videos of a pipeline in playing order; an empty list without a ``videos:`` source.
 
     Raises:
-        ConfigError: it has another source, too; a sink has no ``{file}``, or has one without such a source.
-        StageError: the folder or pattern names no video.
+        ConfigError: there is another source; or a sink lacks ``{file}``, or has it without a ``videos:`` source.
+        StageError: no video matches the folder or pattern.
     """
     source = _source_of(file)
     _check_fields(file, source)
@@ -62,28 +62,33 @@ def videos_of(file: PipelineFile) -> list[Video]:
     assert isinstance(section, SourceStage)
     paths = videos_at(videos_pattern(section, file.document.path.parent), file.where("stages", source, "source"))
     if len(paths) > 1:
-        _check_apart(file)
-    _check_beside(file, videos_pattern(section, file.document.path.parent), paths)
-    made = []
-    for path, name in zip(paths, _names(paths), strict=True):
-        alone = section.model_copy(update={"source": f"videos:{glob.escape(str(path))}"})
-        named = _named(file, name, {source: alone})
-        sinks = [stage.path for stage in named.config.stages.values() if isinstance(stage, FileSink)]
-        made.append(Video(path, name, named, tuple(one for one in sinks if not is_stream(one))))
-    return made
+        _check_separate_outputs(file)
+    _check_not_among_inputs(file, videos_pattern(section, file.document.path.parent), paths)
+    videos = []
+    for path, name in zip(paths, _unique_names(paths), strict=True):
+        single = section.model_copy(update={"source": f"videos:{glob.escape(str(path))}"})
+        own_file = _with_video_name(file, name, {source: single})
+        videos.append(Video(path, name, own_file, _file_outputs(own_file)))
+    return videos
 
 
-def for_checks(file: PipelineFile) -> PipelineFile:
-    """Return what is checked of a pipeline: where it plays several videos, with one of their names in its paths."""
+def _file_outputs(file: PipelineFile) -> tuple[Path, ...]:
+    """Return the paths of sinks that write files."""
+    sinks = (stage.path for stage in file.config.stages.values() if isinstance(stage, FileSink))
+    return tuple(path for path in sinks if not is_stream(path))
+
+
+def with_first_video(file: PipelineFile) -> PipelineFile:
+    """Return a pipeline of several videos with the name of the first in its paths, for checks; others unchanged."""
     videos = videos_of(file)
-    return _named(file, videos[0].name, {}) if videos else file
+    return _with_video_name(file, videos[0].name, {}) if videos else file
 
 
 def only_video(file: PipelineFile) -> PipelineFile:
-    """Return the pipeline of the only video; the same pipeline where it has no such source.
+    """Return the pipeline of the only video; the same pipeline without a ``videos:`` source.
 
     Raises:
-        ConfigError: it plays several. See also :func:`videos_of`.
+        ConfigError: it plays several videos, or as for :func:`videos_of`.
     """
     videos = videos_of(file)
     if len(videos) > 1:
@@ -97,7 +102,7 @@ def only_video(file: PipelineFile) -> PipelineFile:
 
 
 def _source_of(file: PipelineFile) -> str | None:
-    """Return the stage that names videos, if one does. Raises ConfigError where there is another source, too."""
+    """Return the name of the ``videos:`` stage; None without one. Raises ConfigError if there is another source."""
     folder = file.document.path.parent
     sources = {name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)}
     source = next((name for name, one in sources.items() if kind_of(one.source, folder) == "videos"), None)
@@ -107,7 +112,7 @@ def _source_of(file: PipelineFile) -> str | None:
             f"stage {source!r} plays videos beside another source: {others}",
             why="a pipeline of several videos is run once for each",
             where=file.where("stages", source, "source"),
-            fix="a pipeline file of its own for them, or one stage for each video",
+            fix="write another pipeline file for them, or one stage for each video",
         )
     return source
 
@@ -124,7 +129,7 @@ def _check_fields(file: PipelineFile, source: str | None) -> None:
             )
 
 
-def _check_apart(file: PipelineFile) -> None:
+def _check_separate_outputs(file: PipelineFile) -> None:
     """Raise ConfigError for a sink that would write the results of several videos into one file."""
     for name, stage in file.config.stages.items():
         if isinstance(stage, FileSink) and not is_stream(stage.path) and not has_field(stage.path, "file"):
@@ -137,8 +142,8 @@ def _check_apart(file: PipelineFile) -> None:
             )
 
 
-def _check_beside(file: PipelineFile, pattern: Path, paths: Sequence[Path]) -> None:
-    """Raise ConfigError for a sink whose videos the next run would take for its own input."""
+def _check_not_among_inputs(file: PipelineFile, pattern: Path, paths: Sequence[Path]) -> None:
+    """Raise ConfigError for a sink whose videos the next run would read as input."""
     folders = {path.parent.resolve() for path in paths}
     for name, stage in file.config.stages.items():
         if not isinstance(stage, FileSink) or stage.path.suffix.lower() not in VIDEO_SUFFIXES:
@@ -150,16 +155,17 @@ def _check_beside(file: PipelineFile, pattern: Path, paths: Sequence[Path]) -> N
                 f"{str(stage.path)!r} lies among the videos that are read",
                 why="the next run would read what this one writes",
                 where=file.where("stages", name, "path"),
-                fix="a folder of its own for the outputs",
+                fix="write the outputs to another folder",
             )
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether a path is a pipe or a device, into which all videos are written one after another."""
+    """Return whether a path is a pipe or a device, to which the results of all videos are written in turn."""
     return exists(path) and not (path.is_file() or path.is_dir())
 
 
-def _named(file: PipelineFile, name: str, changed: Mapping[str, StageConfig]) -> PipelineFile:
+def _with_video_name(file: PipelineFile, name: str, changed: Mapping[str, StageConfig]) -> PipelineFile:
+    """Return a pipeline with ``{file}`` filled in and some stages changed."""
     stages = {**file.config.stages, **changed}
     for stage, section in stages.items():
         if isinstance(section, FileSink):
@@ -170,8 +176,8 @@ def _named(file: PipelineFile, name: str, changed: Mapping[str, StageConfig]) ->
     return replace(file, config=file.config.model_copy(update={"stages": stages}))
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each, no two of which are the same on any file system."""
+def _unique_names(paths: Sequence[Path]) -> list[str]:
+    """Return a name for each path, distinct even on file systems that ignore case."""
     folder = os.path.commonpath([path.parent for path in paths])
     relative = [path.relative_to(folder) for path in paths]
     forms = [[safe_name(path.stem) for path in paths]]
@@ -199,26 +205,24 @@ def _names(paths: Sequence[Path]) -> list[str]:
 class Journal:
     """Thread-safe record of finished videos, in a file beside the outputs.
 
-    A video counts as done while its file, the pipeline and its models are what they were, and its outputs are there.
-    What an earlier run began and did not finish is removed before the video is played again. A line is added for each
-    change; the file is written anew at the start of a run.
+    A video counts as done while its file, the pipeline and its models are unchanged, and its outputs exist. Outputs of
+    an unfinished video are removed before it is played again. A line is added for each change; the file is rewritten at
+    the start of a run.
 
     Args:
-        file: the pipeline as it was before it was made into one for each video.
+        file: the pipeline of all videos.
+        videos: the videos, each with its own pipeline.
 
     Attributes:
-        path: of the file.
-        lock_path: of a file beside it that is there while a run lasts.
+        path: path of the journal.
+        lock_path: path of a file beside it that exists during a run.
     """
 
     def __init__(self, file: PipelineFile, videos: Sequence[Video]) -> None:
-        self._videos, self._turn = videos, threading.Lock()
-        sinks = [
-            one.path for one in file.config.stages.values() if isinstance(one, FileSink) and not is_stream(one.path)
-        ]
-        beside = file.document.path
-        folder = fixed_folder(sinks[0]) if sinks else beside.parent
-        self.path = folder / f".{safe_name(beside.stem)}.videos.json"
+        self._videos, self._lock = videos, threading.Lock()
+        outputs, pipeline = _file_outputs(file), file.document.path
+        folder = fixed_folder(outputs[0]) if outputs else pipeline.parent
+        self.path = folder / f".{safe_name(pipeline.stem)}.videos.json"
         self.lock_path = self.path.absolute().with_suffix(".lock")
         self._streams = [name for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)]
         self._digest = _digest(file)
@@ -226,75 +230,76 @@ class Journal:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Hold it for one run. Raises StageError where it cannot be written, or another run has it."""
-        held = self.lock_path
+        """Lock the journal for one run. Raises StageError if it cannot be written, or another run holds it."""
+        path = self.lock_path
         try:
-            held.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(held, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise cannot_write(held, error, "") from error
+            raise cannot_write(path, error, "") from error
         try:
             if not try_lock(descriptor):
-                raise written_elsewhere(held, "")
+                raise written_elsewhere(path, "")
             try:
                 self._read()
                 lines = [json.dumps({"pipeline": self._digest}), *map(_line, self._entries.items())]
                 replace_text(self.path, "\n".join(lines) + "\n")
                 yield
             finally:
-                held.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
         finally:
             os.close(descriptor)
 
     def is_done(self, video: Video) -> bool:
-        """Return whether nothing is left to do for a video."""
+        """Return whether a video is finished and its outputs still exist."""
         entry = self._entries.get(str(video.path))
         if entry is None or entry.get("state") != "done" or entry.get("identity") != _identity(video.path):
             return False
         return all(exists(Path(one)) for one in entry.get("written", ()))
 
     def begin(self, video: Video) -> None:
-        """Note that a video is played from now on, after what is left of an earlier try was removed."""
-        with self._turn:
-            self._undo(video)
+        """Remove outputs of an earlier attempt, and note that a video is being played."""
+        with self._lock:
+            self._remove_outputs(video)
             before = {str(path): size for path, size in self._outputs(video).items()}
-            self._note(video, {"state": "begun", "identity": _identity(video.path), "before": before})
+            self._write(video, {"state": "begun", "identity": _identity(video.path), "before": before})
 
     def end(self, video: Video, *, is_done: bool) -> None:
-        """Note what came of a video: it is done, or is to be played again."""
-        with self._turn:
+        """Note whether a video is done or must be played again."""
+        with self._lock:
             entry = self._entries[str(video.path)]
             written = [str(path) for path in self._outputs(video)]
             del entry["state"]
             done = {"state": "done", "identity": entry["identity"], "written": written}
-            self._note(video, done if is_done else {"state": "failed", **entry})
+            self._write(video, done if is_done else {"state": "failed", **entry})
 
     def undo(self, video: Video) -> None:
-        """Remove what a video has left that was not played to its end."""
-        with self._turn:
-            self._undo(video)
-            self._note(video, {"state": "undone"})
+        """Remove the outputs of a video that was not played to its end."""
+        with self._lock:
+            self._remove_outputs(video)
+            self._write(video, {"state": "undone"})
 
-    def _undo(self, video: Video) -> None:
+    def _remove_outputs(self, video: Video) -> None:
         entry = self._entries.get(str(video.path))
         if entry is None or entry.get("state") not in ("begun", "failed"):
             return
-        before, appended = entry.get("before", {}), _appended(video)
+        before, appended = entry.get("before", {}), _appended_outputs(video)
         for path in self._outputs(video):
             with suppress(OSError):
                 if str(path) not in before or path not in appended:
                     path.unlink()
-                else:  # lines of an earlier run stand before those that were added
+                else:  # keep the lines of earlier runs
                     os.truncate(path, min(before[str(path)], path.stat().st_size))
 
     def _outputs(self, video: Video) -> dict[Path, int]:
-        found = self._standing(video)
-        for other in self._videos:  # of clip-2.mp4, which for clip.mp4 looks like the next file of its own
+        """Return path → bytes of a video's existing outputs."""
+        found = self._matching_outputs(video)
+        for other in self._videos:  # outputs of clip-2.mp4 look like further files of clip.mp4
             if found and other.name.startswith(f"{video.name}-"):
-                found = {path: size for path, size in found.items() if path not in self._standing(other)}
+                found = {path: size for path, size in found.items() if path not in self._matching_outputs(other)}
         return found
 
-    def _standing(self, video: Video) -> dict[Path, int]:
+    def _matching_outputs(self, video: Video) -> dict[Path, int]:
         return {path: size for one in video.outputs for path, size in matching_files(one, self._streams).items()}
 
     def _read(self) -> None:
@@ -305,15 +310,15 @@ class Journal:
             first, *lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
         except OSError as error:
             raise cannot_write(self.path, error, "") from error
-        if _plain(first).get("pipeline") != self._digest:  # of another pipeline: all are played again
+        if _parse_line(first).get("pipeline") != self._digest:  # it changed, so all videos are played again
             return
-        for entry in map(_plain, lines):  # the last may be half a line
+        for entry in map(_parse_line, lines):  # the last line may be incomplete
             if isinstance(path := entry.pop("path", None), str) and entry.get("state") != "undone":
                 self._entries[path] = entry
             elif isinstance(path, str):
                 self._entries.pop(path, None)
 
-    def _note(self, video: Video, entry: dict[str, Any]) -> None:
+    def _write(self, video: Video, entry: dict[str, Any]) -> None:
         self._entries[str(video.path)] = entry
         try:
             with self.path.open("a", encoding="utf-8") as file:
@@ -328,8 +333,8 @@ def _line(entry: tuple[str, Mapping[str, Any]]) -> str:
     return json.dumps({"path": entry[0], **entry[1]})
 
 
-def _plain(line: str) -> dict[str, Any]:
-    """Return a line of the journal; nothing where it is none."""
+def _parse_line(line: str) -> dict[str, Any]:
+    """Return the content of a line of the journal; an empty dict for a damaged line."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -337,7 +342,7 @@ def _plain(line: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _appended(video: Video) -> set[Path]:
+def _appended_outputs(video: Video) -> set[Path]:
     """Return the outputs of sinks that append to existing files."""
     stages = video.file.config.stages.values()
     keeping = [one.path for one in stages if isinstance(one, FileSink) and one.existing == "keep"]
@@ -345,6 +350,7 @@ def _appended(video: Video) -> set[Path]:
 
 
 def _identity(path: Path) -> list[int]:
+    """Return size and time of change of a file; an empty list where it cannot be read."""
     try:
         found = path.stat()
     except OSError:
@@ -353,14 +359,14 @@ def _identity(path: Path) -> list[int]:
 
 
 def files_read(file: PipelineFile) -> list[Path]:
-    """Return the models of a pipeline, its operators, and the files of the user's code."""
+    """Return the files that a pipeline needs: models, operators, and the user's code."""
     config, folder = file.config, file.document.path.parent
     read = [model.onnx for model in config.models.values()] + list(config.ops)
     return read + [path for spec in config.code.values() for path in code_name(spec, "", folder).files]
 
 
 def _digest(file: PipelineFile) -> str:
-    """Return what changes with the pipeline, its models and the user's code, but not with the videos."""
+    """Return a digest of the pipeline, its models and the user's code, independent of the videos."""
     config = file.config
     plain = config.model_dump(mode="json")
     for stage in plain["stages"].values():

@@ -22,7 +22,7 @@ from edgert._version import __version__
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError, DeviceError
 from edgert.graph import to_bytes
-from edgert.video_player import Unfinished
+from edgert.video_player import HiddenOutputs
 from edgert.videos import videos_of
 from tests.helpers import models
 from tests.helpers.clips import write_clip
@@ -261,11 +261,11 @@ def test_results_get_their_names_when_all_of_them_are_there(tmp_path: Path) -> N
     (video,) = videos_of(load_pipeline(file))
     torn = tmp_path / "out" / ".clip0.0badcafe.part"
     torn.mkdir(parents=True)
-    with Unfinished(video) as unfinished:
+    with HiddenOutputs(video) as outputs:
         assert not torn.exists()
-        path = unfinished.video.file.config.stages["lines"].path
+        path = outputs.video.file.config.stages["lines"].path
         path.parent.mkdir()
         path.write_text("{}\n")
         assert not lines_of(tmp_path)
-        unfinished.finish()
+        outputs.finish()
     assert lines_of(tmp_path) == {"clip0": 1} and not left_over(tmp_path)
