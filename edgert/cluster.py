@@ -1,6 +1,6 @@
-"""The only module that uses Dask, whose workers run functions of edgert.
+"""Client of a Dask cluster, whose workers run functions of edgert; the only module that uses Dask.
 
-Data between the client and the workers is pickled by Dask's own protocol, so a cluster trusts all of its members.
+Dask's protocol pickles the data between client and workers, so all members of a cluster must trust each other.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ _CONNECT_S = 10.0
 _CLOSE_S = 2.0
 
 Future = Any
-"""A value that a worker computes; an argument of :meth:`Cluster.submit` as well."""
+"""A value that a worker computes; it may be an argument of :meth:`Cluster.submit`."""
 
 
 class LostWorkersError(DeviceError):
-    """Several workers in a row died while they ran one task."""
+    """Several workers died one after another while they ran one task."""
 
 
 class Cluster:
-    """The workers of a Dask cluster. Tasks of lost workers are run again by others.
+    """The workers of a Dask cluster. Other workers run the tasks of lost ones again.
 
-    Every worker needs the edgert of this client. It finds a function by its name, so a function must be a module's.
+    Every worker needs the same version of edgert. It finds a function by its name, so it must be at the top level of a
+    module.
 
     Args:
-        address: the scheduler's, such as ``"tcp://10.0.0.5:8786"``.
+        address: address of the scheduler, such as ``"tcp://10.0.0.5:8786"``.
 
     Raises:
-        DeviceError: the extra is missing, no scheduler answers, there are no workers, or one has another edgert.
+        DeviceError: the extra is missing, no scheduler answers, there are no workers, or one has another version.
     """
 
     def __init__(self, address: str) -> None:
@@ -48,7 +49,7 @@ class Cluster:
             raise DeviceError("--dask needs an extra", why=str(error), fix=installation.command("dask")) from error
         self._package: Any = distributed
         self.address = address
-        self._placed: dict[str, str] = {}  # task → the worker that it is meant for
+        self._placed: dict[str, str] = {}  # task → preferred worker
         try:
             _check_listening(address)
             self._client: Any = self._package.Client(address, timeout=_CONNECT_S, set_as_default=False)
@@ -66,13 +67,15 @@ class Cluster:
 
     @property
     def threads(self) -> int:
-        """How many tasks all workers run at a time, now."""
+        """Number of tasks that all current workers run at a time."""
         with self._connected():
             return sum(self._client.nthreads().values())
 
     def jobs(self) -> Mapping[str, int]:
-        """Return, for each worker, how many tasks run at a time on its processor cores, those of others included."""
-        threads, found = self._client.nthreads(), self.everywhere(_describe_worker)
+        """Return worker → number of tasks that run at a time on its processor cores, other workers' included."""
+        with self._connected():
+            threads = self._client.nthreads()
+        found = self.everywhere(_describe_worker)
         machines: dict[str, tuple[str, str, frozenset[int]]] = {
             name: one for name, one in found.items() if not isinstance(one, Exception)
         }
@@ -86,29 +89,33 @@ class Cluster:
         }
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
-        """Call a function on a worker; call it again on another where the worker is lost.
+        """Call a function on a worker; if the worker is lost, call it again on another.
 
-        An argument that several tasks share is best the future of another task. Then each worker has one copy, and
-        Dask computes it again when the workers that hold it are lost.
+        An argument of several tasks should be the future of another task. Then each worker has one copy, and Dask
+        computes it again when the workers that hold it are lost.
+
+        Raises:
+            DeviceError: the cluster is gone.
         """
-        threads, placed = self._client.nthreads(), Counter(self._placed.values())
-        best = min(threads, key=lambda name: placed[name] / threads[name], default=None)
-        # Dask itself prefers the worker that holds the shared argument, and leaves others idle for seconds.
-        future = self._client.submit(
-            _call,
-            __version__,
-            function,
-            *arguments,
-            pure=False,
-            key=f"{function.__name__}-{uuid.uuid4().hex}",  # Dask learns how long tasks of one name take
-            workers=best and [best],
-            allow_other_workers=best is not None,
-        )
+        with self._connected():
+            threads, placed = self._client.nthreads(), Counter(self._placed.values())
+            best = min(threads, key=lambda name: placed[name] / threads[name], default=None)
+            # Dask itself prefers the worker that holds the shared argument, and leaves others idle for seconds.
+            future = self._client.submit(
+                _call,
+                __version__,
+                function,
+                *arguments,
+                pure=False,
+                key=f"{function.__name__}-{uuid.uuid4().hex}",  # Dask learns how long tasks of one name take
+                workers=best and [best],
+                allow_other_workers=best is not None,
+            )
         self._placed[future.key] = best or ""
         return future
 
     def ended(self, futures: Collection[Future], timeout_s: float) -> list[Future]:
-        """Wait until one has ended, and return all that have; none after the timeout."""
+        """Wait until a task has ended, and return all that have; after the timeout, an empty list."""
         with suppress(self._package.TimeoutError), self._client.as_current():
             self._package.wait(list(futures), timeout=timeout_s, return_when="FIRST_COMPLETED")
         return [one for one in futures if one.done()]
@@ -117,9 +124,9 @@ class Cluster:
         """Return the result of a task that has ended.
 
         Raises:
-            LostWorkersError: no worker survives the task.
+            LostWorkersError: every worker that ran the task died.
             DeviceError: the cluster is gone.
-            Exception: what the function raised; the place of an EdgertError names the worker.
+            Exception: the function raised it; ``where`` of an EdgertError names the worker.
         """
         self._placed.pop(future.key, None)
         with self._connected():
@@ -139,19 +146,19 @@ class Cluster:
         return found
 
     def cancel(self, futures: Collection[Future]) -> None:
-        """Drop tasks that have not begun, and results; a function that runs is not interrupted."""
+        """Drop waiting tasks, and results; a running function is not interrupted."""
         for one in futures:
             self._placed.pop(one.key, None)
         with suppress(OSError, self._package.CancelledError, self._package.TimeoutError):
             self._client.cancel(list(futures))
 
     def close(self) -> None:
-        """Leave the cluster, which itself stays."""
+        """Disconnect from the cluster, which keeps running."""
         with suppress(OSError, self._package.TimeoutError):
             self._client.close(timeout=_CLOSE_S)
 
     def _check(self) -> None:
-        """Raise DeviceError where there is no worker, or one has another edgert or none."""
+        """Raise DeviceError if there is no worker, or one has another version of edgert or none."""
         found = self.everywhere(_describe_worker)
         if not found:
             raise DeviceError(
@@ -173,12 +180,12 @@ class Cluster:
             raise DeviceError(
                 f"the Dask cluster at {self.address} is gone",
                 why=str(error),
-                fix="start it again; the same command goes on where it stopped",
+                fix="start it again; the same command continues where it stopped",
             ) from error
 
 
 def _check_listening(address: str) -> None:
-    """Raise OSError or ValueError where nothing listens: Dask's client would try again until its timeout."""
+    """Raise OSError or ValueError if nothing listens there; Dask's client would retry until its timeout."""
     scheme, _, place = address.rpartition("://")
     if scheme not in ("", "tcp", "tls"):
         raise ValueError(f"unknown scheme {scheme!r}: tcp or tls")
@@ -189,7 +196,7 @@ def _check_listening(address: str) -> None:
 
 
 def this_worker() -> tuple[str, int]:
-    """Return the address of the worker that runs this task, and how many tasks it runs at a time."""
+    """Return the address of the worker that runs this task, and the number of tasks it runs at a time."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -197,7 +204,7 @@ def this_worker() -> tuple[str, int]:
 
 
 def _call(version: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function on a worker that may have come after the first check."""
+    """Call a function on a worker, whose version is checked because it may have joined after the first check."""
     name, _ = this_worker()
     try:
         if version != __version__:
@@ -217,5 +224,5 @@ def _other_version(what: str, version: str = __version__) -> DeviceError:
 
 
 def _describe_worker() -> tuple[str, str, frozenset[int]]:
-    """Return this worker's edgert, host and processor cores."""
+    """Return this worker's version of edgert, host name and processor cores."""
     return __version__, socket.gethostname(), frozenset(os.sched_getaffinity(0))

@@ -4,9 +4,8 @@
     def hard_mish_lite(x, *, alpha=0.5):
         return x * np.clip(x + 2, 0, 2) * alpha
 
-The function computes on NumPy arrays, which is what ONNX Runtime's engine runs between the parts of the model; the
-kernel is what TensorRT's plugin runs. Its positional parameters are the node's inputs, its keyword-only ones the
-node's attributes.
+ONNX Runtime's engine runs the function, on NumPy arrays, between the parts of the model. TensorRT's plugin runs the
+kernel. Positional parameters are the inputs of a node, keyword-only parameters its attributes.
 """
 
 from __future__ import annotations
@@ -28,26 +27,27 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 ShapeRule = Callable[..., Any]
-"""Shapes of the inputs, then attributes by name → the shape of the output, or a list of one for each."""
+"""A function of the input shapes, and attributes by name, that returns the output's shape or a list of shapes."""
 DTYPES = ("float32", "float16", "int8", "uint8", "int32", "int64", "bool")
-"""What a tensor of an operator may hold, by NumPy's names."""
+"""NumPy's names of the element types of an operator's tensors."""
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operator:
-    """An operator that is not of the standard set.
+    """A custom operator.
 
     Attributes:
-        domain, name: ``demo`` and ``HardMishLite``.
-        function: arrays → array, or one for each output. It must neither change nor hold on to its arguments.
-        inputs, outputs: names, in order.
-        attributes: name → default; an int, a float or a text.
-        dtypes: element types that the first input may have; the other inputs are free.
-        shape: see :data:`ShapeRule`; None: every output has the shape of the first input.
-        dtype: dtypes of the inputs → dtype of the output, or a list of one for each; None: that of the first input.
-        cuda: CUDA C of a kernel with the function's name; empty where there is none.
-        file: the source file, which other processes load again.
+        domain, name: parts of its full name, ``demo`` and ``HardMishLite``.
+        function: function from input arrays to an array or a list of arrays. It must neither change nor keep its
+            arguments.
+        inputs, outputs: names in order.
+        attributes: name → default, which is an int, a float or a text.
+        dtypes: possible element types of the first input; the other inputs may have any.
+        shape: rule for output shapes; None: every output has the shape of the first input.
+        dtype: function from input dtypes to the output's dtype or a list of dtypes; None: that of the first input.
+        cuda: CUDA C of a kernel with the function's name; empty without one.
+        file: source file, which other processes load again.
     """
 
     domain: str
@@ -121,14 +121,14 @@ def op(
 
     Args:
         name: ``domain::Name``, as in the model's nodes.
-        outputs: names of the outputs, in order.
-        dtypes: element types that the first input may have; the other inputs are free.
-        shape: see :data:`ShapeRule`; None: every output has the shape of the first input.
-        dtype: dtypes of the inputs → dtype of the output, or a list of one for each; None: that of the first input.
-        cuda: CUDA C of a kernel with the function's name; empty where there is none.
+        outputs: names of the outputs in order.
+        dtypes: possible element types of the first input; the other inputs may have any.
+        shape: rule for output shapes, see :data:`ShapeRule`; None: every output has the shape of the first input.
+        dtype: function from input dtypes to the output's dtype or a list of dtypes; None: that of the first input.
+        cuda: CUDA C of a kernel with the function's name; empty without one.
 
     Raises:
-        ConfigError: the name, a type or the function cannot be an operator's, or another function has the name.
+        ConfigError: the name, a type or the function is not suitable, or a function of another file has the name.
     """
     domain, _, short = name.partition("::")
     types = tuple(dtypes)
@@ -154,7 +154,7 @@ def op(
 
 
 def operator(domain: str, name: str) -> Operator | None:
-    """Return the operator of that name, if it was registered."""
+    """Return the registered operator of that name; None without one."""
     return _KNOWN.get((domain, name))
 
 
@@ -164,20 +164,20 @@ def operators() -> tuple[Operator, ...]:
 
 
 def source_files(some: Iterable[Operator]) -> tuple[str, ...]:
-    """Return the files of operators, each once."""
+    """Return the distinct source files of operators."""
     return tuple(sorted({str(one.file) for one in some}))
 
 
 def source_digests() -> dict[str, str]:
-    """Return operator → SHA-256 of its file, for caches of its function's results."""
+    """Return operator → SHA-256 of its file, a part of the keys of caches."""
     return {str(one): hashlib.sha256(one.file.read_bytes()).hexdigest() for _, one in sorted(_KNOWN.items())}
 
 
 def load_operators(files: Iterable[Path], where: str = "") -> None:
-    """Import files that register operators, unless their content was imported already, as from a bundle.
+    """Import files that register operators, unless the same content was imported before, for example from a bundle.
 
     Raises:
-        ConfigError: a file cannot be read, it fails, or another module has its name.
+        ConfigError: a file cannot be read, fails, or has the name of another module.
     """
     for file in files:
         digest = hashlib.sha256(read_operators(file, where)).hexdigest()
@@ -185,19 +185,19 @@ def load_operators(files: Iterable[Path], where: str = "") -> None:
             load_module(file.stem, where, file.parent)
         for key, one in _KNOWN.items():
             if one.file == _IMPORTED.get(digest):
-                _KNOWN[key] = replace(one, file=file)  # where it is now: a bundle's folder does not stay
+                _KNOWN[key] = replace(one, file=file)  # its last path, as the folder of a bundle is temporary
         _IMPORTED[digest] = file
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return names of the inputs, and attributes with their defaults."""
+    """Return the names of inputs, and attributes with their defaults. Raises ConfigError."""
     found = inspect.signature(function).parameters.values()
     inputs = tuple(item.name for item in found if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD))
     attributes = {item.name: item.default for item in found if item.kind is item.KEYWORD_ONLY}
     wrong = [key for key, value in attributes.items() if not isinstance(value, (int, float, str))]
     if not inputs or wrong or len(inputs) + len(attributes) < len(found):
         raise ConfigError(
-            f"the function of {name} cannot be an operator's",
+            f"the function of {name} cannot be an operator",
             why=f"attribute {wrong[0]!r} has no number or text as its default" if wrong else "its inputs must be named",
             fix="def function(x, *, alpha=0.5): inputs first, attributes with defaults behind the *",
         )

@@ -41,19 +41,20 @@ from edgert.stages.source.kinds import is_live, kind_of
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """Parts with which a pipeline emulates a board on this machine.
+    """A pipeline on this machine that emulates a board.
 
     Attributes:
-        file: the pipeline, without its placements, which are the board's.
-        clock: the board's; it stops where this machine is too slow.
-        engines: compile the models.
-        meters: with the board's power and temperature.
-        board, row: what is emulated, and its row of a plan.
-        budgets: of the pipeline; memory is planned for the board, and not watched on this machine.
-        predicted: the board at each level of degraded models.
-        label: for every output.
-        notes: remarks on it.
-        paced: makes the tasks of the pipeline work by that clock.
+        file: the pipeline, without its placements, which are for the board.
+        clock: clock of the board; it stops while this machine is too slow.
+        engines: engines of the models, slowed down to the board's times.
+        meters: this machine's meters, with power and temperature of the board.
+        board: the emulated board.
+        row: emulated row of the plan, which is a power mode and a placement.
+        budgets: budgets of the pipeline; memory is planned for the board, and not watched on this machine.
+        predicted: predictions for the board at each level of degraded models.
+        label: label of every output.
+        notes: remarks on the emulation.
+        paced: function that makes the pipeline's tasks take the board's time.
     """
 
     file: PipelineFile
@@ -71,27 +72,28 @@ class Emulation:
     @property
     def environment(self) -> Environment:
         """Environment in which :func:`edgert.pipeline.pipeline_in` runs the file."""
-        here = Environment(self.clock, self.engines, self.meters, self.label, predicted=self.predicted)
-        return replace(here, paced=self.paced)
+        return Environment(
+            self.clock, self.engines, self.meters, self.label, predicted=self.predicted, paced=self.paced
+        )
 
     def report(self, summary: Summary) -> dict[str, Any]:
-        """Return the board's results so far, as plain data: ``figures`` as in a plan, ``words`` of its verdict.
+        """Return the board's results so far as plain data: ``figures`` as in a plan, and ``words`` on the verdict.
 
         Args:
-            summary: of the run.
+            summary: summary of the run.
         """
         pacer = self.meters.pacer
         heat, used, seconds = pacer.thermal, pacer.used(), self.clock.seconds
         power_w = heat.energy_j / heat.seconds if heat and heat.seconds else None
         busy = {name: one.busy_ms / 1e3 / seconds for name, one in used.items() if seconds}
-        seen = with_results(self.row, self.budgets, self.board, summary.fps, summary.latency_ms, power_w, busy)
+        result = with_results(self.row, self.budgets, self.board, summary.fps, summary.latency_ms, power_w, busy)
         return {
             "simulated": self.label,
             "slower": self.clock.slowdown,
             "temperature_c": heat.temperature_c if heat else None,
-            "figures": figures(seen),
-            "verdict": seen.verdict,
-            "words": row_text(seen),
+            "figures": figures(result),
+            "verdict": result.verdict,
+            "words": row_text(result),
             "notes": list(self.notes),
         }
 
@@ -118,7 +120,7 @@ class PacedEngines:
     """Engines slowed down to the emulated board's times; see :class:`edgert.assemble.engines.Engines`.
 
     Args:
-        built: model → its engine, compiled already.
+        built: model → compiled engine.
     """
 
     in_bundle = False
@@ -127,7 +129,7 @@ class PacedEngines:
         self._built = built
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """Return the engine that was built before the clock was set."""
+        """Return the engine of a model, which was compiled before the board's clock started."""
         return self._built[name]
 
 
@@ -145,51 +147,60 @@ def emulate(
     Args:
         file: the pipeline.
         board: name of the board.
-        mode: power mode; None plans all.
-        profiles: measured times, as a plan takes them.
-        pace: real seconds for one of the board's, at least; 0: as fast as this machine can, where nothing comes from
-            cameras.
-        on_progress: called before each power mode that is planned.
+        mode: power mode; None: the best of all.
+        profiles: measured times, as for :func:`edgert.plan`.
+        pace: least real seconds per second of the board; 0: as fast as this machine can. At least 1 with cameras.
+        on_progress: function called before each power mode that is planned.
 
     Raises:
-        ConfigError: no such board or mode, or no model.
+        ConfigError: there is no such board or mode, or no model.
         EdgertError: a model cannot be planned for the board, or not be run here.
     """
     given, file = file, as_requested(file)
-    made = plan(given, board=board, mode=mode or ALL, profiles=profiles, on_progress=on_progress).boards
-    if len(made) != 1:
-        raise ConfigError("one board at a time", where="--as", fix="edgert plan --board all compares them")
-    row = made[0].rows[made[0].chosen or 0]
+    plans = plan(given, board=board, mode=mode or ALL, profiles=profiles, on_progress=on_progress).boards
+    if len(plans) != 1:
+        what, fix = f"cannot emulate {len(plans)} boards", "edgert plan --board all compares them"
+        raise ConfigError(what, where="--as", fix=fix)
+    row = plans[0].rows[plans[0].chosen or 0]
     record = find_board(board, file.document.path.parent)
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc))
     rows, watts = (row, *row.fallbacks), platform.power
-    looked_at, _ = as_delivered(file)  # as the plan does: sizes and rates that the file leaves out
-    stages = board_stages(looked_at, record, record.mode(row.mode), profiles=shared_of(profiles))
+    complete, _ = as_delivered(file)  # with sizes and rates that the file leaves out, as in a plan
+    stages = board_stages(complete, record, record.mode(row.mode), profiles=shared_of(profiles))
     slots = _slots(file, rows)
-    here = _here(file, given, slots)
-    outside = _outside(given)
-    pacer = Pacer(BoardClock(max(pace, 1.0) if outside else pace), platform)
-    label = f"simulated: {made[0].title} in {row.mode}"
+    here = _without_placements(file, given, slots)
+    paced_outside = _sources_with_own_pace(given)
+    pacer = Pacer(BoardClock(max(pace, 1.0) if paced_outside else pace), platform)
+    label = f"simulated: {plans[0].title} in {row.mode}"
     runs = {name: [part for slot in slots[name] for part in slot.parts] for name in slots}
-    paced = {name: PacedEngine(_engine(here, name), runs[name], pacer, label) for name in slots}
+    engines = {name: PacedEngine(_engine(here, name), runs[name], pacer, label) for name in slots}
     predicted = tuple(step_of(one, watts) for one in rows) if watts else ()
     takes = "engines and stages take the board's predicted time, whatever they take here"
-    notes = [takes, *row_notes(made[0], row), *stages.notes]
+    notes = [takes, *row_notes(plans[0], row), *stages.notes]
     budgets = given.config.budgets
     notes += [NOT_KNOWN] if watts is None else []
     notes += [CPU_BUDGET] if budgets.cpu is not None else []
 
     def pace_tasks(tasks: Sequence[Task]) -> None:
-        paced_tasks(tasks, file.config.stages, stages.own, outside, pacer)
+        paced_tasks(tasks, file.config.stages, stages.own, paced_outside, pacer)
 
-    meters = BoardMeters(pacer)
     return Emulation(
-        here, pacer.clock, PacedEngines(paced), meters, record, row, budgets, predicted, label, tuple(notes), pace_tasks
+        file=here,
+        clock=pacer.clock,
+        engines=PacedEngines(engines),
+        meters=BoardMeters(pacer),
+        board=record,
+        row=row,
+        budgets=budgets,
+        predicted=predicted,
+        label=label,
+        notes=tuple(notes),
+        paced=pace_tasks,
     )
 
 
-def _outside(file: PipelineFile) -> dict[str, float]:
-    """Return sources with frames at times of their own, as cameras and programs have, and their rates."""
+def _sources_with_own_pace(file: PipelineFile) -> dict[str, float]:
+    """Return the rates of sources that this machine cannot slow down, such as cameras and programs."""
     folder, found = file.document.path.parent, dict[str, float]()
     for name, rate_hz in source_rates(file.config).items():
         stage = file.config.stages[name]
@@ -201,29 +212,31 @@ def _outside(file: PipelineFile) -> dict[str, float]:
 
 
 def _slots(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[InferenceSlot]]:
-    """Return model → its slots, from the first row that runs it."""
+    """Return the inference slots of each model, from the first row that runs it."""
     found: dict[str, Sequence[InferenceSlot]] = {}
     for at, row in zip(levels_of(file), rows, strict=True):
-        made = BoardSlots(at, row)
+        slots_of = BoardSlots(at, row)
         for name, stage in at.config.stages.items():
             if isinstance(stage, InferStage) and stage.infer not in found:
-                found[stage.infer] = made(name, stage, True)
+                found[stage.infer] = slots_of(name, stage, True)
     return found
 
 
-def _here(file: PipelineFile, given: PipelineFile, slots: Mapping[str, Sequence[InferenceSlot]]) -> PipelineFile:
-    """Return the pipeline with as many replicas of each model as the board would have engines of it.
+def _without_placements(
+    file: PipelineFile, given: PipelineFile, slots: Mapping[str, Sequence[InferenceSlot]]
+) -> PipelineFile:
+    """Return the pipeline for this machine, with a replica of each model for every engine that the board would have.
 
-    Models that take turns have as many as the one with most, as they run in the same threads.
+    Models that replace each other run in the same threads, so all have the largest number of replicas.
     """
     models = {}
     for name, config in file.config.models.items():
-        turns = [chain for one in file.config.models if name in (chain := variants_of(file.config.models, one))]
-        count = max((len(slots.get(one, (None,))) for chain in turns for one in chain), default=1)
+        chains = [chain for one in file.config.models if name in (chain := variants_of(file.config.models, one))]
+        count = max((len(slots.get(one, (None,))) for chain in chains for one in chain), default=1)
         threads = max(count, threads_of(file.config, name))
         update = {"placement": "auto", "replicas": count, "threads": threads}
         models[name] = config.model_copy(update=update)
-    stages = {  # a program sets the pace of its frames itself
+    stages = {  # a program paces its frames itself
         name: given.config.stages[name] if isinstance(stage, SourceStage) and stage.source == "api" else stage
         for name, stage in file.config.stages.items()
     }
@@ -234,7 +247,7 @@ def _here(file: PipelineFile, given: PipelineFile, slots: Mapping[str, Sequence[
 
 def _engine(file: PipelineFile, name: str) -> Engine:
     config = file.config.models[name]
-    threads = _threads(file, name)
+    threads = max(1, threads_of(file.config, name) // replicas_of(file.config, name, live=True))
     stages = users_of(file.config.stages, file.config.models, name)
     rows = [stage.parts or (stage.batch.max if stage.batch else 1) for stage in stages]
     if not config.is_converted:
@@ -246,7 +259,3 @@ def _engine(file: PipelineFile, name: str) -> Engine:
     batched = any(stage.batch for stage in stages)
     model = in_precision(config, Run(where, directory), rows=max(rows), batched=batched)
     return build_engine(model, config, threads, max(rows))
-
-
-def _threads(file: PipelineFile, name: str) -> int:
-    return max(1, threads_of(file.config, name) // replicas_of(file.config, name, live=True))

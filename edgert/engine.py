@@ -1,4 +1,4 @@
-"""An ONNX model compiled for this machine: alone, or with the settings of its section of a pipeline file.
+"""ONNX models compiled for this machine, alone or with the settings of a pipeline file's section.
 
 edgert.load_engine("m.onnx")(array)
 """
@@ -28,8 +28,8 @@ Array = npt.NDArray[Any]
 class LoadedEngine:
     """Compiled model that any thread may call; each thread has separate bound tensors.
 
-    ``engine(array)`` copies the input in and the outputs out, so that they belong to the caller. For a loop that copies
-    nothing, write into :meth:`session`'s ``inputs`` and call its ``run``.
+    ``engine(array)`` copies inputs and outputs, so that these belong to the caller. For a loop without copies, write
+    into the ``inputs`` of a :meth:`session` and call its ``run``.
     """
 
     def __init__(self, engine: backends.Engine, path: Path) -> None:
@@ -48,11 +48,11 @@ class LoadedEngine:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """Backend, threads, whether it came from the cache."""
+        """Backend, number of threads, and whether it came from the cache."""
         return self._engine.info
 
     def session(self, profile: str | None = None) -> backends.Session:
-        """Return bound tensors of the caller, for one thread at a time."""
+        """Return a session with separate bound tensors, for one thread at a time."""
         return self._engine.session(profile)
 
     def __call__(self, *arrays: npt.ArrayLike, **named: npt.ArrayLike) -> Array | tuple[Array, ...]:
@@ -63,7 +63,7 @@ class LoadedEngine:
             named: inputs by name.
 
         Returns:
-            The output, or a tuple of all outputs in the model's order; arrays of the caller's own.
+            The output, or a tuple of all outputs in the model's order; the arrays belong to the caller.
 
         Raises:
             ModelError: an input is missing, unknown, or has another shape or dtype.
@@ -87,7 +87,7 @@ class LoadedEngine:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def close(self) -> None:
-        """Free the engine; it must not be called any more."""
+        """Free the engine, which must not be called afterwards."""
         self._engine.close()
 
     def __enter__(self) -> LoadedEngine:
@@ -119,14 +119,14 @@ def load_engine(
     """Compile an ONNX model for this machine.
 
     Args:
-        path: the ONNX file, or a model that is in memory already.
+        path: path of the ONNX file, or a loaded model.
         shapes: input name → shape, for a model with dynamic dimensions.
-        threads: CPU threads; all available cores by default.
-        backend: ``auto`` or one of :data:`edgert.kinds.BACKENDS`.
-        cache: keep the compiled engine on disk for the next time.
+        threads: number of CPU threads; by default that of all available cores.
+        backend: ``auto``, or a name of :data:`edgert.kinds.BACKENDS`.
+        cache: whether the compiled engine is kept on disk for the next call.
 
     Raises:
-        ModelError: no such file, not ONNX, or dimensions left open.
+        ModelError: the file does not exist or is not ONNX, or dimensions are dynamic.
         BuildError: the backend refuses the model.
     """
     model = path if isinstance(path, Model) else load(path, bound=False)
@@ -136,10 +136,10 @@ def load_engine(
     return LoadedEngine(backends.backend(backend).compile(model, options), model.path)
 
 
-# With its section of a pipeline file: engine, shapes, input.
+# Compilation with a section of a pipeline file, and the shapes of its inputs.
 
 ENGINE_STORE_BYTES = 16 * 2**30
-"""Size of the cache of TensorRT engines; the least recently used goes first."""
+"""Limit of the cache of TensorRT engines; the least recently used is removed first."""
 
 
 def build_engine(
@@ -150,19 +150,19 @@ def build_engine(
     by: backends.Backend | None = None,
     precision: str = "fp32",
 ) -> backends.Engine:
-    """Compile one model with the settings of its section, in the precision of the given model.
+    """Compile a model with the settings of its section, in its own precision.
 
     Args:
         model: the model.
-        config: its section of the pipeline file.
-        threads: CPU threads; None leaves them to the backend.
-        batch: rows, where the model's batch size is dynamic.
-        by: the backend that compiles it, in place of the one in the section.
-        precision: what a float32 model may be computed in, by a TensorRT that takes it by flags.
+        config: section of the pipeline file.
+        threads: number of CPU threads; None: chosen by the backend.
+        batch: number of rows, where the model's batch size is dynamic.
+        by: backend that compiles it, instead of the one in the section.
+        precision: precision in which a TensorRT with precision flags may compute a float32 model.
 
     Raises:
         BuildError: the backend refuses the model.
-        ModelError: dynamic dimensions and neither ``input: size`` nor profiles.
+        ModelError: dimensions are dynamic, and there is neither ``input: size`` nor ``profiles:``.
     """
     profiles: Mapping[str, backends.Shapes] = config.profiles or default_profile(model, config, batch)
     chosen = by or backends.backend(config.backend)
@@ -176,7 +176,7 @@ def build_engine(
 
 
 def own_precision(model: Model) -> str:
-    """Return a file's precision: ``int8`` with nodes of integers, ``fp16`` with such weights, else ``fp32``."""
+    """Return a model's precision: ``int8`` with integer nodes, ``fp16`` with float16 weights, else ``fp32``."""
     if any(node.op_type in operators.QDQ or operators.is_integer(node.op_type) for node in model.proto.graph.node):
         return "int8"
     return "fp16" if any(one.data_type == _FLOAT16 for one in model.proto.graph.initializer) else "fp32"
@@ -186,7 +186,7 @@ _FLOAT16 = 10  # of onnx.TensorProto, whose package is not imported for it
 
 
 def builder_settings(config: ModelConfig) -> BuilderSettings:
-    """Return the settings of a section for TensorRT."""
+    """Return a section's settings for TensorRT's builder."""
     own = config.tensorrt
     pools = own.workspace, own.dla_sram, own.dla_local, own.dla_global
     return BuilderSettings(*pools, own.optimization, own.version_compatible, own.sparse)
@@ -198,24 +198,24 @@ def engine_store() -> FileStore:
 
 
 def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, backends.Shapes]:
-    """Return shapes for a model with dynamic dimensions and no profiles.
+    """Return the shapes of a model with dynamic dimensions and without profiles.
 
-    The batch is as given, unless ``input: shape`` sets it; the size that of ``input: size``, or the usual one of
-    ``shape``. Raises ModelError: the model fixes another size.
+    ``input: shape`` determines batch and size where it has them; else these are ``batch`` and ``input: size``. Raises
+    ModelError if the model fixes another size.
     """
     _check_size(model, config)
     return {backends.DEFAULT_PROFILE: {name: span.usual for name, span in _spans(model, config, batch).items()}}
 
 
 def open_spans(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, backends.Span]:
-    """Return input → the shapes it may have, where ``input: shape`` names several; else an empty mapping."""
+    """Return input → possible shapes, where ``input: shape`` allows several; else an empty mapping."""
     return _spans(model, config, batch) if config.input.shape.is_open else {}
 
 
 def check_open(model: Model, config: ModelConfig) -> None:
-    """Compare ``shape`` and ``size`` of ``input:`` with the model file. Raise ModelError for a size that it fixes.
+    """Raise ModelError if the model file does not allow ``shape`` and ``size`` of ``input:``.
 
-    A model made from it (quantized, or for a DLA) may have the usual size only; that is not checked here.
+    Models made from it, such as quantized ones, may have the usual size only; this is not checked here.
     """
     _check_size(model, config)
     extents = config.input.shape.extents
@@ -232,7 +232,7 @@ def check_open(model: Model, config: ModelConfig) -> None:
 
 
 def _check_size(model: Model, config: ModelConfig) -> None:
-    """Raise ModelError where ``input: size`` is none that the model, or its ``profiles:``, can have."""
+    """Raise ModelError if the model, or its ``profiles:``, cannot have ``input: size``."""
     if config.input.size is None:
         return
     width, height = config.input.size
@@ -281,41 +281,41 @@ def _spans(model: Model, config: ModelConfig, batch: int) -> Mapping[str, backen
 
 
 def _letters(spec: TensorSpec, config: ModelConfig, path: Path) -> dict[int, str]:
-    """Return axis → its letter in the layout; the batch only for an input that is no image."""
+    """Return axis → its letter in the layout; only that of the batch for an input that is no image."""
     if len(spec.shape) != 4:
         return {0: "N"}
     channels = 1 if config.input.color == "gray" else 3
-    is_last = spec.shape[3] == channels  # an open dimension before them is a height, as in TensorFlow's
+    is_last = spec.shape[3] == channels  # the dynamic dimension before them is then a height, as in TensorFlow's models
     likely = [channels if axis == 1 and not is_last else -1 for axis in range(4)]
     likely = [dim if isinstance(dim, int) else guess for dim, guess in zip(spec.shape, likely, strict=True)]
     return dict(enumerate(layout_of(tuple(likely), config.input.layout, channels, str(path)).upper()))
 
 
-def one_image(engine: Shaped) -> list[tuple[int, ...]]:
-    """Return the shapes of the outputs for one image of the batch, as decoders see them."""
+def output_shapes(engine: Shaped) -> list[tuple[int, ...]]:
+    """Return the shapes of the outputs for one image, without the batch dimension, as decoders receive them."""
     return [t.shape[1:] if batched else t.shape for t, batched in zip(engine.outputs, engine.batched, strict=True)]
 
 
 _PROMPTS = ("prompt", "text", "txt", "token", "input_ids", "caption", "attention_mask", "point_", "query_embed")
-"""Parts of the names that exporters give to inputs for prompts."""
+"""Parts of names of prompt inputs in exported models."""
 
 
-def not_one_image(shapes: Mapping[str, Sequence[object]], path: str) -> ModelError:
+def wrong_inputs_error(shapes: Mapping[str, Sequence[object]], path: str) -> ModelError:
     """Return the error for a model whose inputs are not one image.
 
     Args:
-        shapes: name of an input → its sizes.
-        path: of the model, for the message.
+        shapes: input name → shape.
+        path: path of the model, for the message.
     """
     prompt = next((name for name in shapes if any(word in name.lower() for word in _PROMPTS)), None)
     shown = ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in shapes.items()) or "nothing"
     if prompt is not None and len(shapes) > 1:
         return ModelError(
-            f"this model wants a prompt beside the image, and no encoder makes one: input {prompt!r}",
-            why=f"it takes {shown}; what is asked for comes from another model, which is not in this file",
+            f"this model needs a prompt besides the image: input {prompt!r}",
+            why=f"it takes {shown}; the prompt comes from another model, which is not in this file",
             where=path,
-            fix="set what it shall find before the export, so that it is part of the file (YOLO-World and YOLOE: "
-            "model.set_classes([...])), or feed it yourself through edgert.load_engine",
+            fix="set the classes before the export, so that they become part of the file (YOLO-World and YOLOE: "
+            "model.set_classes([...])), or run it with edgert.load_engine",
         )
     ranks = [len(shape) for shape in shapes.values()]
     if ranks == [3]:
@@ -338,5 +338,5 @@ def image_input(session_inputs: Mapping[str, Any], path: str) -> str:
     """Return the one input that takes the image. Raise ModelError if there is none, or more than one input."""
     images = [name for name, array in session_inputs.items() if array.ndim == 4]
     if len(images) != 1 or len(session_inputs) != 1:
-        raise not_one_image({name: array.shape for name, array in session_inputs.items()}, path)
+        raise wrong_inputs_error({name: array.shape for name, array in session_inputs.items()}, path)
     return images[0]

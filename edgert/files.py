@@ -22,7 +22,7 @@ log = logging.getLogger("edgert.files")
 
 _CHUNK_BYTES = 1 << 20
 _STALE_S = 3600.0
-"""Age from which a partly written entry counts as abandoned."""
+"""Age from which an incomplete entry counts as abandoned."""
 
 
 def cache_folder() -> Path:
@@ -47,8 +47,8 @@ class FileStore:
 
     Args:
         folder: created by the first write.
-        limit_bytes: most bytes of all files together.
-        warn: called with a line of text when an entry is damaged or cannot be read; logs a warning by default.
+        limit_bytes: largest sum of the sizes of all files.
+        warn: function called with a line of text for an entry that is damaged or unreadable; default: a logged warning.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = 2 * 2**30, warn: Callable[[str], object] | None = None) -> None:
@@ -79,11 +79,11 @@ class FileStore:
         return None
 
     def put(self, key: str, content: bytes) -> None:
-        """Store ``content``. A reader sees all of it or nothing. Raises ArtifactError if it cannot be written."""
+        """Store ``content`` atomically. Raises ArtifactError if it cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / _entry_name(key, content)
-            before = self._entries(key)  # what another process writes from now on is its own to remove, or the latest
+            before = self._entries(key)  # entries that another process writes from now on are not removed here
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
                 body = Path(folder) / "body"
                 body.write_bytes(content)
@@ -108,7 +108,7 @@ class FileStore:
         return sorted(self.folder.glob(f"{key}.*.bin"))
 
     def _prune(self, keep: Path) -> None:
-        for left in self.folder.glob(".new-*"):  # by a process that was killed
+        for left in self.folder.glob(".new-*"):  # left behind by a process that was killed
             found = _stat(left)
             if found is not None and time.time() - found.st_mtime > _STALE_S:
                 shutil.rmtree(left, ignore_errors=True)
@@ -147,7 +147,7 @@ def _entry_name(key: str, content: bytes) -> str:
     return f"{key}.{hashlib.sha256(content).hexdigest()}.bin"
 
 
-# Exchanging two paths in one step, so that neither is ever missing.
+# Exchange of two paths in one step, so that neither is ever missing.
 
 _AT_FDCWD = -100  # of linux/fcntl.h: relative paths are those of the current folder
 _RENAME_EXCHANGE = 2  # of linux/fs.h
@@ -182,9 +182,9 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically: a reader finds the old content or the new one, even after a crash.
+    """Write a file atomically: a reader finds the old content or the new one, even if this process is killed.
 
-    Missing folders are made; the new file has the old one's permissions.
+    Missing folders are made. The file keeps its permissions.
 
     Raises:
         ArtifactError: it cannot be written.
@@ -219,16 +219,16 @@ def digest_of_file(path: Path) -> str:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open an empty file to write and read; it replaces the one at ``path`` when the block ends without error.
 
-    Folders, permissions and errors are as with :func:`replace_bytes`. A link stays, and its target is replaced. The
-    content is written into a FIFO or a device, such as ``/dev/null``.
+    Folders, permissions and errors are as for :func:`replace_bytes`. A link stays, and its target is replaced. A FIFO
+    or a device, such as ``/dev/null``, gets the content instead.
     """
     with naming_write_errors(path):
         shown = _standard_stream(path)
         is_stream = shown is not None or (path.exists() and not path.is_file() and not path.is_dir())
-        target = path if is_stream else Path(os.path.realpath(path))  # /dev/stdout may lead to what has no name
+        target = path if is_stream else Path(os.path.realpath(path))  # /dev/stdout may be a pipe without a name
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
-        with tempfile.TemporaryFile("w+b") if is_stream else part.open("x+b") as file:  # a part that others may read
+        with tempfile.TemporaryFile("w+b") if is_stream else part.open("x+b") as file:  # others may read it
             try:
                 yield file
                 if is_stream:
@@ -245,12 +245,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _standard_stream(path: Path) -> int | None:
-    """Return the number of standard output or error where a path, such as /dev/stdout, is that.
+    """Return the descriptor of standard output or error if a path, such as /dev/stdout, is that stream; else None.
 
-    A newly opened file would be written from its beginning again.
+    Opening the path instead would write a file from its beginning again.
     """
     for number in (1, 2):
-        with contextlib.suppress(OSError):  # neither is there, or it is closed
+        with contextlib.suppress(OSError):  # the path does not exist, or the stream is closed
             if os.path.samestat(path.stat(), os.fstat(number)):
                 return number
     return None
@@ -258,7 +258,7 @@ def _standard_stream(path: Path) -> int | None:
 
 @contextmanager
 def naming_write_errors(path: Path) -> Iterator[None]:
-    """Convert file errors in the block to an ArtifactError: ``path`` cannot be written."""
+    """Convert an OSError of the block to an ArtifactError: ``path`` cannot be written."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``edgert inspect``: what an ONNX model takes and costs, what a DLA can run of it, and what a bundle holds."""
+"""``edgert inspect``: inputs and cost of an ONNX model, the parts a DLA can run, and the content of a bundle."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -41,20 +41,20 @@ from edgert.stages.decode.guess import Guess, guess
 from edgert.tuner.trials import Tuned
 
 Shapes = Mapping[str, Sequence[int]]
-"""Input → its shape, for inputs whose dimensions are open."""
+"""Input → shape, for inputs with dynamic dimensions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rewritten:
-    """A model rewritten for the DLA, as a build would, and what that changes.
+    """A model rewritten for the DLA as in a build, and the effects.
 
     Attributes:
-        model: the rewritten model.
-        changes: what was rewritten, one after the other.
-        compared: the numbers of both surveys that differ.
-        proof: how far the outputs of both models are apart on noise; None where nothing was rewritten.
-        cut: where the network would be cut into what a DLA can run and the rest; None where it can run nothing.
-        survey: the rewritten model against the same DLA.
+        model: rewritten model.
+        changes: rewrites in order.
+        compared: numbers that differ between the surveys before and after.
+        proof: difference between the outputs of both models on noise; None where nothing was rewritten.
+        cut: cut of the network into the part for a DLA and the rest; None where a DLA can run nothing.
+        survey: survey of the rewritten model for the same DLA.
     """
 
     model: Model = field(repr=False)
@@ -84,9 +84,9 @@ class DlaInspection:
     """Parts of a model that the DLA of a board can run.
 
     Attributes:
-        board: the board.
-        survey: a verdict for each node of the model as a build would see it, and the same in numbers.
-        rewritten: the model rewritten for the DLA; None where that was not asked for.
+        board: board with the DLA.
+        survey: verdicts on the nodes of the model, prepared as in a build, and totals.
+        rewritten: model rewritten for the DLA; None unless requested.
     """
 
     board: Board
@@ -104,10 +104,10 @@ class Inspection:
     """Inputs, outputs and cost of an ONNX model.
 
     Attributes:
-        summary: the model as it is in the file.
-        profiles: shapes that were asked for, each with the model's summary at these shapes.
+        summary: summary of the model as it is in the file.
+        profiles: requested shapes, each with the summary of the model at these shapes.
         guesses: decoders that can read its outputs, the likeliest first.
-        dla: what a board's DLA can run of it; None where that was not asked for.
+        dla: parts that a board's DLA can run; None unless requested.
     """
 
     summary: ModelSummary
@@ -136,12 +136,12 @@ class BundleInspection:
     """Contents of a bundle whose digests were checked.
 
     Attributes:
-        path: the bundle.
-        manifest: what it says of itself.
-        accuracy: model → how far each of its forms is from the model it was made of, as plain data.
-        tuned: model → the search for the settings that run it fastest, for models that were tuned.
-        engines: what boards compiled: time, memory, layers, and where nodes run.
-        signer: who signed it; None where it is unsigned.
+        path: path of the bundle.
+        manifest: manifest of the bundle.
+        accuracy: model → differences of its forms from the original model, as plain data.
+        tuned: model → result of the search for its fastest settings, for tuned models.
+        engines: reports on engines that boards compiled.
+        signer: signer of the bundle; None if it is unsigned.
     """
 
     path: Path
@@ -172,19 +172,19 @@ def inspect(
     """Read an ONNX model and count its work; with ``dla``, check node by node what a board's DLA can run.
 
     Args:
-        model: the ONNX file.
-        profiles: shapes of the inputs whose dimensions are open; the work is counted for each. The DLA is checked with
-            the first.
+        model: path of the ONNX file.
+        profiles: shapes of inputs with dynamic dimensions; the work is counted for each. The DLA is checked with the
+            first.
         dla: whether to check a DLA.
-        board: name or file of the board with the DLA; this machine's by default.
+        board: name or file of the board with the DLA; this machine by default.
         tensorrt: release that compiles for the DLA; 10.3 for Orin and 8.5 for Xavier by default.
-        precision: of the DLA: ``int8`` or ``fp16``.
-        rewrite: rewrites the model for the DLA as a build would. Both models run once on noise, to compare them.
+        precision: precision on the DLA, ``int8`` or ``fp16``.
+        rewrite: whether to rewrite the model for the DLA as in a build. Both models then run once on noise.
         skip_rewrites: names or globs of rewrites to leave out.
 
     Raises:
         ModelError: the file is no ONNX model, or the shapes do not fit it.
-        ConfigError: no such board, one without a DLA, or no such release or precision.
+        ConfigError: the board does not exist or has no DLA, or the release or precision does not exist.
         PlacementError: there is no such rewrite.
     """
     loaded = load(model)
@@ -192,26 +192,26 @@ def inspect(
     about: DlaInspection | None = None
     if dla:
         record = _board_with_dla(board)
-        remaining_rewrites(skip_rewrites, "--skip-rewrite")  # refuses names that there are not
+        remaining_rewrites(skip_rewrites, "--skip-rewrite")  # raises for unknown names
         generation = record.dla.generation
         target = target_of(generation, tensorrt or USUAL_RELEASE[generation or ORIN], precision)
-        cleaned, _ = clean(with_shapes(loaded, shapes) if shapes else loaded)  # as a build would see it
+        cleaned, _ = clean(with_shapes(loaded, shapes) if shapes else loaded)  # as in a build
         found = survey(read(cleaned), target)
-        about = DlaInspection(record, found, _rewritten(loaded, shapes, found, skip_rewrites) if rewrite else None)
+        about = DlaInspection(record, found, _rewrite(loaded, shapes, found, skip_rewrites) if rewrite else None)
     summary = summarize(loaded)
     counted = tuple((profile, summarize(loaded, profile)) for profile in profiles)
-    return Inspection(summary, counted, tuple(_guesses(counted[0][1] if counted else summary)), about)
+    return Inspection(summary, counted, tuple(_guess_decoders(counted[0][1] if counted else summary)), about)
 
 
 def inspect_bundle(path: str | Path, signers: Path | None = None) -> BundleInspection:
     """Check a bundle's members and signature, and read its content.
 
     Args:
-        path: a bundle of ``edgert build``, a file or a folder.
-        signers: the file of those who may sign it; None: anybody may, or nobody.
+        path: path of the bundle, a file or a folder.
+        signers: file of accepted signers; None: the signature is not checked.
 
     Raises:
-        ArtifactError: it is damaged, was written by another version of edgert, or signed by none of the signers.
+        ArtifactError: it is damaged, was written by another version of edgert, or is signed by none of the signers.
     """
     with open_bundle(Path(path)) as bundle:
         signer = bundle.signer(signers)
@@ -232,21 +232,21 @@ def _board_with_dla(name: str | None) -> Board:
     return board
 
 
-def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[str]) -> Rewritten:
-    begun = prepare_for_dla(loaded, shapes)
-    made, changes = fit_model(begun, remaining_rewrites(skipped, "--skip-rewrite") if skipped else None)
-    graph = read(made)
+def _rewrite(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[str]) -> Rewritten:
+    prepared = prepare_for_dla(loaded, shapes)
+    model, changes = fit_model(prepared, remaining_rewrites(skipped, "--skip-rewrite") if skipped else None)
+    graph = read(model)
     after = survey(graph, before.target)
     proof = None
     if changes:
-        feed = _noise(begun, loaded)
-        proof = prove(begun, made, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
+        feed = _noise(prepared, loaded)
+        proof = prove(prepared, model, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
     cut = cut_head(graph, lambda node: node.name in after.allowed) if after.allowed else None
-    return Rewritten(made, tuple(changes), tuple(compare(before, after)), proof, cut, after)
+    return Rewritten(model, tuple(changes), tuple(compare(before, after)), proof, cut, after)
 
 
 def _noise(model: Model, loaded: Model) -> dict[str, Array]:
-    """Return inputs to compare two forms of it with."""
+    """Return inputs of noise for a model. Raises ModelError if it cannot be run, naming the file of ``loaded``."""
     what, fix = "cannot be run to compare it with its rewritten form", "leave out --explain and --rewritten"
     if (size_bytes := peak_bytes(read(model))) > limits.COMPARED_BYTES:
         why = f"its tensors take {size_bytes / 2**20:,.0f} MiB at once; at most {limits.COMPARED_BYTES >> 20}"
@@ -261,8 +261,8 @@ def _noise(model: Model, loaded: Model) -> dict[str, Array]:
     }
 
 
-def _guesses(summary: ModelSummary) -> list[Guess]:
-    """Return how the outputs can be read, from the image input: the one with four dimensions, batch first."""
+def _guess_decoders(summary: ModelSummary) -> list[Guess]:
+    """Return decoders of a model with one image input, which has four dimensions, batch first; else an empty list."""
     images = [spec for spec in summary.inputs if len(spec.shape) == 4]
     ranked = [spec for spec in summary.outputs if spec.shape]
     if len(images) != 1 or len(ranked) != len(summary.outputs):

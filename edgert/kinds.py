@@ -1,8 +1,7 @@
-"""Every kind that a pipeline file can name: sources, stages, sinks, decoders, trackers and backends.
+"""Registries of the kinds that a pipeline file can name: sources, stages, sinks, decoders, trackers and backends.
 
-A registry maps the name of a kind to its class. Each part of edgert lists its own in a table beside them, other
-packages theirs in entry points (``edgert.sinks`` and so on). Both are imported when a file needs them, and define their
-own properties. Nothing else lists kinds. docs/extending.md shows how to write one.
+A registry maps the name of a kind to its class. edgert lists its kinds in tables beside them, other packages in entry
+points (``edgert.sinks`` and so on). A class is imported when a file needs it. docs/extending.md shows how to write one.
 """
 
 import re
@@ -22,13 +21,13 @@ PAGE = "docs/extending.md lists what it needs, and edgert.testing checks it"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One package's claim that a class is a kind.
+    """A package's claim that a class is a kind.
 
     Attributes:
-        name: of the kind, as a pipeline file writes it.
+        name: name of the kind in a pipeline file.
         target: ``module:Class``, or the class itself.
-        package: the distribution that claims it.
-        version: its version.
+        package: name of the distribution.
+        version: version of the distribution.
     """
 
     name: str
@@ -45,12 +44,12 @@ class Registry:
     """All kinds of one sort.
 
     Attributes:
-        noun: word for one of them: ``sink``.
-        group: entry points of other packages for it: ``edgert.sinks``.
-        home: ``module:TABLE`` of edgert's own: name → class, or ``module:Class`` where that is slow to import.
-        facts: class attribute that each must have → what it must be.
-        methods: names that each must be able to call.
-        task: of decoders, which have one registry each; entry points are then called ``task.name``.
+        noun: word for one of them, such as ``sink``.
+        group: group of entry points of other packages, such as ``edgert.sinks``.
+        home: ``module:TABLE`` of edgert's own kinds: name → class, or ``module:Class`` where that is slow to import.
+        facts: required class attribute → its type.
+        methods: names of required methods.
+        task: task of decoders, which have one registry for each; their entry points are called ``task.name``.
     """
 
     noun: str
@@ -62,7 +61,7 @@ class Registry:
 
     @property
     def own(self) -> Mapping[str, str | type[Any]]:
-        """Edgert's own."""
+        """Edgert's own kinds: name → class, or ``module:Class``."""
         return cast("Mapping[str, str | type[Any]]", _import_target(self.home))
 
     def names(self) -> tuple[str, ...]:
@@ -78,10 +77,7 @@ class Registry:
         return tuple(replace(one, name=one.name.removeprefix(prefix)) for one in found if one.name.startswith(prefix))
 
     def vet(self, name: str) -> None:
-        """Check that a kind exists and can be used; does not import edgert's own.
-
-        Raises ConfigError like :meth:`get`.
-        """
+        """Check that a kind exists and can be used, without importing edgert's own. Raises ConfigError."""
         if name not in self.own or any(claim.name == name for claim in self.foreign()):
             self.get(name)
 
@@ -102,13 +98,13 @@ class Registry:
         if len(claims) > 1:
             raise ConfigError(
                 f"{self.noun} {name!r} is claimed by {len(claims)} packages: {' and '.join(map(str, claims))}",
-                why="which one is meant cannot be known",
+                why="the name does not tell which one is meant",
                 fix=f"uninstall {claims[1].package}, or have it choose another name",
             )
-        return self._checked(claims[0])
+        return self._checked_class(claims[0])
 
     def missing(self, found: object) -> str:
-        """Return why an object is no such class; empty when it is one."""
+        """Return why an object is no class of this sort; empty if it is one."""
         if not isinstance(found, type):
             return "is not a class"
         for name, wanted in self.facts.items():
@@ -117,20 +113,21 @@ class Registry:
         lacks = [name for name in self.methods if not callable(getattr(found, name, None))]
         return f"has no method {lacks[0]}" if lacks else ""
 
-    def _checked(self, claim: Claim) -> type[Any]:
+    def _checked_class(self, claim: Claim) -> type[Any]:
         if not _NAME.fullmatch(claim.name):
-            raise self._wrong(claim, f"{claim.name!r} is no name: two or more letters, digits, _ - + ., a letter first")
+            rule = "two or more letters, digits, _ - + ., a letter first"
+            raise self._claim_error(claim, f"{claim.name!r} is no name: {rule}")
         try:
             found = _import_target(claim.target) if isinstance(claim.target, str) else claim.target
         except EdgertError:
             raise
-        except Exception as error:  # whatever another package's code raises while it is imported
-            raise self._wrong(claim, f"{claim.target}: {type(error).__name__}: {error}") from error
+        except Exception as error:  # another package's code may raise anything while it is imported
+            raise self._claim_error(claim, f"{claim.target}: {type(error).__name__}: {error}") from error
         if missing := self.missing(found):
-            raise self._wrong(claim, f"{claim.target} {missing}")
+            raise self._claim_error(claim, f"{claim.target} {missing}")
         return cast("type[Any]", found)
 
-    def _wrong(self, claim: Claim, why: str) -> ConfigError:
+    def _claim_error(self, claim: Claim, why: str) -> ConfigError:
         return ConfigError(f"{self.noun} {claim.name!r} of package {claim} cannot be used", why=why, fix=PAGE)
 
 
@@ -209,7 +206,7 @@ def foreign() -> Iterator[tuple[Registry, Claim]]:
 
 
 def misnamed_decoders() -> Iterator[Claim]:
-    """Yield decoders of installed packages whose names have no task, so that nothing can use them."""
+    """Yield decoders of installed packages whose names lack a task, so that they cannot be used."""
     for claim in _claims("edgert.decoders", tuple(sys.path)):
         if claim.name.partition(".")[0] not in DECODERS:
             yield claim

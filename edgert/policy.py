@@ -17,8 +17,8 @@ Drop = Literal["oldest", "newest", "never"]
 """What a full queue loses; ``never``: nothing, its producer waits instead."""
 
 OnError = Literal["stop", "restart", "drop", "log"]
-"""Effect of a failing stage. The pipeline ends; the stage is closed and opened again; it is closed for good while other
-stages continue; or its result is lost and it continues."""
+"""Effect of a failing stage. ``stop``: the pipeline ends. ``restart``: the stage is closed and opened again. ``drop``:
+it is closed, and other stages continue. ``log``: the result is lost, and the stage continues."""
 
 Reads = Literal["nothing", "drawn", "host", "anywhere"]
 """Pixels that a stage reads: none, the image drawn before it on the host, those of the frame on the host, or these on
@@ -114,7 +114,7 @@ class Join(Generic[T]):
     Args:
         carried: for every edge, the streams it carries.
         limit: frames of one stream that may wait; at least as many as can be under way to the slowest edge.
-        merge: makes one of what came before of a frame and what came now.
+        merge: function that joins the parts of a frame so far with a new part.
     """
 
     def __init__(self, carried: Sequence[frozenset[str]], limit: int, merge: Callable[[T, T], T]) -> None:
@@ -123,7 +123,7 @@ class Join(Generic[T]):
         self._pending: dict[str, dict[int, tuple[T, set[int]]]] = {stream: {} for stream in self._edges_of}
 
     def add(self, edge: int, stream: str, index: int, item: T) -> tuple[T | None, list[T]]:
-        """Add a delivery of frame ``index`` of ``stream``; return it joined if complete, and those given up."""
+        """Add a part of frame ``index`` of ``stream``; return the frame if it is complete, and frames given up."""
         needed = self._edges_of.get(stream, ())
         if len(needed) < 2:
             return item, []
@@ -144,13 +144,13 @@ class Join(Generic[T]):
         return joined, given_up
 
     def rewire(self, carried: Sequence[frozenset[str]], under_way: int) -> list[T]:
-        """Take other edges from now on, by the same numbers; return what is complete without those that are gone.
+        """Replace the edges, which keep their numbers; return frames that are complete without removed edges.
 
-        What waits already is not held up for an edge that is new.
+        Frames that wait already need no part from a new edge.
 
         Args:
             carried: for every edge, the streams it carries.
-            under_way: see :func:`join_of`.
+            under_way: as for :func:`join_of`.
         """
         before, self._edges_of, self._limit = self._edges_of, _edges_of(carried), under_way + _USER_HELD
         complete = list[T]()
@@ -167,15 +167,15 @@ class Join(Generic[T]):
         return complete
 
     def drain(self, before: int | None = None) -> list[T]:
-        """Remove and return what waits at the end, or frames below ``before``, whose other parts will not come."""
-        left = list[T]()
+        """Remove and return waiting frames, all or those below ``before``, whose other parts will not come."""
+        removed = list[T]()
         for pending in self._pending.values():
-            left += [pending.pop(n)[0] for n in list(pending) if before is None or n < before]
-        return left
+            removed += [pending.pop(n)[0] for n in list(pending) if before is None or n < before]
+        return removed
 
 
 def _edges_of(carried: Sequence[frozenset[str]]) -> Mapping[str, frozenset[int]]:
-    """Return of every stream the edges that carry it."""
+    """Return stream → edges that carry it."""
     return {
         stream: frozenset(edge for edge, streams in enumerate(carried) if stream in streams)
         for stream in frozenset().union(*carried)
@@ -183,12 +183,12 @@ def _edges_of(carried: Sequence[frozenset[str]]) -> Mapping[str, frozenset[int]]
 
 
 def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[T, T], T]) -> Join[T] | None:
-    """Return the join of a stage with parts of the same frames on several edges; None where it needs none.
+    """Return the join of a stage whose edges bring parts of the same frames; None for other stages.
 
     Args:
         carried: for every edge, the streams it carries.
-        under_way: see :func:`most_under_way`.
-        merge: see :class:`Join`.
+        under_way: result of :func:`most_under_way`.
+        merge: as for :class:`Join`.
     """
     return Join(carried, under_way + _USER_HELD, merge) if shares_streams(carried) else None
 
@@ -199,10 +199,10 @@ def shares_streams(carried: Sequence[frozenset[str]]) -> bool:
 
 
 def most_under_way(edges: Sequence[tuple[int, int]], joins: bool) -> int:
-    """Return the most results of one stream that can be between its source and a stage, by the slowest path.
+    """Return the largest number of results of one stream between its source and a stage, on the longest path.
 
     Args:
-        edges: of each into the stage, how many can be under way to its producer, and its capacity.
+        edges: for each edge into the stage, this number for its producer, and the capacity of the edge.
         joins: whether several edges bring parts of the same frames.
     """
     counts = [before + 1 + capacity for before, capacity in edges]
@@ -219,10 +219,9 @@ class Dispatcher:
     Weights 2 and 1 give the branches 0, 1, 0, 0, 1, 0 …
 
     Args:
-        weights: per branch.
-        every: frames of a stream between two that the branches work on; those between cost nothing and use up no turn.
-        levels: per branch, the level that it belongs to, from 0; frames are sent to branches of one level. Empty: all
-            are of one.
+        weights: weight of each branch.
+        every: interval of frames that the branches process; frames between them cost nothing and use no turn.
+        levels: level of each branch, from 0; a frame goes to a branch of the requested level. Empty: all have level 0.
 
     Attributes:
         order: keys of the frames under way, in order; see :class:`ReorderBuffer`.
@@ -263,7 +262,7 @@ class Dispatcher:
 class ReorderBuffer(Generic[T]):
     """Buffer that passes results on in the order in which a dispatcher sent their frames.
 
-    No more wait here than can be under way in the branches, as a full branch holds up the dispatcher.
+    At most as many wait here as can be under way in the branches, because a full branch blocks the dispatcher.
     """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
@@ -282,16 +281,16 @@ class ReorderBuffer(Generic[T]):
         return due
 
     def drain(self) -> list[T]:
-        """Remove and return what waits at the end, for frames that were lost."""
-        left = list(self._waiting.values())
+        """Remove and return the results behind lost frames, at the end of a run."""
+        removed = list(self._waiting.values())
         self._waiting.clear()
-        return left
+        return removed
 
 
 def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:
-    """Return the batch sizes of a model: powers of two and all, where it can run fewer than all.
+    """Return the batch sizes that a model is prepared for: powers of two and ``rows``; only ``rows`` if not dynamic.
 
-    A batch is run as the next larger of these; each is prepared when the pipeline starts.
+    A batch is run with the next larger of these sizes.
     """
     if not dynamic:
         return (rows,)
@@ -299,7 +298,7 @@ def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:
 
 
 _LONGEST_PAUSE = 1024
-"""Most batches between two tries to fill one, which spreads the cost of a failed try."""
+"""Maximum number of batches between two attempts to fill one."""
 
 
 class Batcher(Generic[T]):
@@ -309,18 +308,18 @@ class Batcher(Generic[T]):
     waited long enough. Frames that the model skips keep their place in order. Times are of any one clock, in its unit.
 
     Frames of files can wait. With ``fills``, a free engine also waits for a full batch, while each frame comes within
-    ``wait`` of the one before. When none came, the next batch is run as soon as possible. When the next try fails, too,
-    so are two batches, then four and so on. So a slow producer, or one that waits for each result, is hardly delayed.
+    ``wait`` of the one before. After an attempt fails, the next batch is run as soon as possible; after the next
+    failure two batches, then four and so on. So a slow producer, or one that waits for each result, is hardly delayed.
 
     Args:
-        most: frames in a full batch.
-        wait: the longest that the first frame of a batch waits, however busy the engine is.
-        every: frames of a stream between two that the model processes.
-        fills: whether a free engine may wait.
+        most: number of frames in a full batch.
+        wait: longest time that the first frame of a batch waits, however busy the engine is.
+        every: interval of frames that the model processes.
+        fills: whether a free engine may wait for a full batch.
 
     Attributes:
         held: waiting frames, and whether the model processes each.
-        rows: number of those that it processes.
+        rows: number of waiting frames that the model processes.
         is_patient: whether a free engine waits for the rest of a batch.
     """
 
@@ -330,7 +329,7 @@ class Batcher(Generic[T]):
         self.rows = 0
         self._deadline = 0.0
         self.is_patient = False
-        self._pause = self._left = 0  # batches that are run without waiting: after this failure, and still to come
+        self._pause = self._left = 0  # batches to run without waiting after the last failure: all, and those left
 
     def passes(self, index: int) -> bool:
         """Return whether a frame passes at once: the model skips it, and none before it waits."""
@@ -366,7 +365,7 @@ class Batcher(Generic[T]):
         return bool(self.held) and (last or is_free or self.rows == self.most or now >= self._deadline)
 
     def due(self, now: float, idle: bool) -> float | None:
-        """Return until when to wait for more; None while nothing is held."""
+        """Return the time until which to wait for more frames; None while none is held."""
         if not self.held:
             return None
         return now if idle and not self.is_patient else self._deadline
@@ -386,13 +385,13 @@ class RateLimiter:
     """Reduction of a source's frame rate: a camera drops frames evenly, a file delivers them later.
 
     Attributes:
-        share: of the frames, 0 to 1; 0 lets none through.
+        share: fraction of frames that pass, 0 to 1.
     """
 
     def __init__(self) -> None:
         self.share = 1.0
         self._credit = 1.0
-        self._own, self._learned = 0.0, 0  # between two frames of a file that only the pipeline slows down
+        self._own, self._learned = 0.0, 0  # learned time between two frames of an unlimited file; frames it is from
 
     def has_turn(self) -> bool:
         """Return whether to pass on the next frame of a live source."""
@@ -403,9 +402,9 @@ class RateLimiter:
         return True
 
     def pause(self, passed: float) -> float:
-        """Return how long a file's next frame has to wait for ``share`` of the file's own speed.
+        """Return the time to wait before a file's next frame, so that it plays at ``share`` of its own speed.
 
-        It is in the unit of ``passed``, the time since the last frame, and infinite while the share is 0.
+        The time has the unit of ``passed``, the time since the last frame; it is infinite while the share is 0.
         """
         if self.share >= 1.0 or self._learned < _UNLIMITED_FRAMES:
             self._own += (passed - self._own) * (_LEARNING_RATE if self._learned > 1 else 1.0)

@@ -1,4 +1,4 @@
-"""The progress of work that takes long, and how its caller ends it: one callback, ``on_progress``."""
+"""Progress of long work, and its cancellation by the caller: the callback ``on_progress``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ State = Literal["started", "progress", "done", "cached", "damaged", "skipped", "
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A report of work that takes long.
+    """A report on long work.
 
     Attributes:
-        step: the work: ``calibrate``, ``compile`` …
-        model: the model it is about; empty for the whole pipeline.
-        state: ``progress`` counts, ``note`` is a line worth showing. The steps of a build begin with ``started`` and
-            end with ``done``, ``cached`` or ``failed``; ``damaged`` is a cache entry that was thrown away, and
-            ``skipped`` a step that is not done here.
-        seconds: how long a step took, once it ended.
+        step: name of the work: ``calibrate``, ``compile`` …
+        model: name of the model; empty for the complete pipeline.
+        state: ``progress`` counts; ``note`` is a line to show. A step of a build begins with ``started`` and ends with
+            ``done``, ``cached`` or ``failed``; ``damaged`` is a discarded cache entry, and ``skipped`` a step that is
+            not done on this machine.
+        seconds: duration of a step that has ended.
         detail: one line for people.
-        done, total: how much is done of how much, where ``state`` is ``progress``.
+        done, total: finished and total amount of work, where ``state`` is ``progress``.
     """
 
     step: str
@@ -35,7 +35,7 @@ class Progress:
     total: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data without what does not apply."""
+        """Return plain data, without keys that do not apply."""
         plain: dict[str, Any] = {"step": self.step, "model": self.model, "state": self.state}
         if self.state in ("done", "cached", "failed"):
             plain["seconds"] = round(self.seconds, 4)
@@ -45,7 +45,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Progress | None:
-        """Return what :meth:`to_json` made of a report of another process; None for other data."""
+        """Return the report of another process from the data of :meth:`to_json`; None for other data."""
         if not isinstance(plain.get("step"), str) or plain.get("state") not in get_args(State):
             return None
         known = {name: plain[name] for name in ("state", "seconds", "detail", "done", "total") if name in plain}
@@ -53,17 +53,17 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], object]
-"""A function that is called with each report, from the thread that does the work.
+"""A function called with each report, from the thread that does the work.
 
-What it raises cancels the work: files are left whole, what a later call can resume from is kept, and the exception
+If it raises, the work is canceled: no file is left incomplete, a later call can resume the work, and the exception
 reaches the caller."""
 
 Bar = Callable[[str, int, int], object]
-"""A function that is called with the name of the work, how much of it is done, and how much there is."""
+"""A function called with the name of the work, and its finished and total amount."""
 
 
 def counting(on_progress: OnProgress | None) -> Bar | None:
-    """Return a function that reports work by its name and two numbers; None where nobody wants to know."""
+    """Return a function that reports progress by name and two numbers; None without a receiver."""
     if on_progress is None:
         return None
     return lambda step, done, total: on_progress(Progress(step, done=done, total=total))
@@ -73,8 +73,8 @@ class Reporter:
     """Progress callback and stop event of a long job. An exception from the callback ends the job.
 
     Args:
-        on_progress: the callback; None: progress is not reported.
-        stop: an event that others set to end the work, such as the handler of a signal.
+        on_progress: callback; None: progress is not reported.
+        stop: event that ends the job, which others may set, such as a signal's handler.
     """
 
     def __init__(self, on_progress: OnProgress | None = None, stop: threading.Event | None = None) -> None:
@@ -82,26 +82,26 @@ class Reporter:
         self._error: BaseException | None = None
 
     def __call__(self, progress: Progress) -> None:
-        """Call the callback; remember what it raises, and end the work."""
+        """Call the callback; if it raises, store the exception and end the job."""
         if self._on_progress is None or self._error is not None:
             return
         try:
             self._on_progress(progress)
-        except BaseException as error:  # noqa: BLE001 - raised by `ends`, once the work has ended as by Ctrl-C
+        except BaseException as error:  # noqa: BLE001 - `ends` raises it after the job has ended
             self._error = error
             self.stop.set()
 
     def count(self, step: str, done: int, total: int) -> None:
-        """Report work by its name and two numbers."""
+        """Report progress by name and two numbers."""
         self(Progress(step, done=done, total=total))
 
     def note(self, text: str, step: str = "") -> None:
-        """Report a line worth showing."""
+        """Report a line of text."""
         self(Progress(step, state="note", detail=text))
 
     @contextmanager
     def ends(self) -> Iterator[None]:
-        """Raise what the callback raised, in place of the error that ended the block."""
+        """Raise the callback's exception after the block, in place of the error that it caused."""
         try:
             yield
         finally:
@@ -110,5 +110,5 @@ class Reporter:
 
 
 def reporter_of(on_progress: OnProgress | None) -> Reporter:
-    """Return a reporter to a callback; the callback itself where it is one, as the command line's."""
+    """Return a reporter for a callback; the callback itself if it is a reporter."""
     return on_progress if isinstance(on_progress, Reporter) else Reporter(on_progress)

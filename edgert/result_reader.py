@@ -1,4 +1,4 @@
-"""Results of a running pipeline for a program that asks for them: one after the other, the newest, or with asyncio."""
+"""Readers of a running pipeline's results: an iterator, the newest result, and an iterator for asyncio."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _POLL_S = 0.1
 
 
 class ResultTimeout(StageError, TimeoutError):  # noqa: N818 - reads as what it is
-    """No result came in the time that was given."""
+    """No result came within the timeout."""
 
 
 def timeout_error(stages: Sequence[str], timeout: float | None) -> ResultTimeout:
-    """Return the error of a result that did not come in time."""
+    """Return the error for a missing result."""
     named = " or ".join(map(repr, stages))
-    fix = "ask with a longer timeout, or look at pipeline.summary() for the stage that lags"
+    fix = "use a longer timeout; pipeline.summary() shows the slowest stage"
     return ResultTimeout(f"no result from {named} within {timeout} s", fix=fix)
 
 
 class Tap:
-    """A reader outside the pipeline, connected to the stages whose results it takes.
+    """A reader outside the pipeline, connected to stages whose results it takes.
 
     Args:
-        task: whose inlet gets the results.
-        stages: their names, in the order in which they were connected.
-        runner: of the pipeline.
-        leave: undoes the connection.
+        task: task whose inlet receives the results.
+        stages: names of the stages, in the order in which they were connected.
+        runner: runner of the pipeline.
+        leave: function that disconnects the reader.
     """
 
     def __init__(self, task: Task, stages: Sequence[str], runner: Runner, leave: Callable[[], None]) -> None:
@@ -43,15 +43,15 @@ class Tap:
         self._downloader = Downloader()
 
     def take(self, timeout: float | None) -> Result | None:
-        """Return the next result, which holds its frame, with a drawn image on the host; None after the last.
+        """Return the next result with a lease of its frame and a drawn image on the host; None after the last.
 
         Raises:
-            queue.Empty: none came within ``timeout`` seconds.
+            queue.Empty: no result came within ``timeout`` seconds.
             EdgertError: the first error of any stage.
         """
         try:
             item = self._inlet.get(timeout)
-            while item is not None and not has_pixels(item[1].frame):  # it was under way before somebody listened
+            while item is not None and not has_pixels(item[1].frame):  # released before this reader was connected
                 item = self._inlet.get(timeout)
         except queue.Empty:
             self._runner.raise_error()
@@ -63,7 +63,7 @@ class Tap:
         return Result(result.frame, result.outputs, result.image, self.stages[item[0]])  # `replace` is slower
 
     def close(self) -> None:
-        """Stop listening: the pipeline no longer waits for this reader. Twice is once."""
+        """Disconnect: the pipeline no longer waits for this reader. May be called twice."""
         self._runner.forget(self._inlet)
         self._leave()
 
@@ -71,13 +71,13 @@ class Tap:
 class Results(Iterator[Result]):
     """An iterator over results; see :meth:`edgert.Pipeline.results`.
 
-    Close it, use it as a context manager, or drop it, to stop listening early. Several threads may read: each result
-    goes to one thread, whose it is until that thread asks again, and all of them end.
+    To stop early, close it, use it as a context manager, or delete it. Several threads may read: each result goes to
+    one thread and is valid until that thread requests the next.
     """
 
     def __init__(self, tap: Tap, timeout: float | None) -> None:
         self._tap, self._timeout = tap, timeout
-        # Reentrant, as in NewestResult: Ctrl-C may come after the turn was taken and before the block that ends it.
+        # Reentrant, as in NewestResult: Ctrl-C may come after the lock was acquired and before the try block.
         self._held, self._turn = dict[int, Result](), threading.RLock()
 
     def __del__(self) -> None:
@@ -105,7 +105,7 @@ class Results(Iterator[Result]):
             self._turn.release()
 
     def close(self) -> None:
-        """Stop listening: the pipeline no longer waits for this reader."""
+        """Disconnect: the pipeline no longer waits for this reader."""
         while self._held:
             _release(self._held.popitem()[1])
         self._tap.close()
@@ -122,7 +122,7 @@ class NewestResult:
         """Return the newest result; wait for the first.
 
         Raises:
-            ResultTimeout: there was none within ``timeout`` seconds.
+            ResultTimeout: no result came within ``timeout`` seconds.
             StageError: the pipeline ended before there was one.
             EdgertError: the first error of any stage.
         """
@@ -148,7 +148,7 @@ class NewestResult:
             return None
 
     def close(self) -> None:
-        """Stop listening and release the frame of the newest result."""
+        """Disconnect, and release the frame of the newest result."""
         self._tap.close()
         with self._turn:
             _release(self._newest)
@@ -156,9 +156,9 @@ class NewestResult:
 
 
 async def stream(connect: Callable[[], Tap], timeout: float | None) -> AsyncIterator[Result]:
-    """Yield results to asyncio: a thread of its own waits for them, so that the event loop never does.
+    """Yield results for asyncio; a separate thread waits for them, so that the event loop is never blocked.
 
-    It connects when it is first asked: a generator that nobody iterates over would hold up a file.
+    It connects at the first iteration, because a file waits for every connected reader.
     """
     tap, closed, held = connect(), threading.Event(), None
 
@@ -187,7 +187,7 @@ async def stream(connect: Callable[[], Tap], timeout: float | None) -> AsyncIter
     finally:
         closed.set()
         _release(held)
-        if held is None and future is not None:  # canceled while the thread waited: what it may still get goes back
+        if held is None and future is not None:  # canceled while the thread waited, which may still get a result
             future.add_done_callback(_release_result)
         tap.close()
         pool.shutdown(wait=False)

@@ -21,7 +21,7 @@ from edgert.installation import checkout
 from edgert.reporter import OnProgress, Progress, State
 from edgert.zip_archive import ZipContainer, pack
 
-# One step of a build, and what comes of it.
+# A step of a build, and its product.
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Product:
 
     Attributes:
         files: name → content.
-        summary: one line, how the step's promise was checked.
+        summary: line on how the product was checked.
     """
 
     files: Mapping[str, bytes]
@@ -38,11 +38,11 @@ class Product:
 
     @cached_property
     def digest(self) -> str:
-        """Equal for equal files."""
+        """SHA-256 of the names and contents of the files."""
         return digest_of({name: hashlib.sha256(data).hexdigest() for name, data in self.files.items()})
 
     def json(self, name: str) -> Any:
-        """Return a file as plain data. Raises ArtifactError when the step made no such file, or it is no JSON."""
+        """Return a file as plain data. Raises ArtifactError if the step made no such file, or it is no JSON."""
         try:
             return json.loads(self.files[name])
         except (KeyError, ValueError) as error:
@@ -60,7 +60,7 @@ class Report:
     _last_s: float = 0.0
 
     def progress(self, done: int, total: int, detail: str = "") -> None:
-        """Report how far the step is."""
+        """Report the finished and total amount of work."""
         now = time.monotonic()
         if done >= total or now - self._last_s >= _PROGRESS_PERIOD_S:
             self._last_s = now
@@ -78,13 +78,13 @@ class Step:
     """Work that is done once for equal facts.
 
     Attributes:
-        name: ``calibrate``.
-        model: its name; empty for a step of the whole pipeline.
-        recipe: a number, raised when the step's own code makes other files from the same facts.
+        name: name of the step, such as ``calibrate``.
+        model: name of the model; empty for a step of the complete pipeline.
+        recipe: number that is raised when the step's code makes other files from the same facts.
         facts: everything that the product depends on, as plain data; files as their digests.
-        make: does the work.
-        promise: checks the product and returns how, in one line; raises where it fails.
-        holds: whether a product from the cache is still valid, where facts alone do not decide.
+        make: function that does the work and returns the files.
+        promise: function that checks the files and returns a line on that; it raises if the check fails.
+        holds: function that returns whether a cached product is still valid, where facts alone do not decide that.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Step:
 
     @cached_property
     def key(self) -> str:
-        """Under which the product is cached. The model's name makes no difference."""
+        """Key of the product in the cache; it does not depend on the model's name."""
         return digest_of([self.name, self.recipe, code_version(), self.facts])[:40]
 
 
@@ -120,11 +120,11 @@ def digest_of(data: Any) -> str:
 
 
 def to_json(data: Any) -> bytes:
-    """Return plain data as a file: equal data give equal bytes."""
+    """Return plain data as the bytes of a JSON file; equal data give equal bytes."""
     return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-# Products of steps on disk: an archive each, written atomically, checked when read.
+# Cache of products on disk: one archive each, written atomically and checked when read.
 
 LIMIT_BYTES = 16 * 2**30
 _SUMMARY = "summary.txt"
@@ -132,17 +132,17 @@ _FILES = "files/"
 
 
 class StepCache:
-    """A folder of products. Several processes may use it at once; a product that was cut short is never seen.
+    """A folder of products. Several processes may use it at once, and never see an incomplete product.
 
     Args:
-        folder: made when first written to.
+        folder: folder, which the first write creates.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def get(self, key: str, warn: Callable[[str], object]) -> Product | None:
-        """Return the product of a key; None if there is none, or it is damaged, which is passed to ``warn``."""
+        """Return the product of a key; None if there is none, or after a warning if it is damaged."""
         packed = FileStore(self.folder, LIMIT_BYTES, warn).get(key)
         if packed is None:
             return None
@@ -164,20 +164,20 @@ class StepCache:
 
 
 Result = TypeVar("Result")
-_PROGRESS_PERIOD_S = 0.1  # between two events of progress
+_PROGRESS_PERIOD_S = 0.1  # least time between two events of progress
 
 
-class Stopped(BuildError):  # noqa: N818 - reads as what it is
-    """The build was asked to end, and ended between two steps."""
+class Stopped(BuildError):  # noqa: N818 - it is no failure
+    """The build was stopped between two steps."""
 
 
 class Runner:
     """Executor of steps.
 
     Args:
-        cache: of products.
-        on_progress: called for everything that happens; may be called from several threads at once.
-        stop: ends the build before its next step, or where a step looks at it.
+        cache: cache of products.
+        on_progress: function called for every event, possibly from several threads at once.
+        stop: event that ends the build before its next step, or within a step that checks it.
     """
 
     def __init__(self, cache: StepCache, on_progress: OnProgress, stop: threading.Event | None = None) -> None:
@@ -187,7 +187,7 @@ class Runner:
         """Return the step's product.
 
         Raises:
-            EdgertError: the step failed, its product did not pass its check, or the build was stopped.
+            EdgertError: the step or the check of its product failed, or the build was stopped.
         """
         if self.stop.is_set():
             raise Stopped("the build was stopped", fix="run it again: finished steps are cached")
@@ -216,7 +216,7 @@ def run_in_parallel(
 ) -> Mapping[str, Result]:
     """Return name → result of ``work``, several at a time.
 
-    The first error, in the order of the names, ends the rest at their next step and is then raised.
+    After an error, the others end at their next step; then the first error in the order of the names is raised.
     """
     names = list(names)
     if workers <= 1 or len(names) <= 1:

@@ -1,4 +1,4 @@
-"""The user's own code: ``module:name`` of a pipeline file, imported, or read as text without running any of it."""
+"""User code: ``module:name`` of a pipeline file, imported, or read as text without running it."""
 
 import ast
 import hashlib
@@ -25,9 +25,9 @@ class CodeName:
     """Location of user code: a module, and a name in it.
 
     Attributes:
-        module: dotted name.
-        member: name in it; dotted for a member of a class.
-        folder: searched before the installed packages; None searches only these.
+        module: dotted name of the module.
+        member: name in the module; dotted for a member of a class.
+        folder: folder that is searched before the installed packages; None: only these are searched.
     """
 
     module: str
@@ -36,7 +36,7 @@ class CodeName:
 
     @property
     def top(self) -> str:
-        """The package, or the module that is in none."""
+        """Top-level package or module."""
         return self.module.partition(".")[0]
 
     @property
@@ -64,12 +64,12 @@ def code_name(spec: str, where: str, search: Path | None = None) -> CodeName:
     """Split ``[FOLDER/]module:name`` into its parts.
 
     Args:
-        spec: the name.
-        where: what names it, for the error.
-        search: folder of the pipeline file; a relative FOLDER is one in there if it exists, else in the current folder.
+        spec: text to split.
+        where: place of the text, for the error.
+        search: folder of the pipeline file, in which a relative FOLDER is searched before the current folder.
 
     Raises:
-        ConfigError: it is not of that form, or names a file.
+        ConfigError: the text has another form, or names a file.
     """
     module, _, member = spec.partition(":")
     if not module or not member:
@@ -91,8 +91,8 @@ def load_object(spec: str, where: str, search: Path | None = None) -> Any:
     of :func:`code_name`.
 
     Raises:
-        ConfigError: a file's name, no such module or name, the module does not import, another module has its name, or
-            the object cannot be called.
+        ConfigError: the text has another form, the module or name does not exist, importing fails, another module has
+            the name, or the object cannot be called.
     """
     code = code_name(spec, where, search)
     found: object = load_module(code.module, where, code.folder)
@@ -107,23 +107,23 @@ def load_object(spec: str, where: str, search: Path | None = None) -> Any:
     return found
 
 
-def _nothing(name: str, where: str) -> None:
-    """Allow any code: programs that use the API have chosen their files."""
+def _allow_import(name: str, where: str) -> None:
+    """Allow any import, as programs that use the API choose their files."""
 
 
-before_import: Callable[[str, str], None] = _nothing
-"""Called with a module's name and what needs it, before its code runs; it may raise a ConfigError. The command line
-shows the names, and refuses under ``--no-code``."""
+before_import: Callable[[str, str], None] = _allow_import
+"""Function called with a module's name and place in the file before its code runs; it may raise a ConfigError. The
+command line shows the names, and refuses them with ``--no-code``."""
 
 
 def _is_shipped(name: str, search: Path | None) -> bool:
-    """Return whether a module is one of edgert's own pipelines, such as the demo's images, so no code of the user."""
+    """Return whether a module belongs to edgert's shipped pipelines, such as the images of the demo."""
     is_own = search is not None and search.resolve() == data_folder("pipelines").resolve()
     return is_own and bool(CodeName(name, "", search).files)
 
 
 def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:
-    """Return the module of that name; see :func:`load_object`. Raises ConfigError."""
+    """Return the imported module of that name; see :func:`load_object`. Raises ConfigError."""
     if name.partition(".")[0] != "edgert" and not _is_shipped(name, search):
         before_import(name, where)
     with _search_first(search):
@@ -138,7 +138,7 @@ def load_module(name: str, where: str, search: Path | None = None) -> ModuleType
                 raise _no_module(missing, where, search) from error
             what = f"module {name!r} needs {missing!r}, which is not installed"
             raise ConfigError(what, where=where, fix=f"install {missing}") from error
-        except Exception as error:  # a user's code may raise anything while it is imported; the cause is chained
+        except Exception as error:  # user code may raise anything while it is imported
             why = f"{type(error).__name__}: {error}"
             raise ConfigError(f"module {name!r} fails when it is imported", why=why, where=where) from error
 
@@ -159,7 +159,7 @@ def _search_first(folder: Path | None) -> Iterator[None]:
 
 
 def _refuse_shadow(module: str, where: str, search: Path | None) -> None:
-    """Raise ConfigError for a second module of one name, such as ``decoder.py``: Python would use the first again."""
+    """Raise ConfigError for a second module of one name, such as ``decoder.py``, as Python would use the first."""
     top = module.partition(".")[0]
     loaded = sys.modules.get(top)
     if search is None or loaded is None:
@@ -168,13 +168,13 @@ def _refuse_shadow(module: str, where: str, search: Path | None) -> None:
     origin = getattr(getattr(loaded, "__spec__", None), "origin", None)
     if here is None or here.origin is None or here.origin == origin:
         return
-    is_copy = False  # of the same text, imported from elsewhere, as from a bundle
+    is_copy = False  # whether the same text was imported from elsewhere, such as a bundle
     if origin is not None and origin.endswith(".py"):
         home = Path(origin).parents[Path(origin).name == "__init__.py"]
         is_copy = CodeName(top, "", search).digest() == CodeName(top, "", home).digest()
     if not is_copy:
         raise ConfigError(
-            f"module {top!r} is already another one",
+            f"a module {top!r} is loaded already",
             why=f"{here.origin} was requested, but {origin or 'a built-in module'} was imported under that name",
             where=where,
             fix=f"rename {here.origin}",
@@ -193,7 +193,7 @@ def check_object(spec: str, where: str, search: Path | None) -> None:
     Arguments are those of :func:`code_name`.
 
     Raises:
-        ConfigError: no such module or name, or the source does not parse.
+        ConfigError: the module or name does not exist, or the source does not parse.
     """
     code = code_name(spec, where, search)
     module = code.module
@@ -202,7 +202,7 @@ def check_object(spec: str, where: str, search: Path | None) -> None:
     name = code.member.partition(".")[0]
     if tree is None:
         return
-    names = set(_names(tree))
+    names = set(_bound_names(tree))
     stars = (item.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for item in node.names)
     is_open = "*" in stars or "__getattr__" in names  # names may come from elsewhere
     if not is_open and name not in names:
@@ -233,7 +233,7 @@ def read_operators(file: Path, where: str) -> bytes:
 
 
 def _source(module: str, where: str, search: Path | None) -> bytes | None:
-    """Return the source of a module, without importing its package; None where it has none, as one in C."""
+    """Return the source of a module without importing its package; None for one without source, such as in C."""
     top, *rest = module.split(".")
     beside = None if search is None else PathFinder.find_spec(top, [str(search.resolve())])
     found = beside or importlib.util.find_spec(top)
@@ -255,8 +255,8 @@ def _parse(text: bytes, module: str, where: str) -> ast.Module:
         raise ConfigError(f"module {module!r} does not parse", why=why, where=where) from error
 
 
-def _names(module: ast.Module) -> Iterator[str]:
-    """Yield names that a module's statements bind, those under ``if`` and ``try`` too."""
+def _bound_names(module: ast.Module) -> Iterator[str]:
+    """Yield the names that a module's statements bind, including those under ``if`` and ``try``."""
     pending: list[ast.AST] = [*module.body]
     while pending:
         node = pending.pop()
@@ -270,20 +270,20 @@ def _names(module: ast.Module) -> Iterator[str]:
         pending.extend(ast.iter_child_nodes(node))
 
 
-# Where the user's own code is at work, or failed.
+# Places in user code that runs or failed.
 
 _own_folders = set[str]()
-"""Folders of modules that were loaded from here, which may be among the installed packages."""
+"""Folders of loaded user modules, which may be among the installed packages."""
 
 
 def place_of(error: BaseException) -> str:
-    """Return ``file:line in function`` of the user's own code that raised an error; empty where other code did."""
+    """Return ``file:line in function`` of the user code that raised an error; empty if other code raised it."""
     steps = [*traceback.walk_tb(error.__traceback__)]
     return next((_format_place(frame, line) for frame, line in reversed(steps) if _is_own(frame)), "")
 
 
 def place_in(frame: FrameType | None) -> str:
-    """Return the user's place in a thread's present frame; see ``sys._current_frames``."""
+    """Return the place of user code in a thread's current frame; empty outside of it. See ``sys._current_frames``."""
     return next((_format_place(one, line) for one, line in traceback.walk_stack(frame) if _is_own(one)), "")
 
 
@@ -293,15 +293,15 @@ def _format_place(frame: FrameType, line: int) -> str:
 
 def _is_own(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    if not file.endswith(".py"):  # of C, or compiled from a string
+    if not file.endswith(".py"):  # it is compiled from a string
         return False
     return str(Path(file).parent) in _own_folders or not file.startswith(_foreign_folders())
 
 
 @lru_cache(maxsize=1)
 def _foreign_folders() -> tuple[str, ...]:
-    """Return folders of edgert, of Python and of installed packages."""
-    import sysconfig  # only what fails or hangs needs it
+    """Return the folders of edgert, Python and installed packages."""
+    import sysconfig  # only failures and hangs need it
 
     paths = sysconfig.get_paths()
     found = [str(Path(__file__).parent), *(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))]

@@ -19,7 +19,7 @@ from edgert.config import CropConfig, InferStage, ModelConfig, PipelineConfig, P
 from edgert.config.flow import upstream, users_of, variants_of
 from edgert.config.model_section import PythonTask, TaskConfig, TextTask
 from edgert.config.stages import PackageStage, PythonStage, SourceStage
-from edgert.engine import build_engine, check_open, image_input, one_image
+from edgert.engine import build_engine, check_open, image_input, output_shapes
 from edgert.errors import ConfigError, EdgertError
 from edgert.graph import Model, load
 from edgert.graph.batch_size import with_open_batch
@@ -352,10 +352,10 @@ class Models:
         if not engine.outputs_known:
             plain = decoder_for(model.task, labels if model.task.labels else (), where, self.directory)
             with suppress(EdgertError):  # shapes alone may not determine the decoder
-                return checked_decoder(plain, tuple(one_image(engine)), network, names)
+                return checked_decoder(plain, tuple(output_shapes(engine)), network, names)
             return plain
         try:
-            shapes = tuple(one_image(engine))
+            shapes = tuple(output_shapes(engine))
             if has_unknown_activation(model.task) and model.onnx.is_file():  # the graph may show it without a frame
                 task = with_activation(model.task, load(model.onnx), shapes, len(labels), as_auto=True)
                 model = model.model_copy(update={"task": task})

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from edgert.backend import DEFAULT_PROFILE
 from edgert.config import InputConfig, ModelConfig
 from edgert.dataset.images import ImageDataset
-from edgert.engine import default_profile, not_one_image
+from edgert.engine import default_profile, wrong_inputs_error
 from edgert.errors import EdgertError
 from edgert.graph import Model, inputs
 from edgert.memory.buffer import aligned_empty
@@ -105,7 +105,7 @@ def feed_of(images: ImageDataset, model: Model, config: ModelConfig) -> ImageFee
     """
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
-        raise not_one_image({one.name: [size or "?" for size in one.shape] for one in specs}, str(model.path))
+        raise wrong_inputs_error({one.name: [size or "?" for size in one.shape] for one in specs}, str(model.path))
     (spec,) = specs
     profiles = config.profiles or default_profile(model, config)
     shapes = profiles.get(DEFAULT_PROFILE) or next(iter(profiles.values()), {})

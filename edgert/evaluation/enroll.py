@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgert.config import EmbedTask, ModelConfig, PipelineFile, PipelineSource, load_pipeline
 from edgert.dataset import feed_of, open_images
-from edgert.engine import build_engine, one_image
+from edgert.engine import build_engine, output_shapes
 from edgert.errors import CONTROL, ConfigError, nearest
 from edgert.evaluation.evaluate_model import runner
 from edgert.graph import load
@@ -67,7 +67,7 @@ def enroll(
     sources = [images] if isinstance(images, (str, Path)) else images
     feeds = [feed_of(open_images(one), graph, plain) for one in sources]
     with closing(build_engine(graph, plain, None)) as engine:
-        decoder = fitting_decoder(plain, (), tuple(one_image(engine)), feeds[0].size, where)
+        decoder = fitting_decoder(plain, (), tuple(output_shapes(engine)), feeds[0].size, where)
         run = runner(engine)()
         for feed, index in [(one, index) for one in feeds for index in range(len(one))]:
             tensor, geometry = feed.image(index)

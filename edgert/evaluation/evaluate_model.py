@@ -23,7 +23,7 @@ from edgert.board.host import core_count
 from edgert.cluster import Cluster
 from edgert.config import ClassifyTask, DetectTask, KeypointsTask, ModelConfig, TaskConfig
 from edgert.dataset import ImageFeed, LabeledDataset, feed_of
-from edgert.engine import build_engine, one_image
+from edgert.engine import build_engine, output_shapes
 from edgert.errors import EdgertError, ModelError
 from edgert.evaluation.score import Agreement, BoxScorer, ImageScores, Note
 from edgert.evaluation.task_scores import MultiLabelScorer, Scorer, scorer_for
@@ -132,7 +132,7 @@ def open_evaluation(
         with closing(build_engine(model, config, threads=1)) as engine:
             outputs, batched = tuple(tensor.name for tensor in engine.outputs), engine.batched
             if engine.outputs_known:
-                judged, shapes = config.model_copy(update={"task": task}), tuple(one_image(engine))
+                judged, shapes = config.model_copy(update={"task": task}), tuple(output_shapes(engine))
                 decoder = fitting_decoder(judged, names, shapes, feed.size, where, directory, outputs)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgert.config import ModelConfig, PipelineFile, PipelineSource, TaskConfig, load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
-from edgert.engine import one_image
+from edgert.engine import output_shapes
 from edgert.errors import ConfigError, EdgertError, ModelError, nearest
 from edgert.graph import load
 from edgert.reporter import OnProgress
@@ -85,7 +85,7 @@ def check(
         tasks, _ = with_box_unit(tasks, found.engine, found.session, found.network)
         with suppress(ModelError):  # the written decoder reads other outputs, which becomes a finding
             names = [tensor.name for tensor in found.engine.outputs]
-            fitting_decoder(config, labels, tuple(one_image(found.engine)), found.network, where, names=names)
+            fitting_decoder(config, labels, tuple(output_shapes(found.engine)), found.network, where, names=names)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     written = Setting(config.input, config.task)
@@ -131,7 +131,7 @@ def _prior_for_task(found: Subject, base: Setting, declared: DeclaredSettings) -
     if isinstance(base.task, PythonTask):
         return Prior(declared)
     inputs, outputs = ([tensor.name for tensor in ends] for ends in (found.engine.inputs, found.engine.outputs))
-    shapes = one_image(found.engine)
+    shapes = output_shapes(found.engine)
     length = prod(size or 0 for size in shapes[0]) if len(shapes) == 1 else 0
     tall = found.network[1] == 2 * found.network[0]
     return prior_of(declared, base.task, inputs, outputs, length, tall).taken(base.input, found.dtype)

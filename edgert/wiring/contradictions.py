@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from edgert.engine import one_image
+from edgert.engine import output_shapes
 from edgert.graph import Model, inputs
 from edgert.graph.operators import is_integer
 from edgert.wiring.exporter_metadata import DeclaredSettings
@@ -13,7 +13,7 @@ from edgert.wiring.trial import can_read
 
 def find_contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> Iterator[str]:
     """Yield a sentence for each declaration that the graph contradicts; the declaration is then ignored."""
-    meant = declared_task(declared, tuple(one_image(found.engine)))
+    meant = declared_task(declared, tuple(output_shapes(found.engine)))
     if meant and not can_read(meant, found.engine, found.network):
         yield f"its metadata mean {meant}, which contradicts its outputs and is left out"
     sizes = {size for spec in inputs(model) for size in spec.shape[1:]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edgert.config import InputConfig, ModelConfig, TaskConfig
 from edgert.config.model_section import PythonTask, value_of, verb_of
-from edgert.engine import not_one_image, one_image
+from edgert.engine import output_shapes, wrong_inputs_error
 from edgert.errors import EdgertError, ModelError
 from edgert.graph import TensorSpec, inputs, load
 from edgert.stages.decode.guess import Guess
@@ -93,7 +93,7 @@ def infer(
     model = load(path)
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
-        raise not_one_image({one.name: [size or "?" for size in one.shape] for one in specs}, str(path))
+        raise wrong_inputs_error({one.name: [size or "?" for size in one.shape] for one in specs}, str(path))
     (spec,), declared = specs, declared_settings(model)
     height, width = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
     size = None
@@ -114,7 +114,7 @@ def infer(
         note = "its boxes are fractions of the input, not pixels: a run on an empty image showed it"
         made = replace(made, setting=replace(made.setting, task=read), task_notes=(*made.task_notes, note))
     if task is None:
-        own_task = with_activation(made.setting.task, model, tuple(one_image(found.engine)), len(declared.labels))
+        own_task = with_activation(made.setting.task, model, tuple(output_shapes(found.engine)), len(declared.labels))
         made = replace(made, setting=replace(made.setting, task=own_task))
     return _try_on_photos(made, images, progress) if images else made
 
@@ -127,7 +127,7 @@ def _has_decoder(found: Subject, declared: DeclaredSettings) -> bool:
 
 
 def _declared_decoder(declared: DeclaredSettings, found: Subject) -> Guess | None:
-    return declared_task(declared, tuple(one_image(found.engine)))
+    return declared_task(declared, tuple(output_shapes(found.engine)))
 
 
 def _guess_setting(

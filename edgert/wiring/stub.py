@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgert.backend import Engine
 from edgert.config.model_section import PythonTask
-from edgert.engine import one_image
+from edgert.engine import output_shapes
 from edgert.errors import ConfigError
 from edgert.stages.decode.decoder import Size, all_cells, cells
 from edgert.stages.decode.guess import STRIDES
@@ -51,7 +51,7 @@ def make_stub(engine: Engine, network: Size, onnx: Path, folder: Path) -> Stub:
     """Return the decoder template for a model's outputs."""
     stem = re.sub(r"\W", "_", onnx.stem, flags=re.ASCII)
     module = f"{stem if not stem[:1].isdigit() else f'net_{stem}'}_decoder"
-    shapes = [tuple(shape) for shape in one_image(engine)]
+    shapes = [tuple(shape) for shape in output_shapes(engine)]
     names = [tensor.name for tensor in engine.outputs]
     rows = [
         f"    {name!r}: {shape},{_shape_comment(shape, network)}" for name, shape in zip(names, shapes, strict=True)

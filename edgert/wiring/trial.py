@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from edgert.backend import Engine, Session
 from edgert.config import InputConfig, PythonTask, TaskConfig
 from edgert.config.model_section import value_of, verb_of
-from edgert.engine import one_image
+from edgert.engine import output_shapes
 from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.runtime import Frame
 from edgert.runtime.frame import origin_of, separate_image
@@ -38,7 +38,7 @@ def guesses(engine: Engine, label_count: int | None = None, declared: Guess | No
     (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
     is_batched = not engine.batched or engine.batched[0]
-    shapes, dtypes = one_image(engine), [tensor.dtype for tensor in engine.outputs]
+    shapes, dtypes = output_shapes(engine), [tensor.dtype for tensor in engine.outputs]
     looks = guess(shapes, names, image.shape[1:], label_count, is_batched=is_batched, dtypes=dtypes)
     family = named_family([image.name], names)
     decoder = family.reads[0] if family else ""
@@ -88,7 +88,7 @@ def readings(
     tasks: list[TaskConfig] = [written] if written else []
     same = written and (verb_of(written), value_of(written))
     tasks += [task_of(one) for one in looks if one.task == verb and (one.task, one.decoder) != same]
-    shapes = tuple(one_image(engine))
+    shapes = tuple(output_shapes(engine))
     refused = [_refusal(task, engine, network) for task in tasks]
     fitting = [task for task, why in zip(tasks, refused, strict=True) if why is None]
     if not fitting:
@@ -128,7 +128,7 @@ def make_checked_decoder(task: TaskConfig, labels: tuple[str, ...], engine: Engi
         ConfigError: the labels do not fit.
     """
     names = [tensor.name for tensor in engine.outputs]
-    return checked_decoder(decoder_for(task, labels), tuple(one_image(engine)), network, names)
+    return checked_decoder(decoder_for(task, labels), tuple(output_shapes(engine)), network, names)
 
 
 _LEAST_PART, _MOST_PART = 0.05, 1.5

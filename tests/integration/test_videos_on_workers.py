@@ -13,12 +13,16 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import distributed
 import pytest
 
 import edgert
 from edgert import cluster as door
 from edgert._version import __version__
+from edgert.cluster import Cluster
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError, DeviceError
 from edgert.graph import to_bytes
@@ -192,6 +196,18 @@ def test_an_address_that_is_none(address: str, tmp_path: Path, monkeypatch: pyte
     ran = in_process("run", str(write(tmp_path, 1)), "--dask", address, cwd=tmp_path)
     assert ran.returncode == 1 and f"no Dask scheduler answers at '{address}'" in ran.stderr
     assert "like tcp://HOST:8786" in ran.stderr and not lines_of(tmp_path)
+
+
+def test_a_cluster_that_is_gone_is_one_error_wherever_it_is_asked() -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("closed")
+
+    cluster: Any = object.__new__(Cluster)
+    cluster.address, cluster._placed, cluster._package = "tcp://x:1", {}, distributed
+    cluster._client = SimpleNamespace(nthreads=fail, run=fail)
+    for ask in (lambda: cluster.threads, cluster.jobs, lambda: cluster.submit(bool)):
+        with pytest.raises(DeviceError, match="at tcp://x:1 is gone"):
+            ask()
 
 
 def test_a_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,7 +223,7 @@ def test_a_second_module_of_one_name_is_refused(folder: Path, tmp_path_factory: 
     load_object("edgert_test_user:Box", WHERE, folder)
     other = tmp_path_factory.mktemp("other")
     (other / "edgert_test_user.py").write_text("def f(): pass\n")
-    with pytest.raises(ConfigError, match="'edgert_test_user' is already another one") as caught:
+    with pytest.raises(ConfigError, match="a module 'edgert_test_user' is loaded already") as caught:
         load_object("edgert_test_user:f", WHERE, other)
     assert "rename" in caught.value.fix
     assert callable(load_object("edgert_test_user:Box", WHERE, folder))

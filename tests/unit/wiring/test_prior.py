@@ -126,7 +126,7 @@ def test_a_prompt_without_its_encoder_is_named(name: str, tmp_path: Path) -> Non
     prompt.name = name
     del prompt.type.tensor_type.shape.dim[2:]
     onnx.save(model, path)
-    with pytest.raises(ModelError, match=f"no encoder makes one: input '{name}'") as caught:
+    with pytest.raises(ModelError, match=f"needs a prompt besides the image: input '{name}'") as caught:
         starter(path, directory=tmp_path)
     assert f"{name} [1, 3]" in caught.value.why and "set_classes" in caught.value.fix
     model.graph.input[1].name = "scale"
