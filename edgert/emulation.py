@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgert.assemble import Environment
 from edgert.assemble.models import replicas_of, threads_of
-from edgert.assemble.run_settings import PowerStep
 from edgert.backend import Engine
 from edgert.board.record import Board, find_board
 from edgert.config import InferStage, ModelConfig, PipelineFile, SourceStage
@@ -45,36 +44,22 @@ class Emulation:
 
     Attributes:
         file: the pipeline, without its placements, which are for the board.
-        clock: clock of the board; it stops while this machine is too slow.
-        engines: engines of the models, slowed down to the board's times.
-        meters: this machine's meters, with power and temperature of the board.
+        environment: environment in which :func:`edgert.pipeline.pipeline_in` runs the file: clock, engines, meters,
+            label and predictions of the board.
         board: the emulated board.
         row: emulated row of the plan, which is a power mode and a placement.
         budgets: budgets of the pipeline; memory is planned for the board, and not watched on this machine.
-        predicted: predictions for the board at each level of degraded models.
-        label: label of every output.
         notes: remarks on the emulation.
-        paced: function that makes the pipeline's tasks take the board's time.
+        pacer: source of the board's time, load and heat.
     """
 
     file: PipelineFile
-    clock: BoardClock
-    engines: PacedEngines
-    meters: BoardMeters
+    environment: Environment
     board: Board
     row: Row
     budgets: BudgetConfig
-    predicted: tuple[PowerStep, ...]
-    label: str
     notes: tuple[str, ...]
-    paced: Callable[[Sequence[Task]], object]
-
-    @property
-    def environment(self) -> Environment:
-        """Environment in which :func:`edgert.pipeline.pipeline_in` runs the file."""
-        return Environment(
-            self.clock, self.engines, self.meters, self.label, predicted=self.predicted, paced=self.paced
-        )
+    pacer: Pacer
 
     def report(self, summary: Summary) -> dict[str, Any]:
         """Return the board's results so far as plain data: ``figures`` as in a plan, and ``words`` on the verdict.
@@ -82,14 +67,13 @@ class Emulation:
         Args:
             summary: summary of the run.
         """
-        pacer = self.meters.pacer
-        heat, used, seconds = pacer.thermal, pacer.used(), self.clock.seconds
+        clock, heat, used = self.pacer.clock, self.pacer.thermal, self.pacer.used()
         power_w = heat.energy_j / heat.seconds if heat and heat.seconds else None
-        busy = {name: one.busy_ms / 1e3 / seconds for name, one in used.items() if seconds}
+        busy = {name: one.busy_ms / 1e3 / clock.seconds for name, one in used.items() if clock.seconds}
         result = with_results(self.row, self.budgets, self.board, summary.fps, summary.latency_ms, power_w, busy)
         return {
-            "simulated": self.label,
-            "slower": self.clock.slowdown,
+            "simulated": self.environment.label,
+            "slower": clock.slowdown,
             "temperature_c": heat.temperature_c if heat else None,
             "figures": figures(result),
             "verdict": result.verdict,
@@ -184,19 +168,9 @@ def emulate(
     def pace_tasks(tasks: Sequence[Task]) -> None:
         paced_tasks(tasks, file.config.stages, stages.own, paced_outside, pacer)
 
-    return Emulation(
-        file=here,
-        clock=pacer.clock,
-        engines=PacedEngines(engines),
-        meters=BoardMeters(pacer),
-        board=record,
-        row=row,
-        budgets=budgets,
-        predicted=predicted,
-        label=label,
-        notes=tuple(notes),
-        paced=pace_tasks,
-    )
+    meters = BoardMeters(pacer)
+    environment = Environment(pacer.clock, PacedEngines(engines), meters, label, predicted=predicted, paced=pace_tasks)
+    return Emulation(here, environment, record, row, budgets, tuple(notes), pacer)
 
 
 def _sources_with_own_pace(file: PipelineFile) -> dict[str, float]:

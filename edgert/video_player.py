@@ -183,10 +183,6 @@ def for_workers(file: PipelineFile) -> PipelineFile:
     return replace(file, config=file.config.model_copy(update={"stages": stages}))
 
 
-Digests = Mapping[Path, str]
-"""Files that a pipeline reads → SHA-256 of their contents."""
-
-
 class WorkerState:
     """State of a run of many videos on one worker: its players, and what all tasks of the run share.
 
@@ -195,13 +191,15 @@ class WorkerState:
     Args:
         run: name of the run.
         strict: as for :class:`Player`.
-        digests: files that a worker must see as the client does.
+        digests: file that a worker must see as the client does → its SHA-256.
         lock_path: file that exists in the output folder during the run; a worker that does not see it writes into
             another folder.
         jobs: worker → tasks that run at a time on its cores, for the workers at the start of the run.
     """
 
-    def __init__(self, run: str, strict: bool, digests: Digests, lock_path: Path, jobs: Mapping[str, int]) -> None:
+    def __init__(
+        self, run: str, strict: bool, digests: Mapping[Path, str], lock_path: Path, jobs: Mapping[str, int]
+    ) -> None:
         self._arguments = run, strict, digests, lock_path, jobs
         self._lock, self._idle, self._players, self._is_checked = threading.Lock(), list[Player](), set[Player](), False
         self._is_stopped = False

@@ -39,12 +39,12 @@ def run_emulated(
     option.refuse({"--as": has_videos(file)}, "a board is emulated with one video: --set stages.NAME.source=FILE")
     with on_first_call(planning_bar, view.quiet) as bar:
         place = emulate(file, board, mode, profiles=profiles, on_progress=bar)
-    typer.secho(place.label, fg="yellow", err=True)
+    typer.secho(place.environment.label, fg="yellow", err=True)
     for note in place.notes:
         typer.secho(f"note: {note}", err=True)
     with on_first_call(first_time_bar, view.quiet) as bar:
         pipe = pipeline_in(place.environment, place.file, on_progress=bar)
-    ended = run_with_view(pipe, view, report=place.report, label=place.label, clock=place.clock)
+    ended = run_with_view(pipe, view, report=place.report, label=place.environment.label, clock=place.environment.clock)
     print_emulated(place.report(ended.summary))
     ended.check()
 

@@ -1,6 +1,5 @@
 """Opens a pipeline, bundle or ONNX file as models to export, with their settings."""
 
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from edgert.compiler.finish import pipeline_of
 from edgert.compiler.model_forms import FLOAT
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.config.pipeline_file import input_words, key_value, task_words
-from edgert.errors import ArtifactError, ConfigError, nearest
+from edgert.errors import ConfigError, nearest
 from edgert.graph import load, to_bytes
 from edgert.reporter import OnProgress
 
@@ -71,18 +70,9 @@ class Item:
 
     @cached_property
     def engines(self) -> list[dict[str, Any]]:
-        """Engines of the bundle's placement, most frames first; empty without one. Raises ArtifactError."""
-        if "placement" not in self.files:
-            return []
-        try:
-            found: list[dict[str, Any]] = json.loads(self.files["placement"].read_bytes())["engines"]
-            used = [engine for engine in found if engine["share"] > 0]
-            if not all(isinstance(name, str) for engine in used for name in engine["accelerators"]):
-                raise TypeError("a name of an accelerator is no text")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            what, why = f"the placement of model {self.name!r} is damaged", f"{type(error).__name__}: {error}"
-            raise ArtifactError(what, why=why, where=self.where, fix="build the bundle again") from error
-        return used
+        """Engines of the bundle's placement, most frames first; empty without one."""
+        placement = self.packed.placement if self.packed is not None else {"engines": []}
+        return [engine for engine in placement["engines"] if engine["share"] > 0]
 
     @property
     def uses_dla(self) -> bool:

@@ -127,7 +127,7 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
     summary, place = paced(pipeline(tmp_path, 60.0, stages))
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert lines and all("Orin NX 16GB in 10W" in json.loads(line)["outputs"]["simulated"] for line in lines)
-    assert "simulated" in summary.engine["parts"] and place.report(summary)["simulated"] == place.label
+    assert "simulated" in summary.engine["parts"] and place.report(summary)["simulated"] == place.environment.label
     first = cv2.imread(str(sorted((tmp_path / "out").iterdir())[0]))
     foot = first[-10:, :100]
     assert (foot.max(axis=(1, 2)) < 255).any() or foot.std() < first[:100].std()  # a box over the noise
@@ -236,7 +236,7 @@ def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:
         "parts-dla": {**model, "placement": "dla0"},
     }
     file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": {"when_exceeded": "degrade"}})
-    gpu_w, dla_w = (step.power_w for step in emulate(file, XAVIER, XAVIER_MODE).predicted)
+    gpu_w, dla_w = (step.power_w for step in emulate(file, XAVIER, XAVIER_MODE).environment.predicted)
     assert dla_w < gpu_w
     budgets = {"power": f"{0.9 * gpu_w + 0.1 * dla_w:.3f}W", "when_exceeded": "degrade"}
     file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": budgets})

@@ -20,7 +20,7 @@ def test_an_emulated_board_of_unknown_power_runs_without_watts(tmp_path: Path) -
     place = emulate(pipeline(tmp_path, FPS, FIND), BOARD, MODE, pace=0)
     with pipeline_in(place.environment, place.file) as running:
         summary = running.run()
-    report, readings = place.report(summary), place.meters.sample().readings
+    report, readings = place.report(summary), place.environment.meters.sample().readings
     assert summary.frames_out > 0 and not {POWER, TEMPERATURE} & {
         name for name, one in readings.items() if one.is_known
     }

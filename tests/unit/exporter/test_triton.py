@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgert.config import EmbedTask, ModelConfig
-from edgert.errors import ArtifactError, BuildError
-from edgert.exporter.source import Item
+from edgert.errors import BuildError
 from edgert.exporter.triton import Served, batch_of, config_text, repository_part
 from edgert.graph import TensorSpec
 from edgert.graph.model import Dim
@@ -33,14 +30,6 @@ def test_a_fixed_batch_stays_in_the_dimensions() -> None:
     kinds = read.instance_group[0].Kind
     assert (read.instance_group[0].count, read.instance_group[0].kind) == (1, kinds.Value("KIND_CPU"))
     assert read.parameters["intra_op_thread_count"].string_value == "3"
-
-
-def test_a_damaged_placement_is_told(tmp_path: Path) -> None:
-    config, path = ModelConfig(onnx=tmp_path / "m.onnx", task=EmbedTask(embed="none")), tmp_path / "placement.json"
-    for text in ("{", "[]", '{"engines": [{"share": 1}]}', '{"engines": [{"share": "x"}]}', "[" * 100_000):
-        path.write_text(text)
-        with pytest.raises(ArtifactError, match="the placement of model 'parts' is damaged"):
-            _ = Item("parts", "here", config, {}, {"placement": path}).uses_dla
 
 
 def test_a_line_break_does_not_end_a_comment() -> None:
