@@ -1,6 +1,6 @@
-"""Writes the pages of docs/ that say what the code says, from the code, so that they cannot disagree with it.
+"""Writes the generated pages of docs/ from the code.
 
-python scripts/write_docs.py [--check]     # --check only says whether they are up to date
+python scripts/write_docs.py [--check]     # --check only tells whether they are up to date
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STAGES = (
     stage.SinkStage,
 )
 SHARED: tuple[type[BaseModel], ...] = (FileSink, Streams, Sends, ByteTrackStage)
-"""Sections whose keys several kinds take: the page has them once."""
+"""Sections with keys of several kinds, which the page lists once."""
 
 
 def cli_page() -> str:
@@ -75,7 +75,7 @@ def cli_page() -> str:
     return "\n".join([*parts, "## Completion", "", *COMPLETION])
 
 
-_COMMON = 2  # verbs that have an option with the same meaning, so that the page has it once
+_COMMON = 2  # number of verbs with the same option from which the page lists it once
 EXIT_CODES = {
     0: "success",
     1: "an error, which edgert explains",
@@ -113,7 +113,7 @@ def option_row(parameter: Any) -> str:
 
 
 def shown_default(parameter: Any) -> str:
-    """What an option is when left out, where that is more than nothing."""
+    """Return a sentence on the default of an option; empty without one."""
     default = parameter.default
     is_flag = getattr(parameter, "is_flag", False)
     return "" if is_flag or default in (None, "") else f" Default: `{default}`."
@@ -232,7 +232,7 @@ def folded(lines: Iterable[str], title: str = "keys") -> list[str]:
 
 
 def kinds(family: type[Kinded]) -> list[str]:
-    """Return what each of edgert's own kinds takes beside the keys of its family; shared keys stand once."""
+    """Return the keys of each of edgert's own kinds, besides those of its family; shared keys are listed once."""
     key, registry = family.family
     sections = {name: section_of_kind(family, registry, name) for name in registry.own}
     parts = []
@@ -249,12 +249,12 @@ def kinds(family: type[Kinded]) -> list[str]:
 
 
 def same(field: Any, other: Any) -> bool:
-    """Return whether a field is that of a family, and not described anew."""
+    """Return whether a field has the description and default of the family's field."""
     return other is not None and (field.description, field.default) == (other.description, other.default)
 
 
 def verb(section: type[BaseModel], verbs: tuple[str, ...]) -> str:
-    """The key that makes a mapping this section."""
+    """Return the key that identifies a section."""
     own = [name for name in section.model_fields if name in verbs]
     return next(name for name in own if section.model_fields[name].is_required())
 
@@ -278,7 +278,7 @@ def keys(section: type[BaseModel], leave_out: Container[str] = (), only: Contain
 
 
 def values(schema: dict[str, Any]) -> str:
-    """Return what a key takes, in few words."""
+    """Return the possible values of a key, in few words."""
     if "enum" in schema:
         return f"`{', '.join(str(one) for one in schema['enum'] if one is not None)}`"
     if "const" in schema:
@@ -298,7 +298,7 @@ def values(schema: dict[str, Any]) -> str:
 
 
 def plain(value: object, schema: dict[str, Any]) -> str:
-    """Return a default as one would write it in YAML."""
+    """Return a default as YAML."""
     if value is None or value is PydanticUndefined or isinstance(value, BaseModel) or value in ({}, (), ""):
         return ""
     if isinstance(value, tuple):
@@ -320,7 +320,7 @@ def duration(seconds: float) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text for a table cell."""
+    """Return text for a cell of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("\\\\|", "\\|")
 
 
@@ -384,11 +384,11 @@ def boards_page() -> str:
     return "\n".join([*parts, *folded(table(("boards", *headings), modes), "all power modes"), *said])
 
 
-BOOTS = "* boots into this one."  # which the page says once
+BOOTS = "* boots into this one."  # a note on every board, which the page has once
 
 
 def with_tables(name: str, tables: Mapping[str, list[str]]) -> str:
-    """A page of docs/ with its tables written anew: each stands between a line that names it and ``<!-- end -->``."""
+    """Return a page of docs/ with new tables, each between a line that names it and ``<!-- end -->``."""
     text = (DOCS / name).read_text(encoding="utf-8")
     for title, lines in tables.items():
         begin = f"<!-- {title}: written by scripts/write_docs.py -->"
@@ -401,28 +401,26 @@ def with_tables(name: str, tables: Mapping[str, list[str]]) -> str:
 
 
 def dla_page() -> str:
-    """Its tables are of the rules, limits, layers and rewrites themselves."""
+    """Return the page with tables of the rules, limits, layers and rewrites of a DLA."""
     return with_tables("dla.md", dla_tables())
 
 
 def benchmarks_page() -> str:
-    """Its tables are of the runs that tests/bench/measured has."""
-    gpus = {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)}
-    wiring = {**measured_tables.of_zoo(MEASURED), **measured_tables.of_check(MEASURED)}
-    peers = {**measured_tables.of_authors(MEASURED), **measured_tables.of_jobs(MEASURED)}
-    return with_tables(
-        "benchmarks.md",
-        {**gpus, **wiring, **peers, **measured_tables.of_strangers(MEASURED)},
-    )
+    """Return the page with tables of the runs in tests/bench/measured."""
+    of = measured_tables
+    tables = dict[str, list[str]]()
+    for make in (of.of_races, of.of_cameras, of.of_zoo, of.of_check, of.of_authors, of.of_jobs, of.of_strangers):
+        tables |= make(MEASURED)
+    return with_tables("benchmarks.md", tables)
 
 
 def streaming_page() -> str:
-    """Its table is of the run of bench_stream.py that tests/bench/measured has."""
+    """Return the page with the table of the run of bench_stream.py in tests/bench/measured."""
     return with_tables("streaming.md", measured_tables.of_streams(MEASURED))
 
 
 def costs_page() -> str:
-    """Its tables are of the coefficients themselves, and of kept runs of bench_costs.py and bench_decisions.py."""
+    """Return the page with tables of the coefficients, and of runs of bench_costs.py and bench_decisions.py."""
     chips = sorted((DOCS.parent / "configs/costs").glob("tegra*.yaml"))
     accuracy = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["accuracy"] for path in chips}
     sisters = yaml.safe_load((DOCS.parent / "configs/costs/sisters.yaml").read_text(encoding="utf-8"))
@@ -432,7 +430,7 @@ def costs_page() -> str:
 
 
 def models_page() -> str:
-    """What `edgert models` shows of every family, and each model that was measured."""
+    """Return the page of all families, as `edgert models` shows them, and of all measured models."""
     rows = [(*boards_command.family_row(one)[:2], one.family.export and f"`{one.family.export}`") for one in models()]
     pairs = sorted(
         ((name, each) for name, some in measurements().items() for each in some), key=lambda one: one[1].model
@@ -448,7 +446,7 @@ MEASURED_MODEL = ("model", "family", "FP32", "INT8", "95 %, points", "outputs", 
 
 
 def measured_row(family: str, one: Measured) -> tuple[str, ...]:
-    """A model of configs/models.json."""
+    """Return the row of a model of configs/models.json."""
     before, interval = "" if one.fp32 is None else f"{one.fp32:.3f}", ""
     if one.low is not None and one.high is not None:
         interval = f"{0 - round(one.high, 1):+.1f} to {0 - round(one.low, 1):+.1f}"
@@ -462,7 +460,7 @@ def measured_row(family: str, one: Measured) -> tuple[str, ...]:
 
 
 def dla_tables() -> dict[str, list[str]]:
-    """Name → lines of every table of docs/dla.md."""
+    """Return name → lines of every table of docs/dla.md."""
     pages = {address: f"[{name}]" for name, address in SOURCE_PAGES.items()}
     operators: dict[str, list[str]] = {}
     for operator, layer in sorted(dla.LAYERS.items()):
@@ -487,10 +485,8 @@ def dla_tables() -> dict[str, list[str]]:
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """A Markdown table and the empty line after it."""
-    headings = tuple(headings)
-    lines = (headings, ("---",) * len(headings), *rows)
-    return ["".join(f"| {escaped(cell)} " for cell in line) + "|" for line in lines] + [""]
+    """Return a Markdown table and the empty line after it."""
+    return measured_tables.lines(tuple(map(escaped, headings)), (tuple(map(escaped, row)) for row in rows))
 
 
 def errors_page() -> str:
@@ -529,7 +525,7 @@ PAGES = {
 
 
 def main() -> None:
-    """Writes the pages, or with --check names those that are out of date and exits 1."""
+    """Write the pages, or with --check name those that are out of date and exit with 1."""
     stale = []
     for name, page in PAGES.items():
         path = DOCS / name
@@ -537,7 +533,6 @@ def main() -> None:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(name)
             if "--check" not in sys.argv:
-                DOCS.mkdir(exist_ok=True)
                 path.write_text(text, encoding="utf-8")
     if stale:
         print(f"{'out of date' if '--check' in sys.argv else 'written'}: {', '.join(stale)}")

@@ -1,11 +1,9 @@
-"""Which of the product's files are entered by one job: how much a reader has to follow.
+"""Lists the files of edgert that one job enters, as a measure of how much a reader has to follow.
 
-    python tools/entered_files.py int8      the demo's model is calibrated and made INT8
-    python tools/entered_files.py frame     one frame of a video goes through the demo's model to a JSON lines file
-    python tools/entered_files.py run       edgert run of that pipeline, up to its first frame
+    python tools/entered_files.py int8      the demo's model is calibrated and quantized to INT8
+    python tools/entered_files.py frame     a frame of a video goes through the demo's model to a JSON lines file
 
-Prints the files, from the repository's root, in which a function ran; code that runs at import is not counted. Of
-``run`` only those that the pipeline itself passes: a function takes its path, its file or its configuration. The
+Prints the files, relative to the repository, in which a function ran; code that runs at import is not counted. The
 product is the one that Python imports: set PYTHONPATH to measure another tree.
 """
 
@@ -16,11 +14,8 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import redirect_stdout, suppress
-from io import StringIO
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import numpy as np
 
@@ -46,13 +41,13 @@ stages:
 
 
 class Calls:
-    """Counts calls of the product's functions by file, in all threads that start while it is open.
+    """Counter of calls of edgert's functions by file, in all threads that start inside the block.
 
     Args:
-        wanted: looks at each call's file, function and arguments, and answers whether it counts.
+        wanted: function of a call's file and function name that returns whether the call counts.
     """
 
-    def __init__(self, wanted: Callable[[str, str, list[Any]], bool] = lambda *call: True) -> None:
+    def __init__(self, wanted: Callable[[str, str], bool] = lambda *call: True) -> None:
         self.files: Counter[str] = Counter()
         self._wanted = wanted
 
@@ -69,13 +64,12 @@ class Calls:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(PRODUCT) and code.co_name != "<module>":
             file = Path(code.co_filename).relative_to(ROOT).as_posix()
-            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            if self._wanted(file, code.co_name, [frame.f_locals[name] for name in names]):
+            if self._wanted(file, code.co_name):
                 self.files[file] += 1
 
 
 def int8() -> set[str]:
-    """The files that calibrating and quantizing the model of a section enters."""
+    """Return the files that calibrating and quantizing the model of a section enters."""
     from edgert.config import EmbedTask, ModelConfig
     from edgert.config.pipeline_file import parse_input
     from edgert.dataset import open_images
@@ -89,17 +83,17 @@ def int8() -> set[str]:
     def quantize() -> None:
         quantize_section(section, calibrate_section(section, target="ort", images=images), judged=False)
 
-    quantize()  # imports what it needs
+    quantize()  # imports its modules
     with Calls() as calls:
         quantize()
     return set(calls.files)
 
 
 def frame() -> set[str]:
-    """The files that every frame enters, once the pipeline runs."""
+    """Return the files that every frame of a running pipeline enters."""
     done = Counter[str]()
 
-    def wanted(file: str, function: str, arguments: list[Any]) -> bool:
+    def wanted(file: str, function: str) -> bool:
         if file.startswith("edgert/stages/sink/") and function == "process":
             done["frames"] += 1
         return _WARM <= done["frames"] < _WARM + _FRAMES
@@ -111,27 +105,6 @@ def frame() -> set[str]:
     ):
         pipeline.run()
     return {file for file, count in calls.files.items() if count >= _FRAMES / 2}
-
-
-def run() -> set[str]:
-    """The files that the pipeline of ``edgert run`` passes before the first frame is in its sink."""
-    from edgert.cli import main
-    from edgert.config import PipelineConfig, PipelineFile
-
-    done, path = list[str](), Path()
-
-    def wanted(file: str, function: str, arguments: list[Any]) -> bool:
-        if file.startswith("edgert/stages/sink/") and function == "process":
-            done.append(file)
-        return not done and any(isinstance(one, (PipelineFile, PipelineConfig)) or str(path) == one or path == one
-                                for one in arguments)  # fmt: skip
-
-    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-        path = _write_pipeline(Path(folder))
-        sys.argv = ["edgert", "run", str(path)]
-        with Calls(wanted) as calls, redirect_stdout(StringIO()), suppress(SystemExit):
-            main()
-    return set(calls.files)
 
 
 def _write_pipeline(folder: Path) -> Path:
@@ -153,4 +126,4 @@ def _write_video(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(sorted({"int8": int8, "frame": frame, "run": run}[sys.argv[1]]())))
+    print("\n".join(sorted({"int8": int8, "frame": frame}[sys.argv[1]]())))
