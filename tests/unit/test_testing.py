@@ -47,6 +47,8 @@ SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
     "detect": {
         "yolox": [(CELLS, 9)],
         "yolov5": [(3 * CELLS, 9)],
+        "yolov4": [(CELLS, 1, 4), (CELLS, 9)],
+        "yolov5-seg": [(3 * CELLS, 13), (4, 12, 16)],
         "yolov8": [(8, CELLS)],
         "yolov8-obb": [(9, CELLS)],
         "yolov8-seg": [(12, CELLS), (4, 12, 16)],

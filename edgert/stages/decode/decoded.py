@@ -12,7 +12,10 @@ from edgert.stages.decode.detection import I32, Candidates, Head, Index, best_cl
 from edgert.stages.decode.guess import MOST_QUERIES, Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import FINAL, Found, Level, Numbers, RowHead, columns
 
-READS = "one output [boxes, 6] or [boxes, 7], or three [boxes, 4], [boxes], [boxes] and perhaps a count"
+READS = (
+    "one output [boxes, 6], [boxes, 7] or [1, boxes, 7], two [boxes, 5] and [boxes], or three [boxes, 4], [boxes], "
+    "[boxes] and perhaps a count"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +23,16 @@ class Decoded(Head):
     """One output [N, 6] of x1, y1, x2, y2, score, class; or boxes [N, 4], scores [N], classes [N] and perhaps a count.
 
     YOLOv7's end-to-end export (github.com/WongKinYiu/yolov7, ``models/experimental.py``, ONNX_ORT) writes [N, 7]: the
-    number of the image, x1, y1, x2, y2, class, score.
+    number of the image, x1, y1, x2, y2, class, score. YOLO-NAS (``predictions_format: flat`` of super-gradients) has
+    the score before the class. OpenVINO's DetectionOutput writes [1, N, 7]: the number of the image, negative behind
+    the last box, class, score, and x1, y1, x2, y2 relative to the image. MMDeploy writes x1, y1, x2, y2, score in
+    ``dets`` [N, 5], and classes in ``labels`` [N].
 
     YOLOv10, YOLO26 and every Ultralytics export with ``nms=True`` write the first
     (https://docs.ultralytics.com/models/yolov10, /modes/export). TensorRT's EfficientNMS plugin
     (github.com/NVIDIA/TensorRT, plugin/efficientNMSPlugin: num_detections, boxes, scores, classes), torchvision,
     RT-DETR and TensorFlow write the second. Outputs are distinguished by shape and type: classes are integers. Where
-    both rows of numbers are floats, classes come first, as in TensorFlow's.
+    both rows of numbers are floats, scores have fractions; without any, classes come first, as in TensorFlow's.
 
     Attributes:
         boxes: unit of the boxes: network pixels, or fractions of the network's width and height.
@@ -46,44 +52,72 @@ class Decoded(Head):
             yield Fit("[boxes, 6] is corners, score and class of final boxes", 3)
         if _is_numbered(signature.shapes) and not signature.is_batched:
             yield Fit("[boxes, 7] of all images is number of the image, corners, class and score", 3)
+        if _is_detection_output(signature.shapes):
+            yield Fit("[1, boxes, 7] is number of the image, class, score and corners of final boxes", 3)
+        if dets_and_labels(signature.shapes) is not None:
+            yield Fit("[N, 5] and [N] are final boxes with their scores, and classes", 3)
         if decoder.roles_of(signature.shapes) is not None:
             yield Fit("[N, 4] and twice [N] are final boxes, scores and classes", 3)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> None:
-        """Return None, because shapes do not show it. Raises ModelError for outputs in none of the three layouts."""
-        known = decoder.is_rows_of_six(shapes) or _is_numbered(shapes) or decoder.roles_of(shapes) is not None
-        if not known:
+        """Return None, because shapes do not show it. Raises ModelError for outputs in none of the layouts."""
+        known = decoder.is_rows_of_six(shapes) or _is_numbered(shapes) or _is_detection_output(shapes)
+        if not known and decoder.roles_of(shapes) is None and dets_and_labels(shapes) is None:
             raise wrong_shapes("detect: yolov10", READS, shapes, network)
 
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
         """Return the boxes. Rows beyond a count are padding."""
         shapes = decoder.shapes_of(outputs)
         self.class_count(shapes, network)
-        roles = decoder.roles_of(shapes)
-        if roles is None:
-            table = decoder.as_f32(outputs[0])
-            if table.shape[1] == 7:
-                table = table[:, [1, 2, 3, 4, 6, 5]]
-            boxes, scores, classes = table[:, :4], table[:, 4], table[:, 5].astype(np.int32)
-        else:
-            first, second = (outputs[index] for index in roles.rows)
-            # classes first unless only the second holds integers
-            integers = (first.dtype.kind in "iu", second.dtype.kind in "iu")
-            found, labels = (first, second) if integers == (False, True) else (second, first)
+        roles, pair, unit = decoder.roles_of(shapes), dets_and_labels(shapes), self.boxes
+        if roles is not None:
+            first, second = (outputs[index].reshape(-1) for index in roles.rows)
             count = slice(None if roles.count is None else int(outputs[roles.count].reshape(-1)[0]))
-            boxes, scores = decoder.as_f32(outputs[roles.boxes])[count], decoder.as_f32(found).reshape(-1)[count]
-            classes = labels.reshape(-1)[count].astype(np.int32)
+            boxes, (found, labels) = outputs[roles.boxes][count], _scores_and_classes(first[count], second[count])
+        elif pair is not None:
+            dets, labels = outputs[pair[0]], outputs[pair[1]].reshape(-1)
+            boxes, found = dets[:, :4], dets[:, 4]
+        elif outputs[0].ndim == 3:
+            table, unit = outputs[0][0], "relative"
+            table = table[np.logical_and.accumulate(table[:, 0] >= 0)]
+            boxes, found, labels = table[:, 3:], table[:, 2], table[:, 1]
+        elif outputs[0].shape[1] == 7:
+            boxes = outputs[0][:, 1:5]
+            found, labels = _scores_and_classes(outputs[0][:, 5], outputs[0][:, 6])
+        else:
+            boxes, found, labels = outputs[0][:, :4], outputs[0][:, 4], outputs[0][:, 5]
+        boxes, scores, classes = decoder.as_f32(boxes), decoder.as_f32(found), labels.astype(np.int32)
         keep = scores >= score
         if self.background == "first":
             classes = classes - np.int32(1)
             keep &= classes >= 0
-        pixels = _in_pixels(boxes[keep], network, self.boxes, self.order)
+        pixels = _in_pixels(boxes[keep], network, unit, self.order)
         return Candidates(pixels, scores[keep], classes[keep], overlap=False)
+
+
+def _scores_and_classes(first: decoder.Array, second: decoder.Array) -> tuple[decoder.Array, decoder.Array]:
+    """Return the scores and classes among two rows of numbers, where classes are integers or have no fractions."""
+    integers = (first.dtype.kind in "iu", second.dtype.kind in "iu")
+    is_first = not integers[0] and (integers[1] or bool((np.floor(first) < first).any()))
+    return (first, second) if is_first else (second, first)
 
 
 def _is_numbered(shapes: decoder.Shapes) -> bool:
     """Return whether there is one output [N, 7]."""
     return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] == 7
+
+
+def _is_detection_output(shapes: decoder.Shapes) -> bool:
+    """Return whether there is one output [1, N, 7]."""
+    return len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][::2] == (1, 7)
+
+
+def dets_and_labels(shapes: decoder.Shapes) -> tuple[int, int] | None:
+    """Return the indices of final boxes with their scores, [N, 5], and of classes, [N]; None for other outputs."""
+    for dets, labels in ((0, 1), (1, 0)) if len(shapes) == 2 else ():
+        if len(shapes[dets]) == 2 and shapes[dets][1] == 5 and shapes[labels] == shapes[dets][:1]:
+            return dets, labels
+    return None
 
 
 def _in_pixels(boxes: decoder.F32, network: decoder.Size, unit: str, order: str) -> decoder.F32:
@@ -172,6 +206,43 @@ class YoloNas(Ssd):
         if roles is not None and signature.shapes[roles[0]][0] == signature.cells():
             rows, classes = signature.shapes[roles[1]]
             yield Fit(f"scores [{rows}, {classes}] beside boxes [{rows}, 4], a box per cell", 4, classes)
+
+
+# YOLOv3 and v4 of github.com/Tianxiaomo/pytorch-YOLOv4. Layout: ``tool/yolo_layer.py`` (boxes, confs) and
+# ``tool/utils.py`` (post_processing): the best class of each box, and suppression within it.
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV4(Ssd):
+    """Boxes [N, 1, 4], relative x1, y1, x2, y2, and scores [N, C], after their sigmoid, in either order."""
+
+    uncertain: ClassVar[tuple[str, ...]] = ()
+    name: ClassVar[str] = "yolov4"
+    background: Literal["first", "none"] = "none"
+
+    @classmethod
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
+        """Yield a fit for scores beside as many boxes, with a dimension of 1."""
+        plain = _without_single(signature.shapes)
+        if plain != tuple(signature.shapes) and (roles := decoder.boxes_and_scores(plain)) is not None:
+            rows, classes = signature.shapes[roles[1]]
+            yield Fit(f"scores [{rows or 'N'}, {classes}] beside boxes [{rows or 'N'}, 1, 4]", 4, classes)
+
+    def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
+        return super(YoloV4, self).levels(_without_single(shapes), network, score)
+
+    def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
+        numbers, boxes = found[0].parts
+        rows, scores, classes = best_class(numbers, score)
+        return Candidates(_in_pixels(boxes[rows], network, self.boxes, self.order), scores, classes)
+
+    def _roles(self, shapes: decoder.Shapes, network: decoder.Size) -> tuple[int, int]:
+        return super(YoloV4, self)._roles(_without_single(shapes), network)
+
+
+def _without_single(shapes: decoder.Shapes) -> decoder.Shapes:
+    """Return the shapes with boxes [N, 1, 4] as [N, 4]."""
+    return tuple([(shape[0], 4) if shape[1:] == (1, 4) else shape for shape in shapes])
 
 
 # PP-YOLOE and other models of PaddleDetection. Layouts: ``ppdet/modeling/heads/ppyoloe_head.py`` (post_process) and

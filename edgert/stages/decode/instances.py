@@ -15,6 +15,7 @@ from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, boxes
 from edgert.stages.decode.detection import I32, Candidates, Head, Unit, best_column, corners, in_pixels
 from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
+from edgert.stages.decode.yolo import product_scores
 
 # Layout: https://docs.ultralytics.com/tasks/segment and /modes/export, [116, 8400] and [32, 160, 160] for COCO at 640:
 # x, y, w, h in network pixels, class scores after their sigmoid, and for each box the coefficients of the prototypes
@@ -43,6 +44,8 @@ class YoloV8Seg(Head):
         if found is None:
             return
         (rows, columns), (masks, *_) = signature.shapes[found[0]], signature.shapes[found[1]]
+        if rows > columns > 0 and rows == 3 * (signature.cells() or 0):
+            return  # three rows for every cell, as of YOLOv5
         if columns == 6 + masks > 6:
             yield Fit(f"[{rows or 'N'}, 6 + {masks}] is final boxes beside {masks} prototypes of masks", 3)
         elif rows - masks > 4:
@@ -85,6 +88,43 @@ class YoloV8Seg(Head):
 
         cut = mask_cutter(sums, (maps.shape[2], maps.shape[1]), geometry.network)
         return with_masks(record, cut, spans_of(kept.boxes, geometry), geometry)
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV5Seg(YoloV8Seg):
+    """Two outputs, [N, 5 + C + M] and prototypes [M, h, w], in either order; score = objectness * class.
+
+    Layout: ``models/yolo.py`` (Segment) and ``utils/segment/general.py`` of github.com/ultralytics/yolov5, [25200, 117]
+    and [32, 160, 160] for COCO at 640. Masks are those of :class:`YoloV8Seg`.
+    """
+
+    @classmethod
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
+        """Yield a fit for a table of boxes with objectness beside maps."""
+        if (found := find_tables(signature.shapes)) is not None:
+            (rows, columns), (masks, *_) = signature.shapes[found[0]], signature.shapes[found[1]]
+            exact = rows == 3 * (signature.cells() or 0) > 0
+            if columns - 5 - masks > 0 and (exact or not rows):
+                reason = f"[{rows or 'N'}, 5 + {columns - 5 - masks} + {masks}] beside {masks} prototypes of masks"
+                yield Fit(reason, 4 if exact else 1, columns - 5 - masks)
+
+    def class_count(self, shapes: Shapes, network: Size) -> int:
+        found = find_tables(shapes)
+        classes = 0 if found is None else shapes[found[0]][1] - 5 - shapes[found[1]][0]
+        if classes < 1:
+            reads = "two outputs, [boxes, 5 + classes + masks] and [masks, h, w]"
+            raise wrong_shapes("detect: yolov5-seg", reads, shapes, network)
+        return classes
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Return the boxes; extras are their coefficients of the prototypes."""
+        shapes = shapes_of(outputs)
+        end = 5 + self.class_count(shapes, network)
+        table = outputs[table_and_maps(shapes)[0]]
+        found = as_f32(table[table[:, 4] >= score])
+        scores, classes, keep = product_scores(found[:, :end], score)
+        places = in_pixels(found[keep, :4], network, self.boxes)
+        return Candidates(corners(places[:, :2], places[:, 2:]), scores, classes, found[keep, end:])
 
 
 def table_and_maps(shapes: Shapes) -> tuple[int, int]:

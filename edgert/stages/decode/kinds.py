@@ -29,10 +29,12 @@ if TYPE_CHECKING:  # reading a pipeline file must not import NumPy or OpenCV
 DETECT = {
     "yolox": "edgert.stages.decode.yolo:YoloX",
     "yolov5": "edgert.stages.decode.yolo:YoloV5",
+    "yolov4": "edgert.stages.decode.decoded:YoloV4",
     "yolo-raw": "edgert.stages.decode.anchors:YoloRaw",
     "yolov8": "edgert.stages.decode.yolo:YoloV8",
     "yolov8-obb": "edgert.stages.decode.shaped:YoloV8Obb",
     "yolov8-seg": "edgert.stages.decode.instances:YoloV8Seg",
+    "yolov5-seg": "edgert.stages.decode.instances:YoloV5Seg",
     "yolov10": "edgert.stages.decode.decoded:Decoded",
     "nanodet": "edgert.stages.decode.nanodet:NanoDet",
     "ssd": "edgert.stages.decode.decoded:Ssd",

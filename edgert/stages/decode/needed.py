@@ -20,7 +20,7 @@ def needed_outputs(shapes: Shapes, names: Sequence[str] = ()) -> tuple[int, ...]
     if (final := _final_outputs(shapes, names)) is not None:
         return final
     spare = {place for place, name in enumerate(names) if any(word in name.lower() for word in _SPARE)}
-    spare |= _raw_maps(shapes) | _beside_landmarks(shapes, names)
+    spare |= _raw_maps(shapes) | _beside_landmarks(shapes, names) | _side_masks(shapes)
     kept = tuple([place for place in range(len(shapes)) if place not in spare])
     if len(kept) == 2 and names and _are_swapped([shapes[place] for place in kept], [names[place] for place in kept]):
         return kept[::-1]
@@ -63,6 +63,12 @@ def _beside_landmarks(shapes: Shapes, names: Sequence[str]) -> set[int]:
     if len(marks) != 1 or len(shapes[marks[0]]) > 2:
         return set()
     return {place for place, shape in enumerate(shapes) if len(shape) == 3}
+
+
+def _side_masks(shapes: Shapes) -> set[int]:
+    """Return the indices behind the first of many masks, as of U-2-Net, which fuses the others into it."""
+    is_same = len(shapes) > 4 and len(set(shapes)) == 1 and len(shapes[0]) == 3 and shapes[0][0] == 1
+    return set(range(1, len(shapes))) if is_same else set()
 
 
 def _raw_maps(shapes: Shapes) -> set[int]:

@@ -3,6 +3,9 @@
 Layouts: https://pytorch.org/vision/stable/models/mask_rcnn.html and keypoint_rcnn.html. Pasting of masks:
 ``paste_mask_in_image`` of torchvision/models/detection/roi_heads.py (BSD-3-Clause). Labels start at 1, and the first
 name in ``labels: coco91`` is the background, so that a label is the index of its name.
+
+MMDeploy (``mmdeploy/codebase/mmdet`` of github.com/open-mmlab/mmdeploy) writes boxes and scores in one table, ``dets``
+[N, 5], labels that start at 0, and masks [N, h, w].
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +17,7 @@ import numpy as np
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Detections, Keypoints
 from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoded import dets_and_labels
 from edgert.stages.decode.decoder import F32, Array, Roles, Shapes, Size, as_f32, roles_of, shapes_of, sigmoid
 from edgert.stages.decode.detection import I32, Candidates, Head, Index, strongest
 from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
@@ -30,6 +34,8 @@ _BORDER = 1
 class MaskRcnn(Head):
     """Boxes [N, 4], labels [N], scores [N] and masks [N, 1, h, w] of probabilities, in any order.
 
+    Or boxes with scores [N, 5], labels [N] and masks [N, h, w].
+
     Masks cover the complete image, as in torchvision's exports, or are [N, 1, M, M] of the box, as from its mask head.
     The latter are pasted into their boxes.
     """
@@ -39,27 +45,36 @@ class MaskRcnn(Head):
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for final boxes with a map each."""
+        if _find_pair(signature.shapes) is not None:
+            yield Fit("[N, 5] and [N] are final boxes with their scores, and labels, [N, h, w] their masks", 5)
         if _find_roles(signature.shapes, 4) is not None:
             yield Fit("[N, 4] and twice [N] are final boxes, labels and scores, [N, 1, h, w] their masks", 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> None:
         """Return None, because shapes do not show it. Raises ModelError for other outputs."""
         found = _find_roles(shapes, 4)
-        if found is None or shapes[found[1]][1] not in (0, 1):
-            raise wrong_shapes("detect: mask-rcnn", f"{_READS} masks [N, 1, h, w]", shapes, network)
+        if _find_pair(shapes) is None and (found is None or shapes[found[1]][1] not in (0, 1)):
+            reads = f"{_READS} masks [N, 1, h, w]; or boxes [N, 5], labels [N] and masks [N, h, w]"
+            raise wrong_shapes("detect: mask-rcnn", reads, shapes, network)
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
         """Return the boxes; extras are the row of each in the outputs."""
         self.class_count(shapes_of(outputs), network)
-        roles, _ = _find_roles(shapes_of(outputs), 4) or (Roles(0, (0, 0), None), 0)
-        boxes, scores, labels, rows = _read_boxes(outputs, roles, score)
+        if (pair := _find_pair(shapes_of(outputs))) is not None:
+            dets, kinds = outputs[pair[0]], outputs[pair[1]]
+            rows = np.flatnonzero(dets[:, 4] >= score)
+            found = as_f32(dets[rows])
+            boxes, scores, labels = found[:, :4], found[:, 4], kinds[rows].astype(np.int32)
+        else:
+            roles, _ = _find_roles(shapes_of(outputs), 4) or (Roles(0, (0, 0), None), 0)
+            boxes, scores, labels, rows = _read_boxes(outputs, roles, score)
         return Candidates(boxes, scores, labels, rows[:, None].astype(np.float32), overlap=False)
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
         """Return the record with masks; each may reach slightly beyond its box, as in torchvision."""
         assert kept.extras is not None
-        masks, rows = next(one for one in outputs if one.ndim == 4), kept.extras[:, 0].astype(np.intp).tolist()
-        height, width = masks.shape[2:]
+        masks = next(one if one.ndim == 4 else one[:, None] for one in outputs if one.ndim > 2)
+        rows, (height, width) = kept.extras[:, 0].astype(np.intp).tolist(), masks.shape[2:]
         places = _paste_boxes(kept.boxes, min(height, width))
         reached = places + np.array([0, 0, 1, 1], np.int32)
         spans = spans_of(reached.astype(np.float32), geometry)
@@ -77,6 +92,16 @@ class MaskRcnn(Head):
             return _paste_mask(as_f32(masks[rows[row], 0]), places[row], span)
 
         return with_masks(record, cut, spans, geometry, all_stay=True)
+
+
+def _find_pair(shapes: Shapes) -> tuple[int, int] | None:
+    """Return the indices of boxes with scores [N, 5] and labels [N] beside masks [N, h, w]; None for other outputs."""
+    places = [place for place, shape in enumerate(shapes) if len(shape) < 3]
+    pair = dets_and_labels([shapes[place] for place in places])
+    masks = [shape for shape in shapes if len(shape) == 3]
+    if len(shapes) != 3 or pair is None or len(masks) != 1 or masks[0][0] != shapes[places[0]][0]:
+        return None
+    return places[pair[0]], places[pair[1]]
 
 
 def _paste_boxes(boxes: F32, cells: int) -> I32:

@@ -13,7 +13,7 @@ from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.detection import Detector, suppress_at_once
 from edgert.stages.decode.guess import guess
-from edgert.stages.decode.instances import DetrSeg, YoloV8Seg
+from edgert.stages.decode.instances import DetrSeg, YoloV5Seg, YoloV8Seg
 from edgert.stages.decode.shaped import YoloV8Obb, gaussian_overlap, gaussians
 from tests.helpers.known_boxes import identity, linear_weights
 
@@ -54,20 +54,25 @@ def smooth(random: np.random.Generator, count: int, size: tuple[int, int]) -> An
 
 
 @pytest.mark.parametrize("size", [(40, 24), (80, 48), (20, 12), (45, 25), (160, 96)])
-@pytest.mark.parametrize("end_to_end", [False, True])
-def test_masks_are_those_of_the_formulas(size: tuple[int, int], end_to_end: bool) -> None:
+@pytest.mark.parametrize("kind", ["columns", "rows with objectness", "end to end"])
+def test_masks_are_those_of_the_formulas(size: tuple[int, int], kind: str) -> None:
     random = np.random.default_rng(sum(size))
     maps = smooth(random, 5, size)
     centers, sizes = random.uniform(0, NETWORK, (30, 2)), random.uniform(2, 90, (30, 2))
     scores, shares = np.linspace(0.95, 0.3, 30), random.standard_normal((30, 5))
     corners = np.hstack([centers - sizes / 2, centers + sizes / 2]).astype(np.float32)
-    if end_to_end:
+    head = YoloV5Seg() if kind == "rows with objectness" else YoloV8Seg()
+    if kind == "rows with objectness":
+        table = np.zeros((3 * 315, 5 + 2 + 5), np.float32)
+        table[:30, :4], table[:30, 4], table[:30, 6] = np.hstack([centers, sizes]), 1, scores
+        table[:30, 7:] = shares
+    elif kind == "end to end":
         table = np.hstack([corners, scores[:, None], random.integers(0, 3, (30, 1)), shares]).astype(np.float32)
         table = np.vstack([table, np.zeros((270, 11), np.float32)])
     else:
         table = np.zeros((4 + 2 + 5, 315), np.float32)
         table[:4, :30], table[5, :30], table[6:, :30] = np.hstack([centers, sizes]).T, scores, shares.T
-    record = Detector(YoloV8Seg(), iou=1.0)([table, maps], WHOLE)
+    record = Detector(head, iou=1.0)([table, maps], WHOLE)
     wanted = (between(np.tensordot(shares.astype(np.float32), maps, 1), *NETWORK) > 0) & inside(corners)
     wanted = wanted[wanted.any(axis=(1, 2))]
     found = whole(record)

@@ -89,12 +89,57 @@ def four_classes(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Arr
     return {"dets": centers / WIDE, "labels": logits}, boxes[rows], scores[rows, found], found
 
 
+def yolo_nas(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Array, Array]:
+    """The score comes before the class."""
+    boxes, scores, classes = corners(rng), rng.random(ROWS), rng.integers(0, 80, ROWS)
+    rows = np.column_stack([np.zeros(ROWS), boxes, scores, classes]).astype(np.float32)
+    return {"graph2_flat_predictions": rows}, boxes, scores, classes
+
+
+def model_maker(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Array, Array]:
+    """Only fractions tell scores and classes apart, which are both floats."""
+    boxes, scores, classes = corners(rng), rng.random(ROWS), rng.integers(0, 90, ROWS)
+    ends = (np.float32(ROWS), scores, classes.astype(np.float32), (boxes / WIDE)[:, [1, 0, 3, 2]])
+    return {f"StatefulPartitionedCall:{n}": end for n, end in enumerate(ends)}, boxes, scores, classes
+
+
+def openvino(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Array, Array]:
+    """A negative number of the image ends the boxes."""
+    boxes, scores, classes = corners(rng), rng.random(ROWS), rng.integers(0, 90, ROWS)
+    count = int(rng.integers(1, ROWS))
+    image = np.where(np.arange(ROWS) == count, -1, 0)
+    rows = np.column_stack([image, classes, scores, boxes / WIDE])[None]
+    return {"detection_out": rows}, boxes[:count], scores[:count], classes[:count]
+
+
+def mmdeploy(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Array, Array]:
+    boxes, scores, classes = corners(rng), rng.random(ROWS), rng.integers(0, 80, ROWS)
+    return {"dets": np.column_stack([boxes, scores]), "labels": classes}, boxes, scores, classes
+
+
+def mmdeploy_masks(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Array, Array]:
+    named, *rest = mmdeploy(rng)
+    return {**named, "masks": rng.random((ROWS, 28, 28))}, *rest
+
+
+def yolov4(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Array, Array]:
+    """A box counts for its best class alone."""
+    boxes, scores = corners(rng), rng.random((ROWS, 9))
+    return {"boxes": (boxes / WIDE)[:, None], "confs": scores}, boxes, scores.max(axis=1), scores.argmax(axis=1)
+
+
 LAYOUTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (yolov7, {"detect": "yolov10"}),
     (tensorflow, {"detect": "yolov10", "options": {"boxes": "relative", "order": "yxyx", "background": "first"}}),
     (efficient_nms, {"detect": "yolov10"}),
     (batched_nms, {"detect": "yolov10"}),
     (mask_rcnn, {"detect": "yolov10"}),
+    (yolo_nas, {"detect": "yolov10"}),
+    (model_maker, {"detect": "yolov10", "options": {"boxes": "relative", "order": "yxyx"}}),
+    (openvino, {"detect": "yolov10"}),
+    (mmdeploy, {"detect": "yolov10"}),
+    (mmdeploy_masks, {"detect": "mask-rcnn"}),
+    (yolov4, {"detect": "yolov4", "iou": 1.0}),
     (four_classes, {"detect": "detr", "options": {"activation": "sigmoid"}}),
 ]
 
