@@ -11,6 +11,7 @@ from edgert.stages.decode.needed import needed_outputs
 STRIDES = (8, 16, 32)
 MOST_QUERIES = 1000
 """Boundary between networks with queries, which have fewer boxes, and with priors, which have more."""
+COCO_CLASSES = 80
 BODIES = (16, 17, 18)
 """Numbers of keypoints of a body in MPII, COCO and OpenPose."""
 
@@ -158,6 +159,8 @@ def guess(
         few = guess(sizes, names, input_shape, n_labels, is_batched=is_batched, dtypes=types)
         spare = len(shapes) - len(kept)
         beside = f"{spare} output{'s' if spare > 1 else ''} beside it that {'are' if spare > 1 else 'is'} not needed"
+        more = {"segment": 3} if "aux" in joined else {}  # a head that only training needs, for the same classes
+        few = [replace(one, weight=one.weight + more.get(one.task, 0)) for one in few]
         found += [replace(one, reason=f"{one.reason}; with {beside}") for one in few]
     for task, registry in DECODERS.items():
         kinds: dict[type, str] = {}  # a class with several names, like ``softmax`` and ``logits``, gets its first
@@ -165,10 +168,13 @@ def guess(
             kinds.setdefault(registry.get(name), name)
         for kind, name in kinds.items():
             for fit in kind.fits(signature):  # type: ignore[attr-defined]
-                # Labels that match the classes, and words in names, raise the weight; too few labels lower it.
+                # Labels that match the classes, and words in names, raise the weight; too few labels lower it. Without
+                # labels, so does an exact fit with as many classes as COCO, which most published models know.
                 weight = fit.weight + any(word in signature.names for word in _WORDS.get(task, ()))
                 if n_labels and fit.classes is not None:
-                    weight += (n_labels == fit.classes) - (n_labels < fit.classes)
+                    weight += 2 * (n_labels == fit.classes) - (n_labels < fit.classes)
+                elif fit.classes == COCO_CLASSES:
+                    weight += task == "detect" and fit.weight >= 3
                 found.append(Guess(task, name, fit.reason, weight, fit.classes))
     return sorted(found, key=lambda one: -one.weight)
 

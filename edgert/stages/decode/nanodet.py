@@ -1,19 +1,22 @@
-"""NanoDet (github.com/RangiLyu/nanodet) and FastestDet.
+"""NanoDet (github.com/RangiLyu/nanodet), heads that distribute sides as it does, and FastestDet.
 
 NanoDet writes a distribution over the distances to each side, and classes without objectness.
 
 The distribution is that of Li et al., "Generalized Focal Loss", 2020. Formulas: ``nanodet/model/head/gfl_head.py``
 (get_single_level_center_point, Integral, distance2bbox) and, for NanoDet Plus, ``nanodet_plus_head.py``
 (get_single_level_center_priors) of that repository.
+PicoDet: ``deploy/third_engine/demo_onnxruntime/infer_demo.py`` of github.com/PaddlePaddle/PaddleDetection. YOLOv8:
+``ultralytics/nn/modules/head.py`` (Detect, DFL) of github.com/ultralytics/ultralytics.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, cells, grid_of
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, cells, grid_of, logit, shapes_of, sigmoid
 from edgert.stages.decode.detection import Candidates, best_class, corners, every_class
 from edgert.stages.decode.guess import STRIDES, Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
@@ -23,6 +26,7 @@ from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
 # Formulas: ``deploy/`` and ``utils/tool.py`` (handle_preds) of that repository.
 
 _OBJECT_POWER, _CLASS_POWER = 0.6, 0.4
+_STRIDE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class FastestDet(RowHead):
         """Yield a fit for one small map."""
         for channels, height, width, order in signature.maps:
             stride = signature.stride(height, width)
-            if order == "nchw" and channels > 5 and stride is not None and stride > 8:
+            if order == "nchw" and channels > 5 and stride == _STRIDE:
                 yield Fit(f"5 + {channels - 5} channels, stride {stride:g}", 3, channels - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
@@ -69,6 +73,8 @@ class FastestDet(RowHead):
 
 _USUAL_SIDES = (32, 64, 68)
 """4 * (reg_max + 1) of published models: reg_max 7, 15, 16."""
+_MAP_BINS = 16
+"""Bins of each side in the feature maps of YOLOv8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +82,26 @@ class _Layout:
     """Layout of the outputs.
 
     Attributes:
-        scores, sides: indices of the outputs, level by level; empty for the one output of NanoDet Plus.
-        classes: number of classes.
+        scores, sides: numbers of the classes and of the sides, level by level.
+        rows: number of cells of each level.
         bins: number of bins of each side's distribution.
         strides: strides of the levels.
+        center: a cell's center is at (index + center[0]) * stride - center[1].
+        is_map: whether the outputs are feature maps.
     """
 
-    scores: tuple[int, ...]
-    sides: tuple[int, ...]
-    classes: int
+    scores: tuple[Numbers, ...]
+    sides: tuple[Numbers, ...]
+    rows: tuple[int, ...]
     bins: int
     strides: tuple[int, ...]
+    center: tuple[float, float]
+    is_map: bool
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return self.scores[0].width
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,107 +109,145 @@ class NanoDet(RowHead):
     """Scores [S, C], after their sigmoid, and sides [S, 4 * bins] of each level; NanoDet Plus has all in one output.
 
     That output is [S, C + 4 * bins]. A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from
-    the cell's center. A cell counts once for every class that reaches the score. Outputs may have any order, and are
-    matched by their shapes.
+    the cell's center. A cell counts once for every class that reaches the score, in maps for its best class alone.
+    Outputs may have any order, and are matched by their shapes.
+
+    PicoDet has four levels of scores and sides. YOLOv8, exported without its decoding, has a map for each level,
+    [4 * bins + C, h, w] or [h, w, 4 * bins + C], or two, for the sides and the classes.
 
     Attributes:
-        strides: strides of the levels; by default 8, 16, 32, and also 64 for NanoDet Plus.
-        reg_max: number of bins - 1; by default from the channels of the sides, and 7 for NanoDet Plus.
+        strides: strides of the levels; by default 8, 16, 32, and also 64 for NanoDet Plus and PicoDet.
+        reg_max: number of bins - 1; by default from the channels of the sides, 7 for NanoDet Plus, 15 for one map.
+        activation: function that turns the numbers of maps into scores; ``auto`` tests whether all lie in 0-1.
     """
 
     strides: tuple[int, ...] = ()
     reg_max: int | None = None
+    activation: Literal["auto", "sigmoid", "none"] = "auto"
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for a row per cell, in one table, or in one per level and part."""
-        rows, columns = signature.table or (0, 0)
-        if columns > 36 and rows == signature.cells((*STRIDES, 64)):
-            reason = f"[{rows}, {columns - 32} + 4 * 8] has one row for every cell of strides 8, 16, 32, 64"
-            yield Fit(reason, 3, columns - 32)
-        levels, left = divmod(len(signature.shapes), 2)
-        if signature.network and levels >= 2 and not left and all(len(shape) == 2 for shape in signature.shapes):
-            wanted = sorted(2 * [cells(signature.network, stride) for stride in (*STRIDES, 64)[:levels]])
-            if sorted(shape[0] for shape in signature.shapes) == wanted:
-                yield Fit(f"scores and sides for each of {levels} strides", 3)
+        """Yield a fit for a row per cell, in one table, or in one or two outputs per level."""
+        layout = signature.network and _match(tuple(signature.shapes), signature.network, (), None)
+        if layout and len(layout.scores) > 1:
+            what = "maps with scores and distributions of sides" if layout.is_map else "scores and sides"
+            yield Fit(f"{what} for each of {len(layout.strides)} strides", 3, layout.classes)
+        elif layout and layout.classes > 4:
+            reason = f"[{layout.rows[0]}, {layout.classes} + 4 * 8] has one row for every cell of strides 8, 16, 32, 64"
+            yield Fit(reason, 3, layout.classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
         return self._layout(shapes, network).classes
 
-    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.read`; ``auto`` reads all scores of maps first."""
+        shapes = shapes_of(outputs)
+        if not self.why_all_rows(shapes, network):
+            return super(NanoDet, self).read(outputs, network, score)
         layout = self._layout(shapes, network)
-        tables = [
-            (
-                columns(one, shapes[one], 0, layout.classes),
-                columns(other, shapes[other], layout.classes * (one == other)),
-            )
-            for one, other in zip(layout.scores or (0,), layout.sides or (0,), strict=True)
-        ]
-        return tuple([Level(shapes[pair[0].output][0], ((pair[0], score),), pair) for pair in tables])
+        numbers = [one.of(outputs, rows) for one, rows in zip(layout.scores, layout.rows, strict=True)]
+        low, high = min(map(np.min, numbers)), max(map(np.max, numbers))
+        return replace(self, activation="none" if 0 <= low <= high <= 1 else "sigmoid").read(outputs, network, score)
+
+    def why_all_rows(self, shapes: Shapes, network: Size) -> str:
+        why = "activation: auto reads all scores of maps; options: {activation: sigmoid} or none does not"
+        return why if self.activation == "auto" and self._layout(shapes, network).is_map else ""
+
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        layout, floor = self._layout(shapes, network), logit(score) if self.activation == "sigmoid" else score
+        parts = zip(layout.rows, layout.scores, layout.sides, strict=True)
+        return tuple([Level(rows, ((numbers, floor),), (numbers, sides)) for rows, numbers, sides in parts])
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
         layout = self._layout(shapes, network)
-        starts = np.cumsum([0, *(cells(network, stride) for stride in layout.strides)])
-        parts = []
-        for (at, (numbers, sides)), start in zip(found, starts, strict=False):
-            rows, scores, classes = every_class(numbers, score)
+        parts, start = [], 0
+        for (at, (numbers, sides)), count in zip(found, layout.rows, strict=True):
+            scores = sigmoid(numbers) if self.activation == "sigmoid" else numbers
+            rows, scores, classes = (best_class if layout.is_map else every_class)(scores, score)
             parts.append((at[rows] + start, scores, classes, sides[rows]))
+            start += count
         rows, scores, classes, sides = (np.concatenate(some) for some in zip(*parts, strict=True))
-        return Candidates(_boxes(sides, rows, layout, network, 0.5 if layout.sides else 0.0), scores, classes)
+        return Candidates(_boxes(sides, rows, layout, network), scores, classes)
 
     def _layout(self, shapes: Shapes, network: Size) -> _Layout:
         found = _match(tuple(shapes), network, self.strides, self.reg_max)
         if found is None:
-            sizes = ", ".join(str(cells(network, stride)) for stride in self.strides or (8, 16, 32))
-            reads = f"outputs [S, classes] and [S, 4 * bins] for S in {sizes}, or one [S, classes + 4 * bins]"
+            sizes = ", ".join(str(cells(network, stride)) for stride in self.strides or STRIDES)
+            reads = f"outputs [S, classes] and [S, 4 * bins] for S in {sizes}, one [S, classes + 4 * bins], or maps"
             raise wrong_shapes("detect: nanodet", reads, shapes, network)
         return found
 
 
-def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size, center: float) -> F32:
-    """Return the boxes of rows.
-
-    With ``center`` = 0.5, a cell's center is at (index + 0.5) * stride - 0.5, the middle of its pixels.
-    """
+def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size) -> F32:
+    """Return the boxes of rows, for NanoDet and PicoDet clipped before suppression, as there."""
     grid = grid_of(network, layout.strides)
     stride = grid.stride[rows, None]
-    middle = np.stack([grid.x[rows], grid.y[rows]], axis=1) * stride + np.float32(center) * (stride - 1)
+    part, pixels = layout.center
+    middle = (np.stack([grid.x[rows], grid.y[rows]], axis=1) + np.float32(part)) * stride - np.float32(pixels)
     power = sides.reshape(-1, 4, layout.bins)
     power = np.exp(power - power.max(axis=2, keepdims=True))
     mean = (power @ np.arange(layout.bins, dtype=np.float32)) / power.sum(axis=2) * stride
     boxes: F32 = np.concatenate([middle - mean[:, :2], middle + mean[:, 2:]], axis=1)
-    return np.clip(boxes, 0, np.array(network * 2, np.float32), out=boxes)  # before suppression, as in NanoDet
+    return boxes if layout.is_map else np.clip(boxes, 0, np.array(network * 2, np.float32), out=boxes)
 
 
 @lru_cache(maxsize=32)
 def _match(
     shapes: tuple[tuple[int, ...], ...], network: Size, strides: tuple[int, ...], reg_max: int | None
 ) -> _Layout | None:
-    if any(len(shape) != 2 for shape in shapes):
-        return None
+    """Return the layout of one table, of two outputs per level, or of one map per level; None for other outputs."""
     if len(shapes) == 1:
-        strides, bins = strides or (8, 16, 32, 64), 8 if reg_max is None else reg_max + 1
-        classes = shapes[0][1] - 4 * bins
-        fits = shapes[0][0] == all_cells(network, strides) and classes >= 1
-        return _Layout((), (), classes, bins, strides) if fits else None
-    strides = strides or (8, 16, 32)
-    pairs = [[i for i, shape in enumerate(shapes) if shape[0] == cells(network, stride)] for stride in strides]
-    if len(shapes) != 2 * len(strides) or any(len(pair) != 2 for pair in pairs):
-        return None
-    widths = {tuple(shapes[index][1] for index in pair) for pair in pairs}
-    kinds = {tuple(sorted(width)) for width in widths}
-    if len(kinds) != 1:
-        return None
-    wide = _sides_width(tuple(shapes[index][1] for index in pairs[0]), reg_max)
-    if wide is None:
-        return None
-    ordered = [sorted(pair, key=lambda index: shapes[index][1] == wide) for pair in pairs]
-    scores, sides = zip(*ordered, strict=True)
-    return _Layout(scores, sides, shapes[scores[0]][1], wide // 4, strides)
+        strides, bins = strides or (*STRIDES, 64), 8 if reg_max is None else reg_max + 1
+        if len(shapes[0]) != 2 or shapes[0][0] != all_cells(network, strides) or shapes[0][1] <= 4 * bins:
+            return None
+        split = shapes[0][1] - 4 * bins
+        scores, sides = columns(0, shapes[0], 0, split), columns(0, shapes[0], split)
+        return _Layout((scores,), (sides,), shapes[0][:1], bins, strides, (0, 0), False)
+    is_map = {len(shape) for shape in shapes} == {3}
+    for each, are_last in ((2, False), (2, True), (1, False), (1, True)) if is_map else ((2, False),):
+        levels = strides or (*STRIDES, 64)[: len(shapes) // each]
+        tables = [_level_numbers(shapes, network, stride, are_last) for stride in levels]
+        if not levels or len(shapes) != each * len(levels) or any(len(one) != each for one in tables):
+            continue
+        wide = _sides_width(tuple(one.width for one in tables[0]), reg_max)
+        pairs = [_scores_and_sides(one, wide or 0) for one in tables]
+        if wide and len({(scores.width, sides.width) for scores, sides in pairs}) == 1 and pairs[0][1].width == wide:
+            # PicoDet's centers and YOLOv8's are the middle of a cell, NanoDet's half a pixel before it.
+            center = (0.5, 0.0 if is_map or len(levels) > len(STRIDES) else 0.5)
+            every = [tuple(pair[part] for pair in pairs) for part in (0, 1)]
+            rows = tuple(cells(network, stride) for stride in levels)
+            return _Layout(every[0], every[1], rows, wide // 4, levels, center, is_map)
+    return None
+
+
+def _level_numbers(shapes: Shapes, network: Size, stride: int, are_last: bool) -> list[Numbers]:
+    """Return the numbers of every table or map with one row for each cell of a level, [h, w, C] if ``are_last``."""
+    down, across = -(-network[1] // stride), -(-network[0] // stride)
+    found = []
+    for index, shape in enumerate(shapes):
+        if len(shape) == 2 and shape[0] == down * across:
+            found.append(columns(index, shape))
+        elif len(shape) == 3 and are_last and shape[:2] == (down, across):
+            found.append(Numbers(index, shape[2], step=shape[2]))
+        elif len(shape) == 3 and not are_last and shape[1:] == (down, across):
+            found.append(Numbers(index, shape[0], apart=down * across))
+    return found
+
+
+def _scores_and_sides(tables: Sequence[Numbers], wide: int) -> tuple[Numbers, Numbers]:
+    """Return the numbers of the classes and of the sides, which come first in one map."""
+    if len(tables) == 1:
+        (one,) = tables
+        return one._replace(width=one.width - wide, first=wide * one.apart), one._replace(width=wide)
+    first, second = sorted(tables, key=lambda one: one.width == wide)
+    return first, second
 
 
 def _sides_width(widths: tuple[int, ...], reg_max: int | None) -> int | None:
-    """Return which of two channel counts is that of the sides; the second, as in exports, if both may be."""
+    """Return the number of channels of the sides: in one map, or of two; the second, as in exports, if both may be."""
+    if len(widths) == 1:
+        wide = 4 * (_MAP_BINS if reg_max is None else reg_max + 1)
+        return wide if wide < widths[0] else None
     if reg_max is not None:
         return 4 * (reg_max + 1) if 4 * (reg_max + 1) in widths else None
     possible = [width for width in widths if width % 4 == 0 and width >= 8]

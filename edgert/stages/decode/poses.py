@@ -61,12 +61,16 @@ class SimCC:
         return one_body(points, self.score, self.labels, geometry)
 
 
+_MOST_SPLIT = 4
+"""Largest number of parts of a pixel; published models have 2 or 3."""
+
+
 def _cells_per_pixel(shapes: Shapes, network: Size) -> float:
     """Return cells per pixel of SimCC outputs in either order; 0 for other outputs."""
     if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes) or shapes[0][0] != shapes[1][0] or 0 in shapes[0]:
         return 0
     for across, down in ((shapes[0][1], shapes[1][1]), (shapes[1][1], shapes[0][1])):
-        if across * network[1] == down * network[0] and across >= network[0]:
+        if across * network[1] == down * network[0] and network[0] <= across <= _MOST_SPLIT * network[0]:
             return across / network[0]
     return 0
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
-from edgert.stages.decode import detection
+from edgert.stages.decode import detection, guess
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
 from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Unit, best_class, corners, in_pixels
@@ -140,7 +140,8 @@ class YoloV8(Head):
         """Yield a fit for a column for every box."""
         rows, columns = signature.table or (0, 0)
         if columns >= 6 and rows == signature.cells():
-            yield Fit(f"[{rows}, 4 + {columns - 4}] is its output transposed", 1, columns - 4)
+            weight = 3 if columns - 4 == guess.COCO_CLASSES else 2
+            yield Fit(f"[{rows}, 4 + {columns - 4}] is its output transposed", weight, columns - 4)
         if rows >= 5 and (not columns or columns > rows):
             exact = columns == signature.cells()
             found = "one column for every cell" if exact else "a column per box"

@@ -122,11 +122,17 @@ def test_torchvision_counts_classes_from_one() -> None:
     assert_same(Detector(Decoded(background="first"))(outputs, known.geometry), known)
 
 
-def distances(known: KnownBoxes, rows: np.ndarray, center: float, strides: tuple[int, ...], bins: int) -> np.ndarray:
-    """(N, 4 * bins) whose softmax has its mean at each side's distance; all of it in the two nearest bins."""
+def distances(
+    known: KnownBoxes, rows: np.ndarray, center: float, strides: tuple[int, ...], bins: int, back: float | None = None
+) -> np.ndarray:
+    """(N, 4 * bins) whose softmax has its mean at each side's distance; all of it in the two nearest bins.
+
+    A cell's center is at (index + center) * stride - back.
+    """
+    back = center if back is None else back
     grid = grid_of(known.geometry.network, strides)
     stride = grid.stride[rows, None]
-    middle = np.stack([grid.x[rows], grid.y[rows]], axis=1) * stride + center * (stride - 1)
+    middle = (np.stack([grid.x[rows], grid.y[rows]], axis=1) + center) * stride - back
     exact = np.hstack([middle - known.corners[:, :2], known.corners[:, 2:] - middle]) / stride
     assert exact.min() >= 0 and exact.max() < bins - 1
     low = np.floor(exact).astype(int)
@@ -157,6 +163,43 @@ def test_nanodet(seed: int, network: tuple[int, int], order: list[int]) -> None:
     outputs = [*np.split(scores, cuts), *np.split(sides, cuts)]
     found = Detector(NanoDet())([outputs[index] for index in order], known.geometry)
     assert_same(found, known)
+
+
+@quick
+@seeds
+def test_picodet(seed: int, network: tuple[int, int]) -> None:
+    """Four levels, whose centers are the middles of cells."""
+    known, strides = known_boxes(seed, network, 80), (8, 16, 32, 64)
+    counts = [all_cells(network, (stride,)) for stride in strides]
+    rows = center_cells(known, 0.5)
+    scores, sides = np.full((sum(counts), 80), 0.01, np.float32), np.zeros((sum(counts), 32), np.float32)
+    scores[rows] = spread(known, 80, known.scores)
+    sides[rows] = distances(known, rows, 0.5, strides, 8, back=0)
+    cuts = np.cumsum(counts)[:-1]
+    assert_same(Detector(NanoDet())([*np.split(scores, cuts), *np.split(sides, cuts)], known.geometry), known)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize("activation", ["none", "sigmoid"])
+@quick
+@seeds
+def test_yolov8_without_its_decoding(
+    seed: int, network: tuple[int, int], parts: int, is_last: bool, activation: str
+) -> None:
+    """A map for each level, of sides and then classes; or two, whose scores may be behind their sigmoid."""
+    known = known_boxes(seed, network, 80)
+    sizes = [(network[1] // stride, network[0] // stride) for stride in (8, 16, 32)]
+    rows, table = center_cells(known, 0.5), np.full((all_cells(network, (8, 16, 32)), 144), 0.01, np.float32)
+    table[rows] = np.hstack([distances(known, rows, 0.5, (8, 16, 32), 16, back=0), spread(known, 80, known.scores)])
+    if activation == "sigmoid":
+        table[:, 64:] = sigmoid_inverse(table[:, 64:])
+    cuts = np.cumsum([height * width for height, width in sizes])[:-1]
+    maps = [part.reshape(*size, 144) for part, size in zip(np.split(table, cuts), sizes, strict=True)]
+    split = [part for one in maps for part in (np.split(one, [64], axis=2) if parts == 2 else [one])]
+    outputs = [np.ascontiguousarray(one if is_last else one.transpose(2, 0, 1)) for one in split]
+    for head in (NanoDet(), NanoDet(activation=activation)):
+        assert_same(Detector(head)(outputs, known.geometry), known)
 
 
 @quick

@@ -75,6 +75,21 @@ MODELS = [
         ["logits", "pred_boxes", "last_hidden_state", "encoder_last_hidden_state"],
         (3, 800, 800),
     ),
+    ("detect: yolov8", [(8400, 84)], ["output0"], (3, 640, 640)),
+    ("detect: nanodet", [(144, 80, 80), (144, 40, 40), (144, 20, 20)], ["a", "b", "c"], (3, 640, 640)),
+    ("detect: nanodet", [(80, 80, 144), (40, 40, 144), (20, 20, 144)], ["a", "b", "c"], (640, 640, 3)),
+    ("detect: nanodet", [(n, side, side) for side in (80, 40, 20) for n in (64, 80)], [], (3, 640, 640)),
+    ("detect: nanodet", [(side**2, n) for n in (80, 32) for side in (52, 26, 13, 7)], [], (3, 416, 416)),
+    ("detect: yolo-raw", [(255, 80, 80), (255, 40, 40), (255, 20, 20)], ["a", "b", "c"], (3, 640, 640)),
+    ("detect: yolov4", [(10647, 1, 4), (10647, 80)], ["boxes", "confs"], (3, 416, 416)),
+    ("detect: yolov5-seg", [(25200, 117), (32, 160, 160)], ["output0", "output1"], (3, 640, 640)),
+    ("detect: yolov10", [(100, 5), (100,)], ["dets", "labels"], (3, 800, 1344)),
+    ("detect: yolov10", [(0,), (0, 5)], ["labels", "dets"], (3, 640, 640)),
+    ("detect: yolov10", [(1, 200, 7)], ["detection_out"], (3, 320, 544)),
+    ("detect: mask-rcnn", [(100, 5), (100,), (100, 28, 28)], ["dets", "labels", "masks"], (3, 800, 1344)),
+    ("detect: detr", [(300, 4), (300, 91)], ["dets", "labels"], (3, 384, 384)),
+    ("segment: threshold", [(1, 320, 320)] * 7, [str(n) for n in range(7)], (3, 320, 320)),
+    ("segment: argmax", [(3, 320, 320), (3, 320, 320)], ["out", "aux"], (3, 320, 320)),
     # With outputs beside them that nothing needs.
     (
         "detect: yolov5",
@@ -127,6 +142,24 @@ def test_two_heads_that_fit_equally_are_both_named() -> None:
         first, second, *_ = guess([shape], ["output"], image, None)
         assert {str(first), str(second)} == {"classify: auto", "keypoints: landmarks"}
         assert first.weight == second.weight
+
+
+@pytest.mark.parametrize(
+    ("shapes", "image"),
+    [
+        ([(125, 13, 13)], (3, 416, 416)),  # Tiny YOLOv2, with a stride of 32
+        ([(84, 8400), (84, 8400)], (3, 640, 640)),  # YOLOv9 with its auxiliary head
+        ([(80, 128, 128), (2, 128, 128), (2, 128, 128)], (3, 512, 512)),  # CenterNet
+        ([(896, 16), (896, 1)], (3, 128, 128)),  # BlazeFace
+    ],
+)
+def test_unknown_heads_are_not_taken_for_others(shapes: list[tuple[int, ...]], image: tuple[int, ...]) -> None:
+    assert guess(shapes, [], image, None) == []
+
+
+def test_labels_decide_between_rows_with_and_without_objectness() -> None:
+    assert str(guess([(8400, 7)], ["output"], (3, 640, 640), 3)[0]) == "detect: yolov8"
+    assert str(guess([(8400, 7)], ["output"], (3, 640, 640), 2)[0]) == "detect: yolox"
 
 
 @pytest.mark.parametrize(("dtype", "first"), [("int64", "argmax"), ("uint8", "argmax"), ("float32", "threshold")])

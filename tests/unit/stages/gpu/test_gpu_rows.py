@@ -12,7 +12,7 @@ from edgert.backend.gpu import GpuTensor
 from edgert.errors import StageError
 from edgert.stages.decode import decoder
 from edgert.stages.decode.anchors import DetectNet, YoloRaw
-from edgert.stages.decode.decoded import Detr, PpYoloe, Ssd, YoloNas
+from edgert.stages.decode.decoded import Detr, PpYoloe, Ssd, YoloNas, YoloV4
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.faces import RetinaFace, Scrfd, YoloV5Face, YuNet
 from edgert.stages.decode.instances import DetrSeg
@@ -50,6 +50,9 @@ HEADS = [
     (YoloV5Face(), [(3 * CELLS, 16)]),
     (NanoDet(), [(rows, count) for rows in LEVELS for count in (20, 32)]),
     (NanoDet(), [(CELLS + 6, 5 + 32)]),
+    (NanoDet(activation="sigmoid"), [(64 + 20, *size) for size in RAW]),
+    (NanoDet(activation="none"), [(*size, count) for size in RAW for count in (64, 20)]),
+    (YoloV4(), [(300, 1, 4), (300, 9)]),
     (FastestDet(), [(5 + 80, 6, 10)]),
     (YoloRaw(activation="none"), [(3, *size, 5 + 4) for size in RAW]),
     (YoloRaw(activation="sigmoid"), [(3 * (5 + 4), *size) for size in RAW]),
