@@ -172,7 +172,7 @@ def _listed_images(path: Path, stem: str, names: Sequence[str]) -> FileDataset:
     if not names:
         raise ConfigError(f"{path} lists no image", where=str(path))
     near, above, stems = path.parent, path.parent.parent, dict.fromkeys((path.stem, stem))
-    places = [*(near / one for one in stems), near / "images", near, *(above / one for one in stems)]
+    places = [*(near / one for one in stems), near / "images", near / "data", near, *(above / one for one in stems)]
     places += [*(place / "images" / one for place in (near, above) for one in stems), above / "images"]
     folder = next((place for place in places if any((place / name).is_file() for name in names[:_SHOWN])), None)
     if folder is None:

@@ -34,7 +34,7 @@ from edgert.wiring.search import (
     search_progress,
 )
 from edgert.wiring.settings import GROUPS, Setting, differs, setting_words
-from edgert.wiring.trial import readings, with_box_unit
+from edgert.wiring.trial import readings, refine_tasks
 
 _LISTED_SETTINGS = 4  # settings of a tie that a sentence lists
 
@@ -82,7 +82,7 @@ def check(
         labels = labels_of(config, where)
         found = load_subject(config, labels, where)
         tasks = readings(config.task, found.engine, labels, found.network)
-        tasks, _ = with_box_unit(tasks, found.engine, found.session, found.network)
+        tasks, _ = refine_tasks(tasks, found.engine, found.session, found.network)
         with suppress(ModelError):  # the written decoder reads other outputs, which becomes a finding
             names = [tensor.name for tensor in found.engine.outputs]
             fitting_decoder(config, labels, tuple(output_shapes(found.engine)), found.network, where, names=names)

@@ -20,7 +20,7 @@ from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import FAMILY, Prior, declared_options, declared_task, named_family
 from edgert.wiring.search import CPU_SECONDS, Progress, Search, Subject, load_subject
 from edgert.wiring.settings import SCALES, Setting
-from edgert.wiring.trial import guesses, readings, task_of, with_box_unit
+from edgert.wiring.trial import guesses, readings, refine_tasks, task_of
 
 _DEFAULT_SIZE = 640
 _EXACT_FIT = 3  # weight of a guess whose shapes fit in every number
@@ -109,10 +109,8 @@ def infer(
     if own is not None and (is_own or not _has_decoder(found, declared)):
         return _guess_setting(found, blank, declared, size, spec, own(found), notes)
     made = _guess_setting(found, blank, declared, size, spec, task, notes)
-    ([read], is_relative) = with_box_unit([made.setting.task], found.engine, found.session, found.network)
-    if is_relative:
-        note = "its boxes are fractions of the input, not pixels: a run on an empty image showed it"
-        made = replace(made, setting=replace(made.setting, task=read), task_notes=(*made.task_notes, note))
+    ([read], seen) = refine_tasks([made.setting.task], found.engine, found.session, found.network)
+    made = replace(made, setting=replace(made.setting, task=read), task_notes=(*made.task_notes, *seen))
     if task is None:
         own_task = with_activation(made.setting.task, model, tuple(output_shapes(found.engine)), len(declared.labels))
         made = replace(made, setting=replace(made.setting, task=own_task))
@@ -176,7 +174,7 @@ def _try_on_photos(made: Inferred, images: Sequence[str | Path], progress: Progr
     photos, base, found = read_photos(images), made.setting, made.found
     labels = made.prior.declared.labels
     tasks = readings(base.task, found.engine, labels, found.network)
-    tasks, _ = with_box_unit(tasks, found.engine, found.session, found.network)
+    tasks, _ = refine_tasks(tasks, found.engine, found.session, found.network)
     search = Search(found, photos, verb_of(base.task), progress)
     if (cost_s := search.photo_cpu_s) > CPU_SECONDS:
         why = f"one setting on one photo takes {cost_s:.0f} s of processor time, and all may take {CPU_SECONDS:.0f} s"

@@ -133,7 +133,8 @@ def named_family(inputs: Sequence[str], outputs: Sequence[str]) -> Family | None
     """Return the family whose exporter names inputs and outputs so; None without one."""
     names = " ".join(outputs).lower()
     for family in FAMILIES:
-        is_named = family.gives and not set(family.takes).isdisjoint(inputs)
+        takes = family.takes or (inputs if family.final else ())
+        is_named = family.gives and not set(takes).isdisjoint(inputs)
         if is_named and family.reads and all(part in names for part in family.gives):
             return family
     return None

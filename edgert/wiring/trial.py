@@ -1,7 +1,8 @@
 """Decoders that can read a model's outputs, and runs of one model with many settings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -14,13 +15,13 @@ from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.runtime import Frame
 from edgert.runtime.frame import origin_of, separate_image
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoded import Decoded
-from edgert.stages.decode.decoder import Array, CheckedDecoder, Size
+from edgert.stages.decode.decoded import Decoded, Detr
+from edgert.stages.decode.decoder import F32, Array, CheckedDecoder, Size, as_f32, boxes_and_scores, shapes_of
 from edgert.stages.decode.guess import Guess, guess, network_size, own_decoder
 from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.kinds import SubsetDecoder, checked_decoder, decoder_for
 from edgert.stages.decode.shaped import YoloV8Obb
-from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8
+from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8, YoloX
 from edgert.stages.preprocess import Placement, Preprocessor, Resampler, place
 from edgert.wiring.photos import View
 from edgert.wiring.prior import named_family
@@ -139,34 +140,70 @@ _WRONG_CORNERS = 0.1
 """Fraction of boxes with swapped corners above which the numbers cannot be corners."""
 
 
-def with_box_unit(
-    tasks: Sequence[TaskConfig], engine: Engine, session: Session, network: Size
-) -> tuple[list[TaskConfig], bool]:
-    """Return the tasks with ``boxes: relative`` where boxes are fractions of the input, and whether any changed.
+_LARGEST_LOG = 10.0
+"""Bound above the logarithm of any size in cells."""
+_MOST_QUERIES = 0.5
+"""Fraction of the queries that find nothing in an empty image."""
+_RELATIVE = "its boxes are fractions of the input, not pixels: a run on an empty image showed it"
+_DECODED = "its boxes are decoded in the graph: a run on an empty image showed sizes in pixels"
+_NO_OBJECT = "its last class is 'no object': a run on an empty image showed it"
 
-    Final boxes that are fractions but not two corners get ``order: cxcywh`` too. The engine is run once on an empty
-    image, for which heads with a row for every cell return boxes as well.
+
+def refine_tasks(
+    tasks: Sequence[TaskConfig], engine: Engine, session: Session, network: Size
+) -> tuple[list[TaskConfig], tuple[str, ...]]:
+    """Return the tasks with what a run on an empty image shows, and a sentence on each kind of change.
+
+    Boxes that are fractions of the input get ``boxes: relative``, and final ones that are not two corners ``order:
+    cxcywh``. Decoded boxes in YOLOX's layout are read as YOLOv5's, and queries whose last class is most of the image
+    get ``activation: softmax``. Heads with a row for every cell or query return all rows for an empty image, too.
     """
-    read = [(task, _box_reader(task, engine, network)) for task in tasks]
-    if not any(rows for _, rows in read):
-        return list(tasks), False
+    heads = [_refinable_head(task, engine, network) for task in tasks]
+    if not any(heads):
+        return list(tasks), ()
     (image,) = session.inputs.values()
     image[...] = 0
     outputs = [array[0] if batched else array for array, batched in zip(session.run(1), engine.batched, strict=True)]
-    found, is_changed = list[TaskConfig](), False
-    for task, rows in read:
-        options, seen = getattr(task, "options", {}), dict[str, object]()
-        if rows is not None:
+    found, notes = list[TaskConfig](), dict[str, None]()
+    for task, read in zip(tasks, heads, strict=True):
+        if read is not None:
+            head, places = read
             with np.errstate(all="ignore"):  # numbers of a wrong decoder may overflow
-                boxes = rows(outputs)
-            if _LEAST_PART < float(np.abs(boxes).max(initial=0.0)) <= _MOST_PART:
-                seen["boxes"] = "relative"
-                if value_of(task) == "yolov10" and "order" not in options and _are_centers(boxes):
-                    seen["order"] = "cxcywh"
-        if {**options, **seen} != dict(options):
-            task, is_changed = task.model_copy(update={"options": {**options, **seen}}), True
+                changes, note = _seen_changes(task, head, [outputs[index] for index in places], network)
+            if any(getattr(task, key) != value for key, value in changes.items()):
+                task = task.model_copy(update=changes)
+                notes[note] = None
         found.append(task)
-    return found, is_changed
+    return found, tuple(notes)
+
+
+def _seen_changes(
+    task: TaskConfig, head: Any, outputs: Sequence[Array], network: Size
+) -> tuple[Mapping[str, object], str]:
+    """Return the keys of a task that its outputs for an empty image show, and a sentence on them."""
+    options = dict(getattr(task, "options", {}))
+    if isinstance(head, YoloX):
+        is_decoded = float(outputs[0][:, 2:4].max(initial=0.0)) > _LARGEST_LOG
+        return ({"detect": "yolov5"} if is_decoded else {}), _DECODED
+    if isinstance(head, Detr):
+        roles = boxes_and_scores(shapes_of(outputs))
+        scores = None if roles is None else as_f32(outputs[roles[1]])
+        if scores is None or "activation" in options or not _has_no_object(scores):
+            return {}, ""
+        return {"options": {**options, "activation": "softmax"}}, _NO_OBJECT
+    boxes = head.read(outputs, network, -np.inf).boxes
+    if not _LEAST_PART < float(np.abs(boxes).max(initial=0.0)) <= _MOST_PART:
+        return {}, ""
+    seen: dict[str, object] = {"boxes": "relative"}
+    if value_of(task) == "yolov10" and "order" not in options and _are_centers(boxes):
+        seen["order"] = "cxcywh"
+    return {"options": {**options, **seen}}, _RELATIVE
+
+
+def _has_no_object(logits: F32) -> bool:
+    """Return whether a sigmoid would find the last class in most queries of an empty image, so that it is none."""
+    is_probability = logits.min(initial=0.0) >= 0 and logits.max(initial=0.0) <= 1
+    return not is_probability and len(logits) > 0 and float(np.mean(logits[:, -1] > 0)) > _MOST_QUERIES
 
 
 def _are_centers(boxes: Array) -> bool:
@@ -174,8 +211,11 @@ def _are_centers(boxes: Array) -> bool:
     return len(boxes) > 0 and float(np.mean((boxes[:, 2:] < boxes[:, :2]).any(axis=1))) > _WRONG_CORNERS
 
 
-def _box_reader(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Sequence[Array]], Array] | None:
-    """Return a function that reads the boxes of all cells from the outputs; None for other kinds of heads."""
+def _refinable_head(task: TaskConfig, engine: Engine, network: Size) -> tuple[Any, Sequence[int]] | None:
+    """Return the head of a task, which reads boxes as they are in the outputs, and the indices of its outputs.
+
+    None stands for another kind of head.
+    """
     plain = task
     if options := getattr(task, "options", {}):
         plain = task.model_copy(
@@ -188,9 +228,8 @@ def _box_reader(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Se
     places = decoder.places if isinstance(decoder, SubsetDecoder) else tuple(range(len(engine.outputs)))
     reads = decoder.decoder if isinstance(decoder, SubsetDecoder) else decoder
     head = YoloV8() if isinstance(reads, YoloPose) else getattr(reads, "head", None)
-    if not isinstance(head, YoloV8 | YoloV5 | YoloV8Obb | YoloV8Seg | Decoded):
-        return None
-    return lambda outputs: head.read([outputs[place] for place in places], network, -np.inf).boxes
+    known = isinstance(head, YoloV8 | YoloV5 | YoloX | YoloV8Obb | YoloV8Seg | Decoded | Detr)
+    return (head, places) if known else None
 
 
 def task_of(found: Guess) -> TaskConfig:

@@ -110,6 +110,35 @@ def test_check_and_new_find_out(decoder: str, ends: list[Any], folder: Path) -> 
     assert not check(described(folder, decoder, *ends, options="{boxes: relative}"), [folder / "a.png"]).findings
 
 
+@pytest.mark.parametrize(
+    ("ends", "task"),
+    [
+        ({"output": np.tile(np.array([32, 32, 20, 20, 1, 0.9, 0], np.float32), (1, 84, 1))}, {"detect": "yolov5"}),
+        ({"output": np.tile(np.array([0.4, 0.5, 1, 1, 1, 0.9, 0], np.float32), (1, 84, 1))}, {"detect": "yolox"}),
+        (
+            {"logits": np.tile(np.array([-5, -6, 4], np.float32), (1, 100, 1)), "pred_boxes": np.zeros((1, 100, 4))},
+            {"detect": "detr", "options": {"activation": "softmax"}},
+        ),
+        (
+            {"logits": np.tile(np.array([-5, -6, -4], np.float32), (1, 300, 1)), "pred_boxes": np.zeros((1, 300, 4))},
+            {"detect": "detr"},
+        ),
+        (
+            {f"StatefulPartitionedCall:{n}": np.ones((1, 25, 4) if n == 3 else (1, 25)[: n + 1]) for n in range(4)},
+            {"detect": "yolov10", "options": {"boxes": "relative", "order": "yxyx"}},
+        ),
+    ],
+)
+def test_an_empty_image_and_names_show_what_shapes_do_not(ends: dict[str, Any], task: Any, folder: Path) -> None:
+    onnx.save(constant(ends).proto, folder / "m.onnx")
+    starter(folder / "m.onnx", directory=folder).write(folder / "new.yaml", force=False)
+    found = load_pipeline(folder / "new.yaml").config.models["net"].task
+    assert isinstance(found, DetectTask) and {"options": {}, **task} == {
+        "detect": found.detect,
+        "options": found.options,
+    }
+
+
 def test_pixels_stay_pixels(folder: Path) -> None:
     boxes = V8 * np.array([64, 64, 64, 64, 1, 1], np.float32)[:, None]
     assert not check(described(folder, "yolov8", boxes), [folder / "a.png"]).findings
