@@ -227,7 +227,7 @@ class PowerControl:
         return change
 
     def _apply(self, change: Change) -> None:
-        _LOG.info("power: %s", change)
+        _LOG.info("power: %s", change, extra={"code": "power.changed"})
         if change.what == "mode":
             modes = power_modes(self._root)
             numbers = {title: number for number, title in modes.names.items()} if modes else {}

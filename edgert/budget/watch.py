@@ -187,8 +187,9 @@ class Watch(threading.Thread):
             while not self._clock.wait(self._stop_event, PERIOD_S):
                 action = self._loop.step(self.observer.observe())  # the summary reports all actions
                 if action.kind != "keep":
-                    level = logging.INFO if action.kind == "switch" else logging.WARNING
-                    _LOG.log(level, "budgets: %s", action.reason)
+                    is_switch = action.kind == "switch"
+                    code = {"code": "budget.switched" if is_switch else "budget.exceeded"}
+                    _LOG.log(logging.INFO if is_switch else logging.WARNING, "budgets: %s", action.reason, extra=code)
         except Exception as error:  # noqa: BLE001 - ends the pipeline
             self._fail(error)
 

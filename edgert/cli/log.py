@@ -75,9 +75,8 @@ def start_log(
 def record_fields(record: logging.LogRecord, sources: Collection[str], stages: Collection[str]) -> dict[str, str]:
     """Return the fields of a record by name.
 
-    They are ``time`` (RFC 3339), ``level``, ``logger``, ``message`` and ``code``: the module and function that wrote
-    it, which stay the same when the message's words change. A record about a stage or stream also has ``stage`` and
-    ``stream``.
+    They are ``time`` (RFC 3339), ``level``, ``logger`` and ``message``. A record about a stage or stream also has
+    ``stage`` and ``stream``. Records worth a filter have a ``code``, given at the call; docs/metrics.md lists them.
     """
     message = record.getMessage()
     found = {
@@ -85,8 +84,9 @@ def record_fields(record: logging.LogRecord, sources: Collection[str], stages: C
         "level": record.levelname.lower(),
         "logger": record.name,
         "message": message,
-        "code": f"{record.module}.{record.funcName}",
     }
+    if code := getattr(record, "code", ""):
+        found["code"] = code
     about = message.partition(":")[0].removeprefix("stage ").strip("'")  # as messages about a stage begin
     if about in stages:
         found["stage"] = about

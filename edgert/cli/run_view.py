@@ -178,7 +178,10 @@ def run_with_progress(
     if view.quiet:
         watch(lambda summary: None, _LINE_EVERY_S)
     elif view.how in ("json", "journal"):
-        watch(lambda summary: log.RUN_LOG.info("%s", _progress_line(summary, label).strip()), _RECORD_EVERY_S)
+        code = {"code": "run.status"}
+        watch(
+            lambda summary: log.RUN_LOG.info("%s", _progress_line(summary, label).strip(), extra=code), _RECORD_EVERY_S
+        )
     elif view.plain or not screen.is_terminal:
         watch(lambda summary: typer.echo(_progress_line(summary, label), err=True), _LINE_EVERY_S)
     else:

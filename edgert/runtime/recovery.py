@@ -57,7 +57,7 @@ class RepeatedWarning:
             return False
         more = f" ({self._repeats} times since this was last logged)" if self._repeats > 1 else ""
         self._next_ns, self._repeats = now_ns + round(REMIND_S * 1e9), 0
-        _LOG.warning("%s%s", text, more)
+        _LOG.warning("%s%s", text, more, extra={"code": "stage.failed"})
         return True
 
 
@@ -213,7 +213,8 @@ class Recovery:
 def log_recovery(name: str, status: Status, now_ns: int) -> None:
     """Log that a stage works again, once it has worked for :data:`STEADY_S` at ``now_ns``."""
     if status.recovered is not None and not status.failing and now_ns - status.recovered[0] >= STEADY_S * 1e9:
-        _LOG.warning("stage %r works again, after %.1f s", name, status.recovered[1])
+        about = name, status.recovered[1]
+        _LOG.warning("stage %r works again, after %.1f s", *about, extra={"code": "stage.recovered"})
         status.recovered = None
 
 

@@ -88,7 +88,8 @@ class Watchdog:
             if now_ns >= next_ns:
                 self._down_ns[task.name] = began_ns, now_ns + round(REMIND_S * 1e9)
                 away_s = (now_ns - began_ns) / 1e9
-                _LOG.warning("stage %r is still down, for %.0f s: %s", task.name, away_s, task.meter.status.failing)
+                about = task.name, away_s, task.meter.status.failing
+                _LOG.warning("stage %r is still down, for %.0f s: %s", *about, extra={"code": "stage.failed"})
 
     def tasks_hung_at_end(self) -> list[Task]:
         """Return tasks whose call takes so long that a pipeline does not wait for them once its sources have ended."""
@@ -148,6 +149,7 @@ class Watchdog:
         _LOG.warning(
             "stage %r has been in one call for %.1f s%s; %d results wait for it%s",
             *(task.name, took_s, at and f", at {at}", waiting, behind and f", and behind it {behind}"),
+            extra={"code": "stage.stuck"},
         )
         if before != since_ns:
             if task.policy.on_error != "stop":
@@ -156,7 +158,8 @@ class Watchdog:
                 interrupt()
 
     def _report_return(self, task: Task) -> None:
-        _LOG.warning("stage %r continues after %.1f s in one call", task.name, task.meter.status.stuck_s)
+        about = task.name, task.meter.status.stuck_s
+        _LOG.warning("stage %r continues after %.1f s in one call", *about, extra={"code": "stage.continues"})
         task.meter.status.stuck_s = 0.0
         task.wiring.inlet.bypass(False)
 

@@ -208,8 +208,8 @@ class ModelSwap:
             self._refuse(describe_error(error))
         finally:
             self._finish()
-            is_bad = self._state.phase in ("refused", "back")
-            _LOG.log(logging.WARNING if is_bad else logging.INFO, "model %s: %s", self._name, self.state)
+            level = logging.WARNING if self._state.phase in ("refused", "back") else logging.INFO
+            _LOG.log(level, "model %s: %s", self._name, self.state, extra={"code": "swap.ended"})
             self._ended.set()
 
     def _is_accepted(self) -> bool:
@@ -326,7 +326,7 @@ class ModelSwap:
         run.set_file(with_model_file(run.file, name, self._paths[0]))
         until_s = time.time() + self._terms.keep_s
         self._state = replace(self.state, phase="switched", until_s=until_s)
-        _LOG.info("model %s: %s", name, self._state)
+        _LOG.info("model %s: %s", name, self._state, extra={"code": "swap.switched"})
 
     def _keep(self) -> None:
         """Wait until the old model can be freed; go back to it where the new one fails or hangs."""

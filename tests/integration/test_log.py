@@ -65,14 +65,14 @@ def test_every_line_is_json_with_stage_and_stream_and_without_secrets(tmp_path: 
     assert json.loads(done.stdout)["frames_in"] == 3
     found = lines_of(done.stderr)
     for one in found:
-        assert {"time", "level", "logger", "message", "code"} <= set(one)
+        assert {"time", "level", "logger", "message"} <= set(one)
         assert datetime.fromisoformat(one["time"]).utcoffset() is not None
     (away,) = (one for one in found if "nothing listens" in one["message"])
     assert (away["stage"], away["stream"], away["level"], away["code"]) == (
         "south",
         "south",
         "warning",
-        "live.record_loss",
+        "source.lost",
     )
     (bad,) = (one for one in found if "bad" in one["message"])
     assert (bad["stage"], bad["level"], bad["logger"]) == ("tell", "error", "edgert.own") and "stream" not in bad
@@ -150,9 +150,8 @@ def test_the_journal_gets_fields_by_its_own_protocol(tmp_path: Path) -> None:
             pass
     (away,) = (one for one in found if "nothing listens" in one["MESSAGE"])
     assert (away["PRIORITY"], away["SYSLOG_IDENTIFIER"], away["EDGERT_STAGE"]) == ("4", "edgert", "south")
-    assert (away["EDGERT_STREAM"], away["CODE_FUNC"]) == ("south", "record_loss") and away["CODE_FILE"].endswith(
-        "live.py"
-    )
+    assert (away["EDGERT_STREAM"], away["EDGERT_CODE"]) == ("south", "source.lost")
+    assert away["CODE_FUNC"] == "record_loss" and away["CODE_FILE"].endswith("live.py")
     (traced,) = (one for one in found if one["MESSAGE"].startswith("tell: two\nlines\nTraceback"))
     assert traced["PRIORITY"] == "3" and "EDGERT_STREAM" not in traced
     assert SECRET not in repr(found) and len(secret_lines((tmp_path / "stderr").read_text())) == 1
@@ -165,7 +164,7 @@ def record(message: str, *arguments: object, level: int = logging.INFO) -> loggi
 def test_a_message_that_is_about_no_stage_has_none() -> None:
     assert "stage" not in record_fields(record("other: gone"), ["cam"], ["cam", "find"])
     found = record_fields(record("%s: gone", "cam"), ["cam"], ["cam", "find"])
-    assert (found["stage"], found["stream"], found["code"]) == ("cam", "cam", "live.lost")
+    assert (found["stage"], found["stream"]) == ("cam", "cam") and "code" not in found
     assert record_fields(record("find: slow"), ["cam"], ["cam", "find"]).get("stream") is None
 
 

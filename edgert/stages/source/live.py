@@ -178,7 +178,8 @@ class Connection:
                 away_s = (now_ns - self.changed_ns) / 1e9
                 is_back = "is back" if self.frame_ns is not None else "is there"
                 level = logging.DEBUG if self._flaps(now_ns) else logging.WARNING
-                log.log(level, "%s: %s %s after %.1f s", self._stage, self._title, is_back, away_s)
+                about = self._stage, self._title, is_back, away_s
+                log.log(level, "%s: %s %s after %.1f s", *about, extra={"code": "source.recovered"})
             self.reconnects += self.frame_ns is not None
             self.is_up, self.reason, self.changed_ns = True, "", now_ns
             self._next_s = {}
@@ -204,8 +205,8 @@ class Connection:
         if is_new and self._flaps(now_ns):
             since = f" {MOST_LINES} times in {(now_ns - self._losses_ns[0]) / 1e9:.0f} s"
         level = logging.WARNING if self._is_news(now_ns) else logging.DEBUG
-        message = "%s: %s %s%s: %s%s; trying again in %.1f s"
-        log.log(level, message, self._stage, what, self._title, since, self.reason, fix, wait_s)
+        about = self._stage, what, self._title, since, self.reason, fix, wait_s
+        log.log(level, "%s: %s %s%s: %s%s; trying again in %.1f s", *about, extra={"code": "source.lost"})
         return wait_s
 
     def _is_news(self, now_ns: int) -> bool:
@@ -223,7 +224,7 @@ class Connection:
         """Record and log the end of the stream; ``ending`` is :attr:`Device.ending`, or empty."""
         self.is_up, self.has_ended, self.changed_ns = False, True, self._clock.now_ns()
         self.reason = ending or "its stream ended"
-        log.warning("%s: %s", self._stage, self.reason)
+        log.warning("%s: %s", self._stage, self.reason, extra={"code": "source.ended"})
 
     def stop(self) -> None:
         """Freeze the times of :meth:`stats`, because no reader is left."""

@@ -159,4 +159,4 @@ class CollectSink(SimpleStage):
         if now - self._reminded >= _REMIND_S:
             self._reminded = now
             what = f"{self._folder.path} lacks {self.left_out} images that are worth a label"
-            log.warning("%s: %s: %s; the run goes on", self._where, what, why)
+            log.warning("%s: %s: %s; the run goes on", self._where, what, why, extra={"code": "record.lost"})

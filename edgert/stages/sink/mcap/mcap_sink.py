@@ -157,8 +157,8 @@ class McapSink:
                     self._flush()
             if track.lost > self._said.get(stream, 0):
                 count, self._said[stream] = track.lost - self._said.get(stream, 0), track.lost
-                log.warning("%s: %d packets or images of %s are missing: the disk was too slow",
-                            self._where, count, stream)  # fmt: skip
+                text = "%s: %d packets or images of %s are missing: the disk was too slow"
+                log.warning(text, self._where, count, stream, extra={"code": "record.lost"})
         return restarts
 
     def _add_piece(self, track: CameraTrack, piece: Piece, offset_ns: int) -> list[dict[str, Any]]:

@@ -140,7 +140,8 @@ class Track:
         samples = self.inbox.take()
         if self.inbox.lost > self._lost:
             lost, self._lost = self.inbox.lost - self._lost, self.inbox.lost
-            log.warning("%s: %d packets of %s are missing: the disk was too slow", self._where, lost, self.stream)
+            text = "%s: %d packets of %s are missing: the disk was too slow"
+            log.warning(text, self._where, lost, self.stream, extra={"code": "record.lost"})
         if self._clips is None:
             for sample in samples:
                 self._continue(sample)

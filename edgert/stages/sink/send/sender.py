@@ -171,7 +171,8 @@ class Sender:
             self._publisher.send(messages)
         except RefusedError as error:
             if not self._refused:
-                log.warning("%s: %s refuses a message, which is dropped: %s", self._name, self._publisher.name, error)
+                text = "%s: %s refuses a message, which is dropped: %s"
+                log.warning(text, self._name, self._publisher.name, error, extra={"code": "send.refused"})
             self._refused += 1
             messages = messages[: messages.index(error.message) + 1]
         except OSError:
@@ -181,7 +182,8 @@ class Sender:
             raise
         self._acknowledge(messages)
         if (messages or self._publisher.stays) and self._down_since:
-            log.info("%s: sending to %s again; %d messages wait", self._name, self._publisher.name, self._spool.count)
+            about = self._name, self._publisher.name, self._spool.count
+            log.info("%s: sending to %s again; %d messages wait", *about, extra={"code": "send.recovered"})
             self._down_since = 0.0
         return bool(messages)
 
@@ -203,7 +205,8 @@ class Sender:
             what = (
                 f"a message of {first.stream!r} cannot be sent, tried {_TRIES} times: {type(error).__name__}: {error}"
             )
-            log.warning("%s: %s; it is %s", self._name, printable(what), f"kept in {place}" if place else "dropped")
+            about = self._name, printable(what), f"kept in {place}" if place else "dropped"
+            log.warning("%s: %s; it is %s", *about, extra={"code": "send.refused"})
 
     def _acknowledge(self, messages: Sequence[Message]) -> None:
         """Record acknowledged messages; remove those from the spool whose acknowledgement is final."""
@@ -233,7 +236,8 @@ class Sender:
         for_s = f" for {now - self._down_since:.0f} s" if self._down_since else ""
         waiting = "1 message waits" if self._spool.count == 1 else f"{self._spool.count} messages wait"
         waiting += f", {self._spool.dropped} dropped" if self._spool.dropped else ""
-        log.warning("%s: cannot send to %s%s: %s; %s", self._name, self._publisher.name, for_s, why, waiting)
+        about = self._name, self._publisher.name, for_s, why, waiting
+        log.warning("%s: cannot send to %s%s: %s; %s", *about, extra={"code": "send.failed"})
         self._down_since, self._reminded = self._down_since or now, now
 
     def _pause(self, seconds: float) -> None:

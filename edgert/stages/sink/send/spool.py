@@ -420,7 +420,7 @@ class Spool:
 
     def _count_dropped(self, count: int, why: str) -> None:
         if not self.dropped:
-            log.warning("%s: messages are dropped: %s", self._where, why)
+            log.warning("%s: messages are dropped: %s", self._where, why, extra={"code": "send.dropped"})
         self.dropped += count
 
     def _open(self) -> spool_file.Opened:
