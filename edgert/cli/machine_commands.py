@@ -154,7 +154,7 @@ def top(
         elif screen.is_terminal and not once:
             live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=True))
             draw, read = partial(live.update, refresh=True), stack.enter_context(keyboard())
-        panel = Panel(draw, read, stopped, screen.width)
+        panel = Panel(draw, read, stopped, screen)
         for look in looks(every_s, stopped, screen.width, once):
             have_answered = look.have_answered
             write(look.data)

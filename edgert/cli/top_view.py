@@ -19,7 +19,7 @@ from edgert.cli.terminal import UNKNOWN
 from edgert.units import format_bytes, format_ms
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -116,9 +116,13 @@ _KEYS = {
     b"\x1b[B": "down",
     b"\x1bOB": "down",
     b"j": "down",
+    b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down",
 }
 _KEY = re.compile(rb"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 _HELP = "q quit · ↑ ↓ choose · Enter its stages · space pause"
+_HEADING_LINES = 2
+"""Title and header of a table, which stay visible above its first row."""
 _STOP_CHECK_S = 0.25
 """Interval in which the wait for a key checks whether it shall end."""
 
@@ -179,7 +183,7 @@ class Panel:
         draw: function that replaces the screen's content.
         read: function that waits some seconds for a key, as :func:`keyboard` yields it; None: there are no keys.
         stopped: event that ``q`` sets.
-        width: width of the terminal.
+        console: console of the terminal, whose size is used.
     """
 
     def __init__(
@@ -187,11 +191,12 @@ class Panel:
         draw: Callable[[RenderableType], object],
         read: Callable[[float], str] | None,
         stopped: threading.Event,
-        width: int,
+        console: Console,
     ) -> None:
-        self._draw, self._read, self._stopped, self._width = draw, read, stopped, width
+        self._draw, self._read, self._stopped, self._console = draw, read, stopped, console
         self._look: Snapshot | None = None
         self._chosen, self._is_open, self._is_paused = "", False, False
+        self._first_line = 0
 
     def show(self, look: Snapshot) -> None:
         """Show a new sample."""
@@ -219,27 +224,46 @@ class Panel:
             self._is_paused = not self._is_paused
         elif key == "close":
             self._is_open, self._chosen = False, self._chosen if self._is_open else ""
+        elif key in ("page up", "page down"):
+            self._first_line += (self._console.height - 1) * (1 if key == "page down" else -1)
         elif places:
             step = {"up": -1, "down": 1}.get(key, 0)
             first = 0 if step >= 0 else len(places) - 1
             at = (places.index(self._chosen) + step) % len(places) if self._chosen in places else first
             self._chosen, self._is_open = places[at], self._is_open or key == "open"
-        self._redraw()
+        self._redraw(scrolls_to_chosen=key in ("up", "down"))
 
-    def _redraw(self) -> None:
+    def _redraw(self, scrolls_to_chosen: bool = False) -> None:
         from rich.console import Group
 
         if self._look is None:
             return
         chosen = next((row for row in self._look.rows if row["at"] == self._chosen), None)
-        is_open = self._is_open and chosen is not None
-        shown = Group(*_row_details(chosen, self._width)) if is_open and chosen else self._look.shown(self._chosen)
+        is_open, width = self._is_open and chosen is not None, self._console.width
+        shown = Group(*_row_details(chosen, width)) if is_open and chosen else self._look.shown(self._chosen)
         if self._read is None:
             self._draw(shown)
             return
-        help_line = f"Esc all of them · {_HELP}" if is_open else _HELP
+        shown, place = self._cut_to_height(shown, scrolls_to_chosen)
+        help_line = f"Esc all of them · {_HELP}{place}" if is_open else f"{_HELP}{place}"
         line = ("paused: space goes on", "yellow") if self._is_paused else (help_line, "dim")
         self._draw(Group(terminal.styled(*line), shown))
+
+    def _cut_to_height(self, shown: RenderableType, scrolls_to_chosen: bool) -> tuple[RenderableType, str]:
+        """Return the lines that fit below the help, and a text that says which; empty where all do."""
+        from rich.segment import SegmentLines
+
+        lines, room = self._console.render_lines(shown, pad=False), max(1, self._console.height - 1)
+        if scrolls_to_chosen:
+            chosen = [at for at, line in enumerate(lines) if any(one.style and one.style.reverse for one in line)] or [
+                0
+            ]
+            first = min(self._first_line, chosen[0] - _HEADING_LINES)
+            self._first_line = max(first, chosen[-1] - room + 1)
+        self._first_line = first = max(0, min(self._first_line, len(lines) - room))
+        last = min(first + room, len(lines))
+        place = f" · PgUp PgDn lines {first + 1}–{last} of {len(lines)}" if room < len(lines) else ""
+        return SegmentLines(lines[first:last], new_lines=True), place
 
 
 @contextmanager

@@ -7,12 +7,13 @@ import os
 import sys
 import termios
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from typer.testing import CliRunner
 
 from edgert.cli.machine_commands import Pipelines, format_reading, top
@@ -194,19 +195,25 @@ TWO = [
 ]
 
 
-def pressed(*keys: str) -> tuple[list[str], bool]:
+def pressed(*keys: str, rows: list[dict[str, Any]] = TWO, height: int = 25) -> tuple[list[str], bool]:
     """Every screen after these keys, and whether the program is over then."""
-    console, screens, stopped = Console(width=100, file=io.StringIO()), list[str](), threading.Event()
+    screens, stopped = list[str](), threading.Event()
+    console = Console(width=100, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
 
     def draw(shown: object) -> None:
         with console.capture() as taken:
             console.print(shown)
         screens.append(taken.get())
 
-    rest = iter(keys)
-    panel = Panel(draw, lambda seconds: next(rest, ""), stopped, 100)
-    panel.show(Snapshot(TWO, lambda chosen: f"chosen: {chosen}", {}))
-    is_over = panel.wait(0.05)
+    rest = deque(keys)
+    panel = Panel(draw, lambda seconds: rest.popleft() if rest else "", stopped, console)
+
+    def shown(chosen: str) -> Group:
+        return Group(f"chosen: {chosen}", pipeline_table(rows, 100, None, chosen))
+
+    panel.show(Snapshot(rows, shown, {}))
+    while not (is_over := panel.wait(0.02)) and rest:
+        pass
     return screens, is_over
 
 
@@ -226,6 +233,19 @@ def test_enter_shows_the_stages_of_a_line_and_escape_all_lines() -> None:
     assert "chosen: process 2" in screens[3]
 
 
+def test_more_lines_than_the_terminal_has_are_scrolled_to_the_chosen_one_and_by_pages() -> None:
+    rows = [{**TWO[1], "at": f"process {number}", "name": f"dock{number}"} for number in range(40)]
+    screens, _ = pressed(*["down"] * 12, "page down", "page down", "page down", "page up", rows=rows, height=11)
+    for screen in screens:
+        assert len(screen.splitlines()) == 11 and "of 43" in screen
+    assert "lines 1–10 of 43" in screens[0] and "dock6" in screens[0] and "dock7" not in screens[0]
+    assert "dock11" in screens[12] and "dock12" not in screens[12]
+    assert "lines 26–35" in screens[14] and "lines 34–43" in screens[15] and "dock39" in screens[15]
+    assert "lines 24–33" in screens[16]
+    few, _ = pressed("page down", height=11)
+    assert "PgDn" not in few[-1] and "gate" in few[-1]
+
+
 def test_space_holds_the_screen_and_q_ends() -> None:
     screens, is_over = pressed("pause", "quit")
     assert is_over and "paused: space goes on" in screens[1]
@@ -242,7 +262,7 @@ def test_keys_of_a_terminal_have_meanings_and_it_is_as_before_afterwards(monkeyp
             os.write(outer, typed)
             assert read(5.0) == meaning
         os.write(outer, b"\x1b[B\x1b[Bj\x1b[5~\r")  # over a slow line they come at once
-        assert [read(5.0) for _ in range(5)] == ["down", "down", "down", "", "open"] and read(0.0) == ""
+        assert [read(5.0) for _ in range(5)] == ["down", "down", "down", "page up", "open"] and read(0.0) == ""
     assert termios.tcgetattr(inner) == before
     monkeypatch.setattr(os, "tcgetpgrp", lambda fd: -1)
     with keyboard() as read:
