@@ -217,7 +217,7 @@ class ControlSocket:
             return self._answer(request, who)
         except Exception:  # noqa: BLE001 - an error in one answer must not end the thread
             _LOG.exception("a request failed")
-            return refusal(StageError("the request failed", why="this is a bug in edgert; its log has more"))
+            return refusal(StageError("the request failed", why="a bug in edgert; its log has the traceback"))
 
 
 class _Client:

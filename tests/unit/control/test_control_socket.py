@@ -284,8 +284,9 @@ def test_an_error_in_one_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -
         return echo(request, who)
 
     with listening("belt", fail) as path:
-        with pytest.raises(StageError, match="the request failed"):
+        with pytest.raises(StageError, match="the request failed") as caught:
             send_request(path, Request("save"))
+        assert "its log has the traceback" in caught.value.why and "ValueError: a bug" in caplog.text
         assert send_request(path, SHOW)["verb"] == "show"
 
 

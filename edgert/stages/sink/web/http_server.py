@@ -145,9 +145,9 @@ class HttpServer:
             return text(HTTPStatus.INTERNAL_SERVER_ERROR, error.what)
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001 - an error in one answer must not end the server
-            _LOG.debug("%s: the request failed", request.path, exc_info=error)
-            return text(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed; the log has more")
+        except Exception:  # noqa: BLE001 - an error in one answer must not end the server
+            _LOG.exception("%s: the request failed", request.path)
+            return text(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in edgert; its log has the traceback")
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the answer that refuses a request for its host, token or method; None for a valid one."""
