@@ -25,7 +25,7 @@ TokenFile = Annotated[
 def ctl(
     verb: VerbWord = "show",
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD]...", help="Its key and value, source, or stage and address.")
+        list[str] | None, typer.Argument(metavar="[WORD]...", help="Its keys and values, source, or stage and address.")
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Which run, by its name:, or the path of its socket.")
@@ -48,7 +48,7 @@ def ctl(
 
         edgert ctl show
 
-        edgert ctl set models.parts.task.score=0.4
+        edgert ctl set models.parts.task.score=0.4 stages.find.every=2
 
         edgert ctl pause yard --name belt
 
@@ -130,8 +130,8 @@ def _value_text(value: Any) -> str:
     return dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _before_and_after(one: Mapping[str, Any], now: str) -> str:
-    return " -> ".join(_value_text(value) or "none" for value in (one["was"], one[now]))
+def _before_and_after(one: Mapping[str, Any]) -> str:
+    return " -> ".join(_value_text(value) or "none" for value in (one["was"], one["now"]))
 
 
 def _rates(row: Mapping[str, Any]) -> str:
@@ -142,7 +142,7 @@ def _rates(row: Mapping[str, Any]) -> str:
 def _plan_lines(result: Mapping[str, Any], command: str) -> Iterator[str]:
     """Yield the lines that ``apply`` prints: each change, and ``command`` with the plan that makes them."""
     for one in result["changes"]:
-        values = f": {_before_and_after(one, 'now')}" if "was" in one else f": {one['why']}" if "why" in one else ""
+        values = f": {_before_and_after(one)}" if "was" in one else f": {one['why']}" if "why" in one else ""
         yield f"{one['effect']}  {one['key']}{values}"
     if not result["changes"]:
         yield "nothing differs"
@@ -161,7 +161,8 @@ def _result_lines(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
         if verb == "swap":
             yield "edgert ctl show says how far it is"
     elif verb == "set":
-        yield f"{result['key']}: {_before_and_after(result, 'is')}"
+        for one in result["changes"]:
+            yield f"{one['key']}: {_before_and_after(one)}"
     elif verb == "save":
         keys, removed = ", ".join(result["keys"]), f"removed {result['path']}: " if result["removed"] else ""
         yield f"saved {result['path']}: {keys}" if keys else f"{removed}nothing differs from the pipeline's file"

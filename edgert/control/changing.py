@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,30 +16,34 @@ from edgert.control.controlled import Controlled, copy_data
 from edgert.control.live_keys import check_known, live_values, stages_with_every
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.runtime import Source, Stage
+from edgert.runtime.recovery import describe_error
 
-_LOG = logging.getLogger(__name__)
 _Step = tuple[Callable[[], object], Callable[[], object]]
 """A function that makes a change, and one that undoes it."""
 _SOURCE_EFFECTS = ("adds", "removes", "opens the source again")
 
 
-def set_key(run: Controlled, text: str) -> dict[str, Any]:
-    """Change a live key; see :meth:`Control.set`."""
-    key, before = text.partition("=")[0].strip(), live_values(run)
-    if "=" not in text:
-        now = f"; it is {before[key]!r} now" if key in before else ""
-        raise ConfigError(f"set takes KEY=VALUE, not {text!r}", fix=f"edgert ctl set {key or 'KEY'}=VALUE{now}")
+def set_keys(run: Controlled, *texts: str) -> dict[str, Any]:
+    """Change live keys, all of them or none; see :meth:`Control.set_keys`."""
+    before, keys = live_values(run), [text.partition("=")[0].strip() for text in texts]
+    for key, text in zip(keys, texts, strict=True):
+        if "=" not in text:
+            is_now = f"; it is {before[key]!r} now" if key in before else ""
+            raise ConfigError(f"set takes KEY=VALUE, not {text!r}", fix=f"edgert ctl set {key or 'KEY'}=VALUE{is_now}")
     try:
-        file = changed_pipeline(run.file, copy_data(run), [text])
+        file = changed_pipeline(run.file, copy_data(run), texts)
     except ConfigError:
-        check_known(key, run.file.config)  # its error is clearer
+        for key in keys:
+            check_known(key, run.file.config)  # its error is clearer
         raise
     changes = changes_to(run, file)
-    own = next((one for one in before if f"{key}.".startswith(f"{one}.")), "")
-    if not own or any(one.key != own for one in changes):
-        raise _not_live_error(key, changes, before)
+    live = {key: one for key in keys for one in before if f"{key}.".startswith(f"{one}.")}
+    others = [one for one in changes if one.key not in live.values()]
+    if others or len(live) < len({*keys}):
+        raise _not_live_error(next((key for key in keys if key not in live), keys[0]), others, before)
     make_changes(run, file, changes)
-    return {"key": own, "was": before[own], "is": live_values(run)[own]}
+    now = live_values(run)
+    return {"changes": [{"key": one, "was": before[one], "now": now[one]} for one in dict.fromkeys(live.values())]}
 
 
 def apply_file(run: Controlled, text: str, *, plan: str = "") -> dict[str, Any]:
@@ -74,7 +77,8 @@ def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change])
         changes: differences between the two, from :func:`changes_to`.
 
     Raises:
-        StageError: a change needs a restart, or cannot be made. As with every other error, nothing has changed.
+        StageError: a change needs a restart, or cannot be made. As with every other error, nothing has changed, unless
+            the error says that a step could not be undone.
         BudgetError: there is too little memory, or the budgets cannot be kept.
         EdgertError: a source, stage or decoder cannot be made with these values.
     """
@@ -93,16 +97,26 @@ def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change])
         for step in steps:
             done.append(step)
             step[0]()
-    except BaseException:
+    except BaseException as error:
         run.record_file(after)  # the new stages ran for a moment; those that replace them again follow
-        for _, undo in reversed(done[:-1]):
-            try:
-                undo()
-            except EdgertError as error:
-                _LOG.error("a change could not be undone: %s", error)
+        left = [reason for _, undo in reversed(done[:-1]) if (reason := _reason_of_failure(undo))]
         run.record_file(before)
-        raise
+        if not isinstance(error, Exception) or (isinstance(error, EdgertError) and not left):
+            raise
+        why, fix = describe_error(error), "correct the change"
+        if left:
+            why, fix = f"{why}; steps before it could not be undone: {'; '.join(left)}", "restart the pipeline"
+        raise StageError("the change failed", why=why, fix=fix) from error
     run.set_file(after, file.config)
+
+
+def _reason_of_failure(step: Callable[[], object]) -> str:
+    """Make a step; return why it failed, or an empty text."""
+    try:
+        step()
+    except Exception as error:  # noqa: BLE001 - a user's code
+        return describe_error(error)
+    return ""
 
 
 def _steps(run: Controlled, before: PipelineFile, after: PipelineFile, changes: Sequence[Change]) -> list[_Step]:

@@ -104,9 +104,8 @@ def send_request(path: Path, request: Request) -> Any:
         DeviceError: no run answers, or the socket belongs to another user.
     """
     request.values()
-    kinds = VERBS[request.verb].words.split()
-    words = [str(Path(word).absolute()) if kind == "PATH" else word
-             for word, kind in zip(request.words, kinds, strict=False)]  # fmt: skip
+    named = VERBS[request.verb].with_names(request.words)
+    words = (str(Path(word).absolute()) if kind == "PATH" else word for word, kind in named)
     request = replace(request, words=tuple(words))
     try:
         with _connect(path, _CONNECT_TIMEOUT_S) as own:
@@ -189,7 +188,9 @@ def _read_state(own: socket.socket) -> Mapping[str, Any] | str:
         state = get_result(json.loads(_exchange(own, Request("show"), _STATE_TIMEOUT_S)))
     except TimeoutError:
         return "does not answer"
-    except (ValueError, RecursionError, EdgertError):
+    except EdgertError as error:
+        return error.what
+    except (ValueError, RecursionError):
         return NOT_EDGERT
     return state if isinstance(state, dict) else NOT_EDGERT
 

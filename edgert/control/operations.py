@@ -57,8 +57,14 @@ class Control:
             ConfigError: there is no such key, or it cannot have this value.
             StageError: the key is not live; the error says what the change needs.
         """
-        text = value if isinstance(value, str) else json.dumps(value)
-        return self._perform(Request("set", (f"{key}={text}",)), _THIS_PROGRAM)
+        return self.set_keys({key: value})[0]
+
+    def set_keys(self, values: Mapping[str, object]) -> list[dict[str, Any]]:
+        """Change several live keys together, each as :meth:`set` does; if one is refused, none changes."""
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+        words = tuple(f"{key}={text}" for key, text in texts.items())
+        made: list[dict[str, Any]] = self._perform(Request("set", words), _THIS_PROGRAM)["changes"]
+        return made
 
     def pause(self, source: str) -> dict[str, Any]:
         """Pause a source: frames of a camera are dropped, and a file waits.
@@ -216,24 +222,30 @@ class Control:
             except EdgertError as error:
                 self._log(request, began_ns, who, f"refused: {error.what}")
                 raise
-        done = "begun" if request.verb == "swap" else "done"
-        changed = f"{result['was']} -> {result['is']}" if "is" in result else done
-        self._log(request, began_ns, who, "planned" if result.get("applied") is False else changed)
+        self._log(request, began_ns, who, _outcome(request.verb, result))
         return result
 
     def _log(self, request: Request, began_ns: int, who: str, outcome: str) -> None:
         """Write an operation to the log, and to a trace that is being recorded."""
         named, outcome = _log_line(request), _without_secrets(outcome)
-        _LOG.info("%s, by %s: %s", named, who, outcome)
+        code = {"code": "control.refused" if outcome.startswith("refused") else "control.done"}
+        _LOG.info("%s, by %s: %s", named, who, outcome, extra=code)
         if (recorder := self._run.tracing.recorder) is not None:
             about = {"by": who, "result": outcome}
             recorder.ring().add(("operation", began_ns, recorder.now_ns(), named, "", -1, about))
 
 
+def _outcome(verb: str, result: Mapping[str, Any]) -> str:
+    """Return what an operation did, for the log."""
+    if verb == "set":
+        return ", ".join(f"{one['was']} -> {one['now']}" for one in result["changes"])
+    return "begun" if verb == "swap" else "planned" if result.get("applied") is False else "done"
+
+
 def _log_line(request: Request) -> str:
     """Return a request for the log, without the text of a file and the value of a key, which may be a password."""
-    kinds = zip(request.words, VERBS[request.verb].words.split(), strict=False)
-    words = [word.partition("=")[0] if kind == "KEY=VALUE" else word for word, kind in kinds if kind != "FILE"]
+    named = VERBS[request.verb].with_names(request.words)
+    words = [word.partition("=")[0] if kind == "KEY=VALUE" else word for word, kind in named if kind != "FILE"]
     return _without_secrets(" ".join([request.verb, *words, *map("--{0[0]}={0[1]}".format, request.options.items())]))
 
 
@@ -265,7 +277,7 @@ def _show(run: Controlled) -> dict[str, Any]:
 
 _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "show": _show,
-    "set": changing.set_key,
+    "set": changing.set_keys,
     "apply": changing.apply_file,
     "pause": source_changes.pause,
     "resume": source_changes.resume,

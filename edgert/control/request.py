@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ class Verb:
     """The form of an operation.
 
     Attributes:
-        words: names of the words that follow the verb, optional ones in brackets. ``FILE`` is a text, which
-            ``edgert ctl`` reads from a file; ``PATH`` is a path on the machine of the run.
+        words: names of the words that follow the verb, optional ones in brackets; any number of the last one where it
+            ends with ``...``. ``FILE`` is a text, which ``edgert ctl`` reads from a file; ``PATH`` is a path on the
+            machine of the run.
         options: name without dashes → function that parses the value, and raises ValueError for a wrong one.
         is_reading: whether it changes nothing, so that it is answered during a change, and is not logged.
         is_long: whether it changes nothing and takes long.
@@ -35,10 +36,16 @@ class Verb:
         """Words and options as on a command line."""
         return " ".join([*self.words.split(), *(f"[--{name} {name.upper()}]" for name in self.options)])
 
+    def with_names(self, words: Sequence[str]) -> list[tuple[str, str]]:
+        """Return each word of a request with its name, without brackets and ``...``."""
+        names = self.words.split()
+        names += names[-1:] * (len(words) - len(names)) if self.words.endswith("...") else []
+        return [(word, name.strip("[].")) for word, name in zip(words, names, strict=False)]
+
 
 VERBS = {
     "show": Verb(is_reading=True),
-    "set": Verb("KEY=VALUE"),
+    "set": Verb("KEY=VALUE..."),
     "pause": Verb("SOURCE"),
     "resume": Verb("SOURCE"),
     "add": Verb("STAGE URL [LIKE]"),
@@ -96,14 +103,14 @@ class Request:
             raise ConfigError(what, fix=f"one of {', '.join(VERBS)}")
         fix, wanted = f"edgert ctl {self.verb} {verb.usage}".rstrip(), verb.words.split()
         least = sum(not word.startswith("[") for word in wanted)
-        if not least <= len(self.words) <= len(wanted):
+        if not least <= len(self.words) or len(self.words) > len(verb.with_names(self.words)):
             what = f"{self.verb} takes {least or 'no'} word{'s' * (least != 1)}, not {len(self.words)}"
             raise ConfigError(what, fix=fix)
-        for word, kind in zip(self.words, wanted, strict=False):
+        for word, kind in verb.with_names(self.words):
             try:  # the names of files may have bytes that are no UTF-8
                 word.encode(errors="strict" if kind == "FILE" else "surrogateescape")
             except UnicodeEncodeError as error:
-                why = f"character {error.start} of {kind.strip('[]')} is half of a pair, as a \\ud800 of JSON"
+                why = f"character {error.start} of {kind} is half of a pair, as a \\ud800 of JSON"
                 raise ConfigError(f"{self.verb} takes text", why=why, fix=fix) from error
         made = {}
         for name, text in self.options.items():
@@ -117,8 +124,8 @@ class Request:
 
     def with_texts(self) -> Request:
         """Return the request with the path of each ``FILE`` replaced by its text. Raises ConfigError."""
-        pairs = zip(self.words, VERBS[self.verb].words.split(), strict=False)
-        words = (read_file(Path(word)) if kind == "FILE" else word for word, kind in pairs)
+        named = VERBS[self.verb].with_names(self.words)
+        words = (read_file(Path(word)) if kind == "FILE" else word for word, kind in named)
         return replace(self, words=tuple(words))
 
     def line(self) -> bytes:

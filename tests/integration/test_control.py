@@ -268,7 +268,7 @@ def test_a_live_key_holds_from_the_next_frame_on() -> None:
 
         assert submitted(6) == [0] * 6
         changed = pipeline.control.set("models.parts.task.score", 0.0)
-        assert changed == {"key": "models.parts.task.score", "was": 0.25, "is": 0.0}
+        assert changed == {"key": "models.parts.task.score", "was": 0.25, "now": 0.0}
         assert all(submitted(6))
         pipeline.control.set("models.parts.task.limit", "7")
         assert submitted(6) == [7] * 6
@@ -286,7 +286,7 @@ def test_a_live_key_of_a_fallback_model_is_set() -> None:
     models = {"parts": {**MODEL, "degrade_to": "small"}, "small": MODEL}
     with edgert.Pipeline({**pipeline_of("a"), "models": models}, callbacks={"both": Seen()}) as pipeline:
         pipeline.start()
-        assert pipeline.control.set("models.small.task.score", 0.7)["is"] == 0.7
+        assert pipeline.control.set("models.small.task.score", 0.7)["now"] == 0.7
 
 
 @pytest.mark.parametrize(
@@ -314,6 +314,18 @@ def test_what_cannot_be_set_is_refused_and_changes_nothing(
         small.control.set(key, value)
     assert words in str(caught.value)
     assert state_of(small) == before
+
+
+def test_keys_that_are_set_together_all_change_or_none(small: Pipeline) -> None:
+    before = state_of(small)
+    for wrong in ({"stages.find.every": 0}, {"stages.find.queue": 3}, {"stages.fnd.every": 2}):
+        with pytest.raises(EdgertError, match=f"{next(iter(wrong))}|every|did you mean"):
+            small.control.set_keys({"stages.a.fps": 5, **wrong})
+        assert state_of(small) == before
+    assert small.control.set_keys({"stages.a.fps": 5, "stages.find.every": 2}) == [
+        {"key": "stages.a.fps", "was": None, "now": 5.0},
+        {"key": "stages.find.every", "was": 1, "now": 2},
+    ]
 
 
 def test_sources_that_cannot_come_or_go_are_refused_and_nothing_has_changed(small: Pipeline, tmp_path: Path) -> None:

@@ -145,6 +145,27 @@ def test_a_step_that_fails_takes_the_others_back(monkeypatch: pytest.MonkeyPatch
         wait_until(lambda: seen.numbers["a"] == list(range(10)))
 
 
+def test_a_step_that_cannot_be_undone_is_named_and_the_others_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with edgert.Pipeline(pipeline_of("a", "b"), callbacks={"both": bool}) as pipeline:
+        pipeline.start()
+        wanted = changed("a", "b", "c", a={"fps": 5}, b={"fps": 4}, find={"from": ["a", "b", "c"], "every": 3})
+        wanted["stages"]["c"] = {"source": "api"}
+        assign = changing._set_stage_key
+
+        def fail(run: Any, name: str, key: str, value: Any) -> None:
+            if (key, value) == ("every", 3) or (name == "b" and value is None):
+                raise ValueError(f"bad {name}")
+            assign(run, name, key, value)
+
+        monkeypatch.setattr(changing, "_set_stage_key", fail)
+        with pytest.raises(StageError, match="the change failed") as caught:
+            applied(pipeline, wanted)
+        first, left = caught.value.why.split("; steps before it could not be undone: ")
+        assert first.startswith("ValueError: bad find") and left.startswith("ValueError: bad b") and ";" not in left
+        assert caught.value.fix == "restart the pipeline"
+        assert [*pipeline.control.show()["sources"]] == ["a", "b"]
+
+
 def test_a_source_is_opened_again_by_another_address_even_the_only_one(tmp_path: Path) -> None:
     text = """
 stages:
@@ -214,7 +235,7 @@ def test_budgets_change_while_they_are_kept(budgeted: Pipeline) -> None:
     wait_until(lambda: budgets()["governor"]["seconds"])
     began = sum(budgets()["governor"]["seconds"].values())
     budgeted.control.pause("a")
-    assert budgeted.control.set("budgets.cpu", 0.7) == {"key": "budgets.cpu", "was": 1.5, "is": 0.7}
+    assert budgeted.control.set("budgets.cpu", 0.7) == {"key": "budgets.cpu", "was": 1.5, "now": 0.7}
     assert budgets()["used"]["limit"] == 0.7 and sum(budgets()["governor"]["seconds"].values()) >= began
     assert budgeted.control.show()["sources"]["a"]["state"] == "paused"
     budgeted.control.resume("a")
@@ -241,11 +262,11 @@ def test_a_run_without_budgets_is_given_some_and_they_go_again() -> None:
 
     seen = Seen()
     with edgert.Pipeline(pipeline_of("a", "b"), callbacks={"both": seen}) as pipeline:
-        assert pipeline.control.set("budgets.latency", "2s")["is"] == "2s"
+        assert pipeline.control.set("budgets.latency", "2s")["now"] == "2s"
         assert governors() == 0 and pipeline.summary().budgets["governor"]
         pipeline.start()
         assert governors() == 1
-        assert pipeline.control.set("budgets.latency", "") == {"key": "budgets.latency", "was": "2s", "is": None}
+        assert pipeline.control.set("budgets.latency", "") == {"key": "budgets.latency", "was": "2s", "now": None}
         assert governors() == 0 and pipeline.summary().budgets == {}
     with edgert.Pipeline(pipeline_of("a", "b"), callbacks={"both": seen}) as pipeline:
         pipeline.start()

@@ -63,11 +63,14 @@ def posted(url: str, body: bytes, method: str = "POST", **headers: str) -> tuple
 def test_the_same_operations_with_the_same_errors(belt: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="edgert.control")
     url = address(belt)
-    assert send_to_page(url, Request("set", ("stages.draw.draw=[stats]",)), TOKEN)["is"] == ["stats"]
-    assert "set stages.draw.draw, by address 127.0.0.1: ['boxes'] -> ['stats']" in caplog.text
+    both = send_to_page(url, Request("set", ("stages.draw.draw=[stats]", "stages.cam.fps=20")), TOKEN)["changes"]
+    assert [(one["key"], one["now"]) for one in both] == [("stages.draw.draw", ["stats"]), ("stages.cam.fps", 20.0)]
+    text = "set stages.draw.draw stages.cam.fps, by address 127.0.0.1: ['boxes'] -> ['stats'], 30.0 -> 20.0"
+    assert text in caplog.text and caplog.records[-1].code == "control.done"  # type: ignore[attr-defined]
     with pytest.raises(StageError, match="unknown source 'yard'"):
         send_to_page(url, Request("remove", ("yard",)), TOKEN)
     assert "remove yard, by address 127.0.0.1: refused: unknown source 'yard'" in caplog.text
+    assert caplog.records[-1].code == "control.refused"  # type: ignore[attr-defined]
     text = TEXT.replace("TOKEN", TOKEN)
     plan = send_to_page(url, Request("apply", (text,)), TOKEN)
     assert send_to_page(url, Request("apply", (text,), {"plan": plan["plan"]}), TOKEN)["applied"]
@@ -83,6 +86,10 @@ def test_the_same_operations_with_the_same_errors(belt: Pipeline, caplog: pytest
         (Request("set", ("stages.cam.source=rtsp://me:sesame@10.0.0.9/x",)), "set stages.cam.source, by"),
         (Request("set", ("stages.page.tokne=sesame-sesame-sesame",)), "set stages.page.tokne, by"),
         (Request("set", ("stages.draw.draw=[stats]\nforged: line",)), "set stages.draw.draw, by"),
+        (
+            Request("set", ("stages.draw.draw=[stats]", "stages.page.token=sesame")),
+            "set stages.draw.draw stages.page.to",
+        ),
         (Request("set", ("stages.draw.draw=" + 5000 * "x",)), "set stages.draw.draw, by"),
         (Request("set", ("\n".join(("stages.draw.drow", "forged")) + "=1",)), "set stages.draw.drow forged, by"),
         (Request("add", ("rtsp://me:sesame@10.0.0.9/x", "gate")), "add rtsp://***@10.0.0.9/x gate, by"),

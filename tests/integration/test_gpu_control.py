@@ -246,7 +246,7 @@ def test_a_live_key_of_a_model_on_a_gpu_is_set_and_read_from_the_next_frame_on(
         pipeline.submit(image, stage="cam")
         next(results)
         key, slots = "models.parts.task.threshold", pipeline._assembly.inferences[0]._slots
-        assert pipeline.control.set(key, 0.7) == {"key": key, "was": 0.5, "is": 0.7}
+        assert pipeline.control.set(key, 0.7) == {"key": key, "was": 0.5, "now": 0.7}
         pipeline.submit(image, stage="cam")
         next(results)
         assert {slot._reader._decoder.threshold for slot in slots} == {0.7}  # type: ignore[attr-defined]

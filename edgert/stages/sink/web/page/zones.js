@@ -267,9 +267,7 @@ async function applyDrawn() {
   if (!stage) throw new Error("the pipeline has no zones stage: add the YAML to its file");
   const wanted = ["zone", "line"].map((kind) => [`${stage}.${kind}s`, merged(kind, live[`${stage}.${kind}s`] || {})]);
   const changed = wanted.filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(live[key] || {}));
-  // A stage always needs a zone or a line, so the kind with more of them is set first.
-  changed.sort(([, one], [, other]) => Object.keys(other).length - Object.keys(one).length);
-  for (const [key, value] of changed) await control("set", `${key}=${JSON.stringify(value)}`);
+  if (changed.length) await control("set", ...changed.map(([key, value]) => `${key}=${JSON.stringify(value)}`));
   drawn.forEach((one) => { one.from = { ...one, points: one.points.map((point) => [...point]) }; });
   given = drawn.map((one) => one.from);
   if (!changed.length) return "Nothing has changed";
