@@ -8,11 +8,12 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from edgert.config import PipelineFile
 from edgert.errors import EdgertError
 from edgert.pipeline import Pipeline
 from edgert.stages.ros2.rclpy_node import import_rclpy, use_node
 
-_CHECK_S = 1.0
+_LOOK_S = 0.25
 _PLAIN = (bool, int, float, str)
 
 
@@ -28,6 +29,7 @@ class PipelineNode:
 
     The pipeline's topics belong to this node. While it is configured, every live key of the pipeline
     (:attr:`edgert.Pipeline.control`) is a parameter, such as ``stages.find.every``; refusing a value gives the reason.
+    A change by another program, such as ``edgert ctl``, is in the parameters within a quarter of a second.
     When the pipeline ends, the node logs an error, if any, and becomes unconfigured again.
 
     Args:
@@ -45,7 +47,8 @@ class PipelineNode:
         returns = lifecycle.TransitionCallbackReturn
         self._success, self._failure = returns.SUCCESS, returns.FAILURE
         self.pipeline: Pipeline | None = None
-        self._is_declaring, self._is_active, self._live = False, False, list[str]()
+        self._is_showing, self._is_active, self._live = False, False, set[str]()
+        self._shown_file: PipelineFile | None = None
         self.node = lifecycle.LifecycleNode(name, **options)
         self.node.declare_parameter("file", file)
         managed = lifecycle.ManagedEntity()
@@ -53,7 +56,7 @@ class PipelineNode:
             setattr(managed, f"on_{change}", getattr(self, f"on_{change}"))
         self.node.add_managed_entity(managed)
         self.node.add_on_set_parameters_callback(self._set_parameters)
-        self.node.create_timer(_CHECK_S, self._check_end)
+        self.node.create_timer(_LOOK_S, self._look)
 
     def on_configure(self, _: object) -> Any:
         """Load the pipeline."""
@@ -61,7 +64,7 @@ class PipelineNode:
         try:
             self.pipeline = Pipeline(file)
             use_node(self.pipeline.file.config.name, self.node)
-            self._declare_parameters(self.pipeline.control.show()["live"])
+            self._show_live_keys(self.pipeline)
         except EdgertError as error:
             self._close()
             return self._log_failure(error)
@@ -107,7 +110,7 @@ class PipelineNode:
             return
         for key in self._live:
             self.node.undeclare_parameter(key)
-        self._live = []
+        self._live = set()
         try:
             pipeline.close()
         except EdgertError as error:
@@ -122,35 +125,42 @@ class PipelineNode:
         assert self.pipeline is not None
         return list(self.pipeline.control.show()["sources"])
 
-    def _declare_parameters(self, live: dict[str, Any]) -> None:
-        """Declare every live key as a parameter."""
+    def _show_live_keys(self, pipeline: Pipeline) -> None:
+        """Make every live key a parameter with its present value."""
         descriptor = import_module("rcl_interfaces.msg").ParameterDescriptor(dynamic_typing=True)
-        self._is_declaring = True
+        parameter, node = import_module("rclpy.parameter").Parameter, self.node
+        self._is_showing, self._shown_file = True, pipeline.file
         try:
+            live = {key: _parameter(value) for key, value in pipeline.control.show()["live"].items()}
+            for key in self._live - live.keys():
+                node.undeclare_parameter(key)
             for key, value in live.items():
-                self.node.declare_parameter(key, _parameter(value), descriptor)
-                self._live.append(key)
+                if not node.has_parameter(key):
+                    node.declare_parameter(key, value, descriptor)
+                elif node.get_parameter(key).value != value:
+                    node.set_parameters([parameter(key, value=value)])
+            self._live = {*live}
         finally:
-            self._is_declaring = False
+            self._is_showing = False
 
     def _set_parameters(self, parameters: list[Any]) -> Any:
-        """Set live keys; if one cannot be set, restore the others, and return why."""
-        result, before = import_module("rcl_interfaces.msg").SetParametersResult, dict[str, Any]()
-        for one in parameters:
-            if self._is_declaring or one.name not in self._live or self.pipeline is None:
-                continue
-            try:
-                before[one.name] = self.pipeline.control.set(one.name, one.value)["was"]
-            except EdgertError as error:
-                for name, value in reversed(before.items()):
-                    with suppress(EdgertError):
-                        self.pipeline.control.set(name, value)
-                return result(successful=False, reason=str(error))
+        """Set live keys: all of them, or none, with the reason."""
+        result = import_module("rcl_interfaces.msg").SetParametersResult
+        values = {one.name: one.value for one in parameters if one.name in self._live}
+        try:
+            if values and self.pipeline is not None and not self._is_showing:
+                self.pipeline.control.set_keys(values)
+        except EdgertError as error:
+            return result(successful=False, reason=str(error))
         return result(successful=True)
 
-    def _check_end(self) -> None:
-        """Unconfigure the node if its pipeline has ended."""
-        if not self._is_active or self.pipeline is None or self.pipeline.running:
+    def _look(self) -> None:
+        """Show live keys that another program changed; unconfigure the node if its pipeline has ended."""
+        if self.pipeline is None:
+            return
+        if self.pipeline.file is not self._shown_file:
+            self._show_live_keys(self.pipeline)
+        if not self._is_active or self.pipeline.running:
             return
         try:
             self.pipeline.wait(0)

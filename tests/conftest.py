@@ -68,9 +68,10 @@ def _modules_of_users_are_forgotten(tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache that all workers share, instead of the user's, which may hold what a test is to make."""
+    """A cache that all workers share, instead of the user's, which may hold what a test is to make; logs of ROS 2."""
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_LOG_DIR", str(base / "ros"))
         patch.setenv("EDGERT_CACHE", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"))
         yield
 
