@@ -12,11 +12,9 @@ class Clock(Protocol):
 
     def now_ns(self) -> int:
         """Return monotonic nanoseconds since an arbitrary origin."""
-        ...
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Sleep, but wake early when ``event`` is set; returns whether it is set."""
-        ...
 
 
 class RealClock:

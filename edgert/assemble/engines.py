@@ -71,7 +71,6 @@ class Engines(Protocol):
         Raises:
             BuildError: no engine accepts the model, or an engine would be skipped although ``strict`` forbids it.
         """
-        ...
 
 
 class ChainEngines:

@@ -24,7 +24,6 @@ class GpuSource(Protocol):
 
     def on_gpu(self, device: CudaDevice) -> str:
         """Deliver frames on a GPU from the start; return why that is not possible, else ``""``. Raises EdgertError."""
-        ...
 
 
 @runtime_checkable
@@ -33,7 +32,6 @@ class SharingSource(Protocol):
 
     def share(self, device: CudaDevice) -> None:
         """Deliver frames in memory shared with a GPU from the start."""
-        ...
 
 
 def put_on_gpu(

@@ -58,15 +58,12 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes | None:
         """Return the content of a key, or None if there is nothing or it is damaged."""
-        ...
 
     def put(self, key: str, content: bytes) -> None:
         """Store the content, atomically. Raises ArtifactError if it cannot be written."""
-        ...
 
     def remove(self, key: str) -> None:
         """Remove the content of a key, if there is any."""
-        ...
 
 
 _LOGGED: set[str] = set()  # read-only folders are normal on robots, and have many entries
@@ -188,7 +185,6 @@ class Session(Protocol):
             BuildError: the engine fails.
             ModelError: more rows than there are, or none.
         """
-        ...
 
 
 class Shaped(Protocol):
@@ -197,12 +193,10 @@ class Shaped(Protocol):
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         """Output tensors in the model's order."""
-        ...
 
     @property
     def batched(self) -> tuple[bool, ...]:
         """For each output, whether its first dimension is the batch."""
-        ...
 
 
 @runtime_checkable
@@ -228,11 +222,9 @@ class Engine(Protocol):
 
     def session(self, profile: str | None = None) -> Session:
         """Return a new set of bound tensors. Raises ModelError for an unknown profile."""
-        ...
 
     def close(self) -> None:
         """Free the engine's memory; sessions must not run any more."""
-        ...
 
 
 def share_first_dimension(inputs: Sequence[Sequence[object]], outputs: Sequence[Sequence[object]]) -> tuple[bool, ...]:
@@ -283,7 +275,6 @@ class Backend(Protocol):
 
     def compile(self, model: Model, options: EngineOptions) -> Engine:
         """Compile, or read from the store. Raises BuildError, ModelError or DeviceError."""
-        ...
 
 
 # Input tensors that live as long as their session.

@@ -112,7 +112,6 @@ class GpuSession(Session, Protocol):
         The first run of a batch size may wait and allocate; later ones can be recorded as a CUDA graph. Raises as
         :meth:`~edgert.backend.base.Session.run`.
         """
-        ...
 
 
 class GpuEngine(Engine, Protocol):
@@ -129,7 +128,6 @@ class GpuEngine(Engine, Protocol):
             queue_index: work of different queues may run at the same time, that of one queue runs in order. An engine
                 may have only one.
         """
-        ...
 
 
 _NICE = 10

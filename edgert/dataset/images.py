@@ -46,7 +46,6 @@ class ImageDataset(Protocol):
 
     def name(self, index: int) -> str:
         """Return the name of an image for messages: that of its file, or of the video with the frame number."""
-        ...
 
     def frame(self, index: int) -> Frame:
         """Return a decoded image; the caller must release its lease.
@@ -55,11 +54,9 @@ class ImageDataset(Protocol):
             ConfigError: the image cannot be read; the error names all unreadable images.
             StageError: the video cannot be decoded up to this frame.
         """
-        ...
 
     def digest(self) -> str:
         """Read the files and return a digest, which is equal for equal images in the same order."""
-        ...
 
 
 def open_images(

@@ -68,7 +68,6 @@ class Meter(Protocol):
 
     def read(self) -> Mapping[str, Reading]:
         """Return name → reading, with the same names each time; never raises."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

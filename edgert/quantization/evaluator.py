@@ -81,7 +81,6 @@ class Evaluator(Protocol):
             CalibrationError: the evaluation was stopped.
             BuildError: the model cannot be run.
         """
-        ...
 
 
 class NoiseEvaluator:

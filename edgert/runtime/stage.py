@@ -49,15 +49,12 @@ class Source(Protocol):
 
         Each frame's lease belongs to the consumer. Raises DeviceError or StageError.
         """
-        ...
 
     def stats(self) -> SourceStats:
         """Return totals since the start. Callable from any thread."""
-        ...
 
     def close(self) -> None:
         """Release the device. Called once, in the thread that ran :meth:`frames`."""
-        ...
 
 
 class FrameTaker(Protocol):
@@ -65,11 +62,9 @@ class FrameTaker(Protocol):
 
     def has_room(self, timeout_s: float | None) -> bool:
         """Wait until :meth:`give` has room for a frame; return whether it has."""
-        ...
 
     def give(self, frames: Sequence[Frame]) -> None:
         """Receive frames, each with a hold on its lease. Call it only after :meth:`has_room`."""
-        ...
 
 
 @runtime_checkable
@@ -78,11 +73,9 @@ class ServedSource(Source, Protocol):
 
     def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
         """Pass submitted frames to ``taker`` until the stream ends or ``stop`` is set, and none after that."""
-        ...
 
     def wake(self) -> None:
         """Wake a thread that waits in :meth:`serve`. Called from any thread after ``stop`` was set."""
-        ...
 
 
 @runtime_checkable
@@ -94,15 +87,12 @@ class Stage(Protocol):
 
     def open(self) -> None:
         """Allocate what the stage needs, in the thread that will call :meth:`process`."""
-        ...
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
         """Process one result, on the hot path. The frame is valid until this returns; retain its lease to keep it."""
-        ...
 
     def close(self) -> None:
         """Finish files and release all resources. Called once after :meth:`open`, also after an error."""
-        ...
 
 
 @runtime_checkable
@@ -111,7 +101,6 @@ class DisplayStage(Stage, Protocol):
 
     def forget(self, name: str) -> None:
         """Stop showing results of a source or stage that was removed or replaced. Callable from any thread."""
-        ...
 
 
 @runtime_checkable

@@ -47,7 +47,6 @@ class WatchedThread(Protocol):
 
     def is_alive(self) -> bool:
         """Return whether the thread runs."""
-        ...
 
 
 class Watchdog:

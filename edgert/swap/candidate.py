@@ -39,35 +39,28 @@ class Run(Protocol):
     @property
     def file(self) -> PipelineFile:
         """The pipeline as it runs."""
-        ...
 
     @property
     def assembly(self) -> Assembly:
         """Live objects of the pipeline."""
-        ...
 
     @property
     def changing(self) -> threading.Lock:
         """Lock that is held while the pipeline is changed."""
-        ...
 
     @property
     def is_unpacked(self) -> bool:
         """Whether its file comes from a bundle."""
-        ...
 
     @property
     def swaps(self) -> Mapping[str, Any]:
         """Model → its newest swap."""
-        ...
 
     def state(self) -> Mapping[str, Any]:
         """Return the state of the run as plain data."""
-        ...
 
     def set_file(self, file: PipelineFile) -> None:
         """Set the file that describes the pipeline from now on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

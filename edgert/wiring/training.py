@@ -31,15 +31,12 @@ class Memory(Protocol):
     @property
     def source(self) -> str:
         """Kind of the statistics in words."""
-        ...
 
     def look(self, config: InputConfig, view: View) -> F64:
         """Return the features of one photo with an input section; their mean over photos is compared."""
-        ...
 
     def fit(self, looks: Sequence[F64]) -> float:
         """Return the fit of several photos' features with the statistics, 0 to 1."""
-        ...
 
 
 def memories(model: Model, shapes: Shapes, threads: int) -> tuple[Memory, ...]:

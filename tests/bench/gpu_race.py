@@ -66,11 +66,9 @@ class Side(Protocol):
 
     def saturated(self, seconds: float) -> Busy:
         """Goes as fast as it can, after a short while that does not count."""
-        ...
 
     def close(self) -> None:
         """Frees everything."""
-        ...
 
 
 @runtime_checkable
@@ -85,11 +83,9 @@ class Answering(Side, Protocol):
 
     def alone(self, count: int) -> list[float]:
         """Milliseconds from giving a batch to having its answers, one batch at a time."""
-        ...
 
     def answers(self, count: int) -> list[Answer]:
         """Of the first so many frames, a multiple of ``rows``."""
-        ...
 
 
 class InFlight(ABC):

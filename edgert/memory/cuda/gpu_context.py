@@ -118,7 +118,6 @@ class Releasable(Protocol):
 
     def release(self) -> None:
         """Free the memory. Raises DeviceError if the driver refuses it now."""
-        ...
 
 
 class _Thread(threading.local):

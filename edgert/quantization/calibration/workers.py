@@ -35,15 +35,12 @@ class Feed(Protocol):
 
     def __len__(self) -> int:
         """Return the number of images."""
-        ...
 
     def name(self, index: int) -> str:
         """Return the name of an image for messages: its file, or the video and the frame."""
-        ...
 
     def feeds(self, index: int) -> Feeds:
         """Return the inputs of one image by name, in the model's shapes and types, owned by the caller."""
-        ...
 
 
 Batches = Iterable[Array | Mapping[str, Array]]
@@ -156,7 +153,6 @@ class Pool(Protocol):
 
     def submit(self, shard: Shard) -> None:
         """Submit a shard without blocking."""
-        ...
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
         """Return the counts of the shard that was submitted first; None when they take longer than the timeout.
@@ -164,11 +160,9 @@ class Pool(Protocol):
         Raises:
             EdgertError: counting failed, or the workers did.
         """
-        ...
 
     def close(self) -> None:
         """Cancel shards that have not begun, wait for the images being counted, and release all resources."""
-        ...
 
 
 class Threads(Pool):

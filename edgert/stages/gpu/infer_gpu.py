@@ -35,31 +35,24 @@ class Reader(Protocol):
 
     def set_transforms(self, geometries: Sequence[Geometry]) -> None:
         """Set the transforms of the rows' images to source pixels. Call it before each run that is read."""
-        ...
 
     def enqueue(self, rows: int, stream: Stream) -> None:
         """Enqueue decoding and copies of the first ``rows`` images. Does not wait."""
-        ...
 
     def copy_sizes(self, rows: int) -> Sequence[int]:
         """Return the bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
-        ...
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Return the records as new arrays. Call it after the stream's work is done."""
-        ...
 
     def accepts(self, decoder: Any) -> bool:
         """Return whether :meth:`switch_decoder` can switch to another decoder of the same outputs."""
-        ...
 
     def switch_decoder(self, decoder: Any) -> None:
         """Read as another decoder does from the next run on. The streams' work is done; recorded graphs stay."""
-        ...
 
     def close(self) -> None:
         """Free its memory."""
-        ...
 
 
 _PAUSES_S = 0.0, 0.0, 0.01

@@ -22,7 +22,6 @@ class Client(Protocol):
 
     def abort(self) -> None:
         """End the connection and remove it from its group."""
-        ...
 
 
 _C = TypeVar("_C", bound=Client)

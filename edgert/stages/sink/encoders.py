@@ -86,19 +86,15 @@ class Encoder(Protocol):
 
         The result may be released afterwards.
         """
-        ...
 
     def refresh(self) -> None:
         """Request a key frame as the next image. An encoder that takes no requests makes one at its regular time."""
-        ...
 
     def finish(self) -> list[Unit]:
         """End the video; return the remaining units."""
-        ...
 
     def close(self) -> None:
         """Free the encoder's resources, also after a failure."""
-        ...
 
 
 def video_size(result: Result) -> tuple[int, int]:

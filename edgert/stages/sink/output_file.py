@@ -85,7 +85,6 @@ class SyncedFile(Protocol):
 
     def sync(self) -> None:
         """Flush to the disk. Called in the disk thread; must not raise."""
-        ...
 
 
 class _Disk:

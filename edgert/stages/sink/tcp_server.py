@@ -38,11 +38,9 @@ class Handler(Protocol[_T]):
         Raises:
             OSError: the client left, or sent no request.
         """
-        ...
 
     async def answer(self, client: Connection, request: _T) -> None:
         """Answer a request. The handler limits the time for it."""
-        ...
 
 
 class TcpServer(Generic[_T]):

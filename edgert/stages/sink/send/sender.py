@@ -52,7 +52,6 @@ class Publisher(Protocol):
 
     def connect(self) -> None:
         """Connect to the server. Raises OSError where it refuses or does not answer."""
-        ...
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order, and wait until all are acknowledged. Without messages, only check the connection.
@@ -61,11 +60,9 @@ class Publisher(Protocol):
             OSError: the connection is lost; any of the messages may have arrived.
             RefusedError: the server refuses a message; those before it were acknowledged.
         """
-        ...
 
     def close(self) -> None:
         """Close the connection, even if it is lost."""
-        ...
 
 
 class Sender:

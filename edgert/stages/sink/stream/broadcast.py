@@ -30,11 +30,9 @@ class Viewer(Protocol):
 
     def give(self, unit: encoders.Unit) -> None:
         """Take the next image."""
-        ...
 
     def end(self) -> None:
         """End the stream: there will be no more images."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,6 @@ class Whep(Protocol):
             request: request of the client.
             address: IP address of this machine that video is sent from.
         """
-        ...
 
 
 class Site(Protocol):
@@ -77,21 +76,17 @@ class Site(Protocol):
     @property
     def open_to_all(self) -> Container[str]:
         """Paths that are answered without the token."""
-        ...
 
     @property
     def changed_at(self) -> Container[str]:
         """Paths that take ``POST``."""
-        ...
 
     @property
     def whep(self) -> Whep | None:
         """Handler of requests below ``/whep/``; None without one."""
-        ...
 
     async def answer(self, exchange: Exchange, request: Request) -> Response | None:
         """Return the answer to a request; None if it was sent already."""
-        ...
 
 
 class HttpServer:
