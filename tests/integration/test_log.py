@@ -68,12 +68,7 @@ def test_every_line_is_json_with_stage_and_stream_and_without_secrets(tmp_path: 
         assert {"time", "level", "logger", "message"} <= set(one)
         assert datetime.fromisoformat(one["time"]).utcoffset() is not None
     (away,) = (one for one in found if "nothing listens" in one["message"])
-    assert (away["stage"], away["stream"], away["level"], away["code"]) == (
-        "south",
-        "south",
-        "warning",
-        "source.lost",
-    )
+    assert (away["stage"], away["stream"], away["level"], away["code"]) == ("south", "south", "warning", "source.lost")
     (bad,) = (one for one in found if "bad" in one["message"])
     assert (bad["stage"], bad["level"], bad["logger"]) == ("tell", "error", "edgert.own") and "stream" not in bad
     assert bad["message"] == "tell: bad\\x1b[2J with ${PW}"

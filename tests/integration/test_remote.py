@@ -179,8 +179,7 @@ def test_a_transfer_that_is_cut_goes_on(there: Board, tmp_path: Path, step: str)
 @pytest.mark.slow
 def test_a_killed_ssh_loses_nothing(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
-    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
-    work.wait_for(LAST)
+    work = begun(there, bundle, tmp_path / "out.edgert")
     assert there.cut() == 1
     work.wait_for("link")
     there.go()
@@ -193,8 +192,7 @@ def test_a_killed_ssh_loses_nothing(there: Board, bundle: Path, tmp_path: Path) 
 @pytest.mark.slow
 def test_a_board_that_is_away_for_a_while(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
-    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
-    work.wait_for(LAST)
+    work = begun(there, bundle, tmp_path / "out.edgert")
     there.down()
     there.cut()
     work.wait_for("link", 3)
@@ -205,13 +203,17 @@ def test_a_board_that_is_away_for_a_while(there: Board, bundle: Path, tmp_path: 
     assert any("refused the connection" in text for text in work.details("link"))
 
 
+def begun(there: Board, bundle: Path, out: Path, **options: bool) -> RemoteBuild:
+    work = RemoteBuild(there, bundle, out, **options)
+    work.wait_for(LAST)
+    return work
+
+
 @pytest.mark.slow
 def test_two_builds_of_one_bundle_compile_once(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
-    first = RemoteBuild(there, bundle, tmp_path / "first.edgert")
-    first.wait_for(LAST)
-    second = RemoteBuild(there, bundle, tmp_path / "second.edgert")
-    second.wait_for(LAST)
+    first = begun(there, bundle, tmp_path / "first.edgert")
+    second = begun(there, bundle, tmp_path / "second.edgert")
     there.go()
     assert first.result().manifest == second.result().manifest
     assert there.compiled == 1
@@ -222,10 +224,8 @@ def test_two_builds_of_one_bundle_compile_once(there: Board, bundle: Path, tmp_p
 @pytest.mark.slow
 def test_a_strict_build_comes_after_one_that_is_not(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
-    first = RemoteBuild(there, bundle, tmp_path / "first.edgert")
-    first.wait_for(LAST)
-    second = RemoteBuild(there, bundle, tmp_path / "second.edgert", strict=True)
-    second.wait_for(LAST)
+    first = begun(there, bundle, tmp_path / "first.edgert")
+    second = begun(there, bundle, tmp_path / "second.edgert", strict=True)
     there.go()
     assert first.result().engines == {"parts": "the tests' own"}
     assert second.result().engines == {"parts": "the tests' own, strictly"} and there.compiled == 2
@@ -235,8 +235,7 @@ def test_a_strict_build_comes_after_one_that_is_not(there: Board, bundle: Path, 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_job_on_the_board(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
-    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
-    work.wait_for(LAST)
+    work = begun(there, bundle, tmp_path / "out.edgert")
     work.stop()
     with pytest.raises(Stopped, match="the build was stopped"):
         work.result()
@@ -247,10 +246,8 @@ def test_ctrl_c_ends_the_job_on_the_board(there: Board, bundle: Path, tmp_path: 
 @pytest.mark.slow
 def test_who_joined_a_job_that_is_canceled_begins_anew(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
-    first = RemoteBuild(there, bundle, tmp_path / "first.edgert")
-    first.wait_for(LAST)
-    second = RemoteBuild(there, bundle, tmp_path / "second.edgert")
-    second.wait_for(LAST)
+    first = begun(there, bundle, tmp_path / "first.edgert")
+    second = begun(there, bundle, tmp_path / "second.edgert")
     first.stop()
     with pytest.raises(Stopped):
         first.result()
@@ -263,10 +260,8 @@ def test_who_joined_a_job_that_is_canceled_begins_anew(there: Board, bundle: Pat
 @pytest.mark.slow
 def test_who_joined_leaves_without_ending_the_job(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
-    first = RemoteBuild(there, bundle, tmp_path / "first.edgert")
-    first.wait_for(LAST)
-    second = RemoteBuild(there, bundle, tmp_path / "second.edgert")
-    second.wait_for(LAST)
+    first = begun(there, bundle, tmp_path / "first.edgert")
+    second = begun(there, bundle, tmp_path / "second.edgert")
     second.stop()
     with pytest.raises(Stopped, match="another build of the same bundle continues"):
         second.result()
@@ -278,8 +273,7 @@ def test_who_joined_leaves_without_ending_the_job(there: Board, bundle: Path, tm
 @pytest.mark.slow
 def test_a_job_that_was_killed_is_told_and_taken_over(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
-    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
-    work.wait_for(LAST)
+    work = begun(there, bundle, tmp_path / "out.edgert")
     for path in there.cache.glob("remote/*/*/pid"):
         os.killpg(int(path.read_text()), signal.SIGKILL)
     with pytest.raises(BuildError, match="the build on board was interrupted") as caught:

@@ -294,16 +294,21 @@ def test_a_swapped_model_ends_the_comparison(belts: Path, tmp_path: Path) -> Non
     assert 0 < made.same < FRAMES
 
 
+def recorded_belt(folder: Path, count: int) -> dict[str, Any]:
+    """Return the stages of a run that records a clip of some images."""
+    write_clip(folder / "belt.mp4", conveyor(1, count), size=(320, 240))
+    return {
+        "cam": {"source": str(folder / "belt.mp4"), "realtime": True},
+        "find": {"infer": "parts", "from": "cam"},
+        **{name: STAGES[name] for name in ("track", "areas", "alarm")},
+        "rec": {"sink": "mcap", "path": str(folder / "run.mcap"), "from": "alarm"},
+    }
+
+
 def test_a_clock_that_is_set_back_while_it_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events have the time of day. Order and length of the recording are by a clock that nobody sets."""
     own = time.time_ns
-    write_clip(tmp_path / "belt.mp4", conveyor(1, 75), size=(320, 240))
-    stages: dict[str, Any] = {
-        "cam": {"source": str(tmp_path / "belt.mp4"), "realtime": True},
-        "find": {"infer": "parts", "from": "cam"},
-        **{name: STAGES[name] for name in ("track", "areas", "alarm")},
-        "rec": {"sink": "mcap", "path": str(tmp_path / "run.mcap"), "from": "alarm"},
-    }
+    stages = recorded_belt(tmp_path, 75)
     with Pipeline({"models": {"parts": MODEL}, "stages": stages}) as pipeline:
         pipeline.start()
         wait_until(lambda: pipeline.summary().stages["rec"].results_in > 20)
@@ -321,13 +326,7 @@ def test_a_clock_that_is_set_back_while_it_records(tmp_path: Path, monkeypatch: 
 
 def test_a_change_that_was_undone_is_replayed_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other zones are there until the second stage of the change fails to open; a later change is another file."""
-    write_clip(tmp_path / "belt.mp4", conveyor(1, 60), size=(320, 240))
-    stages: dict[str, Any] = {
-        "cam": {"source": str(tmp_path / "belt.mp4"), "realtime": True},
-        "find": {"infer": "parts", "from": "cam"},
-        **{name: STAGES[name] for name in ("track", "areas", "alarm")},
-        "rec": {"sink": "mcap", "path": str(tmp_path / "run.mcap"), "from": "alarm"},
-    }
+    stages = recorded_belt(tmp_path, 60)
     with Pipeline({"models": {"parts": MODEL}, "stages": stages}) as pipeline:
         pipeline.start()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,15 @@ import pytest
 
 from edgert import Pipeline
 from edgert.assemble import Environment
-from edgert.backend.ort import cuda
 from edgert.errors import StageError
 from edgert.installation import demo_images
 from edgert.replayer import replayed
 from edgert.replayer.replayed import Options, replay
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.infer_gpu import InferenceSlot
-from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.gpu_pipeline import HEIGHT, WIDTH, CalledRig, Engines
 from tests.helpers.recordings import MODEL, STAGES
+from tests.integration.test_gpu_control import needs
 
 EXACT, WITHIN = Options(must_be_exact=True), Options(must_be_exact=True, within=0.01)
 """``--expect``, and ``--expect --within 0.01``: the part that docs/replay.md states for GPUs."""
@@ -65,12 +63,7 @@ def test_runs_and_batches_of_a_gpu_are_replayed(
 def test_a_run_on_a_gpu_is_replayed_within_a_hundredth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    gpu_or_skip().close()
-    missing = cuda.why_not() if engine == "onnxruntime-cuda" else ""
-    if engine == "tensorrt" and not (find_spec("tensorrt") or find_spec("tensorrt_rtx_bindings")):
-        missing = "TensorRT is not installed"
-    if missing:
-        pytest.skip(missing)
+    needs(engine)
     path = tmp_path / "run.mcap"
     stages: dict[str, Any] = {
         f"cam{seed}": {"source": demo_images(), "size": "320x240", "seed": seed, "limit": FRAMES, "realtime": False}

@@ -44,7 +44,7 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
     from lifecycle_msgs.msg import Transition
     from lifecycle_msgs.srv import ChangeState
     from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
-    from rcl_interfaces.srv import GetParameters, ListParameters, SetParameters
+    from rcl_interfaces.srv import ListParameters, SetParameters
     from rclpy.parameter import Parameter as Changed
     from sensor_msgs.msg import Image
     from vision_msgs.msg import Detection2DArray
@@ -73,10 +73,6 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
         def parameters() -> list[str]:
             return list(called(ListParameters, "list_parameters", ListParameters.Request()).result.names)
 
-        def value_of(name: str) -> Any:
-            (found,) = called(GetParameters, "get_parameters", GetParameters.Request(names=[name])).values
-            return found.integer_value
-
         def every(value: int) -> Any:
             wanted = ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=value)
             request = SetParameters.Request(parameters=[Parameter(name="stages.save.every", value=wanted)])
@@ -94,7 +90,7 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
             assert not made.node.set_parameters_atomically(both).successful  # neither of the two is set
             assert made.pipeline.control.show()["live"]["stages.save.every"] == 7
             made.pipeline.control.set("stages.save.every", 11)  # as by `edgert ctl set`
-            wait_until(lambda: value_of("stages.save.every") == 11)
+            wait_until(lambda: made.node.get_parameter("stages.save.every").value == 11)
             made.pipeline.control.add("gate", f"ros2://{TOPIC}/gate")
             wait_until(lambda: "stages.gate.fps" in parameters())
             made.pipeline.control.remove("gate")

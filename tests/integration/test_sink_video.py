@@ -52,6 +52,13 @@ def read(path: Path) -> list[tuple[float, U8]]:
         return [(float(f.pts * stream.time_base), f.to_ndarray(format="bgr24")) for f in file.decode(stream)]
 
 
+def shown(path: Path) -> list[tuple[float, float]]:
+    """Time and middle luma of every image of a file."""
+    with av.open(str(path)) as file:
+        stream = file.streams.video[0]
+        return [(float(one.pts * stream.time_base), float(one.to_ndarray()[30, 40])) for one in file.decode(stream)]
+
+
 def decodable(path: Path) -> int:
     with av.open(str(path)) as file:
         return sum(1 for _ in file.decode(video=0))

@@ -25,6 +25,7 @@ from edgert.stages.sink.video import VideoSink
 from edgert.stages.source import gst_pipelines
 from tests.helpers.frames import frame_of
 from tests.helpers.gst_encoder import STAND_IN, STEP_NS, instead_of_a_jetsons, level_of
+from tests.integration.test_sink_video import shown, write
 
 pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi gir1.2-gstreamer-1.0")
 DOUBLE = Path(__file__).parents[1] / "helpers/nvmm_double.c"
@@ -43,20 +44,6 @@ def sink_of(path: Path, stall_s: float = 5.0, **options: Any) -> VideoSink:
     sink = VideoSink("video", path, **options)
     sink._encoders.stall_s = stall_s
     return sink
-
-
-def write(sink: VideoSink, items: Iterator[Result] | list[Result]) -> None:
-    sink.open()
-    for item in items:
-        sink.process(item)
-    sink.close()
-
-
-def shown(path: Path) -> list[tuple[float, float]]:
-    """Time and middle luma of every image of a file."""
-    with av.open(str(path)) as file:
-        stream = file.streams.video[0]
-        return [(float(one.pts * stream.time_base), float(one.to_ndarray()[30, 40])) for one in file.decode(stream)]
 
 
 def check(path: Path, count: int) -> None:

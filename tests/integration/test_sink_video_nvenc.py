@@ -7,7 +7,6 @@ import gc
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -34,6 +33,7 @@ from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, to_gpu
 from tests.helpers.nvdec_double import PyNvVCException
 from tests.helpers.nvenc_double import BEHIND, Encoder, NvencDouble
+from tests.integration.test_sink_video import shown, write
 
 STEP_NS = 33_366_667  # 29.97 Hz
 API = json.loads((Path(__file__).parents[1] / "data/nvdec/api.json").read_text(encoding="utf-8"))
@@ -103,20 +103,6 @@ def level_of(index: int) -> int:
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     return Rig(monkeypatch)
-
-
-def shown(path: Path) -> list[tuple[float, float]]:
-    """Time and middle luma of every image of a file."""
-    with av.open(str(path)) as file:
-        stream = file.streams.video[0]
-        return [(float(one.pts * stream.time_base), float(one.to_ndarray()[30, 40])) for one in file.decode(stream)]
-
-
-def write(sink: VideoSink, results: Iterator[Result] | list[Result]) -> None:
-    sink.open()
-    for result in results:
-        sink.process(result)
-    sink.close()
 
 
 @pytest.mark.parametrize("codec", ["h264", "h265"])

@@ -73,6 +73,16 @@ def way(found: Read, stream: str, index: int) -> list[Slice]:
     return sorted(steps, key=lambda one: one.begin_ns)
 
 
+def traced(pipeline: Pipeline, folder: Path, count: int) -> Read:
+    """Return the trace of a pipeline that is given some frames."""
+    with pipeline, pipeline.control.traced(folder / "run.pftrace"):
+        for _ in range(count):
+            pipeline.submit(FRAME)
+        pipeline.finish()
+        pipeline.wait()
+    return read((folder / "run.pftrace").read_bytes())
+
+
 def test_a_whole_run_is_written(tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text(TWO)
     done = edgert("run", "two.yaml", "--quiet", "--trace", "run.pftrace", cwd=tmp_path)
@@ -109,13 +119,7 @@ def test_what_cannot_be_traced_is_refused_before_it_runs(tmp_path: Path, options
 
 def test_a_frame_is_followed_through_a_cascade_and_a_join(tmp_path: Path) -> None:
     seen: list[Result] = []
-    pipeline = Pipeline(joined(), callbacks={"both": seen.append})
-    with pipeline, pipeline.control.traced(tmp_path / "run.pftrace"):
-        for _ in range(5):
-            pipeline.submit(FRAME)
-        pipeline.finish()
-        pipeline.wait()
-    found = read((tmp_path / "run.pftrace").read_bytes())
+    found = traced(Pipeline(joined(), callbacks={"both": seen.append}), tmp_path, 5)
     for index in range(5):
         names = [one.name for one in way(found, "cam", index)]
         assert names[:2] == ["cam", "find"] and sorted(names[2:-1]) == ["draw", "look", "track"] and names[-1] == "both"
@@ -130,13 +134,7 @@ def test_runs_of_batches_are_seen(tmp_path: Path) -> None:
     net = {"onnx": tmp_path / "net.onnx", "task": {"classify": "logits"}, "replicas": 1}
     find = {"infer": "net", "from": "cam", "batch": {"max": 4, "wait": "50ms"}}
     stages = {"cam": {"source": "api"}, "find": find, "out": {"sink": "null", "from": "find"}}
-    pipeline = Pipeline({"models": {"net": net}, "stages": stages})
-    with pipeline, pipeline.control.traced(tmp_path / "run.pftrace"):
-        for _ in range(8):
-            pipeline.submit(FRAME)
-        pipeline.finish()
-        pipeline.wait()
-    found = read((tmp_path / "run.pftrace").read_bytes())
+    found = traced(Pipeline({"models": {"net": net}, "stages": stages}), tmp_path, 8)
     assert found.of("run") and {one.track for one in found.of("run")} == {"find: runs under way"}
     assert [one.name for one in way(found, "cam", 7)][:3] == ["cam", "find: submit", "find: collect"]
     both = [one for one in (*found.slices, *found.moments) if one.name == "find: collect"]
@@ -148,14 +146,8 @@ def test_a_stage_that_fails_is_in_the_trace(tmp_path: Path) -> None:
         if result.frame.index == 2:
             raise ValueError("no such belt")
 
-    pipeline = Pipeline({"stages": {"cam": {"source": "api"}, "out": {"sink": "callback", "from": "cam"}}},
-                        callbacks={"out": fails})  # fmt: skip
-    with pipeline, pipeline.control.traced(tmp_path / "t.pftrace"):
-        for _ in range(3):
-            pipeline.submit(FRAME)
-        pipeline.finish()
-        pipeline.wait()
-    found = read((tmp_path / "t.pftrace").read_bytes())
+    stages = {"cam": {"source": "api"}, "out": {"sink": "callback", "from": "cam"}}
+    found = traced(Pipeline({"stages": stages}, callbacks={"out": fails}), tmp_path, 3)
     (failed,) = [one for one in found.moments if one.category == "fail"]
     assert failed.about == {"stream": "cam", "frame": 2, "error": "ValueError: no such belt"}
 

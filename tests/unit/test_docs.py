@@ -310,6 +310,15 @@ def test_the_pages_can_be_read() -> None:
     assert {*long} == LOOKED_UP, "leave out those that are short"
 
 
+def test_every_code_of_a_log_line_is_documented_once() -> None:
+    given = set[str]()
+    for path in (ROOT / "edgert").rglob("*.py"):
+        for found in re.findall(r'{"code": ("[^}]+)}', path.read_text("utf-8")):
+            given |= {*re.findall(r'"([^"]+)"', found.partition(" if ")[0] + found.partition(" else ")[2])}
+    page = (ROOT / "docs/metrics.md").read_text("utf-8").partition("| the line says |")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"`([a-z]+\.[a-z]+)`", page)) == sorted(given)
+
+
 def test_the_glossary_is_in_order_and_its_words_are_used() -> None:
     terms = re.findall(r"^- \*\*(.+?)\*\*: .+\.$", (ROOT / "docs/glossary.md").read_text("utf-8"), re.MULTILINE)
     assert len(terms) > 45 and terms == sorted(terms, key=str.casefold)

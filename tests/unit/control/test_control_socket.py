@@ -21,7 +21,7 @@ from edgert import limits
 from edgert.control import client, control_socket
 from edgert.control.client import find_socket, send_request
 from edgert.control.control_socket import ControlSocket
-from edgert.control.request import VERBS, Request, Verb, parse_request, refusal
+from edgert.control.request import VERBS, Request, Verb, parse_request
 from edgert.errors import ConfigError, DeviceError, EdgertError, StageError
 from tests.helpers.growth import Holds
 from tests.helpers.waiting import wait_until
@@ -320,9 +320,3 @@ def test_the_options_of_a_verb_are_parsed_in_one_place(monkeypatch: pytest.Monke
     ):
         with pytest.raises(ConfigError, match=words):
             Request.of("swap", tokens)
-
-
-def test_requests_and_refusals_keep_their_words() -> None:
-    assert parse_request(b'{"verb": "add", "words": ["a", "rtsp://x"]}') == Request("add", ("a", "rtsp://x"))
-    error = refusal(ConfigError("what", why="why", fix="fix"))["error"]
-    assert (error["class"], error["what"], error["why"], error["fix"]) == ("ConfigError", "what", "why", "fix")

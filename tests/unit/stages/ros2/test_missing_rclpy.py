@@ -52,25 +52,24 @@ def test_what_to_source_is_named_and_zenoh_without_ros(without: Path, stages: di
     assert f"source {without}/ros/jazzy/setup.bash, then start it again" in refused(stages)
 
 
-def test_rclpy_of_another_python_is_named(without: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = without / "site" / "rclpy"
+def have_rclpy(folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, distribution: str) -> None:
+    package = folder / "site" / "rclpy"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "_rclpy_pybind11.cpython-38-x86_64-linux-gnu.so").write_text("")
+    for name in ("__init__.py", module):
+        (package / name).write_text("")
     monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setenv("ROS_DISTRO", "foxy")
+    monkeypatch.setenv("ROS_DISTRO", distribution)
+
+
+def test_rclpy_of_another_python_is_named(without: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_rclpy(without, monkeypatch, "_rclpy_pybind11.cpython-38-x86_64-linux-gnu.so", "foxy")
     said = refused(STAGES[0])
     assert f"rclpy of ROS 2 foxy was built for Python {OTHER}" in said and f"this is Python {HERE}" in said
     assert f"run edgert with python{OTHER}" in said
 
 
 def test_missing_messages_name_their_package(without: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = without / "site" / "rclpy"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "_rclpy_pybind11.py").write_text("")
-    monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setenv("ROS_DISTRO", "jazzy")
+    have_rclpy(without, monkeypatch, "_rclpy_pybind11.py", "jazzy")
     for name in ("sensor_msgs", "vision_msgs", "sensor_msgs.msg", "vision_msgs.msg"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "sudo apt install ros-jazzy-sensor-msgs" in refused(STAGES[0])
