@@ -9,17 +9,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from edgert import installation
+from edgert.board import devices
 from edgert.board.detect import DEVICE_TREE
-from edgert.board.devices import (
-    ARGUS_SOCKET,
-    CSI_DAEMON,
-    CSI_INSTEAD,
-    CameraDevice,
-    cameras,
-    csi_sensors,
-    why_no_csi,
-    why_no_mjpeg,
-)
 from edgert.board.host import core_count, core_quota, read_text, swap_areas, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.files import cache_folder, total_bytes
@@ -202,7 +193,7 @@ def nvdec(evidence: Evidence) -> Finding:
         absent = [name for name in ("nvv4l2decoder", "nvvidconv", "h264parse") if name not in elements]
         if not absent:
             videos = f"{desktop}; otherwise they" if desktop else videos
-            no_mjpeg = why_no_mjpeg(here.soc)
+            no_mjpeg = devices.why_no_mjpeg(here.soc)
             usb = "USB cameras with format: h264" if no_mjpeg else "USB cameras with MJPEG or H.264"
             return Finding("NVDEC", "yes", f"{videos}, and {usb}: nvv4l2decoder{no_mjpeg and f'; {no_mjpeg}'}")
         detail = f"{desktop or videos + ': the CPU'}; USB cameras: the CPU; GStreamer lacks {', '.join(absent)}"
@@ -230,7 +221,7 @@ def nvenc(evidence: Evidence) -> Finding:
         gi = evidence.answers["gi"]
         elements = gi.facts["elements"] if gi.works else ()
         absent = [name for name in ("nvv4l2h264enc", "nvvidconv") if name not in elements]
-        if not absent and why_no_mjpeg(here.soc):  # Thor, which has the driver and elements of a desktop GPU
+        if not absent and devices.why_no_mjpeg(here.soc):  # Thor, which has the driver and elements of a desktop GPU
             detail = f"{cpu}: a Jetson Thor's nvv4l2h264enc has other properties; PyNvVideoCodec encodes there"
             return Finding("NVENC", "optional", detail, installation.command("nvdec"))
         if not absent:
@@ -277,7 +268,7 @@ def gstreamer(evidence: Evidence) -> Finding:
         return Finding("GStreamer", "optional", answer.error or "not installed", f"{_GSTREAMER_APT}, {_VENV}")
     elements = answer.facts["elements"]
     detail = f"{answer.facts['version']}, elements: {', '.join(elements) or 'none of those looked for'}"
-    csi = () if why_no_csi(evidence.machine.soc, evidence.machine.l4t) else ("nvarguscamerasrc",)
+    csi = () if devices.why_no_csi(evidence.machine.soc, evidence.machine.l4t) else ("nvarguscamerasrc",)
     absent = [name for name in (*csi, "nvv4l2decoder") if name not in elements]
     if on_jetson and absent:
         fix = "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia"
@@ -290,18 +281,21 @@ def gstreamer(evidence: Evidence) -> Finding:
 
 def camera_devices(evidence: Evidence) -> Finding:
     """Report CSI sensors and other V4L2 devices, and whether csi:// can reach the sensors."""
-    found, sensors, here = cameras(evidence.root), csi_sensors(evidence.root), evidence.machine
-    no_csi = why_no_csi(here.soc, here.l4t)
+    found, sensors, here = devices.cameras(evidence.root), devices.csi_sensors(evidence.root), evidence.machine
+    no_csi = devices.why_no_csi(here.soc, here.l4t)
     if no_csi and all(camera.is_readable for camera in found):
         detail = f"{_camera_list(found, sensors) if found else 'none seen'}; csi://: {no_csi}"
-        return Finding("cameras", "yes" if found else "optional", detail, f"instead of csi://: {CSI_INSTEAD}")
-    if here.is_jetson and not no_csi and not (evidence.root / ARGUS_SOCKET).exists():
+        return Finding("cameras", "yes" if found else "optional", detail, f"instead of csi://: {devices.CSI_INSTEAD}")
+    if here.is_jetson and not no_csi and not (evidence.root / devices.ARGUS_SOCKET).exists():
         seen = _camera_list(found, sensors) if found else "none seen"
         return Finding(
-            "cameras", "optional", f"{seen}; no /{ARGUS_SOCKET}: csi:// has no way to its cameras", CSI_DAEMON
+            "cameras",
+            "optional",
+            f"{seen}; no /{devices.ARGUS_SOCKET}: csi:// has no way to its cameras",
+            devices.CSI_DAEMON,
         )
     if not found and here.is_jetson:
-        detail = f"none seen; /{ARGUS_SOCKET} is there, so csi://0 may work"
+        detail = f"none seen; /{devices.ARGUS_SOCKET} is there, so csi://0 may work"
         return Finding("cameras", "optional", detail, "a container sees USB cameras by docker run --device /dev/video0")
     if not found:
         fix = "plug one in, or in a container: docker run --device /dev/video0 ..."
@@ -324,7 +318,7 @@ def display(evidence: Evidence) -> Finding:
     return Finding("display", "yes", f"windows on {facts['place']} by {facts['viewer']}{why_not}")
 
 
-def _camera_list(found: Iterable[CameraDevice], sensors: Sequence[CameraDevice]) -> str:
+def _camera_list(found: Iterable[devices.CameraDevice], sensors: Sequence[devices.CameraDevice]) -> str:
     return "; ".join(
         (f"csi://{sensors.index(camera)} at " if camera in sensors else "")
         + f"{camera.path} {camera.title}".rstrip()
