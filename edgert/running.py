@@ -301,7 +301,7 @@ class Running:
         counts, rss = assembly.counter.read(), peak_rss_bytes()
         about, recent = (self._budgets(rss), assembly.frames, assembly.tracks), runner.ended_ns or None
         events = self._over_current.since_start() if self._over_current is not None else {}
-        state = (assembly.tasks, wall_ns, counts, rss, engines, *about)
+        state = (assembly.tasks, wall_ns, counts, rss, engines, *about, assembly.graph.removed_frames)
         left_out = {name: check.left_out for name, check in assembly.checks.items() if check.left_out}
         return summarize(*state, recent=self.history.recent(recent), over_current=events, left_out=left_out)
 
@@ -314,7 +314,8 @@ class Running:
         governor = None if self._governing is None else self._governing.report()
         if self._governing is None or governor is None:
             return {}
-        throttled = sum(one.throttled for task in self.assembly.tasks if (one := task.execution.limiter) is not None)
+        limiters = (task.execution.limiter for task in self.assembly.tasks)
+        throttled = self.assembly.graph.removed_throttled + sum(one.throttled for one in limiters if one is not None)
         found: dict[str, Any] = {"governor": asdict(governor), "throttled": throttled}
         observer, footprint = self._governing.observer, self._footprint
         if observer is not None and (used := observer.used) is not None:

@@ -59,6 +59,7 @@ class Graph:
     Attributes:
         tasks: the current tasks; replaced by a new tuple when one is added or removed.
         recorder: recorder of the activity of all tasks; None: it is not recorded.
+        removed_frames, removed_throttled: number of frames that removed sources gave and throttled.
         mark_pixel_use: function called after each change to mark which tasks need pixels; see :func:`release_pixels`.
     """
 
@@ -66,6 +67,7 @@ class Graph:
         self.tasks: tuple[Task, ...] = tuple(tasks)
         self.mark_pixel_use: Callable[[Sequence[Task]], object] = len
         self.recorder: Recorder | None = None
+        self.removed_frames = self.removed_throttled = 0
         self._outside: tuple[Task, ...] = ()  # listeners that are not tasks of the pipeline
         self._running: Running | None = None
         self._turn = threading.RLock()  # one change at a time
@@ -205,6 +207,9 @@ class Graph:
             for listener in listeners:
                 self.disconnect(task, listener)
             self._forget(task)
+            if isinstance(task.stage, Source):  # counters of the run never fall
+                self.removed_frames += task.meter.results_out
+                self.removed_throttled += getattr(task.execution.limiter, "throttled", 0)
 
     def replace(self, task: Task, stage: Stage) -> None:
         """Replace the stage of a task, which keeps its name, edges, thread and meter.

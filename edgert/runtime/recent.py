@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.clock import Clock
-from edgert.runtime.metrics import BOUNDS_NS, UPTO_MS, WINDOW_NS, Losses, Percentiles
+from edgert.runtime.metrics import BOUNDS_NS, UPTO_MS, WINDOW_NS, Losses, Meter, Percentiles
 from edgert.runtime.stage import Source
 from edgert.runtime.task import Task
 
@@ -93,10 +93,12 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
+    """Counts by meter, because a new source may have the name of a removed one."""
+
     at_ns: int
-    counts: Mapping[Key, Counts]
-    busy_ns: Mapping[str, int]
-    lost: Mapping[tuple[str, str, str], int]
+    counts: Mapping[tuple[Meter, str], Counts]
+    busy_ns: Mapping[Meter, int]
+    lost: Mapping[tuple[Meter, str, str], int]
 
 
 class History:
@@ -131,7 +133,7 @@ class History:
     def take_snapshot(self) -> None:
         """Copy all counts, if five seconds have passed."""
         if not self._snapshots or self._clock.now_ns() - self._snapshots[-1].at_ns >= _EVERY_NS:
-            self._snapshots.append(self._snapshot())
+            self._snapshots.append(_snapshot_of(self._tasks(), self._clock.now_ns()))
 
     def recent(self, now_ns: int | None = None) -> Recent:
         """Return statistics of the last minute. Callable from any thread.
@@ -143,12 +145,13 @@ class History:
         """
         if now_ns is None:
             self.take_snapshot()  # for a run without the thread
-        now, snapshots = self._snapshot(now_ns), tuple(self._snapshots)
+        tasks = self._tasks()
+        now, snapshots = _snapshot_of(tasks, self._clock.now_ns() if now_ns is None else now_ns), tuple(self._snapshots)
         began_ns = self._began()
         usable = [one for one in snapshots if one.at_ns - began_ns >= _EVERY_NS and now.at_ns - one.at_ns >= _EVERY_NS]
         first = usable[0] if usable else _Snapshot(began_ns, {}, {}, {})
         since = next((one for one in reversed(usable) if now.at_ns - one.at_ns >= WINDOW_NS), first)
-        return _statistics_between(self._tasks(), since, now)
+        return _statistics_between(tasks, since, now)
 
     def _run(self) -> None:
         while not self._over.wait(self._until_next_s()):
@@ -159,15 +162,15 @@ class History:
         since_ns = self._clock.now_ns() - self._snapshots[-1].at_ns if self._snapshots else _EVERY_NS
         return max((_EVERY_NS - since_ns) / 1e9, _POLL_S)
 
-    def _snapshot(self, at_ns: int | None = None) -> _Snapshot:
-        counts, lost = dict[Key, Counts](), dict[tuple[str, str, str], int]()
-        for task in self._tasks():
-            for stream, latencies in task.meter.streams.items():
-                counts[task.name, stream] = np.array(latencies, np.uint32)
-            for (stream, cause), number in losses_of(task).items():
-                lost[task.name, stream, cause] = number
-        at_ns = self._clock.now_ns() if at_ns is None else at_ns
-        return _Snapshot(at_ns, counts, {task.name: task.meter.busy_ns for task in self._tasks()}, lost)
+
+def _snapshot_of(tasks: Sequence[Task], at_ns: int) -> _Snapshot:
+    counts, lost = dict[tuple[Meter, str], Counts](), dict[tuple[Meter, str, str], int]()
+    for task in tasks:
+        for stream, latencies in task.meter.streams.items():
+            counts[task.meter, stream] = np.array(latencies, np.uint32)
+        for (stream, cause), number in losses_of(task).items():
+            lost[task.meter, stream, cause] = number
+    return _Snapshot(at_ns, counts, {task.meter: task.meter.busy_ns for task in tasks}, lost)
 
 
 def losses_of(task: Task) -> Losses:
@@ -196,22 +199,23 @@ def _statistics_between(tasks: Sequence[Task], since: _Snapshot, now: _Snapshot)
     """Return the statistics between two copies of the counts."""
     seconds = max(now.at_ns - since.at_ns, 1) / 1e9
     zeros = np.zeros(len(BOUNDS_NS) + 1, np.uint32)
-    new = {key: counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}
+    name_of = {task.meter: task.name for task in tasks}
+    new = {(name_of[key[0]], key[1]): counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}
     lost = {key: more for key, number in now.lost.items() if (more := number - since.lost.get(key, 0))}
-    names, streams = [task.name for task in tasks], list(dict.fromkeys(stream for _, stream in new))
+    streams = list(dict.fromkeys(stream for _, stream in new))
     lasts = [task for task in tasks if not task.wiring.outlets]
     ends = {task.name for task in lasts if not isinstance(task.stage, Source)} or {task.name for task in lasts}
     rows = {
         **new,
-        **{(one, ""): _sum(zeros, (new[key] for key in new if key[0] == one)) for one in names},
+        **{(one, ""): _sum(zeros, (new[key] for key in new if key[0] == one)) for one in name_of.values()},
         **{("", one): _sum(zeros, (new[key] for key in new if key[1] == one and key[0] in ends)) for one in streams},
         ("", ""): _sum(zeros, (new[key] for key in new if key[0] in ends)),
     }
     # Not np.stack: it makes a tuple of the rows, and CPython 3.11 keeps up to 2000 tuples of 20 without reusing them.
     latency = dict(zip(rows, _percentiles(np.array([*rows.values()], np.int64)), strict=True))
     dropped, finished = defaultdict[Key, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
-    for (name, stream, cause), number in lost.items():
-        for key in ((name, stream), (name, ""), ("", stream), ("", "")):
+    for (meter, stream, cause), number in lost.items():
+        for key in ((name_of[meter], stream), (name_of[meter], ""), ("", stream), ("", "")):
             dropped[key][cause] += number
     for name, stream in new:
         for key_stream in (stream, "") if name in ends else ():
@@ -221,13 +225,14 @@ def _statistics_between(tasks: Sequence[Task], since: _Snapshot, now: _Snapshot)
         count = latency[name, stream].count if name else max(finished[stream].values(), default=0)
         return Share(count / seconds, latency[name, stream], dict(dropped[name, stream]), **more)
 
-    def stage(name: str) -> Share:
-        busy_ns = now.busy_ns.get(name, 0) - since.busy_ns.get(name, 0)
+    def stage(meter: Meter, name: str) -> Share:
+        busy_ns = now.busy_ns[meter] - since.busy_ns.get(meter, 0)
         by_stream = {stream: share(at, stream) for at, stream in new if at == name}
         return share(name, "", streams=by_stream, busy_percent=100e-9 * busy_ns / seconds)
 
     total = share("", "")
-    stages, cameras = {name: stage(name) for name in names}, {stream: share("", stream) for stream in streams}
+    stages = {name: stage(meter, name) for meter, name in name_of.items()}
+    cameras = {stream: share("", stream) for stream in streams}
     return Recent(seconds, total.fps, total.latency_ms, total.dropped, stages, cameras)
 
 

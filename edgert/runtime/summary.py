@@ -108,6 +108,7 @@ def summarize(
     budgets: Mapping[str, Any] | None = None,
     frames: Mapping[str, str] | None = None,
     tracks: Mapping[str, str] | None = None,
+    removed_frames: int = 0,
     *,
     recent: Recent | None = None,
     over_current: Mapping[str, int] | None = None,
@@ -115,11 +116,11 @@ def summarize(
 ) -> Summary:
     """Return the summary of a running or finished pipeline. Callable from any thread, at any time.
 
-    Without ``recent``, its statistics cover the complete run.
+    Without ``recent``, its statistics cover the complete run. ``removed_frames`` came from sources that were removed.
     """
     sources = [task for task in tasks if isinstance(task.stage, Source)]
     ends = [task for task in tasks if not task.wiring.outlets]
-    frames_in = sum(task.meter.results_out for task in sources)
+    frames_in = removed_frames + sum(task.meter.results_out for task in sources)
     frames_out = max((task.meter.results_in for task in ends if task not in sources), default=frames_in)
     stages = {task.name: _stage(task, wall_ns) for task in tasks}
     seconds = wall_ns / 1e9

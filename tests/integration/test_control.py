@@ -371,6 +371,7 @@ def test_a_source_that_was_added_is_joined_behind_both_paths(small: Pipeline) ->
         pipeline.control.remove("b")
         with pytest.raises(StageError):
             pipeline.submit(FRAME, stage="b", timeout=1.0)
+        assert pipeline.summary().frames_in == 5, "a counter that falls is a restart to Prometheus"
 
 
 def test_a_source_of_another_kind_takes_over_what_has_a_meaning_for_it(caplog: pytest.LogCaptureFixture) -> None:

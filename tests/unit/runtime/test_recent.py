@@ -70,6 +70,21 @@ def test_a_minute_without_a_frame_is_empty() -> None:
     assert (recent.fps, recent.latency_ms.count, recent.latency_ms.p99, recent.dropped) == (0, 0, 0, {})
 
 
+def test_a_camera_that_comes_back_under_its_name_is_counted_anew() -> None:
+    tasks, clock = [Task("cam", Numbers())], VirtualClock()
+    history = History(lambda: tasks, clock, lambda: 0)
+    for _ in range(3):
+        move(clock, 6)
+        tasks[0].meter.done("cam", 20 * MS, 100)
+        tasks[0].meter.busy_ns += SECOND
+        history.take_snapshot()
+    tasks = [Task("cam", Numbers())]  # removed and added again
+    move(clock, 6)
+    tasks[0].meter.done("cam", 20 * MS, 7)
+    share = history.recent().stages["cam"]
+    assert share.latency_ms.count == 7 and share.busy_percent == 0.0
+
+
 def test_cameras_are_told_apart_and_ends_are_taken_together() -> None:
     source, find, log, show = Task("s", Numbers()), Task("find", Does()), Task("log", Does()), Task("show", Does())
     link(source, find)
