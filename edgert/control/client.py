@@ -78,21 +78,22 @@ def find_socket(name: str | None) -> Path:
     """
     if name is not None and "/" in name:
         return Path(name)
-    runs: dict[str, Path] = {}
+    runs: dict[str, list[Path]] = {}
     for path in filter(is_answered, _find_sockets()):
-        runs.setdefault(path.stem, path)
-    if name is None and len(runs) == 1:
-        return next(iter(runs.values()))
-    if name in runs:
-        return runs[name]
+        runs.setdefault(path.stem, []).append(path)
+    found = [path for paths in runs.values() for path in paths if name in (None, path.stem)]
+    if len(found) == 1:
+        return found[0]
     if not runs:
         why = f"none of user {os.geteuid()} has a socket in {' or '.join(map(str, socket_folders()))}"
         services = sorted(folder.name for folder in SERVICES.glob("*")) if os.geteuid() else []
         fix = f"sudo edgert ctl asks services: {', '.join(services)}" if services else "edgert run PIPELINE"
         raise StageError("no pipeline is running", why=why, fix=f"{fix}; or --name PATH")
-    what = f"{len(runs)} pipelines are running" if name is None else f"no pipeline {name!r} is running"
-    fix = f"edgert ctl --name {next(iter(runs))} show; running: {', '.join(runs)}"
-    raise StageError(what + nearest(name or "", runs), fix=fix)
+    named = "" if name is None else f" named {name!r}"
+    what = f"{len(found)} pipelines{named} are running" if found else f"no pipeline {name!r} is running"
+    known = [own if len(paths) == 1 else str(path) for own, paths in runs.items() for path in paths]
+    fix = f"edgert ctl --name {known[0]} show; running: {', '.join(known)}"
+    raise StageError(what + ("" if found else nearest(name or "", runs)), fix=fix)
 
 
 def send_request(path: Path, request: Request) -> Any:

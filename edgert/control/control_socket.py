@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,7 @@ class ControlSocket:
     def _paths(self, folder: Path) -> Iterator[Path]:
         yield folder / f"{self._name}.sock"
         yield folder / f"{self._name}-{os.getpid()}.sock"
-        number = 1
-        while True:  # several pipelines of one program
-            number += 1
+        for number in count(2):  # several pipelines of one program
             yield folder / f"{self._name}-{os.getpid()}-{number}.sock"
 
     def _serve(self, server: socket.socket) -> None:

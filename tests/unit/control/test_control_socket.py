@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +69,24 @@ def said(path: Path, text: bytes, *, timeout_s: float = 10.0) -> Any:
             return json.loads(answer.read())
 
 
-def test_the_run_of_a_service_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service has a folder of its own, as it can write nothing in /tmp."""
-    own = tmp_path / "services" / "dock"
-    own.mkdir(parents=True)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own))
-    with listening("dock", echo) as path:
-        monkeypatch.delenv("XDG_RUNTIME_DIR")
-        monkeypatch.setattr(client, "socket_folders", tuple)
-        assert find_socket("dock") == path == own / "edgert" / "dock.sock"
+def test_runs_of_services_are_found_and_two_of_one_name_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service has a folder of its own, as it can write nothing in /tmp. Two may run copies of one pipeline."""
+    monkeypatch.setattr(client, "socket_folders", tuple)
+    paths = []
+    with ExitStack() as stack:
+        for name in ("north", "south"):
+            own = tmp_path / "services" / name
+            own.mkdir(parents=True)
+            monkeypatch.setenv("XDG_RUNTIME_DIR", str(own))
+            paths.append(stack.enter_context(listening("dock", echo)))
+            if name == "north":
+                assert find_socket("dock") == find_socket(None) == paths[0] == own / "edgert" / "dock.sock"
+        for named in (None, "dock"):
+            with pytest.raises(StageError, match=r"^2 pipelines( named 'dock')? are running") as caught:
+                find_socket(named)
+            assert all(str(path) in caught.value.fix for path in paths)
 
 
 def test_a_request_is_answered_and_the_socket_is_for_its_user_alone(path: Path, folder: Path) -> None:
