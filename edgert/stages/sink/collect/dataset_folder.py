@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from edgert.files import replace_bytes
+from edgert.files import is_file, replace_bytes
 from edgert.runtime import json_form
 from edgert.stages.sink import output_file
 from edgert.stages.sink.collect.label_formats import Classes, Sample, coco, data_yaml, yolo_rows
@@ -194,7 +194,7 @@ class DatasetFolder:
             return []
         found = []
         for line in lines:
-            with suppress(ValueError):  # a power cut may leave an incomplete line
+            with suppress(ValueError, RecursionError):  # a power cut may leave an incomplete line
                 found.append(json.loads(line))
         return [one for one in found if isinstance(one, dict)]
 
@@ -206,14 +206,15 @@ class DatasetFolder:
         sample = cast("Sample", line)
         try:
             coco([sample], self._classes)  # raises for missing parts
-            image = self._images / Path(sample["image"]).name
             float(sample["time_s"]), int(sample["bytes"])
-        except (KeyError, TypeError, ValueError):
+            image = self._images / sample["image"]
+            if image.parent == self._images and is_file(image):
+                self._samples.append(sample)
+            else:
+                with suppress(OSError):  # the name may be longer than any file's
+                    self._label_file(sample).unlink(missing_ok=True)
+        except (KeyError, TypeError, ValueError, OverflowError):
             return
-        if image.is_file():
-            self._samples.append(sample)
-        else:
-            self._label_file(sample).unlink(missing_ok=True)
 
     def _label_file(self, sample: Sample) -> Path:
         return (self._labels / Path(sample["image"]).name).with_suffix(".txt")

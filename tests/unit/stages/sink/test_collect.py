@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
+import math
 import os
 import shutil
 import threading
@@ -223,6 +225,25 @@ def test_a_recording_that_is_played_again_adds_nothing(tmp_path: Path) -> None:
         collect(sink_of(tmp_path, again=True), result(1), result(2))
     assert images(tmp_path) == ["camera-000001.jpg", "camera-000002.jpg"]
     assert (tmp_path / "collected.jsonl").read_text().count("\n") == 3
+
+
+@pytest.mark.parametrize("key", ["image", "size", "time_s", "bytes", "objects"])
+def test_lines_filled_with_noise_are_left_out(tmp_path: Path, key: str) -> None:
+    collect(sink_of(tmp_path / "set"), result(0), result(1))
+    index, outside = tmp_path / "set" / "collected.jsonl", tmp_path / "mine.jpg"
+    outside.write_bytes(b"mine")
+    (tmp_path / "set" / "images" / "mine.jpg").write_bytes(b"")
+    about, first, second = map(json.loads, index.read_text().splitlines())
+    noise = [int("9" * 400), math.inf, "x\0", "\ud800", "y" * 300, "../../mine.jpg", None, -1, []]
+    noise += [[{"label": 0, "score": 1, "box": [0, 0, int("9" * 400), 1]}]]
+    lines = [json.dumps({**second, key: one}) for one in noise]
+    index.write_text("\n".join([json.dumps(about), "[" * 100_000, json.dumps(first), *lines]) + "\n")
+    folder = DatasetFolder(tmp_path / "set", "yolo", Limits(1, 1 << 30, 1e6, 1), "stages.x")
+    folder.open()
+    assert len(folder) >= 1 and folder.has(first["image"])
+    folder.remove_excess(2e9)
+    folder.close()
+    assert outside.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("layout", ["yolo", "coco"])
