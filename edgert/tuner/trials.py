@@ -130,7 +130,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path, self._known = path, dict[str, Any]()
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             found = json.loads(path.read_text(encoding="utf-8"))
             self._known = found if isinstance(found, dict) else {}
 

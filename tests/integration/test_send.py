@@ -204,6 +204,20 @@ def test_a_rule_that_is_gone_is_taken_back(tmp_path: Path) -> None:
         home.sink.close()
 
 
+def test_a_damaged_list_of_sensors_holds_up_nothing(tmp_path: Path) -> None:
+    with brokers.mosquitto(tmp_path) as broker:
+        home = Home(tmp_path, broker)
+        wait_until(lambda: len(configs(retained(broker.port))) == 3)
+        home.sink.close()
+        known = home.sink._publisher._topics.announced  # type: ignore[attr-defined]
+        topics = json.loads(known.read_bytes())
+        for noise in (json.dumps([one.replace("config", "c#nfig") for one in topics]), "[" * 100_000, json.dumps([7])):
+            known.write_text(noise)  # a wildcard is one flipped bit
+            home = Home(tmp_path, broker)
+            wait_until(lambda: known.read_bytes() == json.dumps(topics).encode())
+            home.sink.close()
+
+
 def test_a_run_that_is_over_at_once_was_there(tmp_path: Path) -> None:
     with brokers.mosquitto(tmp_path) as broker:
         Home(tmp_path, broker).sink.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 import uuid
@@ -31,6 +32,8 @@ _POLL_S = 0.05
 _STABLE_S = 2.0
 """Seconds from an acknowledgement until a message is safe: brokers acknowledge before they deliver or save."""
 _ONLINE, _OFFLINE = "online", "offline"
+_SENSOR = re.compile(rf"{PREFIX}/binary_sensor/edgert_[A-Za-z0-9_]+/config")
+"""Discovery topic of one of edgert's sensors."""
 _TWIN = "two pipelines of the same name disturb one another: give each a name:, or its sink a status: of its own"
 _PRESENT, _PRESENT_LOCK = Counter[tuple[str, str]](), threading.Lock()
 """Number of this process's connected sinks, by broker and status topic. The last one publishes offline."""
@@ -212,13 +215,11 @@ class MqttPublisher(Publisher):
         """Return the withdrawals of sensors that the last run announced and the pipeline file no longer has."""
         known, gone = self._topics.announced, list[Publication]()
         if known is not None and self._sensors is not None and self._is_first:
-            with suppress(OSError, ValueError, TypeError):
+            with suppress(OSError, ValueError, TypeError, RecursionError):
                 for topic in json.loads(known.read_bytes()):
-                    if topic not in self._sensors.own_topics and str(topic).startswith(
-                        f"{PREFIX}/binary_sensor/edgert_"
-                    ):
-                        state = str(topic).removesuffix("config") + "state"
-                        gone += [Publication(str(topic), "", True), Publication(state, "", True)]
+                    if topic not in self._sensors.own_topics and _SENSOR.fullmatch(topic):
+                        state = topic.removesuffix("config") + "state"
+                        gone += [Publication(topic, "", True), Publication(state, "", True)]
         return gone
 
     def _save_announced(self) -> None:

@@ -51,10 +51,11 @@ class ClipIndex:
         try:
             row = json.loads(line)
             path, ids = self._index.parent / row["path"], [str(event["id"]) for event in row.get("events") or ()]
-        except (ValueError, KeyError, TypeError):  # part of a line: reading began inside it, or a power cut ended it
-            return
+            is_inside = path.resolve().is_relative_to(self._index.parent.resolve())
+        except (ValueError, KeyError, TypeError, OSError, RuntimeError):
+            return  # a part of a line, because reading began inside it or a power cut ended it; or noise
         self.count += 1
-        if path.resolve().is_relative_to(self._index.parent.resolve()) and path.suffix in _TYPES:
+        if is_inside and path.suffix in _TYPES:
             for event in ids:
                 if event not in self._paths or row.get("annotated"):
                     self._paths[event] = path

@@ -46,6 +46,17 @@ def test_a_clip_is_found_by_its_events_once_it_is_finished(index: Path) -> None:
     assert clips.address("02") == "/clips/02.mp4", "an index that begins anew"
 
 
+@pytest.mark.parametrize(
+    "noise", ["[" * 100_000, line("a\0.mp4", "cd"), line("\ud800.mp4", "cd"), line("loop/x", "cd")]
+)
+def test_noise_in_an_index_hides_no_clip(index: Path, noise: str) -> None:
+    (index.parent / "loop").symlink_to("loop")
+    index.write_text(noise + "\n" + line("a.mp4", "ab"))
+    clips = ClipIndex(index)
+    clips.refresh()
+    assert clips.address("ab") == "/clips/ab.mp4" and clips.address("cd") == ""
+
+
 def test_what_was_drawn_on_is_preferred(index: Path) -> None:
     (index.parent / "a-annotated.mp4").write_bytes(b"drawn")
     index.write_text(line("a-annotated.mp4", "ab", annotated=True) + line("a.mp4", "ab"))
