@@ -51,7 +51,7 @@ stop() {{
 for word; do case "$word" in -*) ;; *) break ;; esac; shift; done
 case "$1" in
     show)
-        case "$*" in *--property=NRestarts*) is_alive && echo 0 || echo 1; exit 0 ;; esac
+        case "$*" in *--property=NRestarts*) is_alive && cat restarts || echo 1; exit 0 ;; esac
         is_alive && state=active || state=inactive
         printf 'LoadState=loaded\\nActiveState=%s\\nUnitFileState=disabled\\n' "$state" ;;
     is-enabled) test -e enabled && echo enabled || {{ echo disabled; exit 1; }} ;;
@@ -65,7 +65,8 @@ case "$1" in
         if test -e etc/dock.env; then . ./etc/dock.env; export CAM; fi
         line=$(sed -n 's/^ExecStart=//p' units/*.d/bundle.conf | tail -n 1)
         setsid timeout 1800 $line >> log 2>&1 < /dev/null & # none outlives the tests for long
-        echo $! > pid ;;
+        echo $! > pid
+        echo 0 > restarts ;;
 esac
 exit 0
 """

@@ -255,3 +255,14 @@ def test_a_changed_byte_and_a_wrong_key_start_nowhere(fleet: Fleet) -> None:
             check=False,
         )
         assert done.returncode == 1 and why in done.stderr
+
+
+@pytest.mark.parametrize("fleet", [("canary",)], indirect=True, ids=["one"])
+def test_a_board_that_once_restarted_does_not_hold_up_the_same_release(fleet: Fleet) -> None:
+    """A release is rolled out again for the boards that were away, and months later to go back."""
+    canary = fleet.boards["canary"]
+    code, text = fleet.roll_out(fleet.after, ["100%"])
+    assert code == 0 and canary.release == fleet.new, text
+    (canary.folder / "restarts").write_text("2\n")
+    code, text = fleet.roll_out(fleet.after, ["100%"])
+    assert code == 0 and recap(text)["canary"]["changed"] == 0, text
