@@ -139,12 +139,7 @@ def cache(evidence: Evidence) -> Finding:
     return Finding("cache", "yes", f"{folder}, {format_bytes(used_bytes)} in it, {format_bytes(free_bytes)} free")
 
 
-OPENCV_WHEELS = (
-    "opencv-python",
-    "opencv-python-headless",
-    "opencv-contrib-python",
-    "opencv-contrib-python-headless",
-)
+OPENCV_WHEELS = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 """Wheels that all install the folder ``cv2``: https://github.com/opencv/opencv-python#frequently-asked-questions."""
 
 _H264_ENCODERS = ("libx264", "libopenh264")

@@ -7,11 +7,4 @@ memory.
 from edgert.meters.reading import Reading, measured, modeled, unavailable
 from edgert.meters.usage import peak_rss_bytes, rss_bytes
 
-__all__ = [
-    "Reading",
-    "measured",
-    "modeled",
-    "peak_rss_bytes",
-    "rss_bytes",
-    "unavailable",
-]
+__all__ = ["Reading", "measured", "modeled", "peak_rss_bytes", "rss_bytes", "unavailable"]

@@ -222,27 +222,11 @@ def test_a_jetsons_compose_file_is_complete(name: str) -> None:
     assert service["restart"] == "unless-stopped" and service["init"] is True
 
 
-BASE_GROUPS = frozenset(
-    [
-        *("root", "daemon", "bin", "sys", "adm", "tty", "disk", "lp", "mail", "news", "uucp", "man", "proxy", "kmem"),
-        *("dialout", "fax", "voice", "cdrom", "floppy", "tape", "sudo", "audio", "dip", "www-data", "backup"),
-        *(
-            "operator",
-            "list",
-            "irc",
-            "src",
-            "shadow",
-            "utmp",
-            "video",
-            "sasl",
-            "plugdev",
-            "staff",
-            "games",
-            "users",
-            "nogroup",
-        ),
-    ]
-)
+_BASE_GROUPS_TEXT = """
+root daemon bin sys adm tty disk lp mail news uucp man proxy kmem dialout fax voice cdrom floppy tape sudo
+audio dip www-data backup operator list irc src shadow utmp video sasl plugdev staff games users nogroup
+"""
+BASE_GROUPS = frozenset(_BASE_GROUPS_TEXT.split())
 """Groups of the package base-passwd, and so of every image of Debian and Ubuntu. ``render`` is made by udev's package,
 which images do not have; ``video`` is 44."""
 

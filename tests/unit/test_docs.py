@@ -176,42 +176,12 @@ def test_every_yaml_is_read(piece: Piece, tmp_path: Path, monkeypatch: pytest.Mo
     assert config.stages.keys() == file["stages"].keys() and config.models.keys() == file["models"].keys()
 
 
-KNOWN = {
-    *(
-        "ansible-playbook",
-        "apt",
-        "colcon",
-        "cp",
-        "curl",
-        "dask",
-        "docker",
-        "du",
-        "echo",
-        "export",
-        "fallocate",
-        "ffplay",
-        "git",
-        "gst-launch-1.0",
-        "install",
-        "journalctl",
-    ),
-    *(
-        "mkdir",
-        "openssl",
-        "pip",
-        "python",
-        "python3",
-        "ros2",
-        "sed",
-        "sha256sum",
-        "source",
-        "ssh",
-        "ssh-keygen",
-        "systemctl",
-        "trtexec",
-        "useradd",
-    ),
-}
+_KNOWN_TEXT = """
+ansible-playbook apt colcon cp curl dask docker du echo export fallocate ffplay git gst-launch-1.0 install
+journalctl mkdir openssl pip python python3 ros2 sed sha256sum source ssh ssh-keygen systemctl trtexec
+useradd
+"""
+KNOWN = set(_KNOWN_TEXT.split())
 """Programs of others that pages call."""
 
 

@@ -96,38 +96,12 @@ DOORS = {
     "tf2onnx": ("edgert/importer/conversion_process.py",),
     "ai_edge_litert": ("edgert/importer/conversion_process.py",),
 }
-LAZY = {
-    "scipy",
-    "onnx",
-    "onnxruntime",
-    "av",
-    "gi",
-    "openvino",
-    "pycocotools",
-    "trackeval",
-    "distributed",
-    "tensorrt",
-    "pycuda",
-    "PyNvVideoCodec",
-    "sdl2",
-    "aiortc",
-    "paho",
-    "supervision",
-    "nvtx",
-    "opentelemetry",
-    "nats",
-    "confluent_kafka",
-    "torch",
-    "onnxscript",
-    "tensorflow",
-    "tf2onnx",
-    "ai_edge_litert",
-    "mcap",
-    "lz4",
-    "zstandard",
-    "rclpy",
-    "zenoh",
-}
+_LAZY_TEXT = """
+scipy onnx onnxruntime av gi openvino pycocotools trackeval distributed tensorrt pycuda PyNvVideoCodec sdl2
+aiortc paho supervision nvtx opentelemetry nats confluent_kafka torch onnxscript tensorflow tf2onnx
+ai_edge_litert mcap lz4 zstandard rclpy zenoh
+"""
+LAZY = set(_LAZY_TEXT.split())
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
 
 

@@ -93,12 +93,7 @@ class _Conversion:
         nodes = [*self._casts_of(spec.name for spec in self._source.inputs)]
         for at, node in enumerate(self._source.nodes):
             nodes.extend(self._conversions(node) if makes_float32(node) else self._convert(at, node))
-        return replace(
-            self._source,
-            nodes=tuple(nodes),
-            constants=self._constants(),
-            specs=self._specs(),
-        )
+        return replace(self._source, nodes=tuple(nodes), constants=self._constants(), specs=self._specs())
 
     def _native_types(self) -> Iterator[tuple[str, Precision]]:
         """Yield the type that each fed or computed float32 tensor has without a Cast."""

@@ -80,13 +80,7 @@ NANO, NX = "nvidia,p3768-0000+p3767-0005", "nvidia,p3768-0000+p3767-0000"
     ("compatible", "memory_mib", "modes", "name", "chosen"),
     [
         (NX, 15388, ("10W", "15W", "25W", "40W"), "orin-nx-16gb-super", True),
-        (
-            NX,
-            15388,
-            ("MAXN_SUPER", "10W", "15W", "25W", "40W"),
-            "orin-nx-16gb-super",
-            "its device tree and power modes",
-        ),
+        (NX, 15388, ("MAXN_SUPER", "10W", "15W", "25W", "40W"), "orin-nx-16gb-super", True),
         (NX, 15388, ("MAXN", "10W", "15W", "25W"), "orin-nx-16gb", False),
         (f"{NX}-super", 15388, ("MAXN", "10W", "15W", "25W"), "orin-nx-16gb", True),
         (NX, 15388, ("MY_OWN",), "orin-nx-16gb", False),

@@ -165,11 +165,7 @@ def test_more_restarts_than_are_in_order_end_the_pipeline_where_others_listen() 
 
 
 def test_a_sink_is_tried_again_but_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = chain(
-        Numbers(count=1000),
-        Does(slowly),
-        failing(*range(1000)),
-    )
+    nodes = chain(Numbers(count=1000), Does(slowly), failing(*range(1000)))
     nodes[2].policy = FailurePolicy("restart")
     runner = Runner(nodes)
     runner.start()
