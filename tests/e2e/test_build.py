@@ -49,15 +49,15 @@ def test_the_first_build_takes_no_more_than_a_minute(built: tuple[Path, float]) 
     assert built[1] <= 60
 
 
-@pytest.mark.timing
-def test_a_second_build_does_nothing_and_says_so_line_by_line(home: Path) -> None:
+def test_a_second_build_does_nothing_and_says_so_line_by_line(built: tuple[Path, float]) -> None:
+    home, first_s = built
     before = (home / "dock.edgert").stat()
     options = ("--board", "orin-nx-16gb", "-o", "dock.edgert", "--json", "-")
     done = edgert("build", "hello", *options, cwd=home, env=env(home))
     assert done.returncode == 0 and not done.stderr
     *events, end = map(json.loads, done.stdout.splitlines())
     assert {event["state"] for event in events} == {"started", "cached", "skipped"}
-    assert all(event["seconds"] < 1 for event in events if event["state"] == "cached")
+    assert sum(event["seconds"] for event in events if event["state"] == "cached") < first_s / 10
     assert end["bundle"] == "dock.edgert" and not end["written"]
     assert end["size_bytes"] <= 1.3 * end["models_bytes"]
     after = (home / "dock.edgert").stat()
