@@ -81,7 +81,7 @@ def int8() -> set[str]:
     images = open_images([random.integers(0, 256, (480, 640, 3), dtype=np.uint8) for _ in range(IMAGES)])
 
     def quantize() -> None:
-        quantize_section(section, calibrate_section(section, target="ort", images=images), judged=False)
+        quantize_section(section, calibrate_section(section, target="ort", images=images), by_task=False)
 
     quantize()  # imports its modules
     with Calls() as calls:
