@@ -60,6 +60,11 @@ class Tree:
         """Path from the root → syntax tree, of every module."""
         return {path: ast.parse(text) for path, text in self.texts.items()}
 
+    @cached_property
+    def nodes(self) -> dict[str, tuple[ast.AST, ...]]:
+        """Path from the root → all nodes of the syntax tree, of every module."""
+        return {path: tuple(ast.walk(module)) for path, module in self.modules.items()}
+
 
 # Size. These bars are a ratchet: lower one when the tree shrinks, and raise none without a word on what it pays for.
 
@@ -96,8 +101,8 @@ def longest_function(tree: Tree) -> Measure:
     found = sorted(
         (
             ((node.end_lineno or node.lineno) - node.lineno + 1, f"{path}:{node.lineno} {node.name}")
-            for path, module in tree.modules.items()
-            for node in ast.walk(module)
+            for path, nodes in tree.nodes.items()
+            for node in nodes
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ),
         reverse=True,
@@ -111,9 +116,9 @@ def runtime_fields(tree: Tree) -> Measure:
     found = sorted(
         (
             (sum(isinstance(part, ast.AnnAssign) for part in node.body), node.name)
-            for path, module in tree.modules.items()
+            for path, nodes in tree.nodes.items()
             if path.startswith("edgert/runtime/")
-            for node in ast.walk(module)
+            for node in nodes
             if isinstance(node, ast.ClassDef)
         ),
         reverse=True,
@@ -134,8 +139,8 @@ def import_share(tree: Tree) -> Measure:
     """How many of all lines are import statements, in percent."""
     imports = sum(
         (node.end_lineno or node.lineno) - node.lineno + 1
-        for module in tree.modules.values()
-        for node in ast.walk(module)
+        for nodes in tree.nodes.values()
+        for node in nodes
         if isinstance(node, ast.Import | ast.ImportFrom)
     )
     total = sum(text.count("\n") for text in tree.texts.values())
@@ -204,9 +209,9 @@ def operator_places(tree: Tree) -> dict[str, list[str]]:
     """Operator → the modules that name it, outside those that may."""
     known = _standard()
     found: dict[str, list[str]] = defaultdict(list)
-    for path, module in tree.modules.items():
+    for path, nodes in tree.nodes.items():
         if not path.startswith(MAY_NAME_OPERATORS):
-            for name in sorted(known.intersection(_compared(module))):
+            for name in sorted(known.intersection(_compared(nodes))):
                 found[name].append(path)
     return found
 
@@ -219,7 +224,8 @@ def operator_tables(tree: Tree) -> Measure:
         for path, module in tree.modules.items()
         if not path.startswith(MAY_NAME_OPERATORS)
         for node in module.body
-        if isinstance(node, ast.Assign | ast.AnnAssign) and len(known.intersection(_compared(node))) > 1
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and len(known.intersection(_compared(tuple(ast.walk(node))))) > 1
     ]
     return Measure("lists of operators", len(found), MOST_TABLES, tuple(found))
 
@@ -231,10 +237,10 @@ def _standard() -> frozenset[str]:
     return frozenset(schema.name for schema in defs.get_all_schemas() if not schema.domain)
 
 
-def _compared(tree: ast.AST) -> Iterator[str]:
-    """String literals but those that name the operator of a node that is written."""
-    written = {id(part) for call in ast.walk(tree) if isinstance(call, ast.Call) for part in _written(call)}
-    for node in ast.walk(tree):
+def _compared(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield string literals but those that name the operator of a node that is written."""
+    written = {id(part) for call in nodes if isinstance(call, ast.Call) for part in _written(call)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in written:
             yield node.value
 

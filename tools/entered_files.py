@@ -2,8 +2,10 @@
 
     python tools/entered_files.py int8      the demo's model is calibrated and quantized to INT8
     python tools/entered_files.py frame     a frame of a video goes through the demo's model to a JSON lines file
+    python tools/entered_files.py run       edgert run passes its pipeline on, until the first frame is in a sink
 
-Prints the files, relative to the repository, in which a function ran; code that runs at import is not counted. The
+Prints the files, relative to the repository, in which a function ran; code that runs at import is not counted. Of
+``run``, only functions count that take the path, the file or the configuration of the pipeline. The
 product is the one that Python imports: set PYTHONPATH to measure another tree.
 """
 
@@ -14,8 +16,11 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 
@@ -44,10 +49,10 @@ class Calls:
     """Counter of calls of edgert's functions by file, in all threads that start inside the block.
 
     Args:
-        wanted: function of a call's file and function name that returns whether the call counts.
+        wanted: function of a call's file, function name and arguments that returns whether the call counts.
     """
 
-    def __init__(self, wanted: Callable[[str, str], bool] = lambda *call: True) -> None:
+    def __init__(self, wanted: Callable[[str, str, list[Any]], bool] = lambda *call: True) -> None:
         self.files: Counter[str] = Counter()
         self._wanted = wanted
 
@@ -64,7 +69,8 @@ class Calls:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(PRODUCT) and code.co_name != "<module>":
             file = Path(code.co_filename).relative_to(ROOT).as_posix()
-            if self._wanted(file, code.co_name):
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            if self._wanted(file, code.co_name, [frame.f_locals[name] for name in names]):
                 self.files[file] += 1
 
 
@@ -93,7 +99,7 @@ def frame() -> set[str]:
     """Return the files that every frame of a running pipeline enters."""
     done = Counter[str]()
 
-    def wanted(file: str, function: str) -> bool:
+    def wanted(file: str, function: str, arguments: list[Any]) -> bool:
         if file.startswith("edgert/stages/sink/") and function == "process":
             done["frames"] += 1
         return _WARM <= done["frames"] < _WARM + _FRAMES
@@ -105,6 +111,29 @@ def frame() -> set[str]:
     ):
         pipeline.run()
     return {file for file, count in calls.files.items() if count >= _FRAMES / 2}
+
+
+def run() -> set[str]:
+    """Return the files that the pipeline of ``edgert run`` passes before its first frame is in a sink."""
+    from edgert.cli import main
+    from edgert.config import PipelineConfig, PipelineFile
+
+    done, path = list[str](), Path()
+
+    def wanted(file: str, function: str, arguments: list[Any]) -> bool:
+        if file.startswith("edgert/stages/sink/") and function == "process":
+            done.append(file)
+        passes_pipeline = any(
+            isinstance(one, (PipelineFile, PipelineConfig)) or one in (path, str(path)) for one in arguments
+        )
+        return not done and passes_pipeline
+
+    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+        path = _write_pipeline(Path(folder))
+        sys.argv = ["edgert", "run", str(path)]
+        with Calls(wanted) as calls, redirect_stdout(StringIO()), suppress(SystemExit):
+            main()
+    return set(calls.files)
 
 
 def _write_pipeline(folder: Path) -> Path:
@@ -126,4 +155,4 @@ def _write_video(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(sorted({"int8": int8, "frame": frame}[sys.argv[1]]())))
+    print("\n".join(sorted({"int8": int8, "frame": frame, "run": run}[sys.argv[1]]())))

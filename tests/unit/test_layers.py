@@ -105,20 +105,30 @@ LAZY = set(_LAZY_TEXT.split())
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
 
 
-def imports(file: str, *, at_once: bool = False, for_types: bool = False) -> Iterator[str]:
-    """Dotted names that a file imports (``at_once``: when it is itself imported); type-checking blocks do not count
-    unless told (``for_types``)."""
-    waiting: list[ast.AST] = [_tree(file)]
+@cache
+def imports(file: str, *, at_once: bool = False, for_types: bool = False) -> tuple[str, ...]:
+    """Return the dotted names that a file imports.
+
+    Args:
+        file: path from the root.
+        at_once: whether only imports count that run when the file is itself imported.
+        for_types: whether imports for type checking count, too.
+    """
+    found, waiting = list[str](), [*_tree(file).body]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        is_typing = not for_types and isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-        is_later = at_once and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        if not is_later:
-            waiting += node.orelse if is_typing else list(ast.iter_child_nodes(node))  # type: ignore[attr-defined]
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING" and not for_types:
+            waiting += node.orelse
+        elif not (at_once and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
+            waiting += [part for part in ast.iter_child_nodes(node) if isinstance(part, _STATEMENTS)]  # type: ignore[misc]
+    return tuple(found)
+
+
+_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 
 
 @cache
