@@ -15,7 +15,7 @@ from edgert.board.sections import Mode
 from edgert.bundle import shared_profile
 from edgert.bundle.bundle import is_bundle, open_bundle
 from edgert.bundle.measured_engines import MeasuredEngine, engines_of
-from edgert.compiler.finish import models_of, pipeline_of
+from edgert.compiler.finish import members_but_engines, pipeline_of
 from edgert.config import PipelineFile
 from edgert.errors import ConfigError
 from edgert.meters.clocks import gpu_gauges
@@ -50,7 +50,7 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
         )
     with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as folder:
         facts, engines = _engines_of_one_machine(engines_of(opened), str(bundle), detect(root))
-        opened.extract(Path(folder), models_of(opened.manifest))
+        opened.extract(Path(folder), members_but_engines(opened.manifest))
         # A bundle's pipeline names forms for this machine, but a plan uses the float model.
         requested = {
             f"models.{name}.{key}": value

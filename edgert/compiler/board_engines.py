@@ -1,4 +1,4 @@
-"""The engines of an unpacked bundle on this machine: compiled or found, checked, and opened for running."""
+"""Engines of an unpacked bundle on this machine: compiled or found in the cache, checked, and opened."""
 
 import threading
 import time
@@ -29,8 +29,8 @@ COMPILE, CHECK = "compile", "check"
 
 
 @dataclass
-class Ended:
-    """The end of a step; filled in while it runs."""
+class StepEnd:
+    """Details of the end of a step, which are set while it runs."""
 
     cached: bool = False
     detail: str = ""
@@ -40,7 +40,7 @@ class BuildEvents:
     """Events of compiling the engines of a bundle, one model after the other.
 
     Args:
-        on_progress: called for every event.
+        on_progress: function called for every event.
     """
 
     def __init__(self, on_progress: OnProgress | None = None) -> None:
@@ -48,9 +48,9 @@ class BuildEvents:
         self._model = ""
 
     @contextmanager
-    def step(self, name: str, model: str) -> Iterator[Ended]:
-        """Report a step from its beginning to its end; an error ends it as failed and is raised again."""
-        self._model, started, ended = model, time.perf_counter(), Ended()
+    def step(self, name: str, model: str) -> Iterator[StepEnd]:
+        """Report the start and end of the block as a step; after an error, it ends as failed."""
+        self._model, started, ended = model, time.perf_counter(), StepEnd()
         self._emit(Progress(name, model, "started"))
         try:
             yield ended
@@ -65,11 +65,11 @@ class BuildEvents:
         self._emit(Progress(COMPILE, self._model, "note", detail=text))
 
     def skipped(self, one: Skipped) -> None:
-        """Report an engine that does not run a model, or any."""
+        """Report an engine that cannot run a model, or any model."""
         self._emit(Progress(COMPILE, one.model, "skipped", detail=f"{one.engine}: {one.why}"))
 
     def refused(self, one: Skipped) -> None:
-        """Report an engine that does not run one model; those that run none are reported as the pipeline starts."""
+        """Report an engine that cannot run one model; the start of a pipeline reports those that can run none."""
         if one.model:
             self.skipped(one)
 
@@ -84,7 +84,7 @@ class BuildEvents:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One engine of a model, compiled and checked; ``others`` for further :attr:`EngineSpec.parts`."""
+    """One engine of a model, compiled and checked; ``others`` are the plans of further :attr:`EngineSpec.parts`."""
 
     spec: EngineSpec
     made: BuiltEngine
@@ -93,17 +93,17 @@ class Compiled:
 
 
 class BundleEngines:
-    """The models of a bundle on the engines of its chain. Engines are cached for the next start.
+    """Engines of a bundle's models, which are cached for the next start.
 
     Args:
-        folder: of the unpacked bundle.
-        manifest: of the bundle.
-        chain: the engines that may run them.
-        trt: compiles and opens TensorRT's engines.
-        store: where engines are cached.
-        events: gets every step.
-        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` logs it.
-        opens: whether engines can be opened here; else they are compiled only.
+        folder: folder of the unpacked bundle.
+        manifest: manifest of the bundle.
+        chain: engines that may run the models.
+        trt: backend that compiles and opens TensorRT's engines.
+        store: cache of engines.
+        events: receiver of events.
+        policy: ``strict`` or ``warn``, for engines that run nodes elsewhere than planned.
+        opens: whether engines can be opened here; otherwise they are only compiled.
     """
 
     in_bundle = True
@@ -127,19 +127,19 @@ class BundleEngines:
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """Compile a model for the first engine that takes it; see :class:`~edgert.assemble.engines.Engines`."""
-        choice = self.chain.first(name, partial(self._opened, name, config, threads, batch))
+        choice = self.chain.first(name, partial(self._open_engine, name, config, threads, batch))
         engine = choice.compiled
         engine.info = {**engine.info, **choice.info}
         return engine
 
     def compiled(self, name: str, config: ModelConfig, engine: str) -> tuple[Compiled, ...]:
-        """Return a model's engines for one name of the chain; none for ONNX Runtime, which has a cache of its own.
+        """Return a model's engines of TensorRT for one name of the chain; ONNX Runtime only fills its own cache.
 
         Raises:
             EdgertError: the model cannot be compiled, or an engine fails its checks.
         """
         if engine not in (TENSORRT, TENSORRT_DLA):
-            with self._events.step(COMPILE, name) as ended:  # its own form of the model, in its own cache
+            with self._events.step(COMPILE, name) as ended:
                 made = build_engine(load(config.onnx), config, None, by=onnxruntime(engine))
                 ended.cached = bool(made.info.get("cached"))
                 ended.detail = f"{engine} {made.info.get('version', '')}".strip()
@@ -147,28 +147,28 @@ class BundleEngines:
             return ()
         found = []
         for spec in self._specs(name, config, engine):
-            one, opened = self._checked(name, config, spec)
+            one, opened = self._compile_and_check(name, config, spec)
             found.append(one)
             if opened is not None:
                 opened.close()
         return tuple(found)
 
-    def _opened(self, name: str, config: ModelConfig, threads: int, batch: int, engine: str) -> Engine:
+    def _open_engine(self, name: str, config: ModelConfig, threads: int, batch: int, engine: str) -> Engine:
         if engine not in (TENSORRT, TENSORRT_DLA):
             return build_engine(load(config.onnx), config, threads, batch, by=onnxruntime(engine))
         parts: list[tuple[Engine, int]] = []
         for spec in self._specs(name, config, engine):
-            _, opened = self._checked(name, config, spec)
+            _, opened = self._compile_and_check(name, config, spec)
             parts += [(opened, spec.weight)] if opened is not None else []
         return parts[0][0] if len(parts) == 1 else Replicated(parts)
 
     def _specs(self, name: str, config: ModelConfig, engine: str) -> tuple[EngineSpec, ...]:
         return engine_specs(BundleModel(self._folder, self._manifest, name, config), engine, self._trt.library)
 
-    def _checked(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
-        """Return an engine, compiled or found, checked in this power mode, and opened where it can be."""
+    def _compile_and_check(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
+        """Return an engine that was compiled or found, checked in this power mode, and opened if that is possible."""
         with self._events.step(COMPILE, name) as ended:
-            (made, *others), opened = self._built(spec)
+            (made, *others), opened = self._build_plans(spec)
             ended.cached = all(one.cached for one in (made, *others))
             if spec.input is not None and not made.cached:
                 self._events.note(spec.input.describe(made.request.formats))
@@ -182,7 +182,7 @@ class BundleEngines:
             try:
                 if cached is not None and self._policy == "strict":  # it may have been cached under "warn"
                     engine_checks.check_placement(spec.request, made, self._policy)
-                found = cached or self._check(config, spec, made, opened)
+                found = cached or self._run_checks(config, spec, made, opened)
             except EdgertError:
                 if opened is not None:
                     opened.close()
@@ -190,8 +190,8 @@ class BundleEngines:
             ended.cached, ended.detail = cached is not None, engine_checks.summary(found)
         return Compiled(spec, made, found, tuple(others)), opened
 
-    def _built(self, spec: EngineSpec) -> tuple[list[BuiltEngine], TrtEngine | None]:
-        """Return its plans, compiled or found, and the engine opened where that can be."""
+    def _build_plans(self, spec: EngineSpec) -> tuple[list[BuiltEngine], TrtEngine | None]:
+        """Return an engine's plans, compiled or found, and the opened engine if that is possible."""
         if spec.parts and self._opens:
             return self._trt.opened_all(spec.parts, self._store, spec.profiles)
         if self._opens:
@@ -200,7 +200,7 @@ class BundleEngines:
         requests = [request for _, request in spec.parts] or [spec.request]
         return self._trt.built_all(requests, self._store), None
 
-    def _check(
+    def _run_checks(
         self, config: ModelConfig, spec: EngineSpec, made: BuiltEngine, opened: TrtEngine | None
     ) -> engine_checks.EngineChecks:
         found: dict[str, Any] = {"placement": engine_checks.check_placement(spec.request, made, self._policy)}

@@ -1,4 +1,4 @@
-"""Building a pipeline for a board: every step that any machine can do, and one file with all results.
+"""Build of a pipeline for a board: every step that any machine can do, and one file with all results.
 
 No x86 machine can build a Jetson's engines. A TensorRT engine belongs to the GPU, the TensorRT and the operating system
 that it was made on, and a DLA's loadable needs the DLA. So the board compiles, once, from what is in the bundle.
@@ -17,7 +17,7 @@ from typing import Any
 from edgert.board.host import core_count, free_bytes
 from edgert.bundle.bundle import save_bundle
 from edgert.bundle.manifest import Manifest, ModelEntry
-from edgert.compiler.build_target import BuildTarget, ModelJob, batching, build_target, engines_of
+from edgert.compiler.build_target import BuildTarget, ModelJob, batching_stages, build_target, engines_of
 from edgert.compiler.model_forms import PLAN, ModelForms, build_forms, pack_model, plan_step
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
 from edgert.config.pipeline_file import CODE_PREFIX, PipelineSource
@@ -30,13 +30,13 @@ from edgert.steps import Product, Runner, StepCache, run_in_parallel
 from edgert.user_code import code_name
 from edgert.zip_archive import member_of
 
-# The user's own code that a pipeline names, to be packed with it.
+# User code of a pipeline, which is packed with it.
 
 
 def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
-    """Return member → content: modules and packages beside the pipeline file or in the folders it names.
+    """Return member → content of the user's modules and packages, beside the pipeline file or in folders it names.
 
-    Members are named without these folders. Installed modules are not packed.
+    Names of members do not contain these folders. Installed modules are left out.
 
     Raises:
         ArtifactError: a file cannot be read.
@@ -44,12 +44,12 @@ def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for spec in config.code.values():
         code = code_name(spec, "", directory)
-        found |= {path.relative_to(code.folder or path).as_posix(): _content(path) for path in code.files}
-    return found | {name: _content(path) for path, name in operator_members(config, directory).items()}
+        found |= {path.relative_to(code.folder or path).as_posix(): _read(path) for path in code.files}
+    return found | {name: _read(path) for path, name in operator_members(config, directory).items()}
 
 
 def operator_members(config: PipelineConfig, directory: Path) -> dict[Path, str]:
-    """Return file of operators → its member: its path beside the pipeline file, else its name."""
+    """Return file of operators → member: its path relative to the pipeline file if it lies beside it, else its name."""
     beside = directory.absolute()
     return {
         path: path.absolute().relative_to(beside).as_posix() if path.absolute().is_relative_to(beside) else path.name
@@ -57,7 +57,7 @@ def operator_members(config: PipelineConfig, directory: Path) -> dict[Path, str]
     }
 
 
-def _content(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -66,11 +66,11 @@ def _content(path: Path) -> bytes:
 
 # The pipeline file of a bundle: the same stages, with the models inside the bundle, runnable by ONNX Runtime.
 #
-# Text that was written with ``${NAME}`` stays so, and no password is packed. Mappings are written as YAML
-# blocks, everything else as JSON, which YAML reads (https://yaml.org/spec/1.2.2/#12-relation-to-yaml-11-and-json).
+# Texts with ``${NAME}`` are packed as written, so no password is packed. Mappings are written as YAML blocks,
+# everything else as JSON, which YAML reads (https://yaml.org/spec/1.2.2/#12-relation-to-yaml-11-and-json).
 
-_APPLIED = ("precision", "calibrate", "accuracy", "quantize")
-"""Keys that are applied once a model is quantized."""
+_APPLIED_KEYS = ("precision", "calibrate", "accuracy", "quantize")
+"""Keys of a model's section that the build has already applied to the packed model."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
@@ -86,52 +86,52 @@ def pipeline_text(
     """Return the text of the bundle's pipeline file.
 
     Args:
-        file: the pipeline as it was read.
-        models: model → the member that ONNX Runtime runs.
-        labels: model → the member with its labels, for those that have some.
-        target: what the bundle is built for.
-        static: models whose member has one size; ``input: shape`` is applied in them.
+        file: the loaded pipeline.
+        models: model → member that ONNX Runtime runs.
+        labels: model → member with its labels, for models with labels.
+        target: board and releases that the bundle is built for.
+        static: models whose member has one size, to which ``input: shape`` was applied.
     """
-    data = {"name": file.config.name, **copy.deepcopy(file.document.data)}  # which may be that of the file
+    data = {"name": file.config.name, **copy.deepcopy(file.document.data)}  # the default name is that of the file
     for loc, text in file.document.written.items():
-        _put(data, loc, text)
+        _set_value(data, loc, text)
     if file.config.ops:
         data["ops"] = list(operator_members(file.config, file.document.path.parent).values())
     for loc, spec in file.config.code.items():
-        _put(data, loc, (CODE_PREFIX if loc[-1] == "source" else "") + spec.rpartition("/")[2])
+        _set_value(data, loc, (CODE_PREFIX if loc[-1] == "source" else "") + spec.rpartition("/")[2])
     for name, section in data.get("models", {}).items():
         section["onnx"] = models[name]
         if name in static and "input" in section:
             section["input"].pop("shape", None)
         if name in labels:
             section["task"]["labels"] = labels[name]
-        for key in (*_APPLIED, *(("placement",) if target.board is not None else ())):
+        for key in (*_APPLIED_KEYS, *(("placement",) if target.board is not None else ())):
             section.pop(key, None)
     if target.board is not None:
         data.pop("board", None)
-    return "".join(f"{line}\n" for line in _lines(data, ""))
+    return "".join(f"{line}\n" for line in _yaml_lines(data, ""))
 
 
-def _put(data: Any, loc: tuple[str | int, ...], text: str) -> None:
+def _set_value(data: Any, loc: tuple[str | int, ...], text: str) -> None:
     for step in loc[:-1]:
         data = data[step]
     data[loc[-1]] = text
 
 
-def _lines(data: Mapping[str, Any], indent: str) -> Iterator[str]:
+def _yaml_lines(data: Mapping[str, Any], indent: str) -> Iterator[str]:
     for key, value in data.items():
         if isinstance(value, dict) and value:
-            yield f"{indent}{_key(key)}:"
-            yield from _lines(value, indent + "  ")
+            yield f"{indent}{_yaml_key(key)}:"
+            yield from _yaml_lines(value, indent + "  ")
         else:
-            yield f"{indent}{_key(key)}: {_scalar(value)}"
+            yield f"{indent}{_yaml_key(key)}: {_yaml_scalar(value)}"
 
 
-def _key(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) and name.lower() not in _WORDS else _scalar(name)
+def _yaml_key(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) and name.lower() not in _WORDS else _yaml_scalar(name)
 
 
-def _scalar(value: Any) -> str:
+def _yaml_scalar(value: Any) -> str:
     if isinstance(value, str) and shown(value) != value:
         fix = "rename the file, or write ${NAME} in its place and set that where the bundle runs"
         raise ConfigError(f"a bundle cannot contain {shown(value)!r}", why="it is no UTF-8 text", fix=fix)
@@ -152,12 +152,12 @@ class Built:
     """The result of a build.
 
     Attributes:
-        path: the bundle.
-        manifest: what is in it.
-        written: whether it was written; False where the same bundle was there already.
-        size_bytes: of the file.
-        seconds: it took.
-        without_edgert: why edgert cannot run it on the board; empty where it can.
+        path: path of the bundle.
+        manifest: manifest of the bundle.
+        written: whether it was written; False if the same bundle existed already.
+        size_bytes: size of the bundle.
+        seconds: duration of the build.
+        without_edgert: reason why edgert cannot run it on the board; empty if it can.
     """
 
     path: Path
@@ -186,20 +186,20 @@ def build(
     Blocks until done. Finished steps are cached, so that the next build resumes. Equal inputs give equal bytes.
 
     Args:
-        pipeline: as :func:`edgert.load_pipeline` takes it, or what that returned.
-        output: the bundle to write.
-        board: name or file; the pipeline's own by default. ``host`` is for any machine with ONNX Runtime.
-        mode: power mode; the one that the board boots into by default.
-        tensorrt: release on the board; that of its usual JetPack by default.
-        folder: writes a folder of plain files instead of one file.
-        tune: searches for the fastest settings of each model on this machine; the bundle then has this machine's times.
-        cache: folder of finished steps; the user's own by default.
+        pipeline: a pipeline as for :func:`edgert.load_pipeline`, or its result.
+        output: path of the bundle.
+        board: name or file of the board; by default that of the pipeline. ``host``: any machine with ONNX Runtime.
+        mode: power mode; by default the one that the board boots into.
+        tensorrt: release on the board; by default that of its usual JetPack.
+        folder: whether to write a folder of plain files instead of one file.
+        tune: whether to search for the fastest settings of each model on this machine, whose times the bundle then has.
+        cache: folder of finished steps; by default that of the user.
         overrides: ``key.path=value``, as given to ``--set``.
-        on_progress: called for everything that happens, from several threads; what it raises ends the build before its
-            next step.
+        on_progress: function called for every event, from several threads; if it raises, the build ends before its next
+            step.
 
     Raises:
-        ConfigError: no such board, mode or release; or the pipeline has no model.
+        ConfigError: the board, mode or release does not exist, or the pipeline has no model.
         EdgertError: a step failed, or its result did not pass its check.
         ArtifactError: the bundle cannot be written.
     """
@@ -210,7 +210,7 @@ def build(
         raise ConfigError("this pipeline has no model to build", where=file.where("models"))
     for name, config in file.config.models.items():
         try:
-            check_precision(config, f"models.{name}")  # report missing images and labels before minutes of work
+            check_precision(config, f"models.{name}")  # reports missing images and labels before minutes of work
         except EdgertError as error:
             raise file.located(error)  # noqa: B904 - the same error, with its line
     if tune:
@@ -221,10 +221,10 @@ def build(
     _check_space(output)
     report = reporter_of(on_progress)
     with report.ends():
-        return _built(file, output, target, folder, tune, Runner(StepCache(cache), report, report.stop), started)
+        return _build_steps(file, output, target, folder, tune, Runner(StepCache(cache), report, report.stop), started)
 
 
-def _built(
+def _build_steps(
     file: PipelineFile,
     output: Path,
     target: BuildTarget,
@@ -237,7 +237,7 @@ def _built(
     cache, stop = runner.cache.folder, runner.stop
     directory, jobs = file.document.path.parent, dict[str, ModelJob]()
     for name, config in file.config.models.items():
-        where, batched = file.where("models", name), bool(batching(file.config, name))
+        where, batched = file.where("models", name), bool(batching_stages(file.config, name))
         tracking = tracking_of(file.config, name)
         jobs[name] = ModelJob(name, config, where, directory, target, cache / "state", stop, batched, tracking)
     ready = run_in_parallel(lambda name: build_forms(jobs[name], runner), jobs, _workers(jobs), stop)
@@ -252,7 +252,7 @@ def _built(
         from edgert.compiler.tuning_step import tuned
 
         ready = tuned(file, ready, runner)
-    manifest, members = _bundle(file, target, ready, planned, runner)
+    manifest, members = _make_bundle(file, target, ready, planned, runner)
     began = time.perf_counter()
     written = save_bundle(output, manifest, members, folder=folder)
     size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
@@ -270,7 +270,7 @@ def _workers(jobs: Mapping[str, ModelJob]) -> int:
 
 
 def _check_space(output: Path) -> None:
-    """Raise ArtifactError on a disk that is full already, before minutes of work."""
+    """Raise ArtifactError if the disk is full, before minutes of work."""
     there = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if free < _FREE_BYTES:
@@ -281,7 +281,7 @@ def _check_space(output: Path) -> None:
         )
 
 
-def _bundle(
+def _make_bundle(
     file: PipelineFile,
     target: BuildTarget,
     ready: Mapping[str, ModelForms],
@@ -307,7 +307,7 @@ def _bundle(
         tensorrt=target.tensorrt,
         engines=engines_of(target, list(file.config.models.values()), file.config.engines),
         pipeline=PIPELINE,
-        sources={name: _kind(stage.source) for name, stage in stages.items() if isinstance(stage, SourceStage)},
+        sources={name: _source_kind(stage.source) for name, stage in stages.items() if isinstance(stage, SourceStage)},
         sinks={name: stage.sink for name, stage in stages.items() if isinstance(stage, SinkStage)},
         models=models,
         members={path: member_of(content) for path, content in sorted(members.items())},
@@ -315,7 +315,7 @@ def _bundle(
     return manifest, members
 
 
-def _kind(source: str) -> str:
-    """Return ``rtsp`` for an address, which may hold a password, and ``file`` for a path."""
+def _source_kind(source: str) -> str:
+    """Return the scheme of an address, whose rest may contain a password; ``api`` or ``file`` for other sources."""
     scheme, colon, _ = source.partition(":")
     return scheme if colon and len(scheme) > 1 else source if source == "api" else "file"

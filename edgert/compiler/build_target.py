@@ -1,4 +1,4 @@
-"""One model of a pipeline to build into a bundle, and the target: a board, its power mode, its TensorRT."""
+"""Target of a build, which is a board with a power mode and a TensorRT, and one model to build for it."""
 
 import hashlib
 import platform
@@ -28,15 +28,15 @@ from edgert.stages.source.kinds import is_live as is_live_source
 
 MODEL = "model.onnx"
 COMPARED_IMAGES = 4
-"""Number of images that outputs are compared on."""
+"""Number of images on which outputs are compared."""
 
 THIS_MACHINE = ("auto", HOST)
 _TENSORRT = {5: "8.5.2", 6: "10.3.0", 7: "10.13.3"}
-"""JetPack → the TensorRT of its last release that boards are commonly on: JetPack 5.1 has 8.5.2, 6.2 has 10.3.0 and 7.0
-has 10.13.3 (https://developer.nvidia.com/embedded/jetpack-archive)."""
+"""JetPack → TensorRT of its last common release: JetPack 5.1 has 8.5.2, 6.2 has 10.3.0 and 7.0 has 10.13.3
+(https://developer.nvidia.com/embedded/jetpack-archive)."""
 _USUAL_JETPACK = 6
 _FIRST_TYPED = 11
-"""TensorRT's first release that takes no calibration cache: types and scales are in the model."""
+"""First release of TensorRT without calibration caches; types and scales are in the model."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class BuildTarget:
     """A board in a power mode, with a TensorRT.
 
     Attributes:
-        board: None: this machine's processor, or whatever has ONNX Runtime.
-        requested: the board as it was named, for a planner that looks it up again.
+        board: the board; None: any machine with ONNX Runtime.
+        requested: name or file of the board as requested, by which the planner finds it.
         mode: name of the power mode; empty without a board.
-        tensorrt: release, ``"10.3.0"``; empty without a board.
-        digest: of the board's file; empty without a board.
+        tensorrt: release, such as ``"10.3.0"``; empty without a board.
+        digest: SHA-256 of the board's file; empty without a board.
     """
 
     board: Board | None
@@ -73,7 +73,7 @@ class BuildTarget:
 
         On a TensorRT release without support for it, nothing runs on it.
         """
-        assert self.board is not None  # asked by the caller: has_dla
+        assert self.board is not None  # the caller checks has_dla
         return Dla(self.board.dla.generation or 0, self.tensorrt)
 
     @property
@@ -93,10 +93,10 @@ class BuildTarget:
 
 
 def build_target(file: PipelineFile, board: str | None, mode: str | None, tensorrt: str | None) -> BuildTarget:
-    """Return the target of ``--board``, ``--mode`` and ``--trt``; the pipeline's own board by default.
+    """Return the target of ``--board``, ``--mode`` and ``--trt``; by default the board of the pipeline.
 
     Raises:
-        ConfigError: no such board, mode or release; or a mode or release without a board.
+        ConfigError: the board, mode or release does not exist, or there is a mode or release without a board.
     """
     requested = board or file.config.board
     if requested in THIS_MACHINE:
@@ -114,10 +114,10 @@ def build_target(file: PipelineFile, board: str | None, mode: str | None, tensor
 
 
 def tensorrt_of(board: Board, requested: str | None) -> str:
-    """Return the release in three numbers: the given one, or that of the board's usual JetPack.
+    """Return the TensorRT release in three numbers: the requested one, or that of the board's usual JetPack.
 
     Raises:
-        ConfigError: it is not a version of TensorRT on a Jetson.
+        ConfigError: no Jetson has that release.
     """
     if requested is None:
         majors = [major for major in board.jetpack.majors if major in _TENSORRT]
@@ -131,10 +131,10 @@ def tensorrt_of(board: Board, requested: str | None) -> str:
 
 
 def precision_of(config: ModelConfig, target: BuildTarget) -> str:
-    """Return the precision that a model is built in.
+    """Return the precision in which a model is built.
 
-    ``auto`` is INT8 where there are images to calibrate on. Else it is FP16 on a board, whose GPU and DLA are faster in
-    it, and the file's own precision elsewhere.
+    ``auto`` is INT8 with calibration images. Without them it is FP16 on a board, whose GPU and DLA are faster in FP16,
+    and the precision of the file elsewhere.
     """
     if config.precision != "auto":
         return config.precision
@@ -144,10 +144,10 @@ def precision_of(config: ModelConfig, target: BuildTarget) -> str:
 
 
 def engines_of(target: BuildTarget, configs: list[ModelConfig], requested: Sequence[str] = ()) -> list[str]:
-    """Return the engines that may run the bundle, in order: those of the pipeline file that the target can have.
+    """Return the engines that may run the bundle, in order: those of the pipeline file that the target supports.
 
     Raises:
-        ConfigError: the target can have none of them.
+        ConfigError: the target supports none of them.
     """
     if target.board is None:
         known: Sequence[str] = [ORT]
@@ -163,19 +163,19 @@ def engines_of(target: BuildTarget, configs: list[ModelConfig], requested: Seque
     return found
 
 
-def users_of(config: PipelineConfig, name: str) -> Mapping[str, InferStage]:
-    """Return the stages that run a model."""
+def stages_running(config: PipelineConfig, name: str) -> Mapping[str, InferStage]:
+    """Return the stages that run a model, by name."""
     stages = config.stages.items()
     return {key: stage for key, stage in stages if isinstance(stage, InferStage) and stage.infer == name}
 
 
-def batching(config: PipelineConfig, name: str) -> tuple[str, ...]:
-    """Return the stages that run a model in batches."""
-    return tuple(key for key, stage in users_of(config, name).items() if stage.batch is not None)
+def batching_stages(config: PipelineConfig, name: str) -> tuple[str, ...]:
+    """Return the names of the stages that run a model in batches."""
+    return tuple(key for key, stage in stages_running(config, name).items() if stage.batch is not None)
 
 
 def is_live(file: PipelineFile) -> bool:
-    """Return whether frames come from a camera or the like: then latency counts, else throughput."""
+    """Return whether any source is live, such as a camera, so that latency counts instead of throughput."""
     stages, directory = file.config.stages.values(), file.document.path.parent
     return any(is_live_source(stage, directory) for stage in stages if isinstance(stage, SourceStage))
 
@@ -185,15 +185,15 @@ class ModelJob:
     """One model to build: its section of the pipeline file, and the target.
 
     Attributes:
-        name: in the pipeline file.
-        config: its section.
-        where: its place in the file, for errors.
-        directory: of the pipeline file.
-        target: what it is built for.
-        state: folder from which interrupted steps resume.
-        stop: ends a step that polls it.
+        name: name in the pipeline file.
+        config: section of the pipeline file.
+        where: place in the file, for errors.
+        directory: folder of the pipeline file.
+        target: target of the build.
+        state: folder of states from which interrupted steps resume.
+        stop: event that ends a step which checks it.
         batched: whether stages run it in batches.
-        tracking: how stages track what it finds, if they do.
+        tracking: section of the stage that tracks its detections; None without one.
     """
 
     name: str
@@ -213,12 +213,12 @@ class ModelJob:
 
     @property
     def compiles_for_dla(self) -> bool:
-        """Whether a DLA may run some of it, with a TensorRT that supports that DLA."""
+        """Whether a DLA may run a part of it, with a TensorRT that supports that DLA."""
         return self.target.uses_dla(self.config) and self.target.dla.release.answer != "no"
 
     @property
     def keeps_batch(self) -> bool:
-        """Whether its batch size stays open: ONNX Runtime then runs batches that are less than full."""
+        """Whether its batch size stays dynamic, so that ONNX Runtime can run incomplete batches."""
         return self.batched and self.target.board is None
 
     @property
@@ -226,11 +226,11 @@ class ModelJob:
         """Whether its shapes are made static."""
         if self.keeps_batch:
             return False
-        return len(self.config.profiles) <= 1 and (bool(self.pinned) or not self.config.input.shape.is_open)
+        return len(self.config.profiles) <= 1 and (bool(self.why_usual_size) or not self.config.input.shape.is_open)
 
     @property
-    def pinned(self) -> str:
-        """Why a model that ``input: shape`` gives several sizes is built at the usual one only; empty if it is not."""
+    def why_usual_size(self) -> str:
+        """Reason why only the usual size of an open ``input: shape`` is built; empty if all sizes are."""
         if not self.config.input.shape.is_open or self.keeps_batch:
             return ""
         if self.target.board is None:
@@ -245,12 +245,12 @@ class ModelJob:
 
     @cached_property
     def images_digest(self) -> str:
-        """Digest of the calibration images; empty where there are none."""
+        """Digest of the calibration images; empty without ``calibrate:``."""
         return "" if self.config.calibrate is None else self.images.digest()
 
     @cached_property
     def images(self) -> ImageDataset:
-        """The calibration images; a few of the demo's where none are named.
+        """The calibration images; without ``calibrate:`` a few images of the demo.
 
         Raises:
             ConfigError: the images cannot be used.
@@ -260,21 +260,17 @@ class ModelJob:
             return open_images(demo_images(), limit=COMPARED_IMAGES)
         return open_images(requested.images, limit=requested.limit, where=self.where)
 
-    def seen(self) -> dict[str, Any]:
+    def input_data(self) -> dict[str, Any]:
         """Return the section ``input:`` as plain data."""
         return self.config.input.model_dump(mode="json")
 
     def model(self, content: bytes) -> Model:
-        """Return ONNX bytes as a model, under the name of the file that it was made from.
-
-        Raises:
-            ModelError: the bytes are no model.
-        """
+        """Return ONNX bytes as a model with the path of the original file. Raises ModelError for other bytes."""
         return model_of(content, self.config.onnx)
 
 
 def model_of(content: bytes, path: Path) -> Model:
-    """Return ONNX bytes as a model; ``path`` is its name in messages. Raises ModelError: the bytes are no model."""
+    """Return ONNX bytes as a model; ``path`` is its name in messages. Raises ModelError for other bytes."""
     with as_files({MODEL: content}) as folder:
         loaded = load(folder / MODEL)
     return Model(loaded.proto, path, loaded.digest)
@@ -282,7 +278,7 @@ def model_of(content: bytes, path: Path) -> Model:
 
 @contextmanager
 def as_files(files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Yield a temporary folder that holds these files."""
+    """Yield a temporary folder with these files."""
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         for file, content in files.items():
             (Path(name) / file).write_bytes(content)
@@ -290,10 +286,9 @@ def as_files(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def software() -> dict[str, str]:
-    """Return the versions of the software that computes.
+    """Return the versions of the software that results depend on.
 
-    Last digits may differ from one release or processor family to another, and more where a custom operator was
-    changed.
+    The last digits may differ between releases and processor families; a changed custom operator changes more.
     """
     return _libraries() | source_digests()
 
@@ -303,6 +298,6 @@ def _libraries() -> dict[str, str]:
     names = ("numpy", "onnx", "onnxruntime")
     found = {"machine": platform.machine(), **dict.fromkeys(names, "")}
     for name in names:
-        with suppress(PackageNotFoundError):  # onnxruntime has other names with a GPU; a step that needs it reports it
+        with suppress(PackageNotFoundError):  # ONNX Runtime's packages for GPUs have other names
             found[name] = version(name)
     return found

@@ -1,6 +1,6 @@
-"""Comparison of a compiled engine with its plan and with the model it was made of, and its times.
+"""Checks of a compiled engine: placement of its nodes, outputs compared with the model's, times and memory.
 
-TensorRT moves layers to the GPU without an error, so the engine itself is asked where each node runs.
+TensorRT moves layers to the GPU without an error, so the place of each node is read from the engine itself.
 """
 
 import hashlib
@@ -40,13 +40,13 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """The planned and the actual place of one node.
+    """Planned and actual place of one node.
 
     Attributes:
-        node: its name.
-        planned: ``gpu``, ``dla0`` or ``dla1``.
-        actual: the same; empty where it became no layer: it was folded or does nothing.
-        reason: TensorRT's reason in its log, where the two differ.
+        node: name of the node.
+        planned: planned accelerator, ``gpu``, ``dla0`` or ``dla1``.
+        actual: actual accelerator; empty if it became no layer, because it was folded or does nothing.
+        reason: TensorRT's reason from its log, if the two differ.
     """
 
     node: str
@@ -62,12 +62,12 @@ class NodePlacement:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The comparison of an engine with its plan.
+    """Comparison of an engine's placement with the plan.
 
     Attributes:
-        nodes: every node, in the order they run.
-        facts: what the engine's layers are.
-        source: where that is known from: ``inspector``, ``log``, or empty where it is not known.
+        nodes: all nodes in the order in which they run.
+        facts: layers of the engine.
+        source: source of these facts: ``inspector``, ``log``, or empty if they are unknown.
     """
 
     nodes: tuple[NodePlacement, ...]
@@ -76,7 +76,7 @@ class Verification:
 
     @property
     def misplaced(self) -> tuple[NodePlacement, ...]:
-        """The nodes that run elsewhere than planned."""
+        """Nodes that run elsewhere than planned."""
         return tuple(node for node in self.nodes if node.misplaced)
 
 
@@ -84,17 +84,17 @@ def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict"
     """Compare planned and actual accelerators, node by node.
 
     Args:
-        request: the engine as requested.
-        result: the engine as built.
-        policy: ``warn`` logs what differs.
+        request: request for the engine.
+        result: built engine.
+        policy: ``strict`` raises an error for differences, ``warn`` logs them.
 
     Raises:
-        PlacementError: with ``strict``, nodes run elsewhere than planned, or it is unknown; names them with the reason.
+        PlacementError: with ``strict``, nodes run elsewhere than planned, or their places are unknown.
         BuildError: the inspector's answer cannot be read.
     """
     facts = engine_layers.engine_facts(result.inspector) if result.inspector else None
     source: Source = "inspector"
-    if facts is None or not facts.detailed:  # the log's summary is all that an engine has that could not be opened
+    if facts is None or not facts.detailed:  # for an engine that cannot be opened, there is only the log's summary
         facts = engine_layers.logged_facts(result.log)
         source = "log" if facts.layers else ""
     actual = engine_layers.accelerators(facts, request.nodes)
@@ -105,16 +105,16 @@ def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict"
         node = NodePlacement(name, request.placement.get(name, GPU), actual.get(name, "").replace("dla", dla))
         nodes.append(replace(node, reason=why.get(name, "")) if node.misplaced else node)
     verification = Verification(tuple(nodes), facts, source)
-    trouble = _trouble(request, verification)
-    if trouble is not None and policy == "strict":
-        raise trouble
-    if trouble is not None:
-        log.warning("%s", trouble)
+    error = _placement_error(request, verification)
+    if error is not None and policy == "strict":
+        raise error
+    if error is not None:
+        log.warning("%s", error)
     return verification
 
 
 def _reasons(request: BuildRequest, result: BuildResult) -> Mapping[str, str]:
-    """Return node → why; the log names layers, of which a node may have several."""
+    """Return node → TensorRT's reason for its place. The log names layers, of which a node may have several."""
     found = dict(reasons(result.log))
     parts = correspond(result.layers, request.nodes)
     for position, names in enumerate(parts.nodes_of):
@@ -126,7 +126,7 @@ def _reasons(request: BuildRequest, result: BuildResult) -> Mapping[str, str]:
     return found
 
 
-def _trouble(request: BuildRequest, verification: Verification) -> PlacementError | None:
+def _placement_error(request: BuildRequest, verification: Verification) -> PlacementError | None:
     if request.dla_core is None:
         return None
     if not verification.source:
@@ -150,24 +150,24 @@ def _trouble(request: BuildRequest, verification: Verification) -> PlacementErro
 
 
 EngineChecks = Mapping[str, Any]
-"""Results of checking an engine, as plain data: ``placement``, and ``input`` where it uses a DLA. If it could be run,
-there are ``outputs``, ``profile``, ``layers`` and ``memory`` as well."""
+"""Results of the checks of an engine as plain data: ``placement``, with a DLA ``input``, and if the engine could be run
+``outputs``, ``profile``, ``layers`` and ``memory``."""
 ENGINE_TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
-"""Precision → how far an engine's outputs may be from the reference's: root of the mean squared difference over that
-of the reference. A GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100
-layers, as independent errors add up. FP16 and INT8: as in :data:`edgert.compiler.model_steps.TOLERANCE`."""
+"""Precision → largest RMS difference of an engine's outputs from the reference's, relative to the reference's RMS. A
+GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100 layers, as
+independent errors add up. FP16 and INT8: as in :data:`edgert.compiler.model_steps.TOLERANCE`."""
 _WARM_UP, _RUNS = 3, 30
 
 
 def check_placement(requested: BuildRequest, made: BuiltEngine, policy: Policy) -> dict[str, Any]:
-    """Return where nodes run, compared with the request, which may have been relaxed after a failure.
+    """Return the places of nodes, compared with the original request, which TensorRT may have got relaxed.
 
     Raises:
-        PlacementError: they run elsewhere, or it is unknown, and the policy is ``strict``.
+        PlacementError: with ``strict``, nodes run elsewhere, or their places are unknown.
     """
     found = verify(requested, made.result, policy)
     planned, actual = Counter(one.planned for one in found.nodes), Counter(one.actual for one in found.nodes)
-    names = sorted({*planned, *actual})  # "" has the nodes that became no layer
+    names = sorted({*planned, *actual})  # "" is for nodes that became no layer
     return {
         "source": found.source,
         "misplaced": [[one.node, one.planned, one.actual, one.reason] for one in found.misplaced],
@@ -182,7 +182,7 @@ def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, pr
     """Compare an engine's outputs with those of ONNX Runtime for the equivalent model.
 
     Raises:
-        BuildError: they are further apart than :data:`ENGINE_TOLERANCE`.
+        BuildError: they differ by more than :data:`ENGINE_TOLERANCE`.
     """
     function = Function(reference, fused=False)
     names = [tensor.name for tensor in engine.outputs]
@@ -221,14 +221,14 @@ def time_runs(engine: TrtEngine) -> dict[str, Any]:
 
 
 def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
-    """Return the median time of each layer, by TensorRT's profiler, and the nodes it comes from."""
+    """Return the median time of each layer by TensorRT's profiler, and the nodes it was made from."""
     with closing(engine.session()) as session:
         times = engine_layers.layer_times(session, _RUNS)
     return [asdict(one) for one in engine_layers.mapped(times, made.engine_facts, made.request.nodes)]
 
 
 def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:
-    """Return bytes of the plan (mostly weights), of one execution context, and of one set of inputs and outputs."""
+    """Return the bytes of the plan (mostly weights), an execution context, and one set of inputs and outputs."""
     with closing(engine.session()) as session:
         tensors = [*session.inputs_on_gpu.values(), *session.outputs_on_gpu]
         tensor_bytes = sum(tensor.block.nbytes for tensor in tensors)
@@ -253,9 +253,9 @@ def summary(found: EngineChecks) -> str:
 
 
 def cache_checks(store: Store, key: str, mode: str, found: EngineChecks) -> None:
-    """Cache the checks of an engine beside it, for the power mode that it was timed in.
+    """Cache the checks of an engine for the power mode in which it was timed.
 
-    If they cannot be cached, the engine is checked again at the next start.
+    If that fails, the engine is checked again at the next start.
     """
     cache_content(store, _checks_key(key, mode), to_json(found))
 
@@ -264,10 +264,10 @@ def cached_checks(store: Store, key: str, mode: str, *, ran: bool) -> EngineChec
     """Return the cached checks of an engine.
 
     Args:
-        store: the cache.
-        key: of the engine.
-        mode: the power mode that its times must be of.
-        ran: whether only checks for which the engine was run count, with times of its layers.
+        store: cache of engines.
+        key: key of the engine.
+        mode: power mode in which it was timed.
+        ran: whether to return only checks with a run of the engine.
     """
     content = store.get(_checks_key(key, mode))
     found: EngineChecks | None = json.loads(content) if content is not None else None
@@ -275,4 +275,4 @@ def cached_checks(store: Store, key: str, mode: str, *, ran: bool) -> EngineChec
 
 
 def _checks_key(key: str, mode: str) -> str:
-    return f"{key}-{hashlib.sha256(mode.encode()).hexdigest()[:8]}-checks"  # a mode's name may hold anything
+    return f"{key}-{hashlib.sha256(mode.encode()).hexdigest()[:8]}-checks"  # a mode's name may contain any characters

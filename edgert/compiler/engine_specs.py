@@ -1,4 +1,4 @@
-"""Requests to TensorRT for each engine of a bundle: form, precision, placement, scales, and image layout."""
+"""Requests to TensorRT for the engines of a bundle: form, precision, placement, scales, and image layout."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -23,19 +23,19 @@ _RETYPES = ("Cast", _QUANTIZE)
 _GPU_FORMS, _DLA_FORMS = ("gpu", "fp16", "float"), ("dla", "fp16", "float")
 _DLA = "dla"
 _PARTS = 100
-"""Shares of the frames are rounded to hundredths."""
+"""Denominator to which shares of the frames are rounded."""
 _HWC4_CHANNELS, _HWC4_GROUPS = (1, 3, 4), 4
 _VECTORS = {"float16": "CHW16", "int8": "CHW32"}
 
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:
-    """The layout in which an engine with DLA layers takes its image.
+    """Layout in which an engine with DLA layers takes its image.
 
     Attributes:
-        tensor: the input; empty unless the model takes exactly one image.
-        format: the requested one; None leaves it plain, and the GPU converts it.
-        why: the reason, in one line.
+        tensor: name of the input; empty unless the model takes exactly one image.
+        format: requested format; None: a plain one, which the GPU converts.
+        why: line on the reason.
     """
 
     tensor: str
@@ -43,7 +43,7 @@ class InputLayout:
     why: str
 
     def describe(self, built: Mapping[str, Format]) -> str:
-        """Return one line; ``built`` has the formats that the engine was built with in the end."""
+        """Return a line on the layout; ``built`` has the formats that TensorRT accepted."""
         name = f"input {self.tensor!r}" if self.tensor else "inputs"
         if self.format is None:
             return f"{name} plain: {self.why}"
@@ -58,12 +58,12 @@ class EngineSpec:
     """One engine, as requested from TensorRT.
 
     Attributes:
-        request: what is compiled.
-        profiles: named shapes it is opened with; empty where there is one static shape.
-        reference: file of the model that computes the same, for any machine.
-        weight: its share of the frames, relative to the model's other engines.
-        input: how it takes its image, where a DLA will read it.
-        parts: several plans that are compiled for it, the first of which is ``request``; empty for that alone.
+        request: request for its plan, or for the first of several.
+        profiles: named shapes for opening it; empty with one static shape.
+        reference: file of an equivalent model that runs on any machine.
+        weight: share of the frames, relative to the model's other engines.
+        input: layout of the image, if a DLA reads it; else None.
+        parts: requests for several plans; empty if ``request`` is the only one.
     """
 
     request: BuildRequest
@@ -79,10 +79,10 @@ class BundleModel:
     """One model of an unpacked bundle.
 
     Attributes:
-        folder: where the bundle's members are.
-        manifest: of the bundle.
-        name: of the model.
-        config: its section in the bundle's pipeline file.
+        folder: folder with the bundle's members.
+        manifest: manifest of the bundle.
+        name: name of the model.
+        config: section of the bundle's pipeline file.
     """
 
     folder: Path
@@ -92,7 +92,7 @@ class BundleModel:
 
     @property
     def entry(self) -> ModelEntry:
-        """Its part of the manifest."""
+        """Entry of the model in the manifest."""
         return self.manifest.models[self.name]
 
     def path(self, form: str) -> Path:
@@ -105,12 +105,12 @@ class BundleModel:
 
     @property
     def scales(self) -> Mapping[str, float]:
-        """Tensor → value of one int8 step, for those in the bundle's calibration cache."""
+        """Tensor → value of one int8 step, from the bundle's calibration cache; empty without one."""
         return parse_cache(self.text("cache")).scales if "cache" in self.entry.files else {}
 
     @property
     def placement(self) -> Mapping[str, Any]:
-        """The planner's placement; without engines in a bundle for no board."""
+        """Placement by the planner; without engines in a bundle for ``host``."""
         return json.loads(self.text("placement")) if "placement" in self.entry.files else {"engines": []}
 
 
@@ -118,16 +118,16 @@ def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[En
     """Return the engines of a model, those with most frames first.
 
     Args:
-        source: the model in the bundle.
-        engine: ``tensorrt-dla`` for the placement that the bundle has, ``tensorrt`` for one engine on the GPU.
-        library: the TensorRT that will build them.
+        source: model of the bundle.
+        engine: ``tensorrt-dla`` for the bundle's placement, ``tensorrt`` for one engine on the GPU.
+        library: TensorRT that will build them.
 
     Raises:
-        PlacementError: nothing of the model was placed on a DLA.
-        BuildError: INT8 on a DLA, and the bundle has no scales; or the request is impossible.
+        PlacementError: no node of the model was placed on a DLA.
+        BuildError: the bundle lacks scales for INT8 on a DLA, or the request is impossible.
     """
     if engine != TENSORRT_DLA:
-        return (_on_gpu(source, library, 1),)
+        return (_gpu_spec(source, library, 1),)
     found = [one for one in source.placement["engines"] if one["share"] > 0]
     places = sorted({where for one in found for where in one["nodes"].values()})
     if not any(where.startswith(_DLA) for where in places):
@@ -136,36 +136,36 @@ def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[En
             f"no node of model {source.name!r} was placed on a DLA",
             why=f"the bundle's placement for {source.manifest.board} has {on}",
             where=f"models.{source.name}",
-            fix="placement: dla requests it; edgert inspect shows why each node can or cannot",
+            fix="write placement: dla; edgert inspect --dla shows which nodes a DLA can run, and why",
         )
-    return tuple(_placed(source, one, library) for one in found)
+    return tuple(_placed_spec(source, one, library) for one in found)
 
 
-def _placed(source: BundleModel, engine: Mapping[str, Any], library: Library) -> EngineSpec:
-    """Return one engine of the placement; on the GPU alone it is built from the form for GPUs."""
+def _placed_spec(source: BundleModel, engine: Mapping[str, Any], library: Library) -> EngineSpec:
+    """Return one engine of the placement; without DLA nodes it is built from the form for GPUs."""
     nodes = {name: where for name, where in engine["nodes"].items() if where.startswith(_DLA)}
     weight = max(1, round(engine["share"] * _PARTS))
     if not nodes:
-        return _on_gpu(source, library, weight)
+        return _gpu_spec(source, library, weight)
     if library.kind == "weak":
-        return _spec(source, "float", library, nodes, _weak(source, library), weight)
+        return _make_spec(source, "float", library, nodes, _weak_settings(source, library), weight)
     form = next(form for form in _DLA_FORMS if form in source.entry.forms)
-    return _spec(source, form, library, nodes, {}, weight)
+    return _make_spec(source, form, library, nodes, {}, weight)
 
 
-def _on_gpu(source: BundleModel, library: Library, weight: int) -> EngineSpec:
+def _gpu_spec(source: BundleModel, library: Library, weight: int) -> EngineSpec:
     """Return one engine for the GPU alone.
 
-    For several sizes it is built from the float form, whose precision a flag sets: the other forms have one size.
+    For several sizes it is built from the float form with a precision flag, because the other forms have one size.
     """
     if source.placement.get("spans"):
-        return _spec(source, "float", library, {}, {"precision": source.entry.precision}, weight)
+        return _make_spec(source, "float", library, {}, {"precision": source.entry.precision}, weight)
     form = next(form for form in _GPU_FORMS if form in source.entry.forms)
-    return _spec(source, form, library, {}, {}, weight)
+    return _make_spec(source, form, library, {}, {}, weight)
 
 
-def _weak(source: BundleModel, library: Library) -> dict[str, Any]:
-    """Return what TensorRT <= 10 takes besides a float model: precision by flag, INT8 by cache."""
+def _weak_settings(source: BundleModel, library: Library) -> dict[str, Any]:
+    """Return further settings of a float model for TensorRT <= 10: a precision flag, and a cache for INT8."""
     if source.entry.precision != "int8":
         return {"precision": source.entry.precision}
     if "cache" not in source.entry.files:
@@ -176,7 +176,7 @@ def _weak(source: BundleModel, library: Library) -> dict[str, Any]:
             where=f"models.{source.name}",
             fix=f"build it again, with calibrate: in the pipeline file and --trt {library.version}",
         )
-    cache = write_cache(source.scales, library.version)  # it reads only caches of its own release
+    cache = write_cache(source.scales, library.version)  # a release reads only its own caches
     return {
         "precision": "int8",
         "calibration": cache,
@@ -184,15 +184,15 @@ def _weak(source: BundleModel, library: Library) -> dict[str, Any]:
     }
 
 
-def _spec(
+def _make_spec(
     source: BundleModel, form: str, library: Library, nodes: Mapping[str, str], further: Mapping[str, Any], weight: int
 ) -> EngineSpec:
     model, builder = load(source.path(form)), builder_settings(source.config)
     graph = read(model)
     places = sorted(set(nodes.values()))
-    # its name in messages, which also identifies it from one bundle to the next
+    # The title appears in messages, and identifies the engine across builds of the bundle.
     title = f"{source.manifest.name}: {source.name}{f' on {places[0]}' if places else ''}"
-    placement = spread(graph, nodes)
+    placement = extend_placement(graph, nodes)
     arguments = {"title": title, "placement": placement, **further}
     emulated = "dla" if "calibration" in further and "dla" in source.entry.forms else form
     reference = source.path(emulated)
@@ -213,7 +213,7 @@ def _spec(
         arguments |= settings_of(builder, placement)
         request = request_of(model, **{"precision": precision_of(graph, "fp32"), **arguments})
         return EngineSpec(request, {}, reference, weight, layout)
-    # the shapes that ``input: shape`` of the pipeline named, where the bundle keeps them open
+    # Shapes of ``input: shape`` that the bundle keeps dynamic.
     spans = {
         name: Span(*(tuple(one[key]) for key in ("least", "usual", "most")))
         for name, one in source.placement.get("spans", {}).items()
@@ -229,35 +229,35 @@ def _spec(
     return EngineSpec(made[0][1], options.profiles, reference, weight, parts=tuple(made))
 
 
-def spread(graph: Graph, nodes: Mapping[str, str]) -> dict[str, str]:
-    """Extend a placement of a float model's nodes to a form of it that has Q/DQ nodes between them.
+def extend_placement(graph: Graph, nodes: Mapping[str, str]) -> dict[str, str]:
+    """Return the placement of a float model's nodes for a form of it, extended to the form's Q/DQ nodes.
 
-    A Q belongs to the node whose output it rounds, and at an input of the model to its readers. A DQ belongs to its
-    readers, if all are in one place. Nodes that the form does not have are left out.
+    A Q is placed with the node whose output it rounds, or at an input of the model with its readers. A DQ is placed
+    with its readers if all are on one accelerator. Nodes that the form does not have are left out.
     """
     found = {node.name: nodes[node.name] for node in graph.nodes if node.name in nodes}
     for node in reversed(graph.nodes):
         if node.op == _DEQUANTIZE and node.name not in found:
-            _follow(found, node.name, [reader.name for reader in graph.consumers.get(node.outputs[0], ())])
+            _place_with(found, node.name, [reader.name for reader in graph.consumers.get(node.outputs[0], ())])
     for node in graph.nodes:
         if node.op == _QUANTIZE and node.name not in found:
             maker = graph.producers.get(node.inputs[0])
             readers = [reader.name for reader in graph.consumers.get(node.outputs[0], ())]
-            _follow(found, node.name, [maker.name] if maker is not None else readers)
+            _place_with(found, node.name, [maker.name] if maker is not None else readers)
     return found
 
 
-def _follow(found: dict[str, str], name: str, others: list[str]) -> None:
+def _place_with(found: dict[str, str], name: str, others: list[str]) -> None:
     places = {found.get(other, "") for other in others}
     if len(places) == 1 and "" not in places:
         found[name] = places.pop()
 
 
-# The layout in which an engine takes its image: a layout of the DLA, where the image can be written in it.
+# Layout of an engine's image: where possible, a layout of the DLA.
 #
-# Any other input is changed into a DLA's layout by a kernel on the GPU, frame by frame
-# (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ). The kernel that prepares images writes every number
-# anyway, and a DLA's layout as well as a plain one. Which layouts a DLA takes:
+# A kernel on the GPU converts any other input to a DLA's layout for every frame
+# (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ). The kernel that prepares images can write a DLA's
+# layout as fast as a plain one. Layouts of a DLA:
 # https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-runtime-configuration.html
 
 
@@ -274,12 +274,12 @@ def input_layout(
     """Return the layout for the image of an engine with DLA layers.
 
     Args:
-        graph: what is compiled.
-        config: how images are prepared.
-        placement: node → accelerator; those that are left out run on the GPU.
-        typed: whether types are in the model, as for TensorRT >= 11, so that only a layout can be requested.
-        precision: in which a weakly typed TensorRT computes.
-        fp16_nodes: nodes that stay float16 there.
+        graph: graph of the model that is compiled.
+        config: preprocessing of images.
+        placement: node → accelerator; other nodes run on the GPU.
+        typed: whether the model has its types, as for TensorRT >= 11, so that only a layout can be requested.
+        precision: precision in which a weakly typed TensorRT computes.
+        fp16_nodes: nodes that stay float16 in a weakly typed TensorRT.
         scales: tensor → value of one int8 step, for a weakly typed TensorRT.
     """
     if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4:
@@ -288,7 +288,7 @@ def input_layout(
     readers = graph.consumers.get(image.name, ())
     types = {"int8" if precision == "int8" and one.name not in fp16_nodes else "float16" for one in readers}
     dtype = image.dtype if typed else types.pop() if len(types) == 1 else ""  # a DLA has no float32
-    why = _why_plain(image, config, readers, placement) or _why_not_typed(image, readers, dtype, typed, scales)
+    why = _why_plain(image, config, readers, placement) or _why_wrong_type(image, readers, dtype, typed, scales)
     if why:
         return InputLayout(image.name, None, why)
     first = readers[0]
@@ -308,7 +308,7 @@ def input_layout(
 
 
 def _why_plain(image: TensorSpec, config: InputConfig, readers: tuple[Node, ...], where: Mapping[str, str]) -> str:
-    """Return why a DLA's layout would not help, or cannot be written; empty if neither."""
+    """Return why a DLA's layout would not help or cannot be written; empty if it helps."""
     on_gpu = [reader.name for reader in readers if where.get(reader.name, GPU) == GPU]
     if on_gpu or not readers:
         return f"node {on_gpu[0]!r}, which reads it, runs on the GPU" if on_gpu else "no node reads it"
@@ -318,10 +318,10 @@ def _why_plain(image: TensorSpec, config: InputConfig, readers: tuple[Node, ...]
     return ""
 
 
-def _why_not_typed(
+def _why_wrong_type(
     image: TensorSpec, readers: tuple[Node, ...], dtype: str, typed: bool, scales: Mapping[str, float]
 ) -> str:
-    """Return why it cannot have a type that a DLA reads; empty if it can."""
+    """Return why the image cannot have a type that a DLA reads; empty if it can."""
     if typed:
         changed = [reader for reader in readers if reader.op in _RETYPES]
         if dtype not in _VECTORS:

@@ -1,7 +1,6 @@
-"""The last step of a build, on the machine that will run it: compiling, checking and timing missing engines.
+"""Last step of a build, on the machine that will run the bundle: compilation, checks and timing of missing engines.
 
-Engines are members of the bundle, for the machine that compiled them. They are used there and nowhere else, and
-reported.
+Engines become members of the bundle, and are used only on the machine that compiled them.
 """
 
 import hashlib
@@ -43,8 +42,8 @@ class Waiting:
     """An engine that was compiled on a machine that cannot run it yet.
 
     Attributes:
-        engine: its name in the chain.
-        why: what is missing, in one line.
+        engine: name of the engine in the chain.
+        why: line on what is missing.
     """
 
     engine: str
@@ -56,15 +55,15 @@ class Finished:
     """The result of finishing a bundle.
 
     Attributes:
-        path: the bundle with engines; None where they were only cached on this machine.
-        manifest: what is in it.
-        engines: model → the engine that runs it here now; without the models that nothing runs here.
-        waiting: model → the engine that will run it instead, as soon as it can.
-        skipped: the engines that do not, and why.
-        target: folder of this machine's engines in the bundle; empty where TensorRT compiled none.
-        written: whether the bundle was written; False where the same was there already.
-        size_bytes: of the file; 0 without one.
-        seconds: it took.
+        path: path of the bundle with engines; None if they were only cached on this machine.
+        manifest: manifest of the bundle.
+        engines: model → engine that runs it here now; without models that no engine runs here.
+        waiting: model → engine that will run it instead, as soon as it can.
+        skipped: skipped engines, with reasons.
+        target: folder of this machine's engines in the bundle; empty if TensorRT compiled none.
+        written: whether the bundle was written; False if the same bundle existed already.
+        size_bytes: size of the bundle; 0 without one.
+        seconds: duration.
     """
 
     path: Path | None
@@ -91,27 +90,27 @@ def finish(
     trt: TrtBackend | None = None,
     store: FileStore | None = None,
 ) -> Finished:
-    """Compile every model of a bundle for the first engine of its chain that takes it on this machine.
+    """Compile every model of a bundle for the first engine of its chain that accepts it on this machine.
 
-    Blocks until done. Engines are cached under what they depend on, so that an interrupted build resumes, and ``edgert
-    run`` finds them. Where there is no GPU to run them, engines are compiled and not compared or timed.
+    Blocks until done. Engines are cached, so that an interrupted call resumes, and ``edgert run`` finds them. Without a
+    GPU that runs them, engines are compiled but neither compared nor timed.
 
     Args:
-        bundle: the bundle's file or folder.
-        output: the bundle to write, with the engines as members; with ``folder`` a folder of plain files.
-        strict: makes a skipped engine an error.
-        policy: for an engine that runs nodes elsewhere than planned: ``strict`` or ``warn``; default: as ``strict`` is.
-        folder: writes a folder of plain files instead of one file.
-        signers: file of those whose bundles are accepted here; None: all are.
-        on_progress: called for everything that happens; what it raises ends the compilation.
-        machine: this machine by default.
-        trt: the TensorRT of this machine by default.
-        store: the cache of engines; the user's by default.
+        bundle: file or folder of the bundle.
+        output: path of the bundle to write, with the engines as members; None: they are only cached.
+        strict: whether a skipped engine is an error.
+        policy: ``strict`` or ``warn`` for an engine that runs nodes elsewhere than planned; default: as ``strict``.
+        folder: whether to write a folder of plain files instead of one file.
+        signers: file of accepted signers; None: any bundle is accepted.
+        on_progress: function called for every event; if it raises, the compilation ends.
+        machine: the machine; by default this one.
+        trt: TensorRT's backend; by default that of this machine.
+        store: cache of engines; by default that of the user.
 
     Raises:
         ArtifactError: the bundle is damaged, for another board, signed by none of the signers, or cannot be written.
-        BuildError: no engine takes a model; or ``strict``, and the first does not.
-        PlacementError: ``strict``, and an engine runs nodes elsewhere than planned.
+        BuildError: no engine accepts a model, or with ``strict`` the first one does not.
+        PlacementError: with ``strict``, an engine runs nodes elsewhere than planned.
     """
     started, skipped = time.perf_counter(), list[Skipped]()
     report, here = reporter_of(on_progress), machine or detect()
@@ -122,7 +121,7 @@ def finish(
         manifest = opened.manifest
         if difference := check_board(manifest, here, str(bundle)):
             events.note(difference)
-        opened.extract(Path(name), models_of(manifest))
+        opened.extract(Path(name), members_but_engines(manifest))
 
         def skip(one: Skipped) -> None:
             skipped.append(one)
@@ -131,7 +130,7 @@ def finish(
         reasons = partial(why_not, machine=here, trt=trt, runs=False)  # TensorRT-RTX compiles without a GPU, too
         chain = Chain(manifest.engines, reasons, strict=strict, report=skip, where=str(bundle), stop=report.stop)
         uses_tensorrt = not trt.why_no_library() and not {TENSORRT, TENSORRT_DLA}.isdisjoint(chain.engines)
-        if uses_tensorrt and (unused := take(opened, trt.timed_facts, store)):
+        if uses_tensorrt and (unused := cache_engines(opened, trt.timed_facts, store)):
             events.note(unused)
         policy, opens = policy or ("strict" if strict else "warn"), uses_tensorrt and not trt.why_not()
         engines = BundleEngines(Path(name), manifest, chain, trt, store, events, policy=policy, opens=opens)
@@ -145,12 +144,12 @@ def finish(
                 runs[model] = able
             if able != choice.engine:
                 waiting[model] = Waiting(choice.engine, why_not(choice.engine, here, trt))
-        target = target_of(trt.timed_facts) if any(compiled.values()) else ""
+        target = machine_folder(trt.timed_facts) if any(compiled.values()) else ""
         written, size_bytes = False, 0
         if output is not None:
             members = {path: opened.read(path) for path in manifest.members}
             if target:
-                manifest, members = packed(manifest, members, trt.timed_facts, compiled)
+                manifest, members = pack_engines(manifest, members, trt.timed_facts, compiled)
             signature = opened.signature if manifest is opened.manifest else b""
             written = save_bundle(output, manifest, members, folder=folder, signature=signature)
             size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
@@ -159,7 +158,7 @@ def finish(
 
 
 def pipeline_of(manifest: Manifest, folder: Path, overrides: Sequence[str] = ()) -> PipelineFile:
-    """Return the pipeline of a bundle, unpacked into a folder.
+    """Return the pipeline of a bundle that is unpacked into a folder.
 
     Raises:
         ArtifactError: it names a model that the bundle does not have.
@@ -176,17 +175,17 @@ def pipeline_of(manifest: Manifest, folder: Path, overrides: Sequence[str] = ())
 
 
 def check_board(manifest: Manifest, machine: Machine, where: str) -> str:
-    """Return a note on a bundle that was built for another board but can run on this one; empty for none.
+    """Return a note if a bundle was built for another board but can run on this one; else an empty text.
 
     Raises:
-        ArtifactError: this is a Jetson with another chip or of another module class than the bundle was built for.
-        DeviceError: its board file says that edgert does not run on it.
+        ArtifactError: this Jetson has another chip, GPU or DLA than the board of the bundle.
+        DeviceError: edgert does not run on this board, according to its board file.
     """
     if not machine.is_jetson or manifest.board == HOST:
         return ""
     if machine.board is None:
         return (
-            f"this bundle is for {manifest.board}, and this board cannot be identified: it is taken for one "
+            f"this bundle is for {manifest.board}, and this board cannot be identified: it is assumed to be one "
             f"({VARIABLE}={manifest.board} confirms it; edgert doctor shows what is missing)"
         )
     is_known, is_own = manifest.board in board_names(), manifest.board == machine.name
@@ -224,31 +223,31 @@ def _dla_cores(one: Board) -> int:
     return one.dla.cores if one.dla else 0
 
 
-def models_of(manifest: Manifest) -> list[str]:
+def members_but_engines(manifest: Manifest) -> list[str]:
     """Return all members but the engines."""
     engines = {path for entry in manifest.compiled.values() for path in entry.members}
     return [path for path in manifest.members if path not in engines]
 
 
-def target_of(facts: Facts) -> str:
-    """Return the folder of a machine: ``orin-nx-16gb-10.3.0-1a2b3c4d``; equal facts give equal names."""
+def machine_folder(facts: Facts) -> str:
+    """Return the name of a machine's folder, such as ``orin-nx-16gb-10.3.0-1a2b3c4d``; equal for equal facts."""
     digest = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()[:8]
     words = f"{facts.get('module', 'machine')}-{facts['TensorRT']}-{digest}"
     return re.sub(r"[^A-Za-z0-9_.\-]+", "-", words).lower()
 
 
-def packed(
+def pack_engines(
     manifest: Manifest, members: Mapping[str, bytes], facts: Facts, compiled: Mapping[str, Sequence[Compiled]]
 ) -> tuple[Manifest, dict[str, bytes]]:
-    """Return a bundle with the engines of this machine, in place of those it had for it.
+    """Return a bundle's manifest and members with the new engines of this machine instead of old ones.
 
     Args:
-        manifest: the bundle's.
-        members: the bundle's.
-        facts: of this machine.
-        compiled: model → its engines.
+        manifest: manifest of the bundle.
+        members: members of the bundle.
+        facts: facts of this machine.
+        compiled: model → engines.
     """
-    target = target_of(facts)
+    target = machine_folder(facts)
     old = set(manifest.compiled[target].members) if target in manifest.compiled else set()
     content = {path: data for path, data in members.items() if path not in old}
     engines: dict[str, list[EngineEntry]] = {}
@@ -268,11 +267,11 @@ def packed(
     return manifest.model_copy(update={"compiled": entries, "members": listed}), content
 
 
-def take(bundle: Bundle, facts: Facts, store: Store) -> str:
-    """Cache the engines that this machine compiled in any power mode, those of its present mode first.
+def cache_engines(bundle: Bundle, facts: Facts, store: Store) -> str:
+    """Cache a bundle's engines that this machine compiled in any power mode, those of the current mode first.
 
     Returns:
-        Why the engines of other machines are not used; empty where one is this machine's, or there are none.
+        Why the bundle's engines are not used; empty if some are this machine's, or there are none.
 
     Raises:
         ArtifactError: a member is damaged, or cannot be cached.
@@ -281,7 +280,7 @@ def take(bundle: Bundle, facts: Facts, store: Store) -> str:
     mine = [entry for entry in compiled.values() if not changes(_lasting(entry.facts), _lasting(facts))]
     for entry in sorted(mine, key=lambda entry: entry.facts != dict(facts)):
         for engine in (one for engines in entry.engines.values() for one in engines):
-            _take(bundle, engine, entry.facts.get(POWER_MODE, ""), store)
+            _cache_engine(bundle, engine, entry.facts.get(POWER_MODE, ""), store)
     if mine or not compiled:
         return ""
     nearest = min((changes(_lasting(entry.facts), _lasting(facts)) for entry in compiled.values()), key=len)
@@ -289,11 +288,11 @@ def take(bundle: Bundle, facts: Facts, store: Store) -> str:
 
 
 def _lasting(facts: Facts) -> Facts:
-    """Return the facts that engines depend on, without those that change only their times."""
+    """Return the facts that engines depend on, without the power mode, which changes only their times."""
     return {name: value for name, value in facts.items() if name != POWER_MODE}
 
 
-def _take(bundle: Bundle, engine: EngineEntry, mode: str, store: Store) -> None:
+def _cache_engine(bundle: Bundle, engine: EngineEntry, mode: str, store: Store) -> None:
     keys = list[str]()
     for one in (engine, *engine.others):
         record = bundle.read(one.record)
@@ -305,7 +304,7 @@ def _take(bundle: Bundle, engine: EngineEntry, mode: str, store: Store) -> None:
         engine_checks.cache_checks(store, key, mode, json.loads(bundle.read(engine.checks)))
 
 
-# Facts about the engines in a bundle: planned and actual places of nodes, times and sizes.
+# Reports on the engines in a bundle: planned and actual places of nodes, times and sizes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +317,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class SlowLayer:
-    """A layer of an engine; ``share`` is its part of the time of all layers."""
+    """A layer of an engine; ``share`` is its fraction of the time of all layers."""
 
     name: str
     accelerator: str
@@ -329,27 +328,30 @@ class SlowLayer:
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """One compiled engine of a bundle. What is not known is None or empty, as where it could not be run.
+    """A compiled engine of a bundle. Unknown values are None or empty, for example if it could not be run.
 
     Attributes:
         target: folder of the machine in the bundle.
-        model: its name in the pipeline.
-        number: of the model's engines on that machine, from 0.
-        weight: its share of the frames, relative to the others.
-        facts: what of the machine it depends on: module, TensorRT, power mode and the like.
-        library: the TensorRT that made it.
-        compile_s: how long that took.
-        attempts: why it was tried otherwise than asked for; a line each.
-        size_bytes: of the plan.
-        median_ms: of a run, host to host; ``runs`` is of how many.
-        relative_error: of its outputs, from the reference.
-        input: how it takes its image and why, in words; empty where it has no DLA layers.
-        source: where the places of nodes are known from: ``inspector``, ``log``, or empty.
-        nodes: accelerator → nodes planned and found there; under ``folded`` those that became no layer.
-        layers: TensorRT's, of them ``reformats`` that change a layout only.
-        segments: DLA programs in it.
-        context_bytes, tensor_bytes: memory of one execution context, and of one set of inputs and outputs.
-        layer_times: those that were timed, slowest first.
+        model: name of the model in the pipeline.
+        number: number of the engine among those of the model on that machine, from 0.
+        weight: share of the frames, relative to the model's other engines.
+        facts: facts of the machine that it depends on: module, TensorRT, power mode and others.
+        library: TensorRT that made it.
+        compile_s: duration of the compilation.
+        attempts: lines on why it was compiled otherwise than requested.
+        size_bytes: size of its plans.
+        median_ms: median time of a run, host to host.
+        runs: number of timed runs.
+        relative_error: relative error of its outputs.
+        input: line on the layout of its image, and why; empty without DLA layers.
+        source: source of the nodes' places: ``inspector``, ``log``, or empty.
+        nodes: accelerator → numbers of nodes planned and found there; ``folded`` has those that became no layer.
+        layers: number of TensorRT's layers.
+        reformats: number of layers that only change a layout.
+        segments: number of DLA programs.
+        context_bytes: memory of one execution context.
+        tensor_bytes: memory of one set of inputs and outputs.
+        layer_times: timed layers, the slowest first.
     """
 
     target: str
@@ -376,7 +378,7 @@ class EngineReport:
 
 
 def compiled_engines(bundle: Bundle) -> tuple[EngineReport, ...]:
-    """Return the engines of all machines, in the manifest's order; none where the bundle was not finished.
+    """Return reports on the engines of all machines, in the manifest's order; empty for an unfinished bundle.
 
     Raises:
         ArtifactError: a member is damaged, or was written by another edgert.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.bundle.manifest import ModelEntry, TensorEntry
 from edgert.compiler import model_steps, precision_steps
 from edgert.compiler.build_target import MODEL, BuildTarget, ModelJob
-from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, higher_precision_units, used_table
+from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, chosen_ranges, higher_precision_units
 from edgert.config import PipelineFile, SinkStage, SourceStage
 from edgert.engine import open_spans
 from edgert.errors import ArtifactError, ConfigError, PlacementError, cause, shown
@@ -22,26 +22,26 @@ from edgert.steps import Product, Report, Runner, Step, to_json
 if TYPE_CHECKING:
     from edgert.planner import Plan
 
-# The steps of placement: which nodes a DLA can run, and what runs where on the board, with predicted costs.
+# Steps of the placement: nodes that a DLA can run, and the accelerator of each node with predicted costs.
 
 PLACEMENT, PLAN = "placement.json", "plan.json"
 
 
 def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str]) -> Step:
-    """Predict the board's work for the whole pipeline and choose a placement for every model.
+    """Return the step that predicts the board's work for the pipeline and chooses a placement for every model.
 
-    Promises a place for every unit of every model that some stage runs.
+    It promises a place for every unit of every used model.
 
     Args:
         file: the pipeline.
-        target: the board.
+        target: board and releases.
         digests: model → digest of its file.
     """
     coefficients = hashlib.sha256()  # of the cost model
     for path in sorted(data_folder("configs").glob("costs/*.yaml")):
         coefficients.update(path.read_bytes())
     facts = {
-        **_seen(file, digests),
+        **_plan_facts(file, digests),
         "board": target.digest,
         "mode": target.mode,
         "tensorrt": target.tensorrt,
@@ -56,15 +56,13 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
         try:
             made = plan_boards(file, target.requested, target.mode, tensorrt=target.tensorrt, look=False)
         except (ConfigError, PlacementError) as error:
-            if (
-                error.what != "the clocks of this power mode are unknown"
-            ):  # the clocks of the board are missing, not a part of the file
+            if error.what != "the clocks of this power mode are unknown":  # the file itself is right then
                 raise
             report.note(f"nothing is predicted for {target.name} in {target.mode}: {error.why or error.what}")
             return {PLAN: to_json(None), PLACEMENT: to_json({})}
         if made.smallest is None:
             report.note("no placement keeps every budget; the best of them is taken")
-        return {PLAN: to_json(plain(made)), PLACEMENT: to_json(_engines(made))}
+        return {PLAN: to_json(plain(made)), PLACEMENT: to_json(_engines_by_model(made))}
 
     def promise(files: Mapping[str, bytes]) -> str:
         found = Product(files).json(PLAN)
@@ -80,19 +78,19 @@ def survey_step(
     calibrated: Product | None,
     lowered: Product | None = None,
 ) -> Step:
-    """Apply the DLA's rules to every node.
+    """Return the step that applies the DLA's rules to every node.
 
-    Promises a verdict with its rule and reason for each.
+    It promises a verdict with rule and reason for each.
 
     Args:
         job: the model and its target.
-        rewritten: the float model.
-        quantized: with ``calibrated``, the source of the scales of an INT8 model.
-        calibrated: likewise.
-        lowered: its calibration cache, where that is their source.
+        rewritten: float model.
+        quantized: INT8 form, which has scales together with ``calibrated``; None if ``lowered`` has them, or FP16.
+        calibrated: ranges of the INT8 form.
+        lowered: calibration cache with the scales; None if ``quantized`` has them, or FP16.
     """
     target = job.target
-    assert target.board is not None  # asked by the caller
+    assert target.board is not None  # the caller checks it
     dla = target.dla
     facts = [rewritten.digest, dla.generation, target.tensorrt, job.precision]
     if quantized is not None and calibrated is not None:
@@ -107,7 +105,7 @@ def survey_step(
         graph = read(model)
         scaled = None if lowered is None else parse_cache(lowered.files[CACHE].decode()).scales
         if quantized is not None and calibrated is not None:
-            table = used_table(calibrated, quantized, model)
+            table = chosen_ranges(calibrated, quantized, model)
             scaled = dla_int8_scales(graph, table, higher_precision_units(model, quantized, dla), dla)
         found = survey(graph, target_of(dla.generation, target.tensorrt, job.precision), scaled).to_json()
         keys = ("target", "summary", "fits_core", "fixes", "segments", "nodes")
@@ -120,8 +118,8 @@ def survey_step(
     return Step("survey", job.name, 1, facts, make, promise)
 
 
-def _engines(made: "Plan") -> dict[str, Any]:
-    """Return model → its engines in the chosen row: share of the frames, place of each node, and predicted cost."""
+def _engines_by_model(made: "Plan") -> dict[str, Any]:
+    """Return model → engines in the chosen row: share of the frames, place of each node, and predicted cost."""
     (board,) = made.boards
     row = board.rows[board.chosen if board.chosen is not None else 0]
     found: dict[str, Any] = {}
@@ -140,8 +138,8 @@ def _engines(made: "Plan") -> dict[str, Any]:
     return found
 
 
-def _seen(file: PipelineFile, digests: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a plan depends on: facts of the models, and of the stages that decide how often models run."""
+def _plan_facts(file: PipelineFile, digests: Mapping[str, str]) -> dict[str, Any]:
+    """Return the facts that a plan depends on: of the models, and of stages, which decide how often models run."""
     models, stages = dict[str, Any](), dict[str, Any]()
     for name, digest in digests.items():
         config = file.config.models[name]
@@ -166,12 +164,12 @@ class ModelForms:
     """A model in all its forms.
 
     Attributes:
-        job: the model to build.
-        digest: of its file.
-        forms: name → the product of the step that made it; ``float`` is always there.
-        files: kind → content, of further files.
-        reference: the model that its forms are compared with.
-        surveyed: what of it a DLA can run; None where no DLA will run it.
+        job: the model and its target.
+        digest: digest of its file.
+        forms: name → product of the step that made the form; ``float`` is always present.
+        reference: model with which its forms are compared.
+        surveyed: product of :func:`survey_step`; None if no DLA will run it.
+        files: kind → content of further files.
     """
 
     job: ModelJob
@@ -183,12 +181,12 @@ class ModelForms:
 
     @property
     def host(self) -> str:
-        """The form that ONNX Runtime runs."""
+        """Name of the form that ONNX Runtime runs."""
         return next(name for name in (ORT, FP16, FLOAT) if name in self.forms)
 
     @property
     def compiled(self) -> Product:
-        """The form that a board compiles for its DLA: until TensorRT 10 the float model."""
+        """Form that a board compiles for its DLA; up to TensorRT 10 the float model."""
         names = (FLOAT,) if self.job.target.takes_cache else ("dla", FP16, FLOAT)
         return self.forms[next(name for name in names if name in self.forms)]
 
@@ -199,23 +197,23 @@ class ModelForms:
 
     @property
     def is_static(self) -> bool:
-        """Whether that form has one size; other forms than the first are always made at one."""
+        """Whether ONNX Runtime's form has one size, as all forms but ``float`` have."""
         return self.host != FLOAT or self.job.is_one_size
 
 
 def build_forms(job: ModelJob, runner: Runner) -> ModelForms:
-    """Run the steps of a model that are not cached.
+    """Return a model in all its forms, by running the steps that are not cached.
 
     Raises:
-        EdgertError: a step failed; it names the model's place in the file.
+        EdgertError: a step failed; ``where`` is the model's place in the file.
     """
     loaded = runner.do(model_steps.load_step(job))
     facts = loaded.json(model_steps.FACTS)
     shaped = runner.do(model_steps.shapes_step(job, loaded))
     if facts["is_quantized"] and precision_steps.wants_cache(job):
-        taken = runner.do(precision_steps.take_apart_step(job, shaped))
-        if precision_steps.is_taken(taken):
-            return _with_own_scales(precision_steps.as_int8(job), runner, facts["digest"], shaped, taken)
+        split = runner.do(precision_steps.split_qdq_step(job, shaped))
+        if precision_steps.is_split(split):
+            return _with_own_scales(precision_steps.as_int8(job), runner, facts["digest"], shaped, split)
     rewritten = runner.do(model_steps.rewrite_step(job, shaped, facts["is_quantized"]))
     forms: dict[str, Product] = {FLOAT: rewritten}
     files = {"changes": rewritten.files[model_steps.CHANGES]}
@@ -242,27 +240,27 @@ def build_forms(job: ModelJob, runner: Runner) -> ModelForms:
         if calibrated is not None and "dla" in forms and job.target.takes_cache:
             lowered = runner.do(precision_steps.lower_step(job, rewritten, calibrated, forms["dla"]))
             files |= _cache_files(lowered)
-    return _verified(ModelForms(job, facts["digest"], forms, shaped, surveyed, files), runner)
+    return _with_quality(ModelForms(job, facts["digest"], forms, shaped, surveyed, files), runner)
 
 
-def _with_own_scales(job: ModelJob, runner: Runner, digest: str, shaped: Product, taken: Product) -> ModelForms:
+def _with_own_scales(job: ModelJob, runner: Runner, digest: str, shaped: Product, split: Product) -> ModelForms:
     """Return the forms of a Q/DQ model for a DLA with TensorRT <= 10.
 
-    The DLA gets the float model with a cache of its scales. All other engines get the model as it came.
+    The DLA gets the float model with a cache of its scales; all other engines get the unchanged model.
     """
-    rewritten = runner.do(model_steps.rewrite_step(job, taken, is_quantized=False))
-    lowered = runner.do(precision_steps.qdq_cache_step(job, taken, rewritten))
+    rewritten = runner.do(model_steps.rewrite_step(job, split, is_quantized=False))
+    lowered = runner.do(precision_steps.qdq_cache_step(job, split, rewritten))
     forms = {FLOAT: rewritten, ORT: shaped, "gpu": shaped}
     files = {"changes": rewritten.files[model_steps.CHANGES], **_cache_files(lowered)}
     surveyed = runner.do(survey_step(job, rewritten, None, None, lowered))
-    return _verified(ModelForms(job, digest, forms, taken, surveyed, files), runner)
+    return _with_quality(ModelForms(job, digest, forms, split, surveyed, files), runner)
 
 
-def _verified(made: ModelForms, runner: Runner) -> ModelForms:
-    """Return the model with its forms compared with the reference, and files that describe it."""
+def _with_quality(made: ModelForms, runner: Runner) -> ModelForms:
+    """Return the forms after comparing them with the reference, with the files ``quality`` and ``labels``."""
     job = made.job
     verified = runner.do(model_steps.verify_step(job, made.reference, made.forms, job.config.accuracy is not None))
-    quality = verified.json(model_steps.QUALITY)  # with the accuracy and the noise per tensor that steps of INT8 found
+    quality = verified.json(model_steps.QUALITY)  # the steps of INT8 add accuracy and noise per tensor
     for name, form in made.forms.items():
         if model_steps.QUALITY in form.files:
             quality["forms"][name] |= form.json(model_steps.QUALITY)
@@ -279,15 +277,15 @@ def _cache_files(lowered: Product) -> dict[str, bytes]:
     return {"cache": lowered.files[precision_steps.CACHE], "fp16_nodes": lowered.files[precision_steps.FP16_NODES]}
 
 
-def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
-    """Return how an engine with DLA layers will take its image on the board; one line."""
-    from edgert.compiler.engine_specs import input_layout, spread
+def _image_layout(model: ModelForms, placement: Mapping[str, str]) -> str:
+    """Return a line on the layout in which an engine with DLA layers will take its image on the board."""
+    from edgert.compiler.engine_specs import extend_placement, input_layout
 
     job = model.job
     found = input_layout(
         model.graph,
         job.config.input,
-        spread(model.graph, placement),
+        extend_placement(model.graph, placement),
         typed=not job.target.takes_cache,
         precision=job.precision,
         fp16_nodes=json.loads(model.files["fp16_nodes"])["nodes"] if "fp16_nodes" in model.files else (),
@@ -297,9 +295,9 @@ def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
 
 
 def _placement_step(model: ModelForms, planned: Product | None) -> Step:
-    """Write where a model runs, and why a DLA can or cannot run each node.
+    """Return the step that writes a model's placement, and why a DLA can or cannot run each node.
 
-    It is a step of its own, as the layout of its image depends on the whole graph.
+    It is a separate step because the layout of the image depends on the complete graph.
     """
     job = model.job
     engines = planned.json(PLACEMENT).get(job.name, []) if planned is not None else []
@@ -311,26 +309,24 @@ def _placement_step(model: ModelForms, planned: Product | None) -> Step:
         "texts": texts,
         "requested": job.config.model_dump(mode="json", include={"placement", "input"}),
         "precision": job.precision,
-        "pinned": job.pinned,
+        "pinned": job.why_usual_size,
         "tensorrt": job.target.tensorrt,
     }
 
     def make(report: Report) -> Mapping[str, bytes]:
-        known = set(
-            model.forms[FLOAT].json(model_steps.PORTS)["nodes"]
-        )  # the planner saw more, before they were folded
+        known = set(model.forms[FLOAT].json(model_steps.PORTS)["nodes"])  # the planner's graph also has folded nodes
         placed = []
         for engine in engines:
             nodes = {node: place for node, place in engine["nodes"].items() if node in known}
             on_dla = any(place.startswith("dla") for place in nodes.values())
-            placed.append({**engine, "nodes": nodes, **({"input": _image(model, nodes)} if on_dla else {})})
+            placed.append({**engine, "nodes": nodes, **({"input": _image_layout(model, nodes)} if on_dla else {})})
         dla = model.surveyed.json(PLACEMENT) if model.surveyed is not None else None
         requested = job.config.model_dump(mode="json", include={"placement"})["placement"]
         found = {"requested": requested, "engines": placed, "dla": dla}
         if job.config.input.shape.is_open:
             content = model.forms[FLOAT].files[MODEL]
             spans = {} if job.is_one_size else open_spans(job.model(content), job.config)
-            found |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": job.pinned}
+            found |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": job.why_usual_size}
         return {PLACEMENT: to_json(found)}
 
     def promise(files: Mapping[str, bytes]) -> str:
@@ -344,7 +340,7 @@ _ENDINGS = {"cache": "calibration.cache", "labels": "labels.txt"}
 
 
 def pack_model(model: ModelForms, planned: Product | None, runner: Runner) -> tuple[ModelEntry, dict[str, bytes]]:
-    """Return a model's entry in the manifest, and its members of the bundle."""
+    """Return a model's entry in the manifest, and its members in the bundle."""
     job = model.job
     base = f"models/{job.name}"
     forms = {name: f"{base}/{'model' if name == FLOAT else name}.onnx" for name in model.forms}

@@ -1,6 +1,6 @@
 """The steps from an ONNX file to the model that is quantized and compiled: load, shapes, rewrite, verify.
 
-The last one compares every form of a model with the model as it was before any rewriting.
+The last step compares every form of a model with the model before all rewriting.
 """
 
 import hashlib
@@ -26,29 +26,29 @@ from edgert.steps import Product, Report, Step, to_json
 
 FACTS, CHANGES, PORTS, QUALITY = "facts.json", "changes.json", "ports.json", "quality.json"
 REWRITE_TOLERANCE = 1e-3
-"""A rewritten model's outputs may differ by so much of the largest: float32 sums in another order differ by some 1e-5,
-a wrong rewrite by far more."""
+"""Largest accepted difference of a rewritten model's outputs, relative to the largest output. Float32 sums in another
+order differ by about 1e-5, wrong rewrites by far more."""
 NEGLIGIBLE = 1e-6
-"""A difference below this is none, however small the outputs are: probabilities that are all but 0 differ by much of
-themselves without any visible effect."""
+"""Absolute difference that never counts; probabilities near 0 have large relative differences without any effect."""
 TOLERANCE: Mapping[str, float] = {"float": 1e-3, "fp16": 2e-2, "ort": 0.7, "gpu": 0.7, "dla": 0.7}
-"""Form → largest RMS difference of its outputs from the reference's, over the reference's RMS, over all outputs and
-images. For INT8 the noise must have at most half the signal's power (3 dB). YOLOX-nano for the DLA, calibrated on 16
-photos, has 0.43, while unrelated outputs have 1.0 and more. It is a check of the build. Accuracy is checked by
-``accuracy:`` with labels."""
+"""Form → largest RMS difference of its outputs from the reference's, relative to the reference's RMS, over all outputs
+and images. For INT8 the noise must have at most half the signal's power (3 dB). YOLOX-nano for the DLA, calibrated on
+16 photos, has 0.43; unrelated outputs have 1.0 and more. This checks the build; ``accuracy:`` with labels checks the
+accuracy."""
 BOXES_TOLERANCE: Mapping[str, float] = {"float": 0.05, "fp32": 0.05, "fp16": 0.2}
-"""Form or precision → largest share of a detector's final boxes without a partner in the reference's; INT8's is
-:data:`BOXES_TOLERANCE_INT8`. Boxes behind suppression change places with the last bit, so numbers are not compared."""
+"""Form or precision → largest fraction of final boxes without a match in the reference; for INT8
+:data:`BOXES_TOLERANCE_INT8`. After suppression the last bit may change the order of boxes, so numbers are not
+compared."""
 BOXES_TOLERANCE_INT8 = 0.5
 _PROOFS = 2
 _BOARD_BATCH = (
-    "a bundle for a board has models of one size, as a DLA must: with more frames in batch than that size has, it will "
-    "not run there"
+    "models in a bundle for a board have one size, as a DLA requires; with larger batches than that size it does not "
+    "run there"
 )
 
 
 def load_step(job: ModelJob) -> Step:
-    """Read and check the file. Promises a model whose inputs, outputs and digest are known."""
+    """Return the step that reads and checks the file. It promises the facts that other steps depend on."""
     path = job.config.onnx
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -70,7 +70,7 @@ def load_step(job: ModelJob) -> Step:
     file_digest = hashlib.sha256(_content(job)).hexdigest()
 
     def holds(product: Product) -> bool:
-        """Return whether the product still holds: external weights are not in the file's digest."""
+        """Return whether the product is still valid, as the file's digest does not cover external weights."""
         digest = product.json(FACTS)["digest"]
         return bool(digest == file_digest or digest == load(path).digest)
 
@@ -78,34 +78,38 @@ def load_step(job: ModelJob) -> Step:
 
 
 def _content(job: ModelJob) -> bytes:
-    """Return the file's bytes without importing a model reader: a build whose steps are all done needs none."""
+    """Return the file's bytes. They are read without ONNX, which a build of cached steps need not import."""
     path = job.config.onnx
     try:
         return path.read_bytes()
     except OSError:
         try:
-            return read_file(path)  # which explains what is wrong
+            return read_file(path)  # raises an error that explains the problem
         except ModelError as error:
             raise error.at(job.where)  # noqa: B904 - the same error, with its place
 
 
 def shapes_step(job: ModelJob, loaded: Product) -> Step:
-    """Fix open dimensions and fold what then is constant. Promises static shapes, unless profiles name several."""
+    """Return the step that fixes dynamic dimensions and folds constants.
+
+    It promises static shapes, unless the model keeps several sizes.
+    """
     facts = loaded.json(FACTS)
     config = job.config
     sizes: dict[str, Any] = {"profiles": config.model_dump(mode="json", include={"profiles"})["profiles"]}
     if job.batched:
         sizes["batch"] = "open" if job.keeps_batch else "of a bundle"
     if not facts["is_static"] or config.input.shape.extents:
-        sizes |= {key: job.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": job.pinned}
+        sizes |= {key: job.input_data()[key] for key in ("size", "shape", "layout", "color")}
+        sizes["why"] = job.why_usual_size
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph.dla_rewrites import prepare_for_dla
 
         model = load(config.onnx)
         check_open(model, config)
-        if job.pinned:
-            report.note(f"built at the usual size of input: shape: {job.pinned}")
+        if job.why_usual_size:
+            report.note(f"built only at the usual size of input: shape: {job.why_usual_size}")
         if job.batched and not job.keeps_batch:
             report.note(f"batch: {_BOARD_BATCH}")
         if facts["is_quantized"] or not job.is_one_size:
@@ -132,7 +136,7 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
 
 
 def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
-    """Rewrite for a DLA, and equalize across layers where it is requested. Promises the same outputs."""
+    """Return the step that rewrites a model for a DLA and equalizes layers if requested. It promises equal outputs."""
     config, int8 = job.config, job.precision == "int8" and not is_quantized
     rewrites: dict[str, Any] = {
         "fit": job.target.uses_dla(config) and job.is_one_size and not is_quantized,
@@ -179,10 +183,10 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
 
 
 def _difference(job: ModelJob, before: bytes, after: bytes) -> float:
-    """Return the relative distance of two models' outputs, or the absolute one where that is next to nothing.
+    """Return the relative difference of two models' outputs, or the absolute one if it is negligible.
 
     Raises:
-        BuildError: the distance exceeds the tolerance.
+        BuildError: the difference exceeds the tolerance.
     """
     from edgert.graph.dla_rewrites import prove
 
@@ -194,7 +198,7 @@ def _difference(job: ModelJob, before: bytes, after: bytes) -> float:
     found = prove(
         first,
         second,
-        uniform_feeds(second, job.config, _PROOFS),  # which has a size where the first leaves it open
+        uniform_feeds(second, job.config, _PROOFS),  # the second has a size where the first leaves it dynamic
         lambda model, feed: list(functions[id(model)](feed).values()),
     )
     if found.error <= NEGLIGIBLE:
@@ -202,7 +206,7 @@ def _difference(job: ModelJob, before: bytes, after: bytes) -> float:
     if not found.relative <= REWRITE_TOLERANCE:
         raise BuildError(
             f"rewriting model {job.name!r} changed what it computes",
-            why=f"outputs are {found.relative:.2g} of the largest value apart, {REWRITE_TOLERANCE:g} is accepted",
+            why=f"outputs differ by {found.relative:.2g} of the largest value; {REWRITE_TOLERANCE:g} is accepted",
             where=job.where,
             fix="placement: gpu leaves the model as it is; please report the model",
         )
@@ -210,9 +214,9 @@ def _difference(job: ModelJob, before: bytes, after: bytes) -> float:
 
 
 def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Mapping[str, Array]]:
-    """Yield the same inputs every time: uniform over the range that the section's preprocessing yields.
+    """Yield the same inputs in every call, uniform over the range of the section's preprocessing.
 
-    Open dimensions have the sizes of the first profile.
+    Dynamic dimensions have the sizes of the first profile.
     """
     specs = inputs(model)
     profile = next(iter(config.profiles.values()), {})
@@ -229,25 +233,25 @@ def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Map
 
 
 def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], judged: bool) -> Step:
-    """Compare all forms with the reference, the model as it was before any rewriting.
+    """Return the step that compares all forms with the model before all rewriting.
 
-    Promises outputs within :data:`TOLERANCE`.
+    It promises outputs within :data:`TOLERANCE`.
 
     Args:
         job: the model and its target.
-        shaped: the reference.
-        forms: name → the form.
-        judged: whether labels decide instead; then an error beyond the tolerance is only reported.
+        shaped: reference model.
+        forms: forms by name.
+        judged: whether labels decide instead, so that an error beyond the tolerance is only reported.
     """
     parts = {name: form.digest for name, form in forms.items()}
-    facts = [shaped.digest, parts, job.images_digest, job.seen(), dict(TOLERANCE), judged, software()]
+    facts = [shaped.digest, parts, job.images_digest, job.input_data(), dict(TOLERANCE), judged, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         reference = job.model(shaped.files[MODEL])
         feeds, function = list(typical_feeds(job, reference)), Function(reference, fused=True)
         expected, found = [function(feed) for feed in feeds], {}
         for name, form in forms.items():
-            fused = name in ("float", "fp16", "ort")  # TensorRT's forms: every Q/DQ pair as the standard defines it
+            fused = name in ("float", "fp16", "ort")  # in TensorRT's forms, Q/DQ pairs are computed as in the standard
             function = Function(job.model(form.files[MODEL]), fused=fused)
             apart = distance(expected, [function(feed) for feed in feeds])
             found[name] = {"tolerance": tolerance(apart, TOLERANCE[name], name), **apart}
@@ -274,7 +278,7 @@ def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], ju
 
 
 def typical_feeds(job: ModelJob, model: Model) -> Iterator[Mapping[str, Array]]:
-    """Yield a few images as the pipeline would feed them; numbers for a model that takes something else."""
+    """Yield a few preprocessed images; for a model with other inputs, random numbers."""
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
         yield from uniform_feeds(model, job.config, COMPARED_IMAGES)
@@ -285,9 +289,9 @@ def typical_feeds(job: ModelJob, model: Model) -> Iterator[Mapping[str, Array]]:
 
 
 def distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-    """Return the relative error over all outputs and of each; None where numbers are not finite or shapes differ.
+    """Return the relative error of all outputs together and of each; None if it is not finite or shapes differ.
 
-    Of a detector's final boxes it is the share without a partner, with ``boxes`` in words.
+    For a detector's final boxes it is the fraction without a match, described in ``boxes``.
     """
     if has_final_boxes(wanted[0]):
         pairs = [agreement(one, other) for one, other in zip(wanted, made, strict=True)]
@@ -303,12 +307,12 @@ def distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, 
 
 
 def tolerance(found: Mapping[str, Any], numbers: float, form: str) -> float:
-    """Return the largest accepted relative error of what :func:`distance` found: ``numbers``, or that of boxes."""
+    """Return the tolerance for a result of :func:`distance`: ``numbers``, or that for final boxes."""
     return BOXES_TOLERANCE.get(form, BOXES_TOLERANCE_INT8) if "boxes" in found else numbers
 
 
 def boxes_apart(first: Model, second: Model, feeds: Iterable[Mapping[str, Array]]) -> float | None:
-    """Return the share of two models' final boxes without a partner; None where they have no final boxes."""
+    """Return the fraction of two models' final boxes without a match; None for models without final boxes."""
     functions, kept = (Function(first), Function(second)), list(feeds)
     if not has_final_boxes(functions[0](kept[0])):
         return None
@@ -318,7 +322,7 @@ def boxes_apart(first: Model, second: Model, feeds: Iterable[Mapping[str, Array]
 
 
 def _sums(wanted: Array, made: Array | None) -> tuple[float, float]:
-    """Return Σ x² and Σ (x - y)² over what is finite in the reference; negligible differences count as 0."""
+    """Return Σ x² and Σ (x - y)² over finite numbers of the reference; negligible differences count as 0."""
     if made is None or made.shape != wanted.shape:
         return 0.0, math.inf
     known = np.isfinite(wanted)

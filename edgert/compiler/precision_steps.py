@@ -1,6 +1,6 @@
 """The steps from a float model to one in the requested precision: calibrate, quantize, lower.
 
-Models that came with Q/DQ nodes are split into float model and scales instead, where a DLA with TensorRT <= 10 will run
+Models that have Q/DQ nodes already are split into float model and scales instead, if a DLA with TensorRT <= 10 will run
 them.
 """
 
@@ -33,14 +33,14 @@ Form = Literal["ort", "gpu", "dla"]
 RANGES, HIGHER, CHOSEN = "ranges.json", "higher_precision.json", "chosen.json"
 CACHE, FP16_NODES = "calibration.cache", "fp16_nodes.json"
 _LOWEST_SCORE = 0.01
-"""A budget on labels counts boxes from this score on, or from that of the task where it is lower: other scores change
-nothing (see :data:`edgert.evaluation.evaluate_model.LOWEST_SCORE`)."""
+"""Score from which an accuracy budget counts boxes, unless the task's score is lower; see
+:data:`edgert.evaluation.evaluate_model.LOWEST_SCORE`."""
 
 
 def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
-    """Measure the ranges of all tensors.
+    """Return the step that measures the ranges of all tensors.
 
-    Promises a positive, finite range for every one that INT8 needs.
+    It promises a positive, finite range for every tensor that INT8 needs.
 
     Raises:
         CalibrationError: no images are named.
@@ -49,12 +49,12 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
     if requested is None:
         raise needs_images(job.config, f"{CALIBRATE_FIX}, or precision: fp16").at(job.where)
     method = requested.method if requested.method != "auto" else "mse"
-    facts = [rewritten.digest, job.images_digest, job.seen(), method, requested.early_stop, software()]
+    facts = [rewritten.digest, job.images_digest, job.input_data(), method, requested.early_stop, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.quantization.calibration.range_calibrator import calibrate
 
-        model = measured(job, rewritten)
+        model = static_model(job, rewritten)
         state = job.state / f"{digest_of(facts)[:40]}.json"
         table = calibrate(
             model,
@@ -72,7 +72,7 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
             return {RANGES: (folder / RANGES).read_bytes()}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        table = _table(files[RANGES], measured(job, rewritten))
+        table = _table(files[RANGES], static_model(job, rewritten))
         for name, histogram in table.histograms.items():
             if histogram.values and not (math.isfinite(table.amax(name)) and table.amax(name) > 0):
                 raise CalibrationError(f"tensor {name!r} has no usable range", where=job.where)
@@ -82,11 +82,14 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
 
 
 def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Product) -> Step:
-    """Make the INT8 form for one engine. Promises the accuracy budget, if any, and unchanged inputs and outputs."""
+    """Return the step that makes the INT8 form for one engine.
+
+    It promises the accuracy budget, if any, and unchanged inputs and outputs.
+    """
     config = job.config
     dla = job.target.dla if form == "dla" else None
-    inputs = (rewritten.digest, calibrated.digest, job.images_digest, job.seen())
-    facts = [form, *inputs, _wanted(job), software()]
+    inputs = (rewritten.digest, calibrated.digest, job.images_digest, job.input_data())
+    facts = [form, *inputs, _quantize_facts(job), software()]
     if dla is not None:
         facts.append([str(dla.generation), dla.tensorrt])
 
@@ -95,7 +98,7 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
         from edgert.quantization.calibrated import CalibratedModel
         from edgert.quantization.int8_model import quantize_section
 
-        model = measured(job, rewritten)
+        model = static_model(job, rewritten)
         feed = feed_of(job.images, model, config)
         run = Run(
             job.where,
@@ -132,8 +135,8 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
     return Step("quantize", job.name, 1, facts, make, promise)
 
 
-def measured(job: ModelJob, rewritten: Product) -> Model:
-    """Return the float model at the one size that ranges are measured at, also where its batch stays open."""
+def static_model(job: ModelJob, rewritten: Product) -> Model:
+    """Return the float model at the size at which ranges are measured, even if its batch stays dynamic."""
     from edgert.graph.dla_rewrites import with_static_batch
 
     model = job.model(rewritten.files[MODEL])
@@ -141,7 +144,7 @@ def measured(job: ModelJob, rewritten: Product) -> Model:
 
 
 def fp16_step(job: ModelJob, rewritten: Product) -> Step:
-    """Make the float16 form. Promises unchanged inputs and outputs."""
+    """Return the step that makes the float16 form. It promises unchanged inputs and outputs."""
     facts = [rewritten.digest, job.config.quantize.keep, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -158,13 +161,16 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
 
 
 def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized: Product) -> Step:
-    """Make the calibration cache for TensorRT <= 10. Promises a scale for every tensor, and that it reads back."""
+    """Return the step that makes the calibration cache for TensorRT <= 10.
+
+    It promises a readable cache with a scale for every tensor.
+    """
     dla = job.target.dla
     facts = [rewritten.digest, calibrated.digest, quantized.files[HIGHER].decode(), quantized.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         model = job.model(rewritten.files[MODEL])
-        table = used_table(calibrated, quantized, model)
+        table = chosen_ranges(calibrated, quantized, model)
         weak = lower_to_cache(model, table, higher_precision_units(model, quantized, dla), dla)
         fp16 = {"nodes": list(weak.fp16), "layer_precisions": weak.layer_precisions}
         return {CACHE: weak.cache.encode(), FP16_NODES: to_json(fp16)}
@@ -180,19 +186,19 @@ def _cache_promise(job: ModelJob, rewritten: Product) -> Callable[[Mapping[str, 
     return promise
 
 
-def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTable:
-    """Return the ranges with the methods that the quantized form was made with."""
+def chosen_ranges(calibrated: Product, quantized: Product, model: Model) -> RangeTable:
+    """Return the ranges with the methods that were chosen for the quantized form."""
     return _table(calibrated.files[RANGES], model).with_chosen(quantized.json(CHOSEN))
 
 
 def higher_precision_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
-    """Return the units of a quantized form that stay in higher precision, by request or need."""
+    """Return the names of a quantized form's units in higher precision."""
     names = {unit.name for unit in scheme(read(model), "dla", dla=dla).units}
     return [name for name in quantized.json(HIGHER) if name in names]
 
 
 def check_same_ports(job: ModelJob, before: bytes, after: bytes) -> None:
-    """Raise BuildError unless both models have the same input and output names, in order."""
+    """Raise BuildError unless both models have the same names of inputs and outputs in the same order."""
     first, second = job.model(before), job.model(after)
     for ports in (inputs, outputs):
         names = [[spec.name for spec in ports(model)] for model in (first, second)]
@@ -211,7 +217,7 @@ def _table(content: bytes, model: Model) -> RangeTable:
 
 
 def _quality(outcome: "QuantizationResult") -> dict[str, Any]:
-    """Return the quality record of an INT8 form, without what differs from run to run."""
+    """Return the quality record of an INT8 form, without values that differ from run to run."""
     from edgert.quantization.describe import summary
 
     noise = {name: round(value, 3) if math.isfinite(value) else str(value) for name, value in outcome.sqnr_db.items()}
@@ -224,8 +230,8 @@ def _quality(outcome: "QuantizationResult") -> dict[str, Any]:
     return found
 
 
-def _wanted(job: ModelJob) -> dict[str, Any]:
-    """Return the parts of the section that decide how the form is made."""
+def _quantize_facts(job: ModelJob) -> dict[str, Any]:
+    """Return the facts that determine an INT8 form: keys of the section, and digests of labels and user code."""
     config = job.config
     found = config.model_dump(mode="json", include={"quantize"})
     found["choose"] = config.calibrate is not None and config.calibrate.method == "auto"
@@ -248,21 +254,21 @@ def _wanted(job: ModelJob) -> dict[str, Any]:
     return found
 
 
-# Models that came with Q/DQ nodes, taken to a DLA with TensorRT <= 10: a float model and a calibration cache.
+# Models with Q/DQ nodes for a DLA with TensorRT <= 10, which become a float model and a calibration cache.
 
-TAKEN = "qdq.json"
+SPLIT = "qdq.json"
 
 
 def wants_cache(job: ModelJob) -> bool:
-    """Return whether a Q/DQ model's scales are needed: a DLA may run it, and its TensorRT reads calibration caches."""
+    """Return whether a Q/DQ model needs a calibration cache, for a DLA with a TensorRT that reads caches."""
     return job.compiles_for_dla and job.target.takes_cache and job.is_one_size
 
 
-def take_apart_step(job: ModelJob, shaped: Product) -> Step:
-    """Split a Q/DQ model into its float model and its scales.
+def split_qdq_step(job: ModelJob, shaped: Product) -> Step:
+    """Return the step that splits a Q/DQ model into a float model and scales.
 
-    A model that cannot be split stays as it is, on the GPU, unless ``placement:`` names the DLA; the reason is
-    reported. Promises a model without Q/DQ, or the reason.
+    A model that cannot be split stays as it is, on the GPU, and the reason is reported; with a ``placement:`` other
+    than ``auto`` that is an error. The step promises a model without Q/DQ, or the reason.
     """
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -274,44 +280,44 @@ def take_apart_step(job: ModelJob, shaped: Product) -> Step:
             if job.config.placement != "auto":
                 raise
             report.note(f"no scales for a DLA: {error.what}: {error.why}")
-            return {TAKEN: to_json({"refused": error.what})}
+            return {SPLIT: to_json({"refused": error.what})}
         for problem in found.problems:
             report.note(problem)
-        taken = {"refused": "", "scales": dict(found.scales), "float_nodes": list(found.float_nodes)}
-        return {MODEL: to_bytes(found.model), TAKEN: to_json(taken)}
+        split = {"refused": "", "scales": dict(found.scales), "float_nodes": list(found.float_nodes)}
+        return {MODEL: to_bytes(found.model), SPLIT: to_json(split)}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        found = Product(files).json(TAKEN)
+        found = Product(files).json(SPLIT)
         if found["refused"]:
             return f"as it is: {found['refused']}"
         return f"{len(found['scales'])} scales of its Q/DQ nodes"
 
     requested = str(job.config.placement)
-    return Step("take-apart", job.name, 1, [shaped.digest, requested == "auto", software()], make, promise)
+    return Step("split", job.name, 1, [shaped.digest, requested == "auto", software()], make, promise)
 
 
-def is_taken(taken: Product) -> bool:
+def is_split(split: Product) -> bool:
     """Return whether the model could be split."""
-    return not taken.json(TAKEN)["refused"]
+    return not split.json(SPLIT)["refused"]
 
 
 def as_int8(job: ModelJob) -> ModelJob:
-    """Return the job of a model that is INT8 already, whose scales must not change."""
+    """Return the job for a model that is INT8 already, without equalization, which would change its scales."""
     quantize = job.config.quantize.model_copy(update={"equalize": False})
     return replace(job, config=job.config.model_copy(update={"precision": "int8", "quantize": quantize}))
 
 
-def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
-    """Make the calibration cache from a model's own scales.
+def qdq_cache_step(job: ModelJob, split: Product, rewritten: Product) -> Step:
+    """Return the step that makes the calibration cache from a model's own scales.
 
-    Promises that it reads back and names tensors of the model.
+    It promises a readable cache for tensors of the model.
     """
     tensorrt = job.target.tensorrt
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.quantization.from_qdq import propagate_scales
 
-        graph, found = read(job.model(rewritten.files[MODEL])), taken.json(TAKEN)
+        graph, found = read(job.model(rewritten.files[MODEL])), split.json(SPLIT)
         scales, problems = propagate_scales(graph, {name: float(scale) for name, scale in found["scales"].items()})
         for problem in problems:
             report.note(problem)
@@ -319,7 +325,7 @@ def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
         fp16 = [node.name for node in graph.nodes if node.name in nodes]
         try:
             option = layer_precisions(fp16)
-        except CalibrationError:  # a comma or the like in a name: only the command line cannot express it
+        except CalibrationError:  # trtexec's option cannot express the name, for example with a comma
             option = ""
         return {
             CACHE: write_cache(scales, tensorrt).encode(),
@@ -327,5 +333,5 @@ def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
         }
 
     return Step(
-        "lower", job.name, 1, ["Q/DQ", taken.digest, rewritten.digest, tensorrt], make, _cache_promise(job, rewritten)
+        "lower", job.name, 1, ["Q/DQ", split.digest, rewritten.digest, tensorrt], make, _cache_promise(job, rewritten)
     )

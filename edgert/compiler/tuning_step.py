@@ -1,4 +1,4 @@
-"""The step that searches for the fastest way to run a model on this machine."""
+"""Build step that searches for the fastest settings of a model on this machine."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ from edgert.backend import Tuning
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.board.host import core_accelerators, free_bytes
-from edgert.compiler.build_target import MODEL, BuildTarget, as_files, is_live, users_of
+from edgert.compiler.build_target import MODEL, BuildTarget, as_files, is_live, stages_running
 from edgert.compiler.model_forms import ModelForms
 from edgert.compiler.model_steps import distance, typical_feeds
 from edgert.config import InferStage, PipelineConfig, PipelineFile
@@ -26,7 +26,7 @@ from edgert.tuner.rounds import RoundSetup
 from edgert.tuner.tactic_search import Bounds, Search
 from edgert.tuner.trials import Journal, identity, tuned_of
 
-# Settings of one model that a search may change: those that the pipeline file leaves open and this machine can run.
+# Settings that a search may change: those that the pipeline file leaves open and this machine supports.
 
 _ALWAYS = {
     "channels last on a processor": "ONNX Runtime has its own layout there, which optimization: all uses and extended "
@@ -38,7 +38,7 @@ _ALWAYS = {
 
 
 def default_tactic(file: PipelineFile, one: ModelForms, live: bool) -> Tactic:
-    """Return the tactic of a pipeline without tuning."""
+    """Return the tactic that a pipeline uses without tuning."""
     name, config = one.job.name, file.config.models[one.job.name]
     replicas = replicas_of(file.config, name, live)
     backend = "ort" if config.backend == "auto" else config.backend
@@ -50,10 +50,10 @@ def default_tactic(file: PipelineFile, one: ModelForms, live: bool) -> Tactic:
 def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace:
     """Return the tactics that may be tried."""
     name, config = one.job.name, file.config.models[one.job.name]
-    users = users_of(file.config, name).values()
+    users = stages_running(file.config, name).values()
     infers = [stage for stage in file.config.stages.values() if isinstance(stage, InferStage)]
     threads = threads_of(file.config, name)
-    requested = (ORT,) if file.config.engines else backends_of(config)  # the chain of a bundle names nothing else
+    requested = (ORT,) if file.config.engines else backends_of(config)  # the chain of a bundle for host has only this
     absences = {backend: candidates.why_not(backend) for backend in requested}
     free = SearchSpace(
         default=default_tactic(file, one, live),
@@ -71,8 +71,8 @@ def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace
 
 
 def _batches(config: PipelineConfig, one: ModelForms) -> Mapping[str, tuple[int, ...]]:
-    """Return form → batch sizes: what the stages ask for, where it takes them, and less where its batch is open."""
-    stages = users_of(config, one.job.name).values()
+    """Return form → batch sizes: that of the stages, or smaller ones too if the form's batch is dynamic."""
+    stages = stages_running(config, one.job.name).values()
     sizes = {stage.batch.max if stage.batch is not None else 1 for stage in stages}
     most = max(sizes, default=1)
     found = dict[str, tuple[int, ...]]()
@@ -107,12 +107,12 @@ def _left_out(file: PipelineFile, one: ModelForms, free: SearchSpace, live: bool
 TUNE = "tune.json"
 _KEYS = {"backend", "threads", "replicas", "tuning", "precision"}
 _NEAR, _NEXT_TO_NOTHING = 1.1, 1e-3
-"""How much further from the float model an engine's outputs may be than its form's under ONNX Runtime, whose accuracy
-is known: by a tenth, or by what float32 sums in another order make of them."""
+"""Factor and addend by which an engine's error may exceed that of its form under ONNX Runtime, whose accuracy is known;
+the addend covers float32 sums in another order."""
 
 
 def check_tune(target: BuildTarget) -> None:
-    """Raise ConfigError for a board, whose engines cannot be measured here."""
+    """Raise ConfigError for a board, because its engines cannot be measured here."""
     if target.board is not None:
         raise ConfigError(
             f"--tune cannot measure {target.name} here",
@@ -123,10 +123,10 @@ def check_tune(target: BuildTarget) -> None:
 
 
 def tuned(file: PipelineFile, ready: Mapping[str, ModelForms], runner: Runner) -> dict[str, ModelForms]:
-    """Return the models with their tactics, found one after the other, as each needs the machine for itself.
+    """Return the models with their tactics, which are searched one after another, as each needs the whole machine.
 
     Raises:
-        BudgetError: nothing meets the budgets.
+        BudgetError: no tactic keeps the budgets.
         EdgertError: the default engine cannot run, or the search was stopped.
     """
     found = {}
@@ -142,9 +142,9 @@ def tuned(file: PipelineFile, ready: Mapping[str, ModelForms], runner: Runner) -
 
 
 def why_not(config: PipelineConfig, name: str) -> str:
-    """Return why there is nothing to search for a model; empty if there is."""
+    """Return why a model is not tuned; empty if it is."""
     model = config.models[name]
-    if not users_of(config, name):
+    if not stages_running(config, name):
         return "no stage runs it"
     if model.backend == "null":
         return "backend null computes nothing"
@@ -152,9 +152,9 @@ def why_not(config: PipelineConfig, name: str) -> str:
 
 
 def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) -> Step:
-    """Search for the fastest of many tactics.
+    """Return the step that searches for the fastest of many tactics.
 
-    Promises one that meets accuracy and budgets, and is never slower than the default.
+    It promises one that keeps accuracy and budgets, and is not slower than the default.
     """
     one, config, machine = ready[name], file.config.models[name], identity()
     live = is_live(file)
@@ -177,7 +177,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) ->
 
     def make(report: Report) -> Mapping[str, bytes]:
         journal = Journal(one.job.state / f"timings-{digest_of(measured)[:40]}.json")
-        setup = _setup(one, space, report)
+        setup = _round_setup(one, space, report)
         with as_files({f"{form}.onnx": product.files[MODEL] for form, product in one.forms.items()}) as folder:
 
             def measure(tactic: Tactic) -> Any:
@@ -194,7 +194,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) ->
     return Step("tune", name, 2, facts, make, promise)
 
 
-def _setup(one: ModelForms, space: SearchSpace, report: Report) -> RoundSetup:
+def _round_setup(one: ModelForms, space: SearchSpace, report: Report) -> RoundSetup:
     job = one.job
     models = {form: job.model(product.files[MODEL]) for form, product in one.forms.items()}
     feed = next(iter(typical_feeds(job, models["float"])))
@@ -203,18 +203,18 @@ def _setup(one: ModelForms, space: SearchSpace, report: Report) -> RoundSetup:
         config=job.config,
         models=models,
         feed=feed,
-        wrong=_judge(known),
+        wrong=_output_check(known),
         streams=max(tactic.frames for tactic in combinations(space)),
         stop=job.stop,
         on_run=lambda done: report.progress(done, MOST_ROUNDS, "interleaved runs"),
     )
 
 
-def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[str, Array]], str]:
-    """Return a check that an engine's outputs are no further from the float model than its form's.
+def _output_check(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[str, Array]], str]:
+    """Return a function that checks an engine's error against that of its form, and returns what is wrong.
 
     Args:
-        known: form → its outputs by ONNX Runtime.
+        known: form → outputs by ONNX Runtime.
     """
 
     def error(outputs: Mapping[str, Array]) -> float:
@@ -229,14 +229,14 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
 
 
 def _bounds(file: PipelineFile, ready: Mapping[str, ModelForms], name: str, live: bool) -> Bounds:
-    """Return the pipeline's budgets left for one model: other models are counted with their default engines."""
+    """Return the budgets that remain for one model; other models are counted with their default engines."""
     budgets = file.config.budgets
     latency_ms = None if budgets.latency is None else budgets.latency * 1e3
     if budgets.memory is None:
         return Bounds(None, latency_ms)
     room = budgets.memory
     for other, one in ready.items():
-        if not users_of(file.config, other):
+        if not stages_running(file.config, other):
             continue
         tactic = default_tactic(file, one, live)
         with as_files({MODEL: one.forms[tactic.form].files[MODEL]}) as folder:

@@ -1,6 +1,6 @@
-"""A bundle unpacked as a pipeline that runs on this machine, with the engines that run it.
+"""A bundle as a pipeline that runs on this machine, with its engines.
 
-Skipped engines, and tuned settings that do not hold here, are always reported with the reason.
+Skipped engines, and tuned settings that are not valid on this machine, are always reported with the reason.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from edgert.bundle.bundle import SUFFIX, Bundle, open_bundle
 from edgert.bundle.manifest import Manifest
 from edgert.compiler.board_engines import BuildEvents, BundleEngines
 from edgert.compiler.build_pipeline import build
-from edgert.compiler.build_target import batching, is_live
+from edgert.compiler.build_target import batching_stages, is_live
 from edgert.compiler.engine_checks import Policy
-from edgert.compiler.finish import check_board, models_of, pipeline_of, take
+from edgert.compiler.finish import cache_engines, check_board, members_but_engines, pipeline_of
 from edgert.config import PipelineFile
 from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
 from edgert.engine import engine_store
@@ -39,12 +39,12 @@ class Unpacked:
     """A bundle ready to run.
 
     Attributes:
-        file: the pipeline, its models unpacked.
-        manifest: of the bundle.
-        engine: the first of the chain that can run here.
-        skipped: those before it in the chain, with the reason.
-        tuned: a line per model that was tuned: its settings, or why they do not hold here.
-        engines: compiles the models, for :class:`~edgert.pipeline.Pipeline`; None where only ONNX Runtime is used.
+        file: the pipeline, with unpacked models.
+        manifest: manifest of the bundle.
+        engine: first engine of the chain that can run here.
+        skipped: engines before it in the chain, with reasons.
+        tuned: line for each tuned model: its settings, or why they are not valid here.
+        engines: engines of the models, for :class:`~edgert.pipeline.Pipeline`; None if only ONNX Runtime is used.
     """
 
     file: PipelineFile
@@ -66,17 +66,17 @@ def unpacked(
     trt: TrtBackend | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Unpacked]:
-    """Open a bundle, check all of it, and unpack what is needed into a folder that is deleted after the block.
+    """Open a bundle, check it, and unpack the necessary members into a folder that is deleted after the block.
 
     Args:
-        path: the bundle's file or folder.
+        path: file or folder of the bundle.
         overrides: ``key.path=value``, as given to ``--set``.
-        strict: refuses to run on any engine but the first of the chain, and one that runs nodes elsewhere than placed.
-        signers: file of those whose bundles may start; None: any bundle may. See
+        strict: whether it is an error if the first engine of the chain is skipped, or runs nodes elsewhere than placed.
+        signers: file of accepted signers; None: any bundle may run. See
             :func:`~edgert.bundle.signature.signers_here`.
-        machine: this machine by default.
-        trt: the TensorRT of this machine by default.
-        on_progress: called for what happens while missing engines are compiled.
+        machine: the machine; by default this one.
+        trt: TensorRT's backend; by default that of this machine.
+        on_progress: function called for events while missing engines are compiled.
 
     Yields:
         The bundle, ready to run.
@@ -97,7 +97,8 @@ def unpacked(
         chain = Chain(manifest.engines, reasons, strict=strict, report=events.refused, where=str(path))
         skipped = chain.unable()
         engine = chain.engines[len(skipped)]
-        bundle.extract(folder, models_of(manifest) if engine in _COMPILED else _needed(bundle))
+        is_compiled = engine in _COMPILED
+        bundle.extract(folder, members_but_engines(manifest) if is_compiled else _members_for_onnxruntime(manifest))
         file = pipeline_of(manifest, folder, given)
         tuning = tuning_of(bundle, file) if engine == ORT else BundleTuning()
         if tuning.overrides:
@@ -105,32 +106,30 @@ def unpacked(
             file = pipeline_of(manifest, folder, (*tuning.overrides, *given))
         engines = None
         if list(chain.engines) == [ORT]:
-            file = replace(file, passed_over={})  # which is no file without engines:
+            file = replace(file, passed_over={})  # the engines are settled, although the file has no engines:
         else:
             store = engine_store()
-            if engine in _COMPILED and (left := take(bundle, trt.timed_facts, store)):
+            if is_compiled and (left := cache_engines(bundle, trt.timed_facts, store)):
                 events.note(left)
             policy: Policy = "strict" if strict else "warn"
             engines = BundleEngines(folder, manifest, chain, trt, store, events, policy=policy)
         yield Unpacked(file, manifest, engine, skipped, tuning.report, engines)
 
 
-def _needed(bundle: Bundle) -> list[str]:
+def _members_for_onnxruntime(manifest: Manifest) -> list[str]:
     """Return the members that ONNX Runtime needs: pipeline, user code, labels and models."""
-    manifest = bundle.manifest
     unneeded = {path for model in manifest.models.values() for path in (*model.forms.values(), *model.files.values())}
-    found = [path for path in models_of(manifest) if path not in unneeded]
+    found = [path for path in members_but_engines(manifest) if path not in unneeded]
     for model in manifest.models.values():
         found += [model.forms[name] for name in ("ort", "fp16", "float") if name in model.forms][:1]
         found += [path for kind, path in model.files.items() if kind == "labels"]
     return found
 
 
-# A pipeline file on a board with a DLA: what the DLA needs is built here once, and cached.
+# A pipeline file on a board with a DLA.
 #
-# A DLA needs a placement, scales and rewritten models, which a bundle has. So a bundle for this board is built in the
-# cache, by the same steps as any other. Sources, sinks and paths stay those of the pipeline file; only the models are
-# those of the bundle.
+# A DLA needs a placement, scales and rewritten models, which a bundle has. So a bundle for this board is built once in
+# the cache, by the same steps as any other. Only models are taken from it; all else is that of the pipeline file.
 
 
 @contextmanager
@@ -142,11 +141,11 @@ def built_here(
     trt: TrtBackend | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Unpacked | None]:
-    """Build what a pipeline's models need on this board's DLA; the files exist inside the block.
+    """Build the models of a pipeline for this board's DLA; their files exist inside the block.
 
     Yields:
-        The pipeline with the bundle's models and their engines. None where ``engines:`` does not name ``tensorrt-dla``,
-            or this machine cannot run it: then the pipeline is run as it is.
+        The pipeline with the models of a bundle and their engines. None if ``engines:`` does not name ``tensorrt-dla``
+            or this machine cannot run it, so that the pipeline is run unchanged.
 
     Raises:
         EdgertError: as :func:`~edgert.compiler.build_pipeline.build` and :func:`~edgert.compiler.unpack.unpacked`.
@@ -159,24 +158,24 @@ def built_here(
     digest = hashlib.sha256(str(pipeline.resolve()).encode()).hexdigest()[:16]
     path = cache_folder() / "here" / f"{pipeline.stem}-{digest}{SUFFIX}"
     known = here.board is not None and here.mode in {mode.name for mode in here.board.modes}
-    mode = here.mode if known else None  # the usual one
+    mode = here.mode if known else None  # None: the usual mode
     build(file, path, board=here.name, mode=mode, tensorrt=trt.library.version, on_progress=on_progress)
     with unpacked(path, strict=strict, machine=here, trt=trt, on_progress=on_progress) as found:
         config = file.config.model_copy(update={"models": found.file.config.models})
         yield replace(found, file=replace(file, config=config))
 
 
-# Tuned settings in a bundle: those that hold on this machine, as keys of the pipeline file.
+# Tuned settings of a bundle that are valid on this machine, as keys of the pipeline file.
 
 
 @dataclass(frozen=True, slots=True)
 class BundleTuning:
-    """The tuned settings of a bundle that hold on this machine.
+    """Tuned settings of a bundle that are valid on this machine.
 
     Attributes:
-        overrides: keys of the models that have one, as for ``--set``.
-        members: the forms that these models run; they can differ from those of the bundle's pipeline file.
-        report: a line per model that has a tactic: what it is, or why it does not hold here.
+        overrides: ``key.path=value`` strings, as for ``--set``.
+        members: forms that the tuned models run, which can differ from those of the bundle's pipeline file.
+        report: line for each tuned model: its settings, or why they are not valid here.
     """
 
     overrides: tuple[str, ...] = ()
@@ -185,37 +184,37 @@ class BundleTuning:
 
 
 def tuning_of(bundle: Bundle, file: PipelineFile) -> BundleTuning:
-    """Read a bundle's tactics.
+    """Return a bundle's tuned settings.
 
-    A tactic holds for the machine and the packages that it was measured with, and for cameras or for files. Elsewhere
-    the default engine runs, which is reported.
+    They are valid on the machine and with the packages they were measured with, and either for cameras or for files.
+    Elsewhere the default engine runs, which is reported.
 
     Args:
         bundle: the bundle.
         file: the bundle's pipeline, with the user's overrides.
 
     Raises:
-        ArtifactError: a tactic cannot be read.
+        ArtifactError: settings cannot be read.
     """
-    found = _tuned(bundle)
+    found = _all_tuned(bundle)
     if not found:
         return BundleTuning()
     machine, live = identity(), is_live(file)
     keys, members, report = list[str](), list[str](), list[str]()
     for name, tuned in found.items():
-        if wrong := _why_not(tuned, machine, live):
+        if wrong := _why_not_here(tuned, machine, live):
             again = "edgert build PIPELINE --tune tunes it again"
             report.append(f"model {name}: {wrong}; the default engine runs. {again}")
             continue
         form = bundle.manifest.models[name].forms[tuned.chosen.form]
-        keys += overrides(name, tuned.chosen, form, batching(file.config, name))
+        keys += overrides(name, tuned.chosen, form, batching_stages(file.config, name))
         members.append(form)
         report.append(f"model {name} runs as tuned: {tuned.summary}")
     return BundleTuning(tuple(keys), tuple(members), tuple(report))
 
 
 def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
-    """Return the result of the search for a model of a bundle; None where there was none.
+    """Return the result of the search for a model of a bundle; None if it was not tuned.
 
     Raises:
         ArtifactError: the result cannot be read.
@@ -235,20 +234,21 @@ def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
 
 
 def tuned_models(path: Path) -> Mapping[str, Tuned]:
-    """Return model → the result of its search, of a bundle on disk.
+    """Return model → result of its search, for a bundle on disk.
 
     Raises:
         ArtifactError: the bundle or a result cannot be read.
     """
     with open_bundle(path) as bundle:
-        return _tuned(bundle)
+        return _all_tuned(bundle)
 
 
-def _tuned(bundle: Bundle) -> dict[str, Tuned]:
+def _all_tuned(bundle: Bundle) -> dict[str, Tuned]:
     return {name: tuned for name in bundle.manifest.models if (tuned := tuned_model(bundle, name)) is not None}
 
 
-def _why_not(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:
+def _why_not_here(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:
+    """Return why tuned settings are not valid for a machine and kind of source; empty if they are."""
     changed = difference(tuned.machine, machine)
     if changed:
         return f"tuned on another machine or with other packages ({changed})"

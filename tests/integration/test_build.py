@@ -307,7 +307,7 @@ def test_a_dla_pins_them_to_the_usual_one_and_says_so(tmp_path: Path, cache: Pat
     shape, placement, text = placement_in(tmp_path / "a.edgert")
     assert shape == [1, 3, 16, 16] and placement["spans"] == {} and "shape" not in text
     assert placement["pinned"] == "a DLA takes one shape only; placement: gpu allows them all"
-    assert "built at the usual size of input: shape: a DLA takes one shape only" in built.details
+    assert "built only at the usual size of input: shape: a DLA takes one shape only" in built.details
 
 
 def test_int8_pins_them_as_well(tmp_path: Path, cache: Path) -> None:
@@ -346,7 +346,7 @@ def quantized(tmp_path: Path, cache: Path, text: str = TEXT) -> Path:
 
 def test_a_model_that_came_quantized_brings_its_scales_to_a_dla(tmp_path: Path, cache: Path) -> None:
     made = Build(quantized(tmp_path, cache), tmp_path / "a.edgert", cache, ["models.parts.placement=dla"])
-    steps = ["load", "shapes", "take-apart", "rewrite", "lower", "survey", "verify", "place", "placement", "bundle"]
+    steps = ["load", "shapes", "split", "rewrite", "lower", "survey", "verify", "place", "placement", "bundle"]
     assert made.made == steps
     with open_bundle(tmp_path / "a.edgert") as bundle, open_bundle(tmp_path / "float.edgert") as other:
         model, first = bundle.manifest.models["parts"], other.manifest.models["parts"]

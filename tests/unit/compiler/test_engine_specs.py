@@ -11,7 +11,7 @@ import pytest
 
 from edgert.backend.tensorrt.library import Library, library_of
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.engine_specs import BundleModel, EngineSpec, engine_specs, spread
+from edgert.compiler.engine_specs import BundleModel, EngineSpec, engine_specs, extend_placement
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, CalibrationError, PlacementError
 from edgert.graph import load, read
@@ -119,7 +119,7 @@ def test_the_builder_is_told_what_the_pipeline_says(
 class TestSpread:
     def test_at_a_cut_the_rounding_stays_where_the_tensor_is_made(self) -> None:
         graph = read(int8("dla"))
-        found = spread(graph, {"conv": "dla0"})
+        found = extend_placement(graph, {"conv": "dla0"})
         ops = {node.name: node for node in graph.nodes}
         relu = next(node for node in graph.nodes if node.op == "Relu")
         conv = next(node for node in graph.nodes if node.op == "Conv")
@@ -128,12 +128,12 @@ class TestSpread:
         assert relu.name not in found and set(found) <= set(ops)
 
     def test_nodes_that_the_form_does_not_have_are_left_out(self) -> None:
-        assert spread(read(int8("gpu")), {"folded": "dla0"}) == {}
+        assert extend_placement(read(int8("gpu")), {"folded": "dla0"}) == {}
 
     def test_a_float_model_keeps_its_placement(self, folder: Path) -> None:
         ordered(folder, "10.3", "tensorrt")
         graph = read(load(folder / "models/parts/model.onnx"))
-        assert spread(graph, SPLIT) == SPLIT
+        assert extend_placement(graph, SPLIT) == SPLIT
 
 
 def test_a_cache_names_what_the_model_has() -> None:
