@@ -1,4 +1,4 @@
-"""Comparison of replayed results with recorded ones: bit for bit by digests, or within a tolerance by their numbers."""
+"""Comparison of replayed results with recorded ones, bit for bit by digests or within a tolerance by numbers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from edgert.runtime.frame import U8, has_pixels
 from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
 
-_UNNAMED = "(the whole result)"
+_COMPLETE_RESULT = "(the complete result)"
+_MOST_IMAGES = 64
+"""Maximum number of images held for results that wait for their recorded ones; older ones are dropped."""
 Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """First result of a replay that is not the recorded one.
+    """First replayed result that differs from the recorded one.
 
     Attributes:
-        stream, frame: of which frame.
-        time: of its capture, as recorded.
-        timestamp_ns: the same, by the recorded clock.
-        stage: whose record differs; the first in the order of the stages.
-        where: the first value that differs, with both values.
-        recorded, replayed: both records as plain data; None where there is none.
-        digest: of the replayed record; empty without one.
-        image: (height, width, 3) uint8 BGR; None where the frame has no pixels.
+        stream, frame: stream and index of the frame.
+        time: recorded time of its capture.
+        timestamp_ns: time of its capture by the recorded clock.
+        stage: first stage whose record differs.
+        where: first value that differs, with both values.
+        recorded, replayed: both records as plain data; None for a missing one.
+        digest: digest of the replayed record; empty without one.
+        image: (height, width, 3) uint8 BGR; None if the frame's pixels are not available.
     """
 
     stream: str
@@ -48,33 +50,43 @@ class Difference:
     image: U8 | None = None
 
     def png(self) -> bytes | None:
-        """Return its frame as a PNG; None where it has none."""
+        """Return the image as PNG; None without one."""
         return None if self.image is None else cv2.imencode(".png", self.image)[1].tobytes()
 
 
+@dataclass(slots=True)
+class _Replayed:
+    """A replayed result that waits for its recorded one, with the frame's image if it may be the first difference."""
+
+    data: dict[str, Any]
+    digests: dict[str, str]
+    image: U8 | None = None
+
+
 class Expectation(SimpleStage):
-    """Stage in the place of the recorder: it compares each result that comes with the recorded one.
+    """Stage that replaces the recorder and compares each result with the recorded one.
 
     Args:
-        clock: of the replay.
-        window_ns: from which frame on results are compared, and before which, by the recorded clock.
-        within: largest difference of two numbers, relative to the recorded one, and absolute below one; None: every bit
-            counts.
-        unknown: stages whose records are not compared, where a recording begins in the middle of a run: they depend on
-            frames from before it. None: it begins with the run.
+        clock: clock of the replay.
+        window_ns: begin and end of the capture times whose results are compared, by the recorded clock.
+        within: largest accepted difference of two numbers, relative to the recorded one, or absolute if that is below
+            1; None: every bit counts.
+        unknown: stages whose records are not compared because they depend on frames before the recording; None: the
+            recording begins with the run.
 
     Attributes:
-        same, different: results compared, within the window.
-        unrecorded: results that the recording does not have, as one that was cut off.
-        first: difference found; None before there is one.
-        partial: of a recording that begins in the middle, frames whose results are not compared.
+        same, different: numbers of compared results.
+        unrecorded: number of results that the recording lacks, for example because it was cut off.
+        first: first difference; None if there is none.
+        partial: frames whose results are not compared, of a recording that begins in the middle of a run.
     """
 
     def __init__(self, clock: Clock, window_ns: tuple[float, float] = (-math.inf, math.inf),
                  within: float | None = None, unknown: frozenset[str] | None = None) -> None:  # fmt: skip
         self._clock, self._window_ns, self._within, self._unknown = clock, window_ns, within, unknown
         self._expected: dict[Key, deque[dict[str, Any]]] = {}
-        self._results: dict[Key, deque[tuple[dict[str, Any], dict[str, str], U8 | None]]] = {}
+        self._results: dict[Key, deque[_Replayed]] = {}
+        self._with_image = deque[_Replayed]()
         self.same = self.different = self.unrecorded = 0
         self.first: Difference | None = None
         self.partial: Collection[Key] = ()
@@ -100,22 +112,27 @@ class Expectation(SimpleStage):
         digests = {stage: digest(record) for stage, record in result.outputs.items() if stage not in unknown}
         key = frame.stream, frame.index
         recorded = self._expected.get(key)
-        is_news = self.first is None and (not recorded or self._known(recorded[0], "digests") != digests)
-        image = frame.to_bgr() if is_news and has_pixels(frame) else None
-        self._results.setdefault(key, deque()).append((data, digests, image))
+        replayed = _Replayed(data, digests)
+        may_differ = self.first is None and (not recorded or self._compared(recorded[0], "digests") != digests)
+        if may_differ and has_pixels(frame):
+            replayed.image = frame.to_bgr()
+            self._with_image.append(replayed)
+            if len(self._with_image) > _MOST_IMAGES:
+                self._with_image.popleft().image = None
+        self._results.setdefault(key, deque()).append(replayed)
         self._match(key)
 
     def forget(self) -> None:
-        """Expect nothing more."""
+        """Drop all results that wait for their counterparts."""
         self._expected.clear()
         self._results.clear()
 
     def finish(self, missing: set[Key], errors: Mapping[tuple[str, str, int], str]) -> int:
-        """Count what has no counterpart; return how many recorded results could not be made, as frames are missing.
+        """Count results without counterpart; return the number of recorded ones that lack only their frames.
 
         Args:
-            missing: frames that were not recorded.
-            errors: of stages that failed in the replay alone.
+            missing: frames that are not in the recording.
+            errors: errors of stages that failed only in the replay, by task, stream and frame.
         """
         left = [(key, recorded) for key, waiting in self._expected.items() for recorded in waiting]
         self.unrecorded, lost = sum(map(len, self._results.values())), 0
@@ -128,19 +145,20 @@ class Expectation(SimpleStage):
             if self.first is None:
                 where = failed or "the replay has no result of this frame"
                 outputs = recorded.get("outputs")
-                self.first = _difference(recorded, failed.partition(":")[0] or _UNNAMED, where, outputs, None)
+                self.first = _difference(recorded, failed.partition(":")[0] or _COMPLETE_RESULT, where, outputs, None)
         return lost
 
     def _match(self, key: Key) -> None:
         expected, results = self._expected.get(key), self._results.get(key)
         if not expected or not results:
             return
-        recorded, (data, digests, image) = expected.popleft(), results.popleft()
+        recorded, replayed = expected.popleft(), results.popleft()
+        data, digests = replayed.data, replayed.digests
         if not expected:
             del self._expected[key]
         if not results:
             del self._results[key]
-        if self._unknown is not None and (key in self.partial or not (digests or self._known(recorded, "outputs"))):
+        if self._unknown is not None and (key in self.partial or not (digests or self._compared(recorded, "outputs"))):
             return
         found = next(self._differences(recorded, data, digests), None)
         if found is None:
@@ -149,19 +167,19 @@ class Expectation(SimpleStage):
         self.different += 1
         if self.first is None:
             stage, where = found
-            recorded_one, replayed_one = ((one.get("outputs") or {}).get(stage) for one in (recorded, data))
-            self.first = _difference(recorded, stage, where, recorded_one, replayed_one, digests.get(stage, ""), image)
+            before, now = ((one.get("outputs") or {}).get(stage) for one in (recorded, data))
+            self.first = _difference(recorded, stage, where, before, now, digests.get(stage, ""), replayed.image)
 
-    def _known(self, recorded: Mapping[str, Any], key: str) -> dict[str, Any]:
-        """Return what a recorded result has of each stage that is compared."""
+    def _compared(self, recorded: Mapping[str, Any], key: str) -> dict[str, Any]:
+        """Return the part ``key`` of a recorded result, for the stages that are compared."""
         found, unknown = recorded.get(key), self._unknown or ()
         return {stage: one for stage, one in found.items() if stage not in unknown} if isinstance(found, dict) else {}
 
     def _differences(
         self, recorded: Mapping[str, Any], data: Mapping[str, Any], digests: Mapping[str, str]
     ) -> Iterator[tuple[str, str]]:
-        """Yield each stage whose record differs, and where."""
-        before, outputs, now = self._known(recorded, "digests"), self._known(recorded, "outputs"), data["outputs"]
+        """Yield each stage whose record differs, and the first value that differs."""
+        before, outputs, now = self._compared(recorded, "digests"), self._compared(recorded, "outputs"), data["outputs"]
         now = {stage: now[stage] for stage in digests}
         for stage in dict.fromkeys([*now, *outputs]):
             if before.get(stage) == digests.get(stage):
@@ -169,7 +187,7 @@ class Expectation(SimpleStage):
             if stage not in outputs or stage not in now:
                 yield stage, "only the replay has a record" if stage in now else "only the recording has a record"
                 continue
-            where = _unequal(outputs[stage], now[stage], self._within, "")
+            where = _first_difference(outputs[stage], now[stage], self._within, "")
             if where or self._within is None:
                 yield stage, where or "the records differ in digits that are not written"
 
@@ -188,21 +206,21 @@ def _difference(
     return Difference(stream, frame, time, timestamp_ns, stage, where, one, other, digest_, image)
 
 
-def _unequal(one: Any, other: Any, within: float | None, path: str) -> str:
-    """Return the first place where two values differ, with both; empty where they are equal."""
+def _first_difference(one: Any, other: Any, within: float | None, path: str) -> str:
+    """Return the first place where two values differ, with both values; empty if they are equal."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in dict.fromkeys([*one, *other]):
             at = f"{path}.{key}" if path else str(key)
             if key not in one or key not in other:
                 return f"{at}: only in the {'replay' if key in other else 'recording'}"
-            if found := _unequal(one[key], other[key], within, at):
+            if found := _first_difference(one[key], other[key], within, at):
                 return found
         return ""
     if isinstance(one, list) and isinstance(other, list):
         if len(one) != len(other):
             return f"{path}: {len(one)} recorded, {len(other)} replayed"
         pairs = enumerate(zip(one, other, strict=True))
-        return next((found for at, pair in pairs if (found := _unequal(*pair, within, f"{path}[{at}]"))), "")
+        return next((found for at, pair in pairs if (found := _first_difference(*pair, within, f"{path}[{at}]"))), "")
     if within is not None and isinstance(one, float) and isinstance(other, float | int):
         if abs(one - other) <= within * max(1.0, abs(one)):
             return ""

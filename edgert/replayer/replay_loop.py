@@ -1,7 +1,8 @@
-"""The loop of a replay: one thread that has each stage do what the recording says, in the recorded order.
+"""Loop of a replay: one thread runs each stage as recorded, in the recorded order.
 
-No queue drops, no clock is read and nothing is waited for. A result waits for the entry of the task that worked on it.
-One that no task worked on is released when the recording says that it was lost, or when too many wait.
+No queue drops results, no clock is read and nothing is waited for. A result waits for the entry of the task that
+processed it. Results that no task processed are released when the recording says that they were lost, or when too many
+wait.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from edgert.runtime.recovery import describe_error
 log = logging.getLogger("edgert.replay")
 
 _MOST_WAITING = 512
-"""Results of one stream that may wait between two stages: more than any queue and join of a run holds."""
+"""Maximum number of results of one stream between two stages; more than the queues and joins of a run hold."""
 Key = tuple[str, int]
 
 
 class ReplayClock:
-    """The recorded clock: it shows when the decision that is made again was made.
+    """Clock that shows the recorded time of the current decision.
 
     Attributes:
-        at_ns: what it shows.
-        offset_ns: from there to the epoch, as the machine's time of day was then.
+        at_ns: current time.
+        offset_ns: nanoseconds to add for the recorded time since the epoch.
     """
 
     def __init__(self, offset_ns: int) -> None:
@@ -41,25 +42,25 @@ class ReplayClock:
         return self.at_ns
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Return at once: time passes with the recording."""
+        """Return at once, because time passes with the recording."""
         return event.is_set()
 
 
 class _Edge:
-    """Results on their way from one task to another, by stream."""
+    """Results between two tasks, by stream."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Result]] = {}
 
     def put(self, result: Result) -> None:
-        """Add a result with a hold on its frame."""
+        """Add a result, with a lease of its frame."""
         waiting = self._waiting.setdefault(result.frame.stream, deque())
         waiting.append(result)
         if len(waiting) > _MOST_WAITING:
             waiting.popleft().frame.lease.release()
 
     def take(self, key: Key) -> Result | None:
-        """Remove and return the oldest result of a frame, with its hold."""
+        """Remove and return the oldest result of a frame, with its lease; None without one."""
         waiting = self._waiting.get(key[0], ())
         for result in waiting:
             if result.frame.index == key[1]:
@@ -77,11 +78,11 @@ class _Node:
     """A task of the replay.
 
     Attributes:
-        edges: what it listens to, by the producer's name.
-        listeners: for each task that listens to this one, its edge.
-        parts: joined so far, where several edges bring parts of a frame.
-        settings: what the recorded stage read before its last step.
-        is_down: whether the recorded stage failed, and began anew before its next step.
+        edges: edges into the task, by the producer's name.
+        listeners: edges out of the task.
+        parts: joined parts of frames that several edges bring.
+        settings: settings that the recorded stage read before its last step.
+        is_down: whether the recorded stage failed, so that it restarts before its next step.
     """
 
     def __init__(self, task: Task, settings: tuple[int, ...]) -> None:
@@ -111,19 +112,20 @@ class ReplayLoop:
     """Executor of recorded decisions. For one thread.
 
     Args:
-        tasks: connected, every one after those it listens to.
-        clock: that the stages have.
-        frame: returns the frame of an entry ``give``, with a hold; None where it was not recorded.
-        replace: called with a task and the number of the entry where its stage, or a decoder, was replaced.
-        level: called with the level of degraded models before each step.
-        failed: (task, stream, frame) of results that a stage failed on in the recording.
-        settings: by task, those that held when the recording began.
+        tasks: connected tasks, each after those it listens to.
+        clock: clock of the stages.
+        frame: function that returns the frame of an entry ``give``, with a lease; None if it was not recorded.
+        replace: function called with a task and the number of an entry where its stage or decoder was replaced.
+        level: function called with the level of degraded models before each step.
+        failed: (task, stream, frame) of recorded failures.
+        settings: task → settings at the start of the recording.
 
     Attributes:
         missing: (stream, frame) of frames that were not recorded, or whose packets are damaged.
-        partial: those that ran together with other frames than recorded, as some are from before the recording.
-        errors: of stages that fail here and did not in the recording, by task, stream and frame.
-        batches: groups of results that came out in another number than recorded.
+        partial: (stream, frame) of frames that ran in other batches than recorded, because frames before the recording
+            are missing.
+        errors: errors of stages that did not fail in the recording, by task, stream and frame.
+        batches: number of batches of another size than recorded.
     """
 
     def __init__(
@@ -153,8 +155,8 @@ class ReplayLoop:
             "submit": self._submit,
             "collect": self._collect,
             "drop": self._drop,
-            "settings": self._set,
-            "replace": self._replaced,
+            "settings": self._store_settings,
+            "replace": self._replace_stage,
         }
 
     def open(self) -> None:
@@ -167,9 +169,9 @@ class ReplayLoop:
                     raise error.at(f"stage {task.name!r}")  # noqa: B904 - the same error, with its place
 
     def act(self, entry: Entry) -> None:
-        """Do what an entry says. Raises StageError where the stage cannot be made that it needs."""
+        """Make the decision of an entry again. Raises EdgertError if a replaced stage cannot be made."""
         node, act = self._nodes.get(entry.task), self._acts.get(entry.kind)
-        if node is not None and act is not None:  # else it is of a sink, which is not replayed
+        if node is not None and act is not None:  # entries of sinks are not replayed
             self._clock.at_ns = entry.at_ns
             act(node, entry)
 
@@ -180,7 +182,7 @@ class ReplayLoop:
         for task in self._tasks:
             try:
                 task.stage.close()
-            except Exception as error:  # noqa: BLE001 - a user's code; what was compared stays as it is
+            except Exception as error:  # noqa: BLE001 - user code may raise anything; results were compared already
                 log.warning("stage %r: closing it failed: %s", task.name, error)
         for node in self._nodes.values():
             node.clear()
@@ -209,7 +211,7 @@ class ReplayLoop:
         if entry.more != "throttle" and (lost := node.take((entry.stream, entry.frame))) is not None:
             lost.frame.lease.release()
 
-    def _set(self, node: _Node, entry: Entry) -> None:
+    def _store_settings(self, node: _Node, entry: Entry) -> None:
         node.settings = tuple(entry.more)
 
     def _apply_settings(self, node: _Node) -> None:
@@ -220,29 +222,29 @@ class ReplayLoop:
                 node.stage.every = every
 
     def _step(self, node: _Node, entry: Entry) -> None:
-        if (result := self._ready(node, entry)) is None:
+        if (result := self._input_of(node, entry)) is None:
             return
         try:
             out = node.stage.process(result)
             for one in () if out is None else (out,) if isinstance(out, Result) else out:
                 self._deliver(node, one)
         except Exception as error:  # noqa: BLE001 - as in a run, a user's code may raise anything
-            self._note(node, entry, error)
+            self._note_error(node, entry, error)
         finally:
             result.frame.lease.release()
 
     def _submit(self, node: _Node, entry: Entry) -> None:
-        if (result := self._ready(node, entry)) is None:
+        if (result := self._input_of(node, entry)) is None:
             return
         try:
             node.stage.submit((result,), (result,))
         except Exception as error:  # noqa: BLE001 - as above
-            self._note(node, entry, error)
+            self._note_error(node, entry, error)
         finally:
             result.frame.lease.release()
 
-    def _ready(self, node: _Node, entry: Entry) -> Result | None:
-        """Return what a stage is to work on, with its hold; None without one, or where the recorded stage failed."""
+    def _input_of(self, node: _Node, entry: Entry) -> Result | None:
+        """Return the input of a step, with its lease; None if there is none, or the recorded stage failed."""
         result = node.take((entry.stream, entry.frame))
         if (entry.task, entry.stream, entry.frame) in self._failed:
             node.is_down = True
@@ -259,7 +261,7 @@ class ReplayLoop:
         return result if download is None else download(result)
 
     def _collect(self, node: _Node, entry: Entry) -> None:
-        """Give out as many results as were given out together: they are of the same run then."""
+        """Collect as many results as recorded, which belong to the same batch."""
         stage: AsyncStage = node.stage
         self._apply_settings(node)
         out = list[Result]()
@@ -270,7 +272,7 @@ class ReplayLoop:
         except Exception as error:  # noqa: BLE001 - as above
             for lost in stage.give_up():
                 lost.frame.lease.release()
-            self._note(node, entry, error)
+            self._note_error(node, entry, error)
         if len(out) != entry.more:
             self.batches += not self.missing
             self.partial.update((result.frame.stream, result.frame.index) for result in out)
@@ -278,18 +280,18 @@ class ReplayLoop:
             self._deliver(node, result)
             result.frame.lease.release()
 
-    def _replaced(self, node: _Node, entry: Entry) -> None:
+    def _replace_stage(self, node: _Node, entry: Entry) -> None:
         self._replace(node.task, entry.number)
 
     def _restart(self, node: _Node) -> None:
-        """Begin a stage anew, as the run did after a failure."""
+        """Restart a stage, as the run did after a failure."""
         if node.task.policy.on_error == "restart":
             node.stage.close()
             if node.task.policy.remake is not None:
                 node.task.stage = node.task.policy.remake()
             node.stage.open()
 
-    def _note(self, node: _Node, entry: Entry, error: Exception) -> None:
+    def _note_error(self, node: _Node, entry: Entry, error: Exception) -> None:
         self.errors.setdefault((entry.task, entry.stream, entry.frame), describe_error(error))
         if node.task.name not in self._failing:
             self._failing.add(node.task.name)
@@ -297,21 +299,21 @@ class ReplayLoop:
                         node.task.name, entry.frame, entry.stream, describe_error(error))  # fmt: skip
 
     def _deliver(self, node: _Node, result: Result) -> None:
-        """Give a result to all that listen, each with a hold of its own; the caller's goes on."""
+        """Pass a result to all listeners, each with a separate lease; the caller keeps its own."""
         if node.task.wiring.branch is not None:
-            node.task.wiring.branch(result)  # the order that is restored behind the branches is noted there
+            node.task.wiring.branch(result)  # it notes the order that is restored behind the branches
         for edge in node.listeners:
             result.frame.lease.retain()
             edge.put(result)
 
 
 def check_tasks(recorded: Sequence[str], tasks: Sequence[Task], removed: Sequence[str]) -> None:
-    """Raise StageError where this machine runs a stage in another number of parts than the recording's.
+    """Raise StageError if this machine runs a stage in other tasks than the recorded run.
 
     Args:
-        recorded: names of the tasks of the run.
-        tasks: of the replay.
-        removed: names of those that a replay leaves out.
+        recorded: names of the tasks of the recorded run.
+        tasks: tasks of the replay.
+        removed: names of tasks that a replay leaves out.
     """
     here = {task.name for task in tasks}
     other = sorted((here ^ set(recorded)) - set(removed))

@@ -1,4 +1,4 @@
-"""``edgert replay``: a recorded run made again, compared with what it gave."""
+"""``edgert replay``: a recorded run is made again, and its results are compared with the recorded ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from edgert.steps import code_version
 from edgert.units import parse_seconds
 
 _SOURCE_KEYS = ("fps", "priority", "queue", "drop")
-"""Keys of a source that stages behind it depend on."""
+"""Keys of a source on which stages behind it depend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Replay:
     """Result of a replay.
 
     Attributes:
-        frames: given to the stages.
-        same, different: results compared with the recorded ones.
-        missing: recorded results whose frames are not in the recording.
-        first: difference; None where all results are the same.
-        notes: what differs between then and now, and what the recording lacks.
+        frames: number of frames that the stages received.
+        same, different: numbers of results that are equal to the recorded ones, and that are not.
+        missing: number of recorded results whose frames are not in the recording.
+        first: first difference; None if there is none.
+        notes: sentences on differences between then and now, and on gaps of the recording.
     """
 
     frames: int
@@ -54,7 +54,7 @@ class Replay:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data, without the image."""
+        """Return plain data, without the image."""
         first = None if self.first is None else asdict(replace(self.first, image=None))
         return {
             **{key: getattr(self, key) for key in ("frames", "same", "different", "missing", "notes")},
@@ -64,14 +64,14 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a recording is replayed.
+    """Options of a replay.
 
     Attributes:
-        models: name → file to take in place of the recorded one; an empty name means the only model.
-        window_ns: frames whose results are compared, by the recorded clock.
-        cold_ns: the first frame that stages get; earlier ones are as if they had not been recorded.
-        within: see :class:`~edgert.replayer.expectation.Expectation`.
-        must_be_exact: whether an engine that may give other bits is an error.
+        models: model → file that replaces the recorded one; an empty name means the only model.
+        window_ns: begin and end of the capture times whose results are compared, by the recorded clock.
+        cold_ns: capture time of the first frame that stages receive; earlier frames are ignored.
+        within: as for :class:`~edgert.replayer.expectation.Expectation`.
+        must_be_exact: whether an engine that is not deterministic bit for bit is an error.
     """
 
     models: Mapping[str, Path] = field(default_factory=dict)
@@ -81,21 +81,21 @@ class Options:
     must_be_exact: bool = False
 
 
-_AS_IT_WAS = Options()
+_DEFAULT_OPTIONS = Options()
 
 
-def replay(recording: str | Path | Recording, options: Options = _AS_IT_WAS) -> Replay:
+def replay(recording: str | Path | Recording, options: Options = _DEFAULT_OPTIONS) -> Replay:
     """Run a recording again in this thread, and compare its results.
 
-    Stages begin as at the beginning of the recording and get every recorded frame, in the recorded order, batches and
-    settings. Sinks get nothing.
+    Stages begin as at the beginning of the recording and receive every recorded frame, in the recorded order, batches
+    and settings. Sinks receive nothing.
 
     Args:
-        recording: a file of ``sink: mcap``; or all parts of a run, from :func:`open_recording`.
-        options: how.
+        recording: path of a file of ``sink: mcap``; or all parts of a run, from :func:`open_recording`.
+        options: options of the replay.
 
     Raises:
-        ArtifactError: no recording; it is damaged, has no frame, or is of another model.
+        ArtifactError: the file is no recording, is damaged, has no frame, or was made with another model.
         EdgertError: the pipeline cannot be made here.
     """
     if not isinstance(recording, Recording):
@@ -126,10 +126,10 @@ class _Run:
         assembly.task(head["sink"]).stage = self._expectation
         counter = Counter()
         self._streams = {stream: RecordedStream(stream, counter) for stream in recording.frames}
-        act = self._frame, self._replace, self._choose
-        self._loop = ReplayLoop(assembly.tasks, clock, *act, recording.failed, recording.settings)
+        functions = self._frame, self._replace, self._set_level
+        self._loop = ReplayLoop(assembly.tasks, clock, *functions, recording.failed, recording.settings)
         self._expectation.partial = self._loop.partial
-        self._files = dict[str, PipelineFile]()  # by task, those that a change of it made
+        self._files = dict[str, PipelineFile]()  # task → pipeline file of its last change
         self._frames, self._swapped = 0, ""
 
     def result(self) -> Replay:
@@ -153,7 +153,7 @@ class _Run:
             loop.close()
             for stream in self._streams.values():
                 stream.close()
-        if self._swapped:  # what was recorded behind it cannot be made
+        if self._swapped:  # results behind the swap cannot be replayed
             expectation.forget()
         missing = expectation.finish(loop.missing, loop.errors)
         counts = self._frames, expectation.same, expectation.different, missing
@@ -170,13 +170,13 @@ class _Run:
         self._frames += 1
         return frame_of(entry, image)
 
-    def _choose(self, level: int) -> None:
+    def _set_level(self, level: int) -> None:
         self._assembly.choice.level = level
 
     def _replace(self, task: Task, number: int) -> None:
-        """Make a task's stage, or decoders, as the pipeline had them from an entry on."""
+        """Replace a task's stage or decoder as the recorded run did at an entry."""
         data = next((data for at, data in self._recording.files if at > number), None)
-        if data is None:  # the recording ends before the operation did
+        if data is None:  # the recording ends before the end of the operation
             return
         file = _pipeline_of(self._recording, data, self._options.models)
         name, assembly = task.name.partition(":")[0], self._assembly
@@ -222,14 +222,15 @@ class _Run:
 
 
 _PAST_NS = 5_000_000_000
-"""Stages may give out results of a window's frames so long after its end."""
+"""Longest time after a window's end in which stages may still finish its frames."""
 
 
 def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[str, Path]) -> PipelineFile:
-    """Return a recorded pipeline as it is replayed: its sources are the recording's, and it has no sinks.
+    """Return a recorded pipeline for a replay, with the recording as its source and without sinks.
 
     Raises:
-        ConfigError: a file of it is missing here; or a model is named that it does not have.
+        ArtifactError: the recorded stages are damaged.
+        ConfigError: a file of the pipeline is missing here, or a named model does not exist.
     """
     head, made = recording.head, deepcopy(dict(data))
     stages = made["stages"]
@@ -237,7 +238,7 @@ def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[
         raise ArtifactError(
             f"{recording.paths[0]} holds no pipeline that can be replayed", why="its stages are damaged"
         )
-    made.pop("budgets", None)  # what a governor decided was recorded
+    made.pop("budgets", None)  # the decisions of a governor are in the recording
     made["stages"] = {}
     for name, stage in stages.items():
         if "source" in stage:
@@ -246,38 +247,38 @@ def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[
             source = f"recording:{recording.filled.absolute()}"
             made["stages"][name] = {**kept, "source": source, "options": {"stream": name}, "realtime": live}
         elif name == head["sink"]:
-            made["stages"][name] = {"sink": "null", "from": _listed(stage)}
+            made["stages"][name] = {"sink": "null", "from": _input_names(stage)}
         elif "sink" not in stage:
             made["stages"][name] = stage
     path = Path(head["path"])
     path = path if path.parent.is_dir() else recording.paths[0].absolute().parent / path.name
-    return _loaded(made, path, head["models"], models)
+    return _load(made, path, head["models"], models)
 
 
 def _with_past(stages: Mapping[str, StageConfig]) -> Iterable[str]:
-    """Yield the stages whose records depend on frames before: those that remember some, and all behind them."""
+    """Yield stages whose records depend on earlier frames: stages with a memory, and all behind them."""
     for name, stage in stages.items():
         if not isinstance(stage, SinkStage) and any(stages[one].has_past for one in (name, *upstream(stages, name))):
             yield name
 
 
-def _listed(stage: Mapping[str, Any]) -> list[Any]:
+def _input_names(stage: Mapping[str, Any]) -> list[Any]:
     inputs = stage.get("from") or []
     return [one for one in inputs if isinstance(one, str)] if isinstance(inputs, list | tuple) else [inputs]
 
 
-def _loaded(made: dict[str, Any], path: Path, recorded: Mapping[str, Any], models: Mapping[str, Path]) -> PipelineFile:
+def _load(made: dict[str, Any], path: Path, recorded: Mapping[str, Any], models: Mapping[str, Path]) -> PipelineFile:
     sections = made.get("models") or {}
     for name, model in models.items():
         known = [name] if name else list(sections)
         if len(known) != 1 or known[0] not in sections:
-            what = f"the recorded pipeline has no model {name!r}" if name else "which model?"
+            what = f"the recorded pipeline has no model {name!r}" if name else "the name of the model is missing"
             raise ConfigError(what, fix=f"--model NAME=FILE; its models: {', '.join(sections) or 'none'}")
         sections[known[0]]["onnx"] = str(model.absolute())
     for name, about in recorded.items():
         if name in sections:
-            alike = {key: about[key] for key in ("threads", "replicas") if isinstance(about.get(key), int)}
-            sections[name] = {**alike, **sections[name]}
+            same = {key: about[key] for key in ("threads", "replicas") if isinstance(about.get(key), int)}
+            sections[name] = {**same, **sections[name]}
     try:
         file = recorded_pipeline(made, path)
     except EdgertError as error:
@@ -288,7 +289,7 @@ def _loaded(made: dict[str, Any], path: Path, recorded: Mapping[str, Any], model
 
 
 def _check_models(recording: Recording, file: PipelineFile, options: Options) -> None:
-    """Raise ArtifactError where a model is not the recorded one, and nobody asked for another."""
+    """Raise ArtifactError if a model differs from the recorded one and no replacement was requested."""
     for name, about in recording.head["models"].items():
         if name in options.models or ("" in options.models and len(recording.head["models"]) == 1):
             continue
@@ -303,12 +304,12 @@ def _check_models(recording: Recording, file: PipelineFile, options: Options) ->
             raise ArtifactError(
                 f"the recording was made with another model {name!r} than {path}",
                 why=why,
-                fix=f"put the recorded one there; or see what another gives: --model {name}={path}",
+                fix=f"put the recorded one there; or replay with another one: --model {name}={path}",
             )
 
 
 def _check_exact(recording: Recording, assembly: Assembly, options: Options) -> None:
-    """Raise StageError where results are to be the same bits, and an engine does not promise that."""
+    """Raise StageError if results must be equal bit for bit, but an engine is not deterministic."""
     if not options.must_be_exact or options.within is not None:
         return
     for name, about in recording.head["models"].items():
@@ -323,7 +324,7 @@ def _check_exact(recording: Recording, assembly: Assembly, options: Options) -> 
             )
 
 
-# Windows of a recording: by the time of day, or the shortest one that still shows a difference.
+# Windows of a recording: by the time of day, or the shortest one that reproduces a difference.
 
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d+)?))?")
 _HALF_DAY = timedelta(hours=12)
@@ -333,12 +334,12 @@ def window_of(recording: Recording, begin: str | None, length: str | None) -> tu
     """Return the window of ``--from`` and ``--for``, by the recorded clock.
 
     Args:
-        recording: of the run.
-        begin: a time of the day on this machine, like ``10:02:14``, or seconds after the first frame; None: the first.
-        length: like ``30s``; None: up to the end.
+        recording: the recording.
+        begin: local time of the day like ``10:02:14``, or a duration after the first frame; None: the first frame.
+        length: duration like ``30s``; None: up to the end.
 
     Raises:
-        ConfigError: no time, or one outside of the recording.
+        ConfigError: the text is no time, or the window is outside of the recording.
     """
     first_ns, last_ns = recording.span_ns
     begin_ns = first_ns if begin is None else _time_ns(recording, begin)
@@ -363,7 +364,7 @@ def _time_ns(recording: Recording, text: str) -> float:
         raise ConfigError(f"--from {text} is no time of the day")
     midnight = begun.replace(hour=0, minute=0, second=0, microsecond=0)
     at = midnight + timedelta(hours=hours, minutes=minutes, seconds=seconds)
-    if begun - at > _HALF_DAY:  # a recording that goes on after midnight
+    if begun - at > _HALF_DAY:  # the recording continues after midnight
         at += timedelta(days=1)
     return at.timestamp() * 1e9 - float(offset_ns)
 
@@ -381,13 +382,13 @@ def _local(time_ns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shortest:
-    """The shortest window whose replay, with stages that begin without a past, shows a difference.
+    """The shortest window that reproduces a difference with newly started stages.
 
     Attributes:
-        begin_ns: of its first frame, by the recorded clock.
-        frames: in it, up to the one that differs, of all streams.
-        seconds: that it lasts.
-        time: of its first frame.
+        begin_ns: capture time of its first frame, by the recorded clock.
+        frames: number of frames of all streams, up to the one that differs.
+        seconds: duration.
+        time: time of its first frame.
     """
 
     begin_ns: int
@@ -397,18 +398,18 @@ class Shortest:
 
 
 def shortest_window(recording: Recording, options: Options, first: Difference) -> Shortest | None:
-    """Return the shortest window that ends with a difference and still gives the same wrong record.
+    """Return the shortest window that ends with a difference and reproduces it.
 
-    Twice as many frames are tried each time, then the number is halved. A difference that comes and goes with the
-    number of frames may be found in a longer window than the shortest.
+    The number of frames is doubled until the difference appears, then found by bisection. If a difference disappears
+    with more frames, the window may be longer than necessary.
 
     Args:
-        recording: of the run.
-        options: by which the difference was found.
+        recording: the recording.
+        options: options with which the difference was found.
         first: the difference.
 
     Returns:
-        The window; None where not even all frames show the difference.
+        The window; None if even all frames do not reproduce the difference.
     """
     times = sorted(
         event.more[0]

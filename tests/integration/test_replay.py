@@ -21,12 +21,14 @@ from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError, EdgertError, StageError
 from edgert.recording import mcap_messages as messages
 from edgert.recording.recording import open_recording
+from edgert.replayer.expectation import Expectation
 from edgert.replayer.replayed import Options, replay, shortest_window, window_of
-from edgert.runtime.records import Detections
+from edgert.runtime.records import Detections, Result
 from edgert.stages.decode.record_check import CheckedRecords
 from edgert.stages.zones.rules import EventsStage
 from tests.helpers.clips import write_clip
 from tests.helpers.command import edgert
+from tests.helpers.frames import frame_of
 from tests.helpers.recordings import (
     MODEL,
     STAGES,
@@ -38,6 +40,7 @@ from tests.helpers.recordings import (
     rewritten,
 )
 from tests.helpers.rtsp_server import RtspServer
+from tests.helpers.virtual_clock import VirtualClock
 from tests.helpers.waiting import wait_until
 
 EXACT = Options(must_be_exact=True)
@@ -450,3 +453,10 @@ def test_errors_are_edgerts_own(tmp_path: Path) -> None:
     (tmp_path / "a.mcap").write_bytes(b"no recording")
     with pytest.raises(EdgertError, match="is not an MCAP file"):
         replay(tmp_path / "a.mcap")
+
+
+def test_few_images_of_results_that_were_not_recorded_are_held() -> None:
+    expectation = Expectation(VirtualClock())
+    for n in range(70):
+        expectation.process(Result(frame_of(64, 48, index=n), {}))
+    assert sum(waiting[0].image is not None for waiting in expectation._results.values()) == 64
