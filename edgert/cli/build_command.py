@@ -164,9 +164,9 @@ def _compile_here(source: Path, output: Path | None, write: _Write, **how: Any) 
 def _write_built(made: Built, is_tuned: bool, write: _Write) -> _Show:
     tuned: Mapping[str, Tuned] = {}
     if is_tuned:
-        from edgert.compiler.unpack import tuned_models
+        from edgert.inspect_model import inspect_bundle
 
-        tuned = tuned_models(made.path)
+        tuned = inspect_bundle(made.path).tuned
     sizes = {"models_bytes": made.manifest.onnx_bytes, "engines": made.manifest.engines}
     found = {"tuned": {name: one.to_json() for name, one in tuned.items()}} if is_tuned else {}
     write({**_outcome_json(made), **sizes, **found})

@@ -98,11 +98,10 @@ class BundleEngines:
     Args:
         folder: folder of the unpacked bundle.
         manifest: manifest of the bundle.
-        chain: engines that may run the models.
+        chain: engines that may run the models; if it is strict, running nodes elsewhere than planned is an error.
         trt: backend that compiles and opens TensorRT's engines.
         store: cache of engines.
         events: receiver of events.
-        policy: ``strict`` or ``warn``, for engines that run nodes elsewhere than planned.
         opens: whether engines can be opened here; otherwise they are only compiled.
     """
 
@@ -117,12 +116,12 @@ class BundleEngines:
         store: Store,
         events: BuildEvents,
         *,
-        policy: engine_checks.Policy = "warn",
         opens: bool = True,
     ) -> None:
         self._folder, self._manifest = folder, manifest
         self.chain, self._trt, self._store = chain, trt, store
-        self._events, self._policy, self._opens = events, policy, opens
+        self._events, self._opens = events, opens
+        self._policy: engine_checks.Policy = "strict" if chain.strict else "warn"
         trt.listener = events.listener(trt.listener.stop)
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:

@@ -82,7 +82,6 @@ def finish(
     output: Path | None = None,
     *,
     strict: bool = False,
-    policy: engine_checks.Policy | None = None,
     folder: bool = False,
     signers: Path | None = None,
     on_progress: OnProgress | None = None,
@@ -98,8 +97,7 @@ def finish(
     Args:
         bundle: file or folder of the bundle.
         output: path of the bundle to write, with the engines as members; None: they are only cached.
-        strict: whether a skipped engine is an error.
-        policy: ``strict`` or ``warn`` for an engine that runs nodes elsewhere than planned; default: as ``strict``.
+        strict: whether it is an error if an engine is skipped, or runs nodes elsewhere than planned.
         folder: whether to write a folder of plain files instead of one file.
         signers: file of accepted signers; None: any bundle is accepted.
         on_progress: function called for every event; if it raises, the compilation ends.
@@ -132,8 +130,8 @@ def finish(
         uses_tensorrt = not trt.why_no_library() and not {TENSORRT, TENSORRT_DLA}.isdisjoint(chain.engines)
         if uses_tensorrt and (unused := cache_engines(opened, trt.timed_facts, store)):
             events.note(unused)
-        policy, opens = policy or ("strict" if strict else "warn"), uses_tensorrt and not trt.why_not()
-        engines = BundleEngines(Path(name), manifest, chain, trt, store, events, policy=policy, opens=opens)
+        opens = uses_tensorrt and not trt.why_not()
+        engines = BundleEngines(Path(name), manifest, chain, trt, store, events, opens=opens)
         compiled, runs, waiting = dict[str, tuple[Compiled, ...]](), dict[str, str](), dict[str, Waiting]()
         for model, config in pipeline_of(manifest, Path(name)).config.models.items():
             choice = chain.first(model, partial(engines.compiled, model, config))
@@ -214,13 +212,9 @@ def _differences(wanted: Board, here: Board) -> list[str]:
     facts = (
         ("chip", wanted.soc, here.soc),
         ("GPU", f"{wanted.gpu.sms} SMs", f"{here.gpu.sms} SMs"),
-        ("DLA", f"{_dla_cores(wanted)} cores", f"{_dla_cores(here)} cores"),
+        ("DLA", f"{wanted.dla.cores} cores", f"{here.dla.cores} cores"),
     )
     return [f"{name} {found} instead of {requested}" for name, requested, found in facts if requested != found]
-
-
-def _dla_cores(one: Board) -> int:
-    return one.dla.cores if one.dla else 0
 
 
 def members_but_engines(manifest: Manifest) -> list[str]:

@@ -20,7 +20,6 @@ from edgert.bundle.manifest import Manifest
 from edgert.compiler.board_engines import BuildEvents, BundleEngines
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.build_target import batching_stages, is_live
-from edgert.compiler.engine_checks import Policy
 from edgert.compiler.finish import cache_engines, check_board, members_but_engines, pipeline_of
 from edgert.config import PipelineFile
 from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
@@ -111,8 +110,7 @@ def unpacked(
             store = engine_store()
             if is_compiled and (left := cache_engines(bundle, trt.timed_facts, store)):
                 events.note(left)
-            policy: Policy = "strict" if strict else "warn"
-            engines = BundleEngines(folder, manifest, chain, trt, store, events, policy=policy)
+            engines = BundleEngines(folder, manifest, chain, trt, store, events)
         yield Unpacked(file, manifest, engine, skipped, tuning.report, engines)
 
 
@@ -196,7 +194,7 @@ def tuning_of(bundle: Bundle, file: PipelineFile) -> BundleTuning:
     Raises:
         ArtifactError: settings cannot be read.
     """
-    found = _all_tuned(bundle)
+    found = {name: one for name in bundle.manifest.models if (one := tuned_model(bundle, name)) is not None}
     if not found:
         return BundleTuning()
     machine, live = identity(), is_live(file)
@@ -231,20 +229,6 @@ def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
             where=f"{bundle.path} {member}",
             fix="build the bundle again with this edgert: edgert build PIPELINE --tune",
         ) from error
-
-
-def tuned_models(path: Path) -> Mapping[str, Tuned]:
-    """Return model → result of its search, for a bundle on disk.
-
-    Raises:
-        ArtifactError: the bundle or a result cannot be read.
-    """
-    with open_bundle(path) as bundle:
-        return _all_tuned(bundle)
-
-
-def _all_tuned(bundle: Bundle) -> dict[str, Tuned]:
-    return {name: tuned for name in bundle.manifest.models if (tuned := tuned_model(bundle, name)) is not None}
 
 
 def _why_not_here(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:

@@ -18,7 +18,6 @@ CAMERAS = {"csi": "1920x1080", "rtsp": "1920x1080", "usb-camera": "1280x720"}
 PIPELINES = ("hello", "cascade", "multi-camera", *CAMERAS)
 Figures = tuple[float, float, float, float | None]
 """Frames a second, p50 and p99 in milliseconds, watts."""
-WORDS = "fps", "p50", "p99", "W"
 _CODE = """
 import time
 import numpy as np

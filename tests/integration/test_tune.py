@@ -14,9 +14,10 @@ import pytest
 from edgert.backend import Tuning
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.compiler.build_pipeline import build
-from edgert.compiler.unpack import tuned_model, tuned_models, unpacked
+from edgert.compiler.unpack import tuned_model, unpacked
 from edgert.config import InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, BudgetError, BuildError, ConfigError
+from edgert.inspect_model import inspect_bundle
 from edgert.pipeline import Pipeline
 from edgert.reporter import Progress
 from edgert.steps import to_json
@@ -62,7 +63,7 @@ def with_tactic(path: Path, tuned: Tuned) -> Path:
 
 def test_a_bundle_is_tuned_once(tmp_path: Path) -> None:
     path, events = tune(tmp_path)
-    (tuned,) = tuned_models(path).values()
+    (tuned,) = inspect_bundle(path).tuned.values()
     assert tuned.gain >= 1.0 and not tuned.live
     ran = {trial.tactic for trial in tuned.tried if trial.frame is not None}
     assert {one.form for one in ran} == {"float", "ort"} and tuned.default in ran
@@ -80,10 +81,10 @@ def test_what_was_measured_serves_other_budgets(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(tactic_search, "run_round", measured)
     monkeypatch.setattr(memory_use, "footprint", measured)
-    before, tuned = kept.read_text(), tuned_models(first)["parts"]
+    before, tuned = kept.read_text(), inspect_bundle(first).tuned["parts"]
     path, events = tune(tmp_path, f"{AUTO}budgets: {{latency: 10s}}\n")
     assert [event.state for event in events if event.step == "tune"][-1] == "done"
-    assert tuned_models(path)["parts"] == tuned and kept.read_text() == before
+    assert inspect_bundle(path).tuned["parts"] == tuned and kept.read_text() == before
 
 
 def test_what_tensorrt_is_told_is_measured_apart(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_what_tensorrt_is_told_is_measured_apart(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_searched_here_is_said(tmp_path: Path) -> None:
-    (tuned,) = tuned_models(tune(tmp_path)[0]).values()
+    (tuned,) = inspect_bundle(tune(tmp_path)[0]).tuned.values()
     assert tuned.left_out["batches"] == "no stage sets batch:"
     assert "once per process" in tuned.left_out["denormal numbers"]
     backends = {trial.tactic.backend for trial in tuned.tried}
@@ -105,7 +106,7 @@ def test_what_cannot_be_searched_here_is_said(tmp_path: Path) -> None:
 
 def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
     path, _ = tune(tmp_path)
-    (tuned,) = tuned_models(path).values()
+    (tuned,) = inspect_bundle(path).tuned.values()
     with_less_memory = Tactic("ort", "float", 2, 1, True, Tuning("basic", arena=False, prepacking=False))
     with_tactic(path, replace(tuned, chosen=with_less_memory, gain=1.5, runs=30))
     with unpacked(path) as found:
@@ -123,7 +124,7 @@ def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
 
 def test_elsewhere_the_default_runs_and_it_is_said(tmp_path: Path) -> None:
     path, _ = tune(tmp_path)
-    (tuned,) = tuned_models(path).values()
+    (tuned,) = inspect_bundle(path).tuned.values()
     with_less_memory = replace(tuned.default, tuning=Tuning(arena=False))
     with_tactic(path, replace(tuned, chosen=with_less_memory, machine={**tuned.machine, "cpu": "Z80"}))
     with unpacked(path) as found:
@@ -164,7 +165,7 @@ def test_what_is_not_accurate_is_never_chosen(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Candidate, "outputs", spoiled)
     path, _ = tune(tmp_path)
-    (tuned,) = tuned_models(path).values()
+    (tuned,) = inspect_bundle(path).tuned.values()
     wrong = [trial for trial in tuned.tried if trial.tactic.form == "float" and trial.tactic.backend == "ort"]
     assert wrong and all("relative error 1, at most 0.00" in trial.excluded for trial in wrong)
     assert tuned.chosen.form == "ort"
@@ -178,7 +179,7 @@ def test_a_board_cannot_be_measured_here(tmp_path: Path) -> None:
 
 def test_a_placement_that_is_written_is_not_searched_for(tmp_path: Path) -> None:
     path, events = tune(tmp_path, AUTO.replace("precision: auto", "precision: auto\n    placement: cpu0"))
-    assert tuned_models(path) == {}
+    assert inspect_bundle(path).tuned == {}
     (tuned,) = [event for event in events if event.step == "tune"]
     assert (tuned.state, tuned.detail) == ("skipped", "its placement is written in the pipeline file")
 
@@ -207,7 +208,7 @@ def test_a_backend_that_only_seemed_to_be_there_is_out_with_the_reason(
     if not truly:
         pytest.skip("onnxruntime-cuda is here")
     monkeypatch.setattr(candidates, "why_not", lambda backend: "" if backend == "onnxruntime-cuda" else "not asked for")
-    (tuned,) = tuned_models(tune(tmp_path)[0]).values()
+    (tuned,) = inspect_bundle(tune(tmp_path)[0]).tuned.values()
     found = {trial.excluded for trial in tuned.tried if trial.tactic.backend == "onnxruntime-cuda"}
     assert found and all(
         why.startswith("refused: ") and truly.partition(": ")[2].partition(" (")[0] in why for why in found
@@ -237,7 +238,7 @@ def frames_per_run(file: PipelineFile, count: int) -> int:
 
 def test_batches_that_a_stage_asks_for_are_searched_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = batched(tmp_path, BATCHED.replace("precision: auto", "precision: fp32"), monkeypatch)
-    (tuned,) = tuned_models(path).values()
+    (tuned,) = inspect_bundle(path).tuned.values()
     ran = {trial.tactic.batch for trial in tuned.tried if trial.frame is not None or "given up" in trial.excluded}
     assert ran == {1, 2, 4} and tuned.default.batch == 4
     for size in (4, 2, 1):
@@ -251,7 +252,7 @@ def test_batches_that_a_stage_asks_for_are_searched_and_run(tmp_path: Path, monk
 
 def test_int8_is_searched_in_batches_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = batched(tmp_path, BATCHED, monkeypatch)
-    (tuned,) = tuned_models(path).values()
+    (tuned,) = inspect_bundle(path).tuned.values()
     assert {one.tactic.form for one in tuned.tried} == {"float", "ort"}
     assert {one.tactic.batch for one in tuned.tried} == {1, 2, 4} and tuned.default.batch == 4
     with_tactic(path, replace(tuned, chosen=replace(tuned.default, form="ort"), gain=1.5, runs=30))

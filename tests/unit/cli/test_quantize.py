@@ -16,7 +16,6 @@ from tests.helpers import command
 from tests.helpers.command import ROOT
 
 PARTS = ROOT / "pipelines" / "assets" / "parts.onnx"
-JUDGED = ("--task", "detect yolox", "--data", "labels.json")
 IMAGES = ("--images", demo_images(), "--limit", "16")
 INPUT = ("--input", "letterbox rgb std=255")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.backend import Backend, Engine, EngineOptions
+from edgert.backend import Engine, EngineOptions
 from edgert.backend.base import BuilderSettings
 from edgert.backend.tensorrt.build_process import CompileError
 from edgert.backend.tensorrt.build_request import Format, request_of
@@ -22,11 +22,6 @@ from tests.helpers.trt_double import FakeTensor
 
 BATCHED = {"x": ((-1, 3, 8, 8), "FLOAT", "INPUT"), "y": ((-1, 4, 8, 8), "FLOAT", "OUTPUT")}
 OPTIONS = EngineOptions()
-
-
-def is_backend(backend: TrtBackend) -> Backend:
-    """Checked by mypy: it keeps the protocol."""
-    return backend
 
 
 @pytest.fixture
