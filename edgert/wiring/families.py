@@ -105,6 +105,13 @@ FAMILIES = (
         results=(1,),
     ),
     Family(
+        "Ultralytics YOLO, cut before its decoding",
+        ("detect: yolov8-raw",),
+        {**_LETTERBOX, **_UNIT},
+        "https://github.com/ultralytics/ultralytics/blob/main/ultralytics/nn/modules/head.py",
+        results=(3, 6),
+    ),
+    Family(
         "torchvision detectors (Faster, Mask and Keypoint R-CNN, RetinaNet, FCOS, SSD)",
         ("detect: yolov10", "detect: mask-rcnn", "keypoints: keypoint-rcnn"),
         {**_STRETCH, **_UNIT},
@@ -156,7 +163,7 @@ FAMILIES = (
         {**_STRETCH, **_IMAGENET},
         "https://github.com/PaddlePaddle/PaddleDetection/blob/release/2.8/configs/picodet/_base_/picodet_416_reader.yml",
         "paddle2onnx --model_dir DIR --model_filename model.pdmodel --save_file picodet.onnx",
-        takes=("image",),
+        results=(8,),
     ),
     Family(
         "Ultralytics YOLO classifier",
@@ -196,6 +203,7 @@ FAMILIES = (
         {**_STRETCH, **_IMAGENET_BGR},
         "https://github.com/RangiLyu/nanodet/blob/main/config/nanodet-plus-m_320.yml",
         "python tools/export_onnx.py --cfg_path CONFIG.yml --model_path MODEL.ckpt",
+        results=(1,),
     ),
     Family(
         "FastestDet",

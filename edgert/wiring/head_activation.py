@@ -21,7 +21,7 @@ _CONTRADICTED = {
 """Kind of the last operator → decoders that it contradicts."""
 
 
-_AUTO_DECODERS = ("yolo-raw", "detr", "detr-seg")
+_AUTO_DECODERS = ("yolo-raw", "yolov8-raw", "detr", "detr-seg")
 
 
 def has_unknown_activation(task: TaskConfig) -> TypeGuard[DetectTask]:
@@ -47,7 +47,7 @@ def with_activation(
     if not has_unknown_activation(task):
         return task
     names = [one.name for one in model.proto.graph.output]
-    if task.detect == "yolo-raw":
+    if task.detect in ("yolo-raw", "yolov8-raw"):
         found = _activation(model, names)
     else:
         tables = [(name, shape) for name, shape in zip(names, shapes, strict=False) if len(shape) < 3]  # no masks

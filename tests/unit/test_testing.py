@@ -50,6 +50,7 @@ SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
         "yolov4": [(CELLS, 1, 4), (CELLS, 9)],
         "yolov5-seg": [(3 * CELLS, 13), (4, 12, 16)],
         "yolov8": [(8, CELLS)],
+        "yolov8-raw": [(64 + 9, 8, 8), (64 + 9, 4, 4), (64 + 9, 2, 2)],
         "yolov8-obb": [(9, CELLS)],
         "yolov8-seg": [(12, CELLS), (4, 12, 16)],
         "yolov10": [(30, 6)],

@@ -32,6 +32,7 @@ DETECT = {
     "yolov4": "edgert.stages.decode.decoded:YoloV4",
     "yolo-raw": "edgert.stages.decode.anchors:YoloRaw",
     "yolov8": "edgert.stages.decode.yolo:YoloV8",
+    "yolov8-raw": "edgert.stages.decode.nanodet:YoloV8Raw",
     "yolov8-obb": "edgert.stages.decode.shaped:YoloV8Obb",
     "yolov8-seg": "edgert.stages.decode.instances:YoloV8Seg",
     "yolov5-seg": "edgert.stages.decode.instances:YoloV5Seg",

@@ -12,12 +12,12 @@ PicoDet: ``deploy/third_engine/demo_onnxruntime/infer_demo.py`` of github.com/Pa
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, cells, grid_of, logit, shapes_of, sigmoid
-from edgert.stages.decode.detection import Candidates, best_class, corners, every_class
+from edgert.stages.decode.detection import I32, Candidates, Index, best_class, corners, every_class
 from edgert.stages.decode.guess import STRIDES, Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
 
@@ -73,7 +73,7 @@ class FastestDet(RowHead):
 
 _USUAL_SIDES = (32, 64, 68)
 """4 * (reg_max + 1) of published models: reg_max 7, 15, 16."""
-_MAP_BINS = 16
+_MAP_BINS, _FEATURES = 16, 64
 """Bins of each side in the feature maps of YOLOv8."""
 
 
@@ -98,84 +98,113 @@ class _Layout:
     center: tuple[float, float]
     is_map: bool
 
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return self.scores[0].width
-
 
 @dataclass(frozen=True, slots=True)
 class NanoDet(RowHead):
     """Scores [S, C], after their sigmoid, and sides [S, 4 * bins] of each level; NanoDet Plus has all in one output.
 
     That output is [S, C + 4 * bins]. A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from
-    the cell's center. A cell counts once for every class that reaches the score, in maps for its best class alone.
-    Outputs may have any order, and are matched by their shapes.
-
-    PicoDet has four levels of scores and sides. YOLOv8, exported without its decoding, has a map for each level,
-    [4 * bins + C, h, w] or [h, w, 4 * bins + C], or two, for the sides and the classes.
+    the cell's center. A cell counts once for every class that reaches the score. Outputs may have any order, and are
+    matched by their shapes. PicoDet has four levels of scores and sides.
 
     Attributes:
         strides: strides of the levels; by default 8, 16, 32, and also 64 for NanoDet Plus and PicoDet.
-        reg_max: number of bins - 1; by default from the channels of the sides, 7 for NanoDet Plus, 15 for one map.
-        activation: function that turns the numbers of maps into scores; ``auto`` tests whether all lie in 0-1.
+        reg_max: number of bins - 1; by default from the channels of the sides, and 7 for NanoDet Plus.
     """
 
+    name: ClassVar[str] = "nanodet"
+    reads: ClassVar[str] = (
+        "[S, classes] and [S, 4 * bins] for the S cells of each stride, or one [S, classes + 4 * bins]"
+    )
+    rank: ClassVar[int] = 2
     strides: tuple[int, ...] = ()
     reg_max: int | None = None
-    activation: Literal["auto", "sigmoid", "none"] = "auto"
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a row per cell, in one table, or in one or two outputs per level."""
-        layout = signature.network and _match(tuple(signature.shapes), signature.network, (), None)
+        layout = signature.network and _match(tuple(signature.shapes), signature.network, cls.rank, (), None)
+        classes = layout.scores[0].width if layout else 0
         if layout and len(layout.scores) > 1:
-            what = "maps with scores and distributions of sides" if layout.is_map else "scores and sides"
-            yield Fit(f"{what} for each of {len(layout.strides)} strides", 3, layout.classes)
-        elif layout and layout.classes > 4:
-            reason = f"[{layout.rows[0]}, {layout.classes} + 4 * 8] has one row for every cell of strides 8, 16, 32, 64"
-            yield Fit(reason, 3, layout.classes)
+            # Maps whose channels are a multiple of 64 can be features as well.
+            weight = 1 if layout.is_map and classes % _FEATURES == 0 else 3
+            reason = f"scores and distributions of sides for each of {len(layout.scores)} strides"
+            yield Fit(reason, weight, classes)
+        elif layout and classes > 4:
+            reason = f"[{layout.rows[0]}, {classes} + 4 * 8] has one row for every cell of strides 8, 16, 32, 64"
+            yield Fit(reason, 3, classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        return self._layout(shapes, network).classes
-
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """See :meth:`RowHead.read`; ``auto`` reads all scores of maps first."""
-        shapes = shapes_of(outputs)
-        if not self.why_all_rows(shapes, network):
-            return super(NanoDet, self).read(outputs, network, score)
-        layout = self._layout(shapes, network)
-        numbers = [one.of(outputs, rows) for one, rows in zip(layout.scores, layout.rows, strict=True)]
-        low, high = min(map(np.min, numbers)), max(map(np.max, numbers))
-        return replace(self, activation="none" if 0 <= low <= high <= 1 else "sigmoid").read(outputs, network, score)
-
-    def why_all_rows(self, shapes: Shapes, network: Size) -> str:
-        why = "activation: auto reads all scores of maps; options: {activation: sigmoid} or none does not"
-        return why if self.activation == "auto" and self._layout(shapes, network).is_map else ""
+        return self._layout(shapes, network).scores[0].width
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        layout, floor = self._layout(shapes, network), logit(score) if self.activation == "sigmoid" else score
+        layout = self._layout(shapes, network)
         parts = zip(layout.rows, layout.scores, layout.sides, strict=True)
-        return tuple([Level(rows, ((numbers, floor),), (numbers, sides)) for rows, numbers, sides in parts])
+        return tuple(
+            [Level(rows, ((numbers, self._floor(score)),), (numbers, sides)) for rows, numbers, sides in parts]
+        )
 
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
         layout = self._layout(shapes, network)
         parts, start = [], 0
         for (at, (numbers, sides)), count in zip(found, layout.rows, strict=True):
-            scores = sigmoid(numbers) if self.activation == "sigmoid" else numbers
-            rows, scores, classes = (best_class if layout.is_map else every_class)(scores, score)
+            rows, scores, classes = self._score_cells(numbers, score)
             parts.append((at[rows] + start, scores, classes, sides[rows]))
             start += count
         rows, scores, classes, sides = (np.concatenate(some) for some in zip(*parts, strict=True))
         return Candidates(_boxes(sides, rows, layout, network), scores, classes)
 
+    def _floor(self, score: float) -> float:
+        """Return the lowest number of a class that reaches the score."""
+        return score
+
+    def _score_cells(self, numbers: F32, score: float) -> tuple[Index, F32, I32]:
+        """Return cells, scores and classes that reach the score."""
+        return every_class(numbers, score)
+
     def _layout(self, shapes: Shapes, network: Size) -> _Layout:
-        found = _match(tuple(shapes), network, self.strides, self.reg_max)
+        found = _match(tuple(shapes), network, self.rank, self.strides, self.reg_max)
         if found is None:
-            sizes = ", ".join(str(cells(network, stride)) for stride in self.strides or STRIDES)
-            reads = f"outputs [S, classes] and [S, 4 * bins] for S in {sizes}, one [S, classes + 4 * bins], or maps"
-            raise wrong_shapes("detect: nanodet", reads, shapes, network)
+            raise wrong_shapes(f"detect: {self.name}", self.reads, shapes, network)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV8Raw(NanoDet):
+    """A map of YOLOv8, YOLO11 or YOLO12 for each level, exported before its boxes are decoded, as for accelerators.
+
+    It is [4 * bins + C, h, w] or [h, w, 4 * bins + C], sides first; or there are two maps, of sides and of classes. A
+    cell counts for its best class. The distances are those of :class:`NanoDet`.
+
+    Attributes:
+        activation: function that turns the numbers of classes into scores. ``auto``, if the graph does not show it,
+            tests whether all lie in 0-1.
+    """
+
+    name: ClassVar[str] = "yolov8-raw"
+    reads: ClassVar[str] = "a map [64 + classes, h, w] of each stride, or two, [64, h, w] and [classes, h, w]"
+    rank: ClassVar[int] = 3
+    activation: Literal["auto", "sigmoid", "none"] = "auto"
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.read`; ``auto`` reads all scores first."""
+        if self.activation != "auto":
+            return super(YoloV8Raw, self).read(outputs, network, score)
+        layout = self._layout(shapes_of(outputs), network)
+        numbers = [one.of(outputs, rows) for one, rows in zip(layout.scores, layout.rows, strict=True)]
+        low, high = min(map(np.min, numbers)), max(map(np.max, numbers))
+        return replace(self, activation="none" if 0 <= low <= high <= 1 else "sigmoid").read(outputs, network, score)
+
+    def why_all_rows(self, shapes: Shapes, network: Size) -> str:
+        why = "activation: auto reads all scores; options: {activation: sigmoid} or none does not"
+        return why if self.activation == "auto" else ""
+
+    def _floor(self, score: float) -> float:
+        return logit(score) if self.activation == "sigmoid" else score
+
+    def _score_cells(self, numbers: F32, score: float) -> tuple[Index, F32, I32]:
+        rows, scores, classes = best_class(numbers, self._floor(score))
+        return rows, sigmoid(scores) if self.activation == "sigmoid" else scores, classes
 
 
 def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size) -> F32:
@@ -193,21 +222,24 @@ def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size) -> F32:
 
 @lru_cache(maxsize=32)
 def _match(
-    shapes: tuple[tuple[int, ...], ...], network: Size, strides: tuple[int, ...], reg_max: int | None
+    shapes: tuple[tuple[int, ...], ...], network: Size, rank: int, strides: tuple[int, ...], reg_max: int | None
 ) -> _Layout | None:
-    """Return the layout of one table, of two outputs per level, or of one map per level; None for other outputs."""
+    """Return the layout of outputs of this rank: one table, or one or two outputs per level; None for others."""
+    if any(len(shape) != rank for shape in shapes):
+        return None
     if len(shapes) == 1:
         strides, bins = strides or (*STRIDES, 64), 8 if reg_max is None else reg_max + 1
-        if len(shapes[0]) != 2 or shapes[0][0] != all_cells(network, strides) or shapes[0][1] <= 4 * bins:
+        if rank != 2 or shapes[0][0] != all_cells(network, strides) or shapes[0][1] <= 4 * bins:
             return None
         split = shapes[0][1] - 4 * bins
         scores, sides = columns(0, shapes[0], 0, split), columns(0, shapes[0], split)
         return _Layout((scores,), (sides,), shapes[0][:1], bins, strides, (0, 0), False)
-    is_map = {len(shape) for shape in shapes} == {3}
+    is_map = rank == 3
     for each, are_last in ((2, False), (2, True), (1, False), (1, True)) if is_map else ((2, False),):
         levels = strides or (*STRIDES, 64)[: len(shapes) // each]
         tables = [_level_numbers(shapes, network, stride, are_last) for stride in levels]
-        if not levels or len(shapes) != each * len(levels) or any(len(one) != each for one in tables):
+        is_complete = len(shapes) == each * len(levels) and len(levels) >= (len(strides) or len(STRIDES))
+        if not is_complete or any(len(one) != each for one in tables):
             continue
         wide = _sides_width(tuple(one.width for one in tables[0]), reg_max)
         pairs = [_scores_and_sides(one, wide or 0) for one in tables]
@@ -225,7 +257,7 @@ def _level_numbers(shapes: Shapes, network: Size, stride: int, are_last: bool) -
     down, across = -(-network[1] // stride), -(-network[0] // stride)
     found = []
     for index, shape in enumerate(shapes):
-        if len(shape) == 2 and shape[0] == down * across:
+        if shape[0] == down * across and len(shape) == 2:
             found.append(columns(index, shape))
         elif len(shape) == 3 and are_last and shape[:2] == (down, across):
             found.append(Numbers(index, shape[2], step=shape[2]))

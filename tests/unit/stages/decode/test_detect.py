@@ -11,7 +11,7 @@ from edgert.stages.decode.decoded import Decoded, Detr, PpYoloe, Ssd, YoloNas
 from edgert.stages.decode.decoder import all_cells, grid_of
 from edgert.stages.decode.detection import Detector, Head
 from edgert.stages.decode.guess import guess
-from edgert.stages.decode.nanodet import FastestDet, NanoDet
+from edgert.stages.decode.nanodet import FastestDet, NanoDet, YoloV8Raw
 from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX
 from tests.helpers.known_boxes import KnownBoxes, assert_same, identity, known_boxes
 
@@ -198,7 +198,7 @@ def test_yolov8_without_its_decoding(
     maps = [part.reshape(*size, 144) for part, size in zip(np.split(table, cuts), sizes, strict=True)]
     split = [part for one in maps for part in (np.split(one, [64], axis=2) if parts == 2 else [one])]
     outputs = [np.ascontiguousarray(one if is_last else one.transpose(2, 0, 1)) for one in split]
-    for head in (NanoDet(), NanoDet(activation=activation)):
+    for head in (YoloV8Raw(), YoloV8Raw(activation=activation)):
         assert_same(Detector(head)(outputs, known.geometry), known)
 
 

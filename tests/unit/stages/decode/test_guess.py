@@ -76,9 +76,9 @@ MODELS = [
         (3, 800, 800),
     ),
     ("detect: yolov8", [(8400, 84)], ["output0"], (3, 640, 640)),
-    ("detect: nanodet", [(144, 80, 80), (144, 40, 40), (144, 20, 20)], ["a", "b", "c"], (3, 640, 640)),
-    ("detect: nanodet", [(80, 80, 144), (40, 40, 144), (20, 20, 144)], ["a", "b", "c"], (640, 640, 3)),
-    ("detect: nanodet", [(n, side, side) for side in (80, 40, 20) for n in (64, 80)], [], (3, 640, 640)),
+    ("detect: yolov8-raw", [(144, 80, 80), (144, 40, 40), (144, 20, 20)], ["a", "b", "c"], (3, 640, 640)),
+    ("detect: yolov8-raw", [(80, 80, 144), (40, 40, 144), (20, 20, 144)], ["a", "b", "c"], (640, 640, 3)),
+    ("detect: yolov8-raw", [(n, side, side) for side in (80, 40, 20) for n in (64, 80)], [], (3, 640, 640)),
     ("detect: nanodet", [(side**2, n) for n in (80, 32) for side in (52, 26, 13, 7)], [], (3, 416, 416)),
     ("detect: yolo-raw", [(255, 80, 80), (255, 40, 40), (255, 20, 20)], ["a", "b", "c"], (3, 640, 640)),
     ("detect: yolov4", [(10647, 1, 4), (10647, 80)], ["boxes", "confs"], (3, 416, 416)),
@@ -151,10 +151,16 @@ def test_two_heads_that_fit_equally_are_both_named() -> None:
         ([(84, 8400), (84, 8400)], (3, 640, 640)),  # YOLOv9 with its auxiliary head
         ([(80, 128, 128), (2, 128, 128), (2, 128, 128)], (3, 512, 512)),  # CenterNet
         ([(896, 16), (896, 1)], (3, 128, 128)),  # BlazeFace
+        ([(65, 16, 16), (256, 16, 16)], (1, 128, 128)),  # SuperPoint
     ],
 )
 def test_unknown_heads_are_not_taken_for_others(shapes: list[tuple[int, ...]], image: tuple[int, ...]) -> None:
     assert guess(shapes, [], image, None) == []
+
+
+def test_features_of_a_pyramid_are_no_certain_detector() -> None:
+    found = guess([(256, 80, 80), (256, 40, 40), (256, 20, 20)], ["p3", "p4", "p5"], (3, 640, 640), None)
+    assert [(str(one), one.weight) for one in found] == [("detect: yolov8-raw", 1)]
 
 
 def test_labels_decide_between_rows_with_and_without_objectness() -> None:

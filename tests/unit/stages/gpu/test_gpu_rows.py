@@ -16,7 +16,7 @@ from edgert.stages.decode.decoded import Detr, PpYoloe, Ssd, YoloNas, YoloV4
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.faces import RetinaFace, Scrfd, YoloV5Face, YuNet
 from edgert.stages.decode.instances import DetrSeg
-from edgert.stages.decode.nanodet import FastestDet, NanoDet
+from edgert.stages.decode.nanodet import FastestDet, NanoDet, YoloV8Raw
 from edgert.stages.gpu.gpu_rows import GpuRows
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.gpu_readers import CELLS, EITHER, NETWORK, kernels_on, like_the_host, read_on_gpu, why_not
@@ -50,8 +50,8 @@ HEADS = [
     (YoloV5Face(), [(3 * CELLS, 16)]),
     (NanoDet(), [(rows, count) for rows in LEVELS for count in (20, 32)]),
     (NanoDet(), [(CELLS + 6, 5 + 32)]),
-    (NanoDet(activation="sigmoid"), [(64 + 20, *size) for size in RAW]),
-    (NanoDet(activation="none"), [(*size, count) for size in RAW for count in (64, 20)]),
+    (YoloV8Raw(activation="sigmoid"), [(64 + 20, *size) for size in RAW]),
+    (YoloV8Raw(activation="none"), [(*size, count) for size in RAW for count in (64, 20)]),
     (YoloV4(), [(300, 1, 4), (300, 9)]),
     (FastestDet(), [(5 + 80, 6, 10)]),
     (YoloRaw(activation="none"), [(3, *size, 5 + 4) for size in RAW]),
