@@ -129,7 +129,7 @@ def run_with_view(
     except EdgertError as error:  # the summary of the results so far is still written
         failed = error
     write(summary)  # before anything is printed: the terminal may be gone
-    if failed is not None and not summary.frames_in:
+    if failed is not None and not summary.frames_out:
         raise failed
     if not to_stdout or view.how != "json":
         print_summary(running.file, summary, began_s, to_stderr=to_stdout)

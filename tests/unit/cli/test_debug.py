@@ -44,7 +44,10 @@ def test_every_verb_has_a_mistake_here() -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(MISTAKES))
-def test_a_traceback_is_shown_where_it_was_asked_for(tmp_path: Path, verb: str) -> None:
+def test_a_traceback_is_shown_where_it_was_asked_for(
+    tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgert.control.client.socket_folders", tuple)  # other tests' pipelines come and go
     plain = in_process(verb, *MISTAKES[verb], cwd=tmp_path)
     assert plain.returncode == 1 and "error: " in plain.stderr and "Traceback" not in plain.stderr, plain.stderr
     debug = in_process(verb, *MISTAKES[verb], "--debug", cwd=tmp_path)
