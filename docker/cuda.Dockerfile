@@ -45,6 +45,7 @@ COPY --from=build /opt/edgert /opt/edgert
 COPY docker/health.py /opt/edgert/health.py
 ENV PATH=/opt/edgert/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    MALLOC_ARENA_MAX=1 \
     EDGERT_CACHE=/cache
 WORKDIR /work
 USER 10001
