@@ -79,7 +79,8 @@ def ctl(
     if verb != "trace":
         option.refuse({"--output": output}, "it goes with trace")
     output = output or Path("trace.pftrace")
-    check_trace_path(output)  # before the trace is recorded
+    if verb == "trace":
+        check_trace_path(output)  # before the trace is recorded
     if url is None:
         result = send_request(find_socket(name), request)
     else:

@@ -101,6 +101,7 @@ def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
 
 
 def test_without_a_run_that_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgert.timeline.trace_file.os.access", lambda *_: False)  # in a folder that is read-only
     alone(monkeypatch, tmp_path)
     ended = in_process("ctl", "show", cwd=tmp_path, env={"XDG_RUNTIME_DIR": str(tmp_path)})
     assert ended.returncode == 1 and "no pipeline is running" in ended.stderr
