@@ -113,6 +113,7 @@ def test_the_log_of_an_operation_is_one_line_without_secrets(
         (b'{"verb": "show"}', {"Authorization": "Basic eDphLXRva2VuLW9mLWEtcGFnZS0xMjM0"}, 403, b"Bearer"),
         (b'{"verb": "show"}', {"Content_Type": "text/plain"}, 415, b"application/json"),
         (b'{"verb": "show"}', {"method": "GET"}, 415, b"POST"),
+        (b'{"verb": "show"}', {"Content_Type": "Application/JSON; charset=utf-8"}, 200, b"streams"),
         (b'{"verb": "show"}', {"method": "PUT"}, 501, b"read only"),
         (b'{"verb": "show"}', {"Host": "evil.example"}, 403, b"Host"),
         (b'{"verb": "sho"}', {}, 400, b"did you mean 'show'"),

@@ -120,7 +120,7 @@ async def _answer(
     if stream not in streams:
         known = ", ".join(sorted(streams)) or "none yet"
         return text(HTTPStatus.NOT_FOUND, f"no such stream; known: {known}")
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _SDP:
+    if request.media_type != _SDP:
         return text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected {_SDP}")
     try:
         number, answer = await sessions.begin(streams[stream], body, peer)

@@ -30,6 +30,11 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
 
+    @property
+    def media_type(self) -> str:
+        """The type of the body, in lower case and without parameters such as ``charset``."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
 
 @dataclass(frozen=True, slots=True)
 class Response:

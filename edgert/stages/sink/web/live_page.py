@@ -132,7 +132,7 @@ class LivePage:
         if not self._access.token or not is_bearer:
             line = "changes need the sink's token:, as Authorization: Bearer"
             return text(HTTPStatus.FORBIDDEN, line)
-        if request.method != "POST" or request.headers.get("content-type", "") != _JSON:
+        if request.method != "POST" or request.media_type != _JSON:
             return text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected POST of {_JSON}")
         if self._changes >= limits.CONTROL_CLIENTS:
             return text(HTTPStatus.SERVICE_UNAVAILABLE, "other changes are waiting", {"Retry-After": "1"})
