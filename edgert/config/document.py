@@ -162,7 +162,7 @@ def parse_document(
 
 
 def _parse_mapping(builder: _Builder, text: str, fix: str) -> dict[str, Any]:
-    node = _compose(text, builder.name)
+    node = _compose(text, builder.name, fix)
     if node is None:
         raise ConfigError(f"{builder.name} is empty", fix=fix)
     if not isinstance(node, yaml.MappingNode):
@@ -237,7 +237,7 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _compose(text: str, name: str) -> yaml.Node | None:
+def _compose(text: str, name: str, noise_fix: str = "") -> yaml.Node | None:
     try:
         return yaml_nodes.compose(text)
     except yaml.MarkedYAMLError as error:
@@ -245,8 +245,9 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         line = f":{mark.line + 1}" if mark else ""
         why, fix = yaml_nodes.explain_mistake(text, error)
         raise ConfigError(f"{name} is not valid YAML", why=why, where=f"{name}{line}", fix=fix, code="E102") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is not valid YAML", why=str(error), where=name, code="E102") from error
+    except yaml.YAMLError as error:  # control characters, as a power cut may leave
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"{name} is not valid YAML", why=why, where=name, fix=noise_fix, code="E102") from error
 
 
 class _Builder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from edgert.config.file_overlay import changed_keys, differences, merge_overlay,
 from edgert.config.pipeline_file import changed_pipeline
 from edgert.control.controlled import Controlled, copy_data
 from edgert.errors import ConfigError, StageError, cause
-from edgert.files import replace_text
+from edgert.files import replacing
 from edgert.installation import data_folder
 
 
@@ -41,7 +42,10 @@ def save(run: Controlled) -> dict[str, Any]:
         raise StageError(f"cannot write {target}", why=cause(error)) from error
     if overlay:
         head = f"# Loaded after {path.name}, by edgert ctl save. Delete this file to leave it out.\n"
-        replace_text(target, head + to_yaml(overlay, document.written))
+        with replacing(target) as file:
+            file.write((head + to_yaml(overlay, document.written)).encode())
+            file.flush()
+            os.fsync(file.fileno())  # a power cut leaves the old overlay or the new one
     keys = [".".join(loc) for loc in changed_keys(overlay, now)]
     return {"path": str(target.absolute()), "keys": keys, "removed": is_removed}
 

@@ -448,9 +448,11 @@ def test_save_writes_what_differs_and_the_next_run_loads_it_after_the_file(
         edgert.Pipeline(overlay)
     notes = validate(belt).notes
     assert notes[0].endswith("is loaded after belt.yaml; delete it to leave it out")
-    overlay.write_text("# nothing\n")
-    with pytest.raises(ConfigError, match=r"belt\.live\.yaml is empty"):
-        edgert.load_pipeline(belt)
+    for noise, why in (("# nothing\n", "is empty"), ("\0" * 100, "is not valid YAML")):
+        overlay.write_text(noise)
+        with pytest.raises(ConfigError, match=rf"belt\.live\.yaml {why}") as caught:
+            edgert.load_pipeline(belt)
+        assert "delete it, and belt.yaml alone holds" in caught.value.fix and "\n" not in caught.value.why
 
 
 def test_what_the_file_says_by_now_is_not_saved_twice_and_no_overlay_is_left(belt: Path) -> None:
