@@ -30,8 +30,7 @@ def cache_folder() -> Path:
 
     Without a home it is ``/.cache/edgert``, as in Docker, which such a user cannot write: a run then goes on without.
     """
-    folder = os.environ.get("EDGERT_CACHE")
-    if folder:
+    if folder := os.environ.get("EDGERT_CACHE"):
         return Path(folder)
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "edgert"

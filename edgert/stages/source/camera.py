@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from edgert.board.devices import csi_sensors
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
@@ -29,9 +31,12 @@ from edgert.units import whole_number
 log = logging.getLogger("edgert.source")
 
 DEVICES = Path("/dev")
-_FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "gray": "GRAY", "nv12": "NV12"}
+_FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "gray": "GREY", "nv12": "NV12"}
 """``format:`` of a source, FFmpeg's name → V4L2's four letters."""
 _BY_CHANNELS: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
+
+_BAYER = re.compile(r"BA81|GBRG|GRBG|RGGB|BYR2|(?:BG|GB|BA|GR|RG)1[0246]")
+"""Four letters of the raw formats of image sensors."""
 
 Opener = Callable[[str], Any]
 """Function that opens a device as a ``cv2.VideoCapture``."""
@@ -96,6 +101,7 @@ class _Devices:
             return self._open(self._config, device)
         check_device(self._path, self._where)
         self._mode.update()
+        refuse_bare_sensor(self._path, self._mode.offers, self._where)
         camera = self._open(self._mode.config, device)
         if self._check is None:
             return camera
@@ -357,6 +363,16 @@ def check_device(path: str, where: str) -> None:
             fix="sudo usermod -aG video $USER, then log in again",
             code="E801",
         )
+
+
+def refuse_bare_sensor(path: str, offered: Offers, where: str) -> None:
+    """Raise FinalError for a CSI sensor that gives raw data, which FFmpeg and OpenCV do not convert."""
+    if not offered or not all(map(_BAYER.fullmatch, offered)):
+        return
+    sensors = [one.path for one in csi_sensors()]
+    fix = f"source: csi://{sensors.index(path)}" if path in sensors else "source: gst:..., with elements of its maker"
+    why = f"it is a bare CSI sensor, whose raw data ({', '.join(offered)}) needs the board's image processor"
+    raise FinalError(f"camera {path} gives no images", why=why, where=where, fix=fix, code="E801")
 
 
 def _other_devices(path: str) -> str:

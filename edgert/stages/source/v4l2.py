@@ -29,7 +29,7 @@ FORMATS: dict[str, tuple[str, PixelFormat]] = {
     "yuyv422": ("YUYV", "yuyv"),
     "yuyv": ("YUYV", "yuyv"),
     "nv12": ("NV12", "nv12"),
-    "gray": ("GRAY", "gray"),
+    "gray": ("GREY", "gray"),
 }
 """``format:`` of a source → V4L2's four letters, and the frames' format."""
 BUFFERS = 6

@@ -115,6 +115,8 @@ def page_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_structs_and_requests_are_those_of_the_kernels_header() -> None:
     assert {name: getattr(v4l2, name) for name in RECORDED["requests"]} == RECORDED["requests"]
+    letters = {"yuyv422": "YUYV", "yuyv": "YUYV", "nv12": "NV12", "gray": "GREY"}  # V4L2_PIX_FMT_GREY
+    assert {name: found for name, (found, _) in v4l2.FORMATS.items()} == letters
     capability = recorded(v4l2.Capability)
     assert (capability.driver, capability.device_caps) == (b"uvcvideo", v4l2.CAP_CAPTURE | v4l2.CAP_STREAMING)
     pix = recorded(v4l2.Format).fmt.pix

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgert.board.devices import CameraDevice
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
@@ -186,6 +187,21 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 def first(**options: object) -> None:
     config = SourceStage.model_validate({"source": "usb:0", "start": "fail", "reconnect": False, **options})
     next(camera.camera_source("cam", "/dev/video0", config, Counter(), REAL).frames(threading.Event()), None)
+
+
+@pytest.mark.parametrize(
+    ("letters", "path", "fix"),
+    [("RG10", "/dev/video0", "csi://0"), ("BA81", "/dev/video9", "gst:"), ("UYVY", "/dev/video0", "")],
+)
+def test_a_bare_csi_sensor_is_refused_with_the_way_to_it(
+    letters: str, path: str, fix: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(camera, "Kernel", lambda: UsbCamera({letters: {HD: (60,)}}, letters))
+    sensor = CameraDevice(path, "vi-output, imx219 9-0010", "tegra-video", True)
+    monkeypatch.setattr(camera, "csi_sensors", lambda: (sensor,))
+    with pytest.raises(DeviceError) as caught:
+        first()
+    assert (fix in caught.value.fix and letters in caught.value.why) if fix else opened.seen
 
 
 @pytest.mark.parametrize(
