@@ -33,6 +33,8 @@ THOR = ("nvidia,p3971-0089+p3834-0008", "nvidia,p3971-0089", "nvidia,tegra264")
         (("nvidia,p3768-0000+p3767-0001", "nvidia,tegra234"), 7607, "orin-nx-8gb"),
         (("nvidia,p3768-0000+p3767-0001-super", "nvidia,tegra234"), 7607, "orin-nx-8gb-super"),
         (("nvidia,p3509-0000+p3767-0000", "nvidia,tegra234"), 15388, "orin-nx-16gb"),  # on a carrier of Xavier NX
+        (("nvidia,p3768-0000+p3767-0002", "nvidia,tegra234"), 15388, "orin-nx-16gb"),  # another Orin NX
+        (("nvidia,p3768-0000+p3767-0002-super", "nvidia,tegra234"), 15388, "orin-nx-16gb-super"),
         (("nvidia,p3737-0000+p3701-0005", "nvidia,tegra234"), 62817, "agx-orin-64gb"),
         (("nvidia,p3737-0000+p3701-0000", "nvidia,tegra234"), 30697, "agx-orin-64gb"),  # the 32 GB kit has its chip
         (("nvidia,p3737-0000+p3701-0004", "nvidia,tegra234"), 30697, "agx-orin-32gb"),
