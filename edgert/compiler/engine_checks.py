@@ -232,11 +232,7 @@ def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:
     with closing(engine.session()) as session:
         tensors = [*session.inputs_on_gpu.values(), *session.outputs_on_gpu]
         tensor_bytes = sum(tensor.block.nbytes for tensor in tensors)
-    return {
-        "plan_bytes": len(made.result.plan),
-        "context_bytes": engine.context_bytes,
-        "tensor_bytes": tensor_bytes,
-    }
+    return {"plan_bytes": len(made.result.plan), "context_bytes": engine.context_bytes, "tensor_bytes": tensor_bytes}
 
 
 def summary(found: EngineChecks) -> str:

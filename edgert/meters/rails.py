@@ -144,8 +144,7 @@ def _sensors(root: Path, name: str) -> Iterator[Path]:
 def _device(folder: Path) -> str:
     """Return the sensor's address on the bus, such as ``1-0040``, or else the name of its folder."""
     device = folder / "device"
-    name = device.resolve().name if device.exists() else ""
-    return name or folder.name
+    return device.resolve().name if device.exists() else folder.name
 
 
 def _is_not_connected(name: str) -> bool:

@@ -141,10 +141,7 @@ def _interval(one: Interval, top: int, plot: Plot) -> Markup:
     parts = [svg.text(zero, top + svg.LINE_PX, one.label, "name" if zero < _MIDDLE else "name end", dx=5)]
     if one.limit is not None:
         where = plot.across(one.limit)
-        parts += [
-            svg.upright(where, middle - 11, middle + 11, "limit"),
-            svg.label(where, middle + 22, "budget"),
-        ]
+        parts += [svg.upright(where, middle - 11, middle + 11, "limit"), svg.label(where, middle + 22, "budget")]
     if one.interval is not None and all(map(math.isfinite, one.interval)):
         parts.append(svg.whisker((plot.across(one.interval[0]), plot.across(one.interval[1])), middle))
     dot, kind = svg.percent(plot.across(one.value)), "dot over" if one.over else "dot"

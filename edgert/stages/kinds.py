@@ -39,10 +39,7 @@ KEEP = {
     "size": about(SIZE, "the oldest files are removed beyond this size in all"),
     "free": about(SIZE, "the oldest files are removed while less is free on the disk"),
 }
-ROTATE = {
-    "size": about(SIZE, "a file of this size is ended"),
-    "every": about(TIME, "a file of this length is ended"),
-}
+ROTATE = {"size": about(SIZE, "a file of this size is ended"), "every": about(TIME, "a file of this length is ended")}
 PAIR = {
     "cert": about({"type": "string"}, "file of the certificate, PEM"),
     "key": about({"type": "string"}, "file of its private key, PEM"),

@@ -134,12 +134,7 @@ def overrides(name: str, tactic: Tactic, onnx: str, batching: Collection[str] = 
 
 
 ORT, ORT_CUDA = "ort", "onnxruntime-cuda"
-FORMS_OF = {
-    ORT: tuple(FORMS),
-    "openvino": ("ort", "float"),
-    ORT_CUDA: ("fp16", "float"),
-    "tensorrt": ("fp16", "float"),
-}
+FORMS_OF = {ORT: tuple(FORMS), "openvino": ("ort", "float"), ORT_CUDA: ("fp16", "float"), "tensorrt": ("fp16", "float")}
 """Backend → forms that it can run. OpenVINO converts FP16 models back to FP32 on a CPU. The INT8 form is made for ONNX
 Runtime's CPU kernels, and has zero points, which TensorRT does not accept."""
 _FLIPS: Sequence[tuple[str, Any]] = (

@@ -130,11 +130,7 @@ class Network(Kind):
 
     title = "a network stream"
     has_packets = True
-    unused: ClassVar[dict[str, str]] = {
-        **_MADE,
-        "loop": _NO_END,
-        "format": "the camera's own settings decide it",
-    }
+    unused: ClassVar[dict[str, str]] = {**_MADE, "loop": _NO_END, "format": "the camera's own settings decide it"}
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
@@ -150,11 +146,7 @@ class Camera(Kind):
     """A camera of this machine."""
 
     title = "camera"
-    unused: ClassVar[dict[str, str]] = {
-        **_CSI,
-        "options": _NO_OPTIONS,
-        "loop": _NO_END,
-    }
+    unused: ClassVar[dict[str, str]] = {**_CSI, "options": _NO_OPTIONS, "loop": _NO_END}
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:

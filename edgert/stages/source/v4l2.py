@@ -105,10 +105,7 @@ class Format(ctypes.Structure):
 class StreamParm(ctypes.Structure):
     """``v4l2_streamparm`` of a capture device; ``numerator`` / ``denominator`` is seconds per frame."""
 
-    _fields_ = (
-        *_u32("type", "capability", "capturemode", "numerator", "denominator"),
-        ("rest", ctypes.c_uint8 * 184),
-    )
+    _fields_ = (*_u32("type", "capability", "capturemode", "numerator", "denominator"), ("rest", ctypes.c_uint8 * 184))
 
 
 class RequestBuffers(ctypes.Structure):
