@@ -275,14 +275,14 @@ def embed_external_data(proto: onnx.ModelProto, file: Path, digest: hashlib._Has
         digest: hash to update.
 
     Raises:
-        ModelError: a data file is missing, cut short, or outside the model's folder, or the model becomes too large.
+        ModelError: a data file is missing, cut short, or outside the model's folder, or too large.
     """
     groups: dict[str, list[onnx.TensorProto]] = {}
     for tensor in _all_tensors(proto):
         if tensor.data_location == tensor.EXTERNAL:
             groups.setdefault(_data_location(tensor).get("location", ""), []).append(tensor)
     # tensors may share bytes of a file, so the sum can exceed its size; a damaged one below 0 must not lower it
-    messages.check_size(sum(max(_size_bytes(one), 0) for tensors in groups.values() for one in tensors), file)
+    messages.check_weights(sum(max(_size_bytes(one), 0) for tensors in groups.values() for one in tensors), file)
     for location, tensors in sorted(groups.items()):
         data = _read_data_file(file, location)
         digest.update(location.encode() + b"\0")
@@ -313,7 +313,7 @@ def _read_data_file(file: Path, location: str) -> bytes:
         raise ModelError(what, why=f"{outside}; external data is read only from the model's own folder", fix=_DATA_FIX)
     try:
         if data_file.is_file():
-            messages.check_size(data_file.stat().st_size, file)
+            messages.check_weights(data_file.stat().st_size, file)
             return data_file.read_bytes()
     except OSError as error:
         what = f"cannot read data file {location!r} of model {str(file)!r}"
@@ -363,8 +363,8 @@ def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
 
     Raises:
         ModelError: the file is missing, unreadable, empty, cut short, damaged or not ONNX. It has no graph or outputs,
-            is larger than 2 GiB, or newer than the installed onnx. External data is missing, cut short or outside the
-            model's folder.
+            is too large, or newer than the installed onnx. External data is missing, cut short or outside the model's
+            folder.
     """
     file = Path(path)
     data = read_file(file)

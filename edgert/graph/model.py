@@ -244,6 +244,13 @@ def check_size(size_bytes: int, path: Path) -> None:
         )
 
 
+def check_weights(size_bytes: int, path: Path) -> None:
+    """Raise ModelError when a model has more than :data:`edgert.limits.WEIGHTS_BYTES` of external data."""
+    if size_bytes > limits.WEIGHTS_BYTES:
+        why = f"they take {size_bytes} bytes, and at most {limits.WEIGHTS_BYTES} are read"
+        raise ModelError(f"model {str(path)!r} has too many weights", why=why, fix="use a smaller model")
+
+
 Dim = int | str | None
 """Dimension: a known size, a name (equal names mean equal sizes within a model), or None for unknown."""
 

@@ -312,21 +312,21 @@ def test_external_data_with_odd_numbers(split: Path, key: str, text: str) -> Non
     assert "'w'" in refusal(split).why and len(refusal(split).why) < 200
 
 
-def test_more_than_two_gibibytes_are_refused_before_they_are_read(split: Path) -> None:
-    os.truncate(split.with_name("weights.bin"), 2**31)
-    assert "too large" in refusal(split).what
+def test_what_is_too_large_is_refused_before_it_is_read(split: Path) -> None:
+    os.truncate(split.with_name("weights.bin"), limits.WEIGHTS_BYTES + 1)
+    assert "too many weights" in refusal(split).what
     os.truncate(split, 2**31)
     assert "too large" in refusal(split).what
 
 
 def test_tensors_that_share_their_data_count_each(split: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MODEL_BYTES", 800)
+    monkeypatch.setattr(limits, "WEIGHTS_BYTES", 800)
     proto = onnx.load(split, load_external_data=False)
     for count in (proto.graph.initializer[0].dims[0], -1000):  # a damaged size does not make up for the others
         proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
         proto.graph.initializer[-1].dims[0] = count
     split.write_bytes(proto.SerializeToString())
-    assert "it takes 864 bytes with its weights" in refusal(split).why
+    assert "they take 864 bytes" in refusal(split).why
 
 
 @pytest.mark.parametrize("place", ["input", "stored", "inside"])

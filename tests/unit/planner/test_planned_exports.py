@@ -108,6 +108,7 @@ def test_every_model_of_the_zoo_is_planned_on_every_board_or_refused_by_name(mod
 
 
 @pytest.mark.slow
+@pytest.mark.timing  # it takes 7.4 GiB of memory, so it runs alone
 @pytest.mark.timeout(1200)
 def test_more_weights_than_a_message_can_have_are_planned(tmp_path: Path) -> None:
     model = exports.huge(tmp_path / "net.onnx")
