@@ -5,11 +5,12 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import logging
 import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from edgert._version import __version__
 from edgert.config import PipelineFile
 from edgert.config.stages import SourceStage, StageConfig
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, cause
 from edgert.files import exists, replace_text
 from edgert.stages.kinds import FileSink
 from edgert.stages.sink.output_file import cannot_write, try_lock, written_elsewhere
@@ -27,6 +28,7 @@ from edgert.stages.source.files import VIDEO_SUFFIXES, videos_at
 from edgert.stages.source.kinds import kind_of, videos_pattern
 from edgert.user_code import code_name
 
+_LOG = logging.getLogger(__name__)
 _FIELD = "{file}"
 
 
@@ -285,11 +287,13 @@ class Journal:
             return
         before, appended = entry.get("before", {}), _appended_outputs(video)
         for path in self._outputs(video):
-            with suppress(OSError):
+            try:
                 if str(path) not in before or path not in appended:
-                    path.unlink()
+                    path.unlink(missing_ok=True)
                 else:  # keep the lines of earlier runs
                     os.truncate(path, min(before[str(path)], path.stat().st_size))
+            except OSError as error:
+                _LOG.warning("%s keeps results of a run of %s that did not end: %s", path, video.path, cause(error))
 
     def _outputs(self, video: Video) -> dict[Path, int]:
         """Return path → bytes of a video's existing outputs."""

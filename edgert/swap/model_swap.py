@@ -127,7 +127,7 @@ class ModelSwap:
         self._shadow: Shadow | None = None
         self._guards: list[tuple[Task, Guard]] = []
         self._old: dict[str, Any] = {}  # objects of the old model that the pipeline had
-        self._error: EdgertError | None = None
+        self._error: Exception | None = None
         self._pace: Pace | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run_swap, name=f"edgert:swap {name}", daemon=True)
@@ -204,7 +204,8 @@ class ModelSwap:
                 if self._state.phase == "switched":
                     self._keep()
         except Exception as error:  # noqa: BLE001 - a thread of its own: the state says what went wrong
-            _LOG.debug("the swap of %s failed", self._name, exc_info=True)
+            if not isinstance(error, EdgertError):
+                _LOG.exception("the swap of model %s failed", self._name)
             self._refuse(describe_error(error))
         finally:
             self._finish()
@@ -232,8 +233,8 @@ class ModelSwap:
                 self._refuse(f"a run of the new model has not ended for {now_s - since_s:.0f} s")
                 return False
         if self._error is not None:
-            self._refuse(describe_error(self._error))
-        return self._error is None and not self._cancel.is_set()
+            raise self._error
+        return not self._cancel.is_set()
 
     @property
     def _allowed_s(self) -> float:
@@ -260,9 +261,7 @@ class ModelSwap:
                 if why:
                     raise StageError(why)
         except Exception as error:  # noqa: BLE001 - reported by the thread that watches
-            self._error = (
-                error if isinstance(error, EdgertError) else StageError(describe_error(error)).caused_by(error)
-            )
+            self._error = error
 
     def _apply_live_keys(self, made: Candidate) -> None:
         """Apply live keys of task and stages to the new model, which may have changed while it was loaded."""

@@ -191,7 +191,9 @@ def test_half_a_line_and_what_is_no_entry_are_passed_over(tmp_path: Path) -> Non
     assert len(journal.path.read_text().splitlines()) == 3, "it is written anew at the start"
 
 
-def test_what_a_killed_run_left_of_a_video_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_what_a_killed_run_left_of_a_video_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     touch(tmp_path / "vids", "a.mp4", "a-2.mp4")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "a.jsonl").write_text('{"old": 1}\n')
@@ -205,6 +207,9 @@ def test_what_a_killed_run_left_of_a_video_is_removed_and_nothing_else(tmp_path:
     again = journal_of(tmp_path, "keep")
     with again.opened():
         again.begin(video)
+        monkeypatch.setattr(os, "truncate", lambda *_: tmp_path.rmdir())  # an OSError
+        again.undo(video)
+    assert "a.jsonl keeps results of a run of" in caplog.text
     assert (tmp_path / "out" / "a.jsonl").read_text() == '{"old": 1}\n'
     assert sorted(path.name for path in (tmp_path / "out").glob("*.jsonl")) == ["a-2.jsonl", "a.jsonl", "other.jsonl"]
 

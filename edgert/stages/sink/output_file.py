@@ -6,6 +6,7 @@ that a power cut loses little.
 
 import errno
 import fcntl
+import logging
 import os
 import stat
 import threading
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from edgert.errors import StageError, cause
 
+_LOG = logging.getLogger(__name__)
 SYNC_S = 0.5
 """Longest time between two flushes to the disk."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -136,8 +138,12 @@ class _Disk:
             for file in dirty:
                 file.sync()
             for descriptor in closing:
-                with suppress(OSError):
+                try:
                     os.fdatasync(descriptor)
+                except OSError as error:
+                    if error.errno not in _NOT_SYNCED:
+                        about = Path(f"/proc/self/fd/{descriptor}").readlink(), cause(error)
+                        _LOG.warning("%s: the last writes may be lost: %s", *about, extra={"code": "record.lost"})
                 os.close(descriptor)
             with self._change:
                 del self._closing[: len(closing)]

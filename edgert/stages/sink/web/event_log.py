@@ -10,8 +10,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from edgert.errors import EdgertError
 from edgert.runtime.records import Result
+from edgert.runtime.recovery import describe_error
 from edgert.stages.sink.web.live_images import LiveImages, encode_jpeg
 from edgert.stages.zones.rules import Event, Events
 
@@ -85,8 +85,8 @@ class EventLog:
                 if event.id in self._shown:
                     self._shown[event.id].image = image
                     self.count += 1
-        except EdgertError as error:
-            _LOG.warning("event %s has no image: %s", event.rule, error)
+        except Exception as error:  # noqa: BLE001 - nobody reads the future of this work
+            _LOG.warning("event %s has no image: %s", event.rule, describe_error(error))
         finally:
             result.frame.lease.release()
             with self._lock:

@@ -189,9 +189,9 @@ def _disks(folders: Mapping[str, str]) -> Iterator[Metric]:
     free, size = list[Sample](), list[Sample]()
     for name, path in folders.items():
         folder = Path(path).absolute()
-        while not folder.exists():  # the stage creates it later
-            folder = folder.parent
-        with suppress(OSError):  # the disk is gone
+        with suppress(OSError):  # the disk is gone, or the folder may not be entered
+            while not folder.exists():  # the stage creates it later
+                folder = folder.parent
             found = os.statvfs(folder)
             free.append(({"stage": name}, found.f_bavail * found.f_frsize))
             size.append(({"stage": name}, found.f_blocks * found.f_frsize))

@@ -178,7 +178,7 @@ def test_cameras_and_why_they_are_away() -> None:
 
 def test_disks_that_are_written_to_and_stages_that_are_down() -> None:
     given = stats()
-    given["folders"] = {"video": str(ROOT / "none" / "there"), "gone": "/\0"}
+    given["folders"] = {"video": str(ROOT / "none" / "there"), "gone": "/\0", "long": "/" + "x" * 300}
     given["stages"]["2"]["failing"] = AWKWARD
     found = values(given)
     assert 0 < found["edgert_disk_free_bytes", "video"] < found["edgert_disk_size_bytes", "video"]

@@ -446,7 +446,9 @@ def test_what_is_written_reaches_the_disk_within_a_second(tmp_path: Path, monkey
     sink.close()
 
 
-def test_a_disk_that_fails_when_it_is_asked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_when_it_is_asked_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -460,6 +462,8 @@ def test_a_disk_that_fails_when_it_is_asked_is_an_error(tmp_path: Path, monkeypa
             time.sleep(0.01)
     sink.close()
     assert "Input/output error" in caught.value.why
+    DISK.wait(10.0)
+    assert f"{tmp_path}/out.jsonl: the last writes may be lost: Input/output error" in caplog.text
 
 
 def test_a_file_system_without_locks_or_syncs_is_used_all_the_same(
