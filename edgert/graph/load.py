@@ -282,7 +282,8 @@ def embed_external_data(proto: onnx.ModelProto, file: Path, digest: hashlib._Has
         if tensor.data_location == tensor.EXTERNAL:
             groups.setdefault(_data_location(tensor).get("location", ""), []).append(tensor)
     # tensors may share bytes of a file, so the sum can exceed its size; a damaged one below 0 must not lower it
-    messages.check_weights(sum(max(_size_bytes(one), 0) for tensors in groups.values() for one in tensors), file)
+    size_bytes = sum(max(_size_bytes(one), 0) for tensors in groups.values() for one in tensors)
+    messages.check_size(size_bytes, file, limits.WEIGHTS_BYTES)
     for location, tensors in sorted(groups.items()):
         data = _read_data_file(file, location)
         digest.update(location.encode() + b"\0")
@@ -313,7 +314,7 @@ def _read_data_file(file: Path, location: str) -> bytes:
         raise ModelError(what, why=f"{outside}; external data is read only from the model's own folder", fix=_DATA_FIX)
     try:
         if data_file.is_file():
-            messages.check_weights(data_file.stat().st_size, file)
+            messages.check_size(data_file.stat().st_size, file, limits.WEIGHTS_BYTES)
             return data_file.read_bytes()
     except OSError as error:
         what = f"cannot read data file {location!r} of model {str(file)!r}"

@@ -234,21 +234,12 @@ def to_bytes(model: Model) -> bytes:
     return data
 
 
-def check_size(size_bytes: int, path: Path) -> None:
-    """Raise ModelError when a model of this size with its weights is too large for one ONNX file."""
-    if size_bytes > limits.MODEL_BYTES:
-        raise ModelError(
-            f"model {str(path)!r} is too large for one ONNX file",
-            why=f"it takes {size_bytes} bytes with its weights inside; an ONNX file has at most {limits.MODEL_BYTES}",
-            fix="use a smaller model, or quantize its weights first",
-        )
-
-
-def check_weights(size_bytes: int, path: Path) -> None:
-    """Raise ModelError when a model has more than :data:`edgert.limits.WEIGHTS_BYTES` of external data."""
-    if size_bytes > limits.WEIGHTS_BYTES:
-        why = f"they take {size_bytes} bytes, and at most {limits.WEIGHTS_BYTES} are read"
-        raise ModelError(f"model {str(path)!r} has too many weights", why=why, fix="use a smaller model")
+def check_size(size_bytes: int, path: Path, most_bytes: int = limits.MODEL_BYTES) -> None:
+    """Raise ModelError when a model with its weights has more bytes than are read, or fit into one ONNX file."""
+    if size_bytes > most_bytes:
+        why = f"it takes {size_bytes} bytes with its weights, and at most {most_bytes} are possible"
+        fix = "use a smaller model, or quantize its weights first"
+        raise ModelError(f"model {str(path)!r} is too large", why=why, fix=fix)
 
 
 Dim = int | str | None
