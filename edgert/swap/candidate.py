@@ -116,15 +116,13 @@ def check_swap(run: Run, name: str, onnx: Path, terms: Terms) -> PipelineFile:
         fix = f"models: {', '.join(config.models)}"
         raise ConfigError(f"unknown model {name!r}{nearest(name, config.models)}", fix=fix)
     if run.is_unpacked:
-        raise StageError(
-            what, why="it is part of a bundle", fix="edgert build a bundle with the new model, and run that"
-        )
+        fix = "edgert build a bundle with the new model, and run that"
+        raise StageError(what, why="it is part of a bundle", fix=fix)
     users = [stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)]
     turns = next((chain for one in users if name in (chain := variants_of(config.models, one)) and chain[1:]), ())
     if turns:
-        raise StageError(
-            what, why=f"it takes turns with {' and '.join(set(turns) - {name})}", fix="change the file and restart"
-        )
+        why = f"it takes turns with {' and '.join(set(turns) - {name})}"
+        raise StageError(what, why=why, fix="change the file and restart")
     if name not in users:
         raise StageError(what, why="no stage runs it")
     if run.assembly.keeps_engines:

@@ -208,7 +208,11 @@ class ModelSwap:
                 _LOG.exception("the swap of model %s failed", self._name)
             self._refuse(describe_error(error))
         finally:
-            self._finish()
+            try:
+                self._finish()
+            except Exception as error:  # noqa: BLE001 - a stage may hang, and an engine may not close
+                text = "model %s: %s; the memory of one model is not freed"
+                _LOG.warning(text, self._name, describe_error(error))
             level = logging.WARNING if self._state.phase in ("refused", "back") else logging.INFO
             _LOG.log(level, "model %s: %s", self._name, self.state, extra={"code": "swap.ended"})
             self._ended.set()
@@ -384,12 +388,8 @@ class ModelSwap:
                 assembly.engines = {**assembly.engines, name: self._old["engine"]}
                 assembly.checks = self._old["checks"]
             assembly.inferences = tuple(one for one in assembly.inferences if one not in gone)
-            try:
-                for task, guard in self._guards:
-                    assembly.graph.at_safe_point(task, guard.settle)
-            except EdgertError as error:  # a stage is in a call that does not end, so its memory cannot be freed
-                _LOG.warning("model %s: %s; the memory of one model is not freed", name, error.what)
-                return
+            for task, guard in self._guards:
+                assembly.graph.at_safe_point(task, guard.settle)
         for check in own.checks.values():
             check.is_strict = False
         for inference in gone:

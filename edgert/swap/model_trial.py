@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +63,15 @@ def measure_memory(
     with process:
         assert process.stdin is not None and process.stdout is not None
         try:
-            process.stdin.write(json.dumps(request).encode())
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # it has ended, which its exit code explains
+                process.stdin.write(json.dumps(request).encode())
+                process.stdin.close()
             until_s = time.monotonic() + LONGEST_S
             while process.poll() is None:
                 if cancel.wait(_POLL_S):
                     return None
                 if time.monotonic() > until_s:
                     raise BuildError(what, why=f"it did not end within {LONGEST_S:g} s")
-        except BrokenPipeError:
-            process.wait()
         finally:
             process.kill()
         lines = process.stdout.read().decode("utf-8", "replace").splitlines()

@@ -110,8 +110,7 @@ def ended(pipeline: Pipeline, timeout_s: float = 60) -> dict[str, Any]:
     """The state of the newest swap once it has ended."""
     swap = pipeline._running.swaps["parts"]
     assert swap.wait(timeout_s), swap.state
-    shown: dict[str, Any] = pipeline.control.show()["swaps"]["parts"]
-    return shown
+    return dict(pipeline.control.show()["swaps"]["parts"])
 
 
 def whole(seen: Seen) -> bool:
@@ -134,12 +133,17 @@ def running(folder: Path, seen: Seen) -> Iterator[Pipeline]:
     assert whole(seen)
 
 
-def test_an_equal_model_takes_over_and_results_name_it(running: Pipeline, seen: Seen, folder: Path) -> None:
+def test_an_equal_model_takes_over_and_results_name_it(
+    running: Pipeline, seen: Seen, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(type(running._assembly.engines["parts"]), "close", lambda engine: 1 / 0)
     asked = running.control.swap("parts", folder / "same.onnx", shadow=20, keep=0.5)
     assert asked["phase"] == "loading" and running.file.config.models["parts"].onnx == GOOD
     with pytest.raises(StageError, match="a swap is under way"):
         running.control.swap("parts", folder / "same.onnx")
     found = ended(running)
+    assert "ZeroDivisionError" in caplog.text and "memory of one model is not freed" in caplog.text
+    monkeypatch.undo()
     assert found["phase"] == "done" and found["frames"] == 20 and found["agreement"] == {"mean": 1.0, "low": 1.0}
     assert running.file.config.models["parts"].onnx == folder / "same.onnx"
     wait_until(lambda: seen.model == found["digests"][0], 10)

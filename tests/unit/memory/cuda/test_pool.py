@@ -123,14 +123,18 @@ def leased(pool: DevicePool, timeout_s: float | None = 0) -> Any:
     return found
 
 
+def release_after(pool: DevicePool, *streams: Any) -> None:
+    _, lease = leased(pool)
+    for stream in streams:
+        lease.after(stream)
+    lease.release()
+
+
 class TestStreams:
     def test_a_lease_lasts_until_the_stream_has_passed(self, gpu: CudaDouble, device: CudaDevice) -> None:
         pool, stream = DevicePool(device, 64, 1, Counter()), device.stream()
         gpu.paused = True
-        view, lease = leased(pool)
-        del view
-        lease.after(stream)
-        lease.release()
+        release_after(pool, stream)
         assert pool.acquire(0) is None
         gpu.run_all()
         assert pool.acquire(0) is not None
@@ -138,11 +142,7 @@ class TestStreams:
     def test_of_every_stream_that_uses_it(self, gpu: CudaDouble, device: CudaDevice) -> None:
         pool, streams = DevicePool(device, 64, 1, Counter()), [device.stream() for _ in range(3)]
         gpu.paused = True
-        view, lease = leased(pool)
-        del view
-        for stream in streams:
-            lease.after(stream)
-        lease.release()
+        release_after(pool, *streams)
         for one in gpu.streams:
             assert pool.acquire(0) is None
             one.run()
@@ -151,10 +151,7 @@ class TestStreams:
     def test_acquire_waits_for_the_gpu_when_it_may_wait(self, gpu: CudaDouble, device: CudaDevice) -> None:
         pool, stream = DevicePool(device, 64, 1, Counter()), device.stream()
         gpu.paused = True
-        view, lease = leased(pool)
-        del view
-        lease.after(stream)
-        lease.release()
+        release_after(pool, stream)
         _, again = leased(pool, 5.0)
         assert not stream.raw.work
         again.release()
