@@ -176,6 +176,11 @@ def codecs(evidence: Evidence) -> Finding:
     return Finding("codecs", "yes", detail)
 
 
+def _missing_elements(evidence: Evidence, *names: str) -> list[str]:
+    """Return those of some GStreamer elements that are not installed."""
+    return [name for name in names if name not in evidence.answers["gi"].facts.get("elements", ())]
+
+
 def nvdec(evidence: Evidence) -> Finding:
     """Report the sources that hardware decodes, by PyNvVideoCodec or a Jetson's nvv4l2decoder."""
     answer, here, videos = evidence.answers["nvdec"], evidence.machine, "files and network streams"
@@ -183,9 +188,7 @@ def nvdec(evidence: Evidence) -> Finding:
     if answer.works and here.has_desktop_nvdec and evidence.has_gpu:
         desktop = f"{videos} whose frames stay on the GPU: PyNvVideoCodec {answer.facts['version']}"
     if here.is_jetson:
-        gi = evidence.answers["gi"]
-        elements = gi.facts["elements"] if gi.works else ()
-        absent = [name for name in ("nvv4l2decoder", "nvvidconv", "h264parse") if name not in elements]
+        absent = _missing_elements(evidence, "nvv4l2decoder", "nvvidconv", "h264parse")
         if not absent:
             videos = f"{desktop}; otherwise they" if desktop else videos
             no_mjpeg = devices.why_no_mjpeg(here.soc)
@@ -213,9 +216,7 @@ def nvenc(evidence: Evidence) -> Finding:
     if here.has_desktop_nvdec and evidence.has_gpu and answer.works and not answer.facts["no_nvenc"]:
         return Finding("NVENC", "yes", f"video is encoded by PyNvVideoCodec {answer.facts['version']}")
     if here.is_jetson:
-        gi = evidence.answers["gi"]
-        elements = gi.facts["elements"] if gi.works else ()
-        absent = [name for name in ("nvv4l2h264enc", "nvvidconv") if name not in elements]
+        absent = _missing_elements(evidence, "nvv4l2h264enc", "nvvidconv")
         if not absent and devices.why_no_mjpeg(here.soc):  # Thor, which has the driver and elements of a desktop GPU
             detail = f"{cpu}: a Jetson Thor's nvv4l2h264enc has other properties; PyNvVideoCodec encodes there"
             return Finding("NVENC", "optional", detail, installation.command("nvdec"))
@@ -277,29 +278,24 @@ def gstreamer(evidence: Evidence) -> Finding:
 def camera_devices(evidence: Evidence) -> Finding:
     """Report CSI sensors and other V4L2 devices, and whether csi:// can reach the sensors."""
     found, sensors, here = devices.cameras(evidence.root), devices.csi_sensors(evidence.root), evidence.machine
-    no_csi = devices.why_no_csi(here.soc, here.l4t)
+    no_csi, seen = devices.why_no_csi(here.soc, here.l4t), _camera_list(found, sensors) or "none seen"
     if no_csi and all(camera.is_readable for camera in found):
-        detail = f"{_camera_list(found, sensors) if found else 'none seen'}; csi://: {no_csi}"
-        return Finding("cameras", "yes" if found else "optional", detail, f"instead of csi://: {devices.CSI_INSTEAD}")
+        fix = f"instead of csi://: {devices.CSI_INSTEAD}"
+        return Finding("cameras", "yes" if found else "optional", f"{seen}; csi://: {no_csi}", fix)
     if here.is_jetson and not no_csi and not (evidence.root / devices.ARGUS_SOCKET).exists():
-        seen = _camera_list(found, sensors) if found else "none seen"
-        return Finding(
-            "cameras",
-            "optional",
-            f"{seen}; no /{devices.ARGUS_SOCKET}: csi:// has no way to its cameras",
-            devices.CSI_DAEMON,
-        )
+        detail = f"{seen}; no /{devices.ARGUS_SOCKET}: csi:// has no way to its cameras"
+        return Finding("cameras", "optional", detail, devices.CSI_DAEMON)
     if not found and here.is_jetson:
-        detail = f"none seen; /{devices.ARGUS_SOCKET} is there, so csi://0 may work"
+        detail = f"{seen}; /{devices.ARGUS_SOCKET} is there, so csi://0 may work"
         return Finding("cameras", "optional", detail, "a container sees USB cameras by docker run --device /dev/video0")
     if not found:
         fix = "plug one in, or in a container: docker run --device /dev/video0 ..."
         return Finding("cameras", "optional", "none: there is no /dev/video*", fix)
     locked = [camera.path for camera in found if not camera.is_readable]
     if locked:
-        detail = f"{_camera_list(found, sensors)}; this user may not open {', '.join(locked)}"
+        detail = f"{seen}; this user may not open {', '.join(locked)}"
         return Finding("cameras", "optional", detail, "sudo usermod -aG video $USER, then log in again")
-    return Finding("cameras", "yes", _camera_list(found, sensors))
+    return Finding("cameras", "yes", seen)
 
 
 def display(evidence: Evidence) -> Finding:

@@ -86,12 +86,9 @@ def _times_by_place(spans: Spans) -> Iterator[tuple[int, str, bool, int]]:
             elif track.kind == "run":
                 for number in span.frames:
                     yield number, f"{track.name}: a run", False, ns
-            elif (
-                track.kind == "thread"
-                and span.category == "stage"
-                and not span.name.endswith((": submit", ": collect"))
-            ):
-                yield span.frames[0], span.name, False, ns
+            elif track.kind == "thread" and span.category == "stage":
+                if not span.name.endswith((": submit", ": collect")):
+                    yield span.frames[0], span.name, False, ns
             elif span.category == "source":
                 yield span.frames[0], f"from capture to {span.name}", True, span.end_ns - captured[span.frames[0]]
 

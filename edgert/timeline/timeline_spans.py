@@ -206,9 +206,8 @@ def _span(reading: _Reading, event: Event) -> Span | None:
         return Span(begin, end, f"no room before {name}", "room")
     if kind in ("operation", "governor"):
         category: Category = "control" if kind == "operation" else "governor"
-        return Span(
-            begin, end, name, category, (), tuple((str(key), str(value)) for key, value in (more or {}).items())
-        )
+        details = tuple((str(key), str(value)) for key, value in (more or {}).items())
+        return Span(begin, end, name, category, (), details)
     return Span(begin, end, name, "part")
 
 

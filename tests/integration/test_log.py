@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -199,20 +199,6 @@ def test_text_written_in_parts_is_one_message(tmp_path: Path) -> None:
     assert (one["level"], one["message"]) == ("error", "error: what\n  why: so")
 
 
-class Running:
-    """A pipeline for whoever waits for it, which ends when it is asked to."""
-
-    def __init__(self, over: Callable[[], bool]) -> None:
-        self._over = over
-
-    def wait(self, timeout_s: float) -> bool:
-        time.sleep(0.001)
-        return self._over()
-
-    def summary(self) -> str:
-        return "so far"
-
-
 def test_the_summary_is_kept_again_and_again_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_view, "SUMMARY_EVERY_S", 0.005)
     kept, at_once, most = list[str](), 0, 0
@@ -226,5 +212,6 @@ def test_the_summary_is_kept_again_and_again_by_one_thread_at_a_time(monkeypatch
         at_once -= 1
         raise ArtifactError("the disk is full")  # it may not be the next time
 
-    run_view._watch(cast("Any", Running(lambda: len(kept) == 3)), lambda: False, keep, lambda summary: None, 60.0)
+    run: Any = SimpleNamespace(wait=lambda timeout_s: time.sleep(0.001) or len(kept) == 3, summary=lambda: "so far")
+    run_view._watch(run, lambda: False, keep, lambda summary: None, 60.0)
     assert kept == ["so far"] * 3 and most == 1
