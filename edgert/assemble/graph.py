@@ -293,7 +293,12 @@ def assemble(
     """
     board_of(file)
     models = Models(file, backend_name, bar, environment.clock, environment.engines, strict, environment.kept)
-    assembly = _Assembler(file, callbacks or {}, environment, models).build()
+    try:
+        assembly = _Assembler(file, callbacks or {}, environment, models).build()
+    except BaseException:
+        if environment.kept is None:
+            models.close()
+        raise
     assembly.keeps_engines = environment.kept is not None
     return assembly
 
@@ -386,13 +391,54 @@ class _Assembler:
         self.endless = is_endless(file.config.stages.values(), self.directory)
 
     def build(self) -> Assembly:
-        stages = self.config.stages
-        streams = sources_of(stages)
-        chains: dict[str, list[Task]] = {}
-        sources_first = sorted(
-            topological_order(stages), key=lambda name: not isinstance(stages[name], section.SourceStage)
+        """Return the assembly: the tasks of all stages, connected, and where their frames are."""
+        stages, models, streams = self.config.stages, self.models, sources_of(self.config.stages)
+        chains = self._make_tasks(streams)
+        self._connect_tasks(chains, streams)
+        tasks = [task for chain in chains.values() for task in chain]
+        frames = put_on_gpu(stages, self.sources, models.devices, self.callbacks)
+        for name, reads in reads_of(stages, models.devices).items():
+            if not isinstance(stages[name], section.InferStage):
+                chains[name][0].execution.reads = reads
+        for inference in models.inferences:
+            inference.is_patient = self.live  # there is time to sleep between frames of a camera
+        for counter in {device.counter for engine in models.engines.values() for device in _gpus_of(engine)}:
+            self.counter.include(counter)
+        assembly = Assembly(
+            Graph(tasks),
+            streams,
+            models.engines,
+            self.counter,
+            all(self._is_live(task) for task in tasks if isinstance(task.stage, Source)),
+            models.inferences,
+            models.choice,
+            self.hooks,
+            opencv_threads=set_opencv_threads(1),
+            frames=frames,
+            tracks=tracker_thresholds(stages, self.config.models),
+            checks=models.checks,
+            ends={name: chain[-1] for name, chain in chains.items()},
+            listener=FailurePolicy("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
+            decoders=models.decoders,
+            devices=models.devices,
+            make=self.remake_stage,
+            load=self.load_model,
+            journal=self.journal,
+            run=self.run,
         )
-        for name in sources_first:
+        if self.journal is not None:
+            for task in tasks:
+                task.use_journal(self.journal)
+        if frames:  # else frames stay as their source made them
+            assembly.graph.mark_pixel_use = mark_pixel_use
+            mark_pixel_use(tasks)
+        return assembly
+
+    def _make_tasks(self, streams: Mapping[str, frozenset[str]]) -> dict[str, list[Task]]:
+        """Return stage → its tasks in order, connected with each other but not with those of other stages."""
+        stages, chains = self.config.stages, dict[str, list[Task]]()
+        order = topological_order(stages)
+        for name in sorted(order, key=lambda name: not isinstance(stages[name], section.SourceStage)):
             self.live = any(self._is_live(tasks[-1]) for tasks in chains.values())
             chains[name] = self._tasks_of(name, stages[name], streams[name])
             policy = failure_policy_of(stages[name], self.config.watchdog, self.endless)
@@ -402,6 +448,11 @@ class _Assembler:
             run_together([chains[name] for name in names])
         for names in crop_siblings(stages):
             run_beside([chains[name] for name in names], streams[names[0]], STAGE_QUEUE)
+        return chains
+
+    def _connect_tasks(self, chains: Mapping[str, list[Task]], streams: Mapping[str, frozenset[str]]) -> None:
+        """Connect the tasks of different stages by queues."""
+        stages = self.config.stages
         simulated_cameras = {
             name
             for name, stage in stages.items()
@@ -418,47 +469,6 @@ class _Assembler:
                     log.warning("stages.%s: %s; set %s to drop frames as a camera does", other, what, fix)
                 if after not in fed:
                     connect(before, after, streams[other], capacity, drop)
-        everything = [task for tasks in chains.values() for task in tasks]
-        models = self.models
-        frames = put_on_gpu(stages, self.sources, models.devices, self.callbacks)
-        for name, reads in reads_of(stages, models.devices).items():
-            if not isinstance(stages[name], section.InferStage):
-                chains[name][0].execution.reads = reads
-        live = all(self._is_live(task) for task in everything if isinstance(task.stage, Source))
-        for inference in models.inferences:
-            inference.is_patient = self.live  # there is time to sleep between frames of a camera
-        for counter in {device.counter for engine in models.engines.values() for device in _gpus_of(engine)}:
-            self.counter.include(counter)
-        threads = set_opencv_threads(1)
-        assembly = Assembly(
-            Graph(everything),
-            streams,
-            models.engines,
-            self.counter,
-            live,
-            models.inferences,
-            models.choice,
-            self.hooks,
-            opencv_threads=threads,
-            frames=frames,
-            tracks=tracker_thresholds(stages, self.config.models),
-            checks=models.checks,
-            ends={name: tasks[-1] for name, tasks in chains.items()},
-            listener=FailurePolicy("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
-            decoders=models.decoders,
-            devices=models.devices,
-            make=self.remake_stage,
-            load=self.load_model,
-            journal=self.journal,
-            run=self.run,
-        )
-        if self.journal is not None:
-            for task in everything:
-                task.use_journal(self.journal)
-        if frames:  # else frames stay as their source made them
-            assembly.graph.mark_pixel_use = mark_pixel_use
-            mark_pixel_use(everything)
-        return assembly
 
     @staticmethod
     def _is_live(task: Task) -> bool:

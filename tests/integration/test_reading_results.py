@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import edgert
-from edgert.assemble import Assembly
-from edgert.errors import ConfigError, StageError
+from edgert.backend.ort.runtime import OrtEngine
+from edgert.errors import ConfigError, EdgertError, StageError
 from tests.helpers.interrupted_lock import InterruptedLock
 from tests.helpers.waiting import wait_until
 from tests.integration.test_pipeline_api import ASSETS, SCENE, threads, write
@@ -89,11 +89,12 @@ def test_several_stages_in_one_iterator_come_as_they_arrive_and_name_their_stage
         assert [one.frame.index for one in pipeline.results("find", timeout=20)] == list(range(12))
 
 
-def test_a_callback_of_an_unknown_stage_leaves_no_engine_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed, close = list[Assembly](), Assembly.close
-    monkeypatch.setattr(Assembly, "close", lambda self: closed.append(self) or close(self))
-    with pytest.raises(StageError, match="no stage 'fnid'"):
-        edgert.Pipeline(write(tmp_path, SCENE.format(limit=3)), callbacks={"fnid": bool})
+@pytest.mark.parametrize("stage", ["own: {python: nowhere:f, from: find}", "out: {sink: 'null', from: find}"])
+def test_what_cannot_be_made_leaves_no_engine_open(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = list[OrtEngine]()
+    monkeypatch.setattr(OrtEngine, "close", lambda self: closed.append(self))
+    with pytest.raises(EdgertError, match=r"no module 'nowhere'|no stage 'fnid'"):
+        edgert.Pipeline(write(tmp_path, SCENE.format(limit=3), f"  {stage}\n"), callbacks={"fnid": bool})
     assert len(closed) == 1
 
 
