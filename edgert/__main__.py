@@ -11,16 +11,16 @@ _SIGNALS_THAT_KILL = 3
 
 
 def main() -> None:
-    """Run the ``edgert`` command. Ctrl-C ends it without a traceback at any moment, also while modules are imported."""
-    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, as in the background
-    if is_heard:
-        signal.signal(signal.SIGINT, _exit_at_once)  # nothing is there to clean up
+    """Run the ``edgert`` command. Ctrl-C ends it without a traceback at any moment, even while modules are imported."""
+    is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored, as in the background
+    if is_handled:
+        signal.signal(signal.SIGINT, _exit_at_once)  # there is nothing to clean up yet
     _end_at_third_signal()
     from edgert import cli
     from edgert.cli.progress import Interruption, raise_interrupt
     from edgert.errors import EXIT_INTERRUPTED
 
-    if not is_heard:
+    if not is_handled:
         cli.main()
         return
     report = sys.unraisablehook
@@ -31,18 +31,18 @@ def main() -> None:
     except (KeyboardInterrupt, SystemExit) as end:
         if not Interruption.was_raised:
             raise
-        # It may have become another error, or got lost where Python cannot raise it. If it came in an exec() of text,
-        # as dataclasses have, CPython would end by the signal itself; the next such call has it forget that.
+        # The interrupt may have become another error, or was lost where Python cannot raise it. After one in exec(), as
+        # dataclasses call it, CPython would end by the signal itself; the next such call resets that.
         eval("0")  # noqa: S307
         raise SystemExit(EXIT_INTERRUPTED) from end
     finally:
-        if signal.getsignal(signal.SIGINT) is raise_interrupt:  # else what is written last must not be broken off
+        if signal.getsignal(signal.SIGINT) is raise_interrupt:  # else the last output must not be interrupted
             signal.signal(signal.SIGINT, _exit_at_once)
-            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # only Python's own end is left then
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # while Python itself ends
 
 
 def _end_at_third_signal() -> None:
-    """End the process at the third signal even while its main thread, which runs handlers, is in a library's call."""
+    """End the process at the third signal, even if its main thread, which runs handlers, is in a library's call."""
     reader_end, writer_end = os.pipe()
     os.set_blocking(writer_end, False)
     signal.set_wakeup_fd(writer_end, warn_on_full_buffer=False)

@@ -1,4 +1,4 @@
-"""NumPy's file format, read from bytes that are not trusted: the header is checked against the number of bytes."""
+"""Reading of NumPy's file format from untrusted bytes; the header is checked against their number."""
 
 import io
 import math
@@ -12,7 +12,7 @@ def read_array(data: bytes, most_bytes: int) -> npt.NDArray[Any]:
     """Return the array of a ``.npy`` file, as a view of the file's bytes ``data``.
 
     Raises:
-        ValueError: it is no such file, has objects, more than ``most_bytes``, or other bytes than its header says.
+        ValueError: it is no such file, contains objects, is larger than ``most_bytes``, or does not match its header.
     """
     if len(data) > most_bytes:
         raise ValueError(f"it has more than {most_bytes >> 20} MiB")

@@ -14,13 +14,13 @@ class Clock(Protocol):
         """Return monotonic nanoseconds since an arbitrary origin."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Sleep, but wake early when ``event`` is set; returns whether it is set."""
+        """Wait until ``event`` is set, but no longer than ``seconds``; return whether it is set."""
 
 
 class RealClock:
     """The machine's monotonic clock."""
 
-    now_ns = staticmethod(time.monotonic_ns)  # without a call in between: threads ask several times per frame
+    now_ns = staticmethod(time.monotonic_ns)  # directly, because threads call it several times per frame
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         return event.wait(seconds)
@@ -30,7 +30,7 @@ REAL = RealClock()
 
 
 class NotedClock(RealClock):
-    """The machine's monotonic clock, with a time of day that its owner reads once a second and can record.
+    """The machine's monotonic clock, with an offset to the time of day that can be recorded.
 
     Attributes:
         offset_ns: nanoseconds to add to the monotonic time for the time since the epoch.
@@ -40,7 +40,7 @@ class NotedClock(RealClock):
         self.offset_ns = time.time_ns() - time.monotonic_ns()
 
     def look(self) -> None:
-        """Follow the machine's time of day where it was set, by more than its own jitter."""
+        """Update the offset if the machine's time of day was set, by more than its jitter."""
         offset_ns = time.time_ns() - time.monotonic_ns()
         if abs(offset_ns - self.offset_ns) > _SET_NS:
             self.offset_ns = offset_ns
@@ -52,7 +52,7 @@ _SET_NS = 1_000_000
 def time_of_day_ns(timestamp_ns: int, clock: Clock = REAL) -> int:
     """Convert a clock's time to nanoseconds since the epoch.
 
-    It uses the clock's ``offset_ns``, which a recorded clock has, else the present time of day of this machine.
+    It uses the clock's ``offset_ns``, which a recorded clock has, or else this machine's time of day.
     """
     offset_ns: int | None = getattr(clock, "offset_ns", None)
     if offset_ns is not None:

@@ -1,8 +1,8 @@
-"""Faster ``__init__`` of frozen records, which are made for every frame.
+"""Faster ``__init__`` for frozen dataclasses of which several objects are made for every frame.
 
-The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` for each field. The one made here fills an object
-of a class with the same slots that is not frozen, and then changes its class. It takes a third to two thirds of the
-time, as ``tests/bench/bench_frozen.py`` measures.
+The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` for each field. This one fills an object of a class
+with the same slots that is not frozen, and then changes its class. It takes one to two thirds of the time
+(``tests/bench/bench_frozen.py``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """This installation of edgert: its data files, and the commands that install optional packages.
 
 In a checkout, boards, budgets, pipelines and their assets are beside the package, in ``configs/`` and ``pipelines/``; a
-wheel has them as package data under ``edgert/data/``. edgert is on no package index. So a command names the clone or
-wheel that this edgert came from, or an extra's packages.
+wheel has them as package data under ``edgert/data/``. edgert is on no package index, so commands name the clone, or
+the packages of an extra.
 """
 
 import os
@@ -24,7 +24,7 @@ def checkout() -> Path | None:
 
 
 def commit() -> str:
-    """Return the first 12 digits of the commit that this edgert was made from; empty where it is unknown."""
+    """Return the first 12 digits of this edgert's commit; empty if it is unknown."""
     root = checkout()
     if root is None:
         file = data_folder("commit.txt")
@@ -37,7 +37,7 @@ def commit() -> str:
 
 
 def python_path() -> str:
-    """Return ``PYTHONPATH`` for a Python process of the same version that imports this edgert first."""
+    """Return ``PYTHONPATH`` with which a Python process of the same version imports this edgert."""
     return os.pathsep.join(filter(None, (str(_PACKAGE.parent), os.environ.get("PYTHONPATH"))))
 
 
@@ -69,29 +69,29 @@ def demo_images() -> str:
 
 
 def pipeline_named(name: str) -> Path | None:
-    """Return the shipped pipeline of that name, such as ``hello``; None when there is none."""
+    """Return the file of a shipped pipeline, such as ``hello``; None for other names."""
     file = data_folder("pipelines") / f"{name.removesuffix('.yaml')}.yaml"
     return file if Path(name).name == name and is_file(file) else None
 
 
 def pipeline_path(name: str) -> Path:
-    """Return the file of a path or name: an existing path, else a shipped pipeline of that name."""
+    """Return the path of a pipeline: the given one if it exists or is no shipped pipeline, else that of the latter."""
     path = Path(name)
     return path if exists(path) else pipeline_named(name) or path
 
 
 def pipeline_names() -> tuple[str, ...]:
-    """Return the names that :func:`pipeline_named` finds."""
+    """Return the names of the shipped pipelines."""
     return tuple(sorted(file.stem for file in data_folder("pipelines").glob("*.yaml")))
 
 
 def labels_named(name: str) -> Path | None:
-    """Return the shipped list of class names, such as ``coco``; None when there is none."""
+    """Return the file of a shipped list of class names, such as ``coco``; None for other names."""
     return data_folder("configs") / "labels" / f"{name}.txt" if name in labels_names() else None
 
 
 def labels_names() -> tuple[str, ...]:
-    """Return the names that :func:`labels_named` finds.
+    """Return the names of the shipped lists of class names.
 
     - coco: 80 classes, and coco91 with them at their ids (https://cocodataset.org/#download)
     - coco17: points of a body (https://cocodataset.org/#keypoints-2020)
@@ -111,7 +111,7 @@ def command(extra: str) -> str:
 
     try:
         lines = metadata.requires("edgert") or []
-    except metadata.PackageNotFoundError:  # a copy of the package that pip knows nothing of
+    except metadata.PackageNotFoundError:  # a copy of the package that was not installed by pip
         return f"pip install {shlex.quote(f'PATH-OF-EDGERT[{extra}]')}"
     # Packages of the extra, without their conditions for systems.
     wanted = [line.partition(";")[0].strip() for line in lines if line.endswith((f"'{extra}'", f'"{extra}"'))]
@@ -124,11 +124,11 @@ def wheel(version: str) -> str:
 
 
 CHECKPOINTS = (".pt", ".pth", ".ckpt")
-"""Endings of PyTorch's files with a pickle, which is a program and is never read here."""
+"""Suffixes of PyTorch's files with a pickle, which could run any code and is never read."""
 
 
 def export_first(path: str) -> str:
-    """Return the advice for a file that PyTorch saved: how to export it to ONNX."""
+    """Return advice on exporting a file of PyTorch to ONNX."""
     yolo = f"yolo export model={shlex.quote(path)} format=onnx for a YOLO of Ultralytics"
     others = "torch.onnx.export, or edgert import module:function"
     return f"{yolo}, then edgert new on the .onnx file; for another network {others}"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 AT = (0.0, 0.01, *(number / 20 for number in range(1, 20)), 0.98, 0.99, 0.995, 1.0)
-"""The places of the quantiles, from the shortest time to the longest; closer together above 0.98, for a p99."""
+"""Probabilities of the quantiles, from the shortest time to the longest; denser above 0.98, for a p99."""
 Quantiles = tuple[float, ...]
-"""The quantile at each of :data:`AT`, 1.0 at the half; empty without measurements."""
+"""Quantile for each of :data:`AT`, 1.0 for the median; empty without measurements."""
 
 
 def quantiles_of(times: Sequence[float]) -> Quantiles:
@@ -17,7 +17,7 @@ def quantiles_of(times: Sequence[float]) -> Quantiles:
 
 
 def check_quantiles(quantiles: Quantiles) -> None:
-    """Raise ValueError for what cannot be quantiles of times."""
+    """Raise ValueError for numbers that cannot be quantiles of times."""
     if quantiles and len(quantiles) != len(AT):
         raise ValueError(f"there are {len(AT)} quantiles, not {len(quantiles)}")
     if not all(math.isfinite(ratio) and ratio > 0 for ratio in quantiles) or list(quantiles) != sorted(quantiles):

@@ -1,4 +1,4 @@
-"""Test suites for every kind. Packages that add kinds derive their tests from the suites that edgert itself passes.
+"""Test suites for all kinds. Packages that add kinds derive their tests from these suites, which edgert passes itself.
 
     from edgert.testing import SinkSuite
 
@@ -6,7 +6,7 @@
         name = "csv"
         keys = {"path": "boxes.csv"}
 
-pytest collects what a class inherits; ``tmp_path`` is pytest's own. Nothing here imports pytest.
+pytest collects the inherited tests; ``tmp_path`` is a fixture of pytest. This module does not import pytest.
 """
 
 import threading
@@ -70,7 +70,7 @@ _STOP_S = 0.5
 
 
 def sample(index: int = 0, boxes: Sequence[Sequence[float]] = ((4, 4, 20, 20), (30, 10, 60, 40))) -> Result:
-    """Return a result of a 64x48 BGR frame of noise with these boxes, as from an infer stage ``find``."""
+    """Return a result of a stage ``find``: a 64x48 BGR frame of noise with these boxes."""
     pixels = np.random.default_rng(index).integers(0, 256, (_SIZE[1], _SIZE[0], 3), np.uint8)
     lease = lend((pixels,), Counter())
     at_ns = 33_333_333 * index
@@ -79,17 +79,17 @@ def sample(index: int = 0, boxes: Sequence[Sequence[float]] = ((4, 4, 20, 20), (
 
 
 def detections(boxes: Sequence[Sequence[float]]) -> Detections:
-    """Return one row per box x1, y1, x2, y2, all of class 0 and score 0.9."""
+    """Return detections with these boxes x1, y1, x2, y2, all of class 0 and score 0.9."""
     rows = np.array(boxes, np.float32).reshape(-1, 4)
     return Detections(rows, np.full(len(rows), 0.9, np.float32), np.zeros(len(rows), np.int32), ("thing",))
 
 
 class StageSuite(ABC):
-    """Every stage: derive, and have :meth:`make` return one, not opened."""
+    """Tests for every stage. Derived classes define :meth:`make`."""
 
     @abstractmethod
     def make(self, folder: Path) -> Stage:
-        """Return a new stage, which may write below ``folder``."""
+        """Return a new stage that is not opened; it may write into ``folder``."""
 
     @contextmanager
     def opened(self, folder: Path) -> Iterator[Stage]:
@@ -135,8 +135,8 @@ class SinkSuite(StageSuite):
     """Tests for every sink.
 
     Attributes:
-        name: as a pipeline file writes it.
-        keys: of its section; those of paths are put below a folder of the test's own.
+        name: name in a pipeline file.
+        keys: keys of its section; relative paths are moved into a temporary folder.
     """
 
     name: ClassVar[str]
@@ -168,10 +168,10 @@ class DecoderSuite:
     """Tests for every decoder.
 
     Attributes:
-        task, name: as a pipeline file writes them, ``detect`` and ``yolox``.
-        shapes: of outputs that it reads, without the batch dimension.
-        network: the input's (width, height).
-        keys: further ones of the task's section.
+        task, name: task and decoder in a pipeline file, such as ``detect`` and ``yolox``.
+        shapes: shapes of its outputs, without the batch dimension.
+        network: (width, height) of the input.
+        keys: further keys of the section ``task:``.
     """
 
     task: ClassVar[str]
@@ -227,9 +227,9 @@ class OwnDecoderSuite:
     """Tests for a user's decoding function or object, named with ``task: {python: ...}``.
 
     Attributes:
-        decode: it; in a class body, ``staticmethod`` of a function.
-        shapes: of the outputs, without the batch dimension; 0 where a size is open.
-        network: the input's (width, height).
+        decode: function or object; in a class body, a function needs ``staticmethod``.
+        shapes: shapes of the outputs, without the batch dimension; 0 for a dynamic size.
+        network: (width, height) of the input.
     """
 
     decode: ClassVar[Callable[..., Any]]
@@ -265,8 +265,8 @@ class TrackerSuite:
     """Tests for every tracker.
 
     Attributes:
-        name: as a pipeline file writes it.
-        keys: of its section.
+        name: name in a pipeline file.
+        keys: keys of its section.
     """
 
     name: ClassVar[str]
@@ -280,7 +280,7 @@ class TrackerSuite:
         return tracker
 
     def follow(self, tracker: Tracker, x: float) -> list[int]:
-        """Return the numbers of one object at ``x`` and one at rest."""
+        """Return the numbers of an object at ``x`` and one at rest."""
         found = detections(((x, 10, x + 40, 50), (300, 300, 350, 350)))
         ids = tracker.update(found.boxes, found.scores, found.classes)
         assert ids.shape == (2,) and ids.dtype == np.int64
@@ -318,8 +318,8 @@ class BackendSuite:
     """Tests for every backend.
 
     Attributes:
-        name: as a pipeline file writes it.
-        exact: whether it computes the model; a backend that only pretends does not.
+        name: name in a pipeline file.
+        exact: whether it really computes the model.
     """
 
     name: ClassVar[str]
@@ -380,11 +380,11 @@ class BackendSuite:
 class SourceSuite:
     """Tests for every source.
 
-    Derive, and give a pytest fixture ``source``: one that is not started, named ``cam``, with at least 12 frames to
-    come and nothing wrong with it.
+    Derived classes define a pytest fixture ``source``: a source named ``cam`` that is not started and has at least 12
+    frames.
 
     Attributes:
-        live: whether it is.
+        live: whether the source is live.
     """
 
     live: ClassVar[bool]

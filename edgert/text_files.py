@@ -1,4 +1,4 @@
-"""Text files that people wrote, with any editor on any system: class names, labels, lists of images, settings."""
+"""Reading of text files from any editor on any system: class names, labels, lists of images, settings."""
 
 import codecs
 import logging
@@ -22,7 +22,7 @@ def read_text(path: Path, most_bytes: int = _MOST_BYTES) -> str:
     """Return the text of a file; see :func:`as_text`.
 
     Raises:
-        ConfigError: it is no text, with the line; or it is longer than ``most_bytes``.
+        ConfigError: it is no text, or longer than ``most_bytes``.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
@@ -55,7 +55,7 @@ def as_text(data: bytes, name: str) -> str:
     includes Latin-1, if most of each line is ASCII; that is logged as a warning.
 
     Raises:
-        ConfigError: it is none of these; names the file and line.
+        ConfigError: it is none of these; ``where`` is the file and line.
     """
     mark, encoding = next(
         ((mark, encoding) for mark, encoding in _MARKS if data.startswith(mark)), (b"", _guess_encoding(data))
@@ -83,7 +83,7 @@ def _guess_encoding(data: bytes) -> str:
 
 
 def _decode_western(data: bytes, name: str, error: UnicodeDecodeError) -> str:
-    """Decode Windows-1252. Raises ConfigError where the text does not look like that."""
+    """Decode Windows-1252. Raises ConfigError if the text does not look like that."""
     before = _unix_ends(data[: error.start].decode(error.encoding, "replace"))
     where = f"{name}:{before.count(chr(10)) + 1}"
     looks_western = error.encoding == "utf-8" and 0 not in data and all(map(_is_mostly_ascii, data.splitlines()))

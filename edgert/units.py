@@ -1,6 +1,6 @@
-"""Quantities people write with a unit, as plain numbers with the unit in the name: bytes, watts, milliseconds.
+"""Conversion of quantities with units to plain numbers in bytes, watts or seconds, and back to text.
 
-A quantity without its unit is refused: ``15`` may be watts or milliwatts, and only the writer knows.
+A quantity without a unit is an error: ``15`` may be watts or milliwatts.
 """
 
 import math
@@ -18,7 +18,7 @@ def _parse(value: object, units: dict[str, float] | dict[str, int], example: str
         raise ValueError(f"expected a number with a unit, like {example}")
     number, unit = match.groups()
     if unit not in units:
-        # What was written may be a secret put in the wrong place: the message does not repeat it.
+        # The value may be a misplaced secret, so the message does not repeat it.
         got = "unknown unit" if unit else "no unit"
         raise ValueError(f"{got}; expected one of {', '.join(units)}, like {example}")
     amount = float(number) * units[unit]

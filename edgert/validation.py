@@ -1,4 +1,4 @@
-"""Checks of a pipeline that open no camera, and run neither engines nor the user's code."""
+"""Checks of a pipeline that open no camera, and run neither engines nor user code."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -27,10 +27,10 @@ class Validation:
     """Summary of a valid pipeline; ``str()`` is one line about it.
 
     Attributes:
-        stages: number of its stages.
-        models: number of the models that they run.
-        read_code: whether it names code of the user's own, which was read and not run.
-        notes: remarks about the overlay, and about sources that do not work on a board.
+        stages: number of stages.
+        models: number of models that stages run.
+        read_code: whether the file names user code, which was read but not run.
+        notes: remarks on the overlay, and on sources that do not work on a board.
     """
 
     stages: int
@@ -45,18 +45,18 @@ class Validation:
 
 
 def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | None = None) -> Validation:
-    """Check a pipeline file, its models, images and labels, and the user's code by its text.
+    """Check a pipeline file, its models, images and labels, and user code by its text.
 
-    Every stage is built, on engines that have the models' inputs and outputs but do not run. So it raises every error
-    of a start of ``edgert run``, except those of cameras, engines and the user's code.
+    All stages are made, with engines that have the models' inputs and outputs but do not run. So this raises every
+    error of a start of ``edgert run``, except those of cameras, engines and user code.
 
     Args:
-        path: the pipeline file, or the name of a shipped one.
+        path: path of the pipeline file, or name of a shipped one.
         overrides: ``key.path=value``, as given to ``--set``.
-        board: name of the board that its sources are for; None for this machine.
+        board: name of the board on which its sources will run; None: this machine.
 
     Raises:
-        EdgertError: the first error; further mistakes of the file itself in ``others``.
+        EdgertError: the first error; ``others`` has further mistakes of the file.
     """
     file = with_first_video(read_pipeline(path, overrides, run_ops=False))
     for loc, spec in file.config.code.items():
@@ -64,7 +64,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
     _check_operators(file)
     notes = tuple(filter(None, (file.document.overlay_note, *_board_notes(file, board))))
     found: dict[str, dict[str, Any]] = {"stages": dict(file.config.stages), "models": dict(file.config.models)}
-    for section, name, *inner in file.config.code:  # a function of no effect wherever the user's would be called
+    for section, name, *inner in file.config.code:  # a function without effect replaces the user's
         found[section][name] = _with_not_run(found[section][name], inner)
     assembly = assemble(replace(file, config=file.config.model_copy(update=found)), backend_name="null")
     assembly.close()
@@ -73,7 +73,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
 
 
 def _board_notes(file: PipelineFile, name: str | None) -> Iterator[str]:
-    """Yield what to know about sources on a board. Raises ConfigError for one that cannot work there, or no board."""
+    """Yield remarks on sources on a board. Raises ConfigError for sources that cannot work, and unknown boards."""
     here = detect()
     soc, l4t, record = here.soc, here.l4t, here.board
     if name is not None:
@@ -90,18 +90,18 @@ def _board_notes(file: PipelineFile, name: str | None) -> Iterator[str]:
             yield f"{where}: {config.source} on a {title}: {why}; instead: {CSI_INSTEAD}"
         is_mjpeg = kind == "camera" and (config.format or "").lower() == "mjpeg"
         if is_mjpeg and config.decode == "gpu" and (why := why_no_mjpeg(soc)):
-            what = f"decode: gpu cannot be kept on a {title}"
+            what = f"decode: gpu is not possible on a {title}"
             fix = "leave decode: out, so that the CPU decodes; or format: h264"
             raise ConfigError(what, why=why, where=file.where("stages", stage, "decode"), fix=fix)
 
 
 def not_run(*_: object, **__: object) -> tuple[()]:
-    """Return nothing; called in place of the user's functions, and as a source without images."""
+    """Return nothing, in place of the user's functions and as a source without images."""
     return ()
 
 
 def _check_operators(file: PipelineFile) -> None:
-    """Raise ModelError for a node that no engine of the file has an operator for."""
+    """Raise ModelError for a node that no engine of the file supports."""
     own: set[str] = set()
     for path in file.config.ops:
         named = registered_operators(path, file.where("ops"))
@@ -110,7 +110,7 @@ def _check_operators(file: PipelineFile) -> None:
         own |= named
     chain = set(file.config.engines or (ORT,))
     for name, config in file.config.models.items():
-        # TensorRT's plugins are the board's: an engine may run it whose operators are not all known here.
+        # TensorRT's plugins are on the board, so its engines may support operators that are unknown here.
         with_plugins = config.backend in ("tensorrt", "null")
         with_plugins = with_plugins or (config.backend == "auto" and not chain <= {ORT, ORT_CUDA})
         if with_plugins:

@@ -1,4 +1,4 @@
-"""YAML text → nodes that know their lines, with a bound on how deeply they are nested."""
+"""Parsing of YAML text to nodes with their lines, with limited nesting, and explanations of mistakes."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ def compose(text: str) -> yaml.Node | None:
     depth = 0
     if _is_far_too_deep(text):
         raise yaml.MarkedYAMLError(problem=TOO_DEEP)
-    # LibYAML makes nodes recursively and would overflow the C stack; it makes events one by one.
+    # LibYAML composes nodes recursively and would overflow the C stack; it parses events one by one.
     for event in _events(text):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > limits.YAML_LEVELS:
@@ -29,7 +29,7 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def _events(text: str) -> Iterator[Any]:
-    """Yield the events of a text; a newer LibYAML reads ahead for the end of a list and has its own limit (1,000)."""
+    """Yield the events of a text. Newer LibYAML reads ahead to the end of a list, with its own limit of 1,000."""
     try:
         yield from yaml.parse(text, Loader=LOADER)
     except yaml.MarkedYAMLError as error:
@@ -39,7 +39,7 @@ def _events(text: str) -> Iterator[Any]:
 
 
 def _is_far_too_deep(text: str) -> bool:
-    """Return whether brackets are so deep that even the first event would take seconds: LibYAML reads ahead for it."""
+    """Return whether brackets are nested so deeply that the first event would take seconds, as LibYAML reads ahead."""
     depth = 0
     if text.count("{") + text.count("[") > _FAR:
         for found in _BRACKET.finditer(text):
@@ -63,15 +63,15 @@ _SIGNS = frozenset("*&!@`%|>")
 
 
 def to_yaml(data: object) -> str:
-    """Return plain data as YAML, in the order it has."""
+    """Return plain data as YAML, in the same order."""
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
 def explain_mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
-    """Return what is wrong with a text that is not YAML, and the fix.
+    """Return the mistake in a text that is not YAML, and the fix.
 
-    For a mistake that is not known here, it is the parser's own message, without a fix.
+    For unknown mistakes, they are the parser's message and an empty text.
     """
     mark, context = error.problem_mark or error.context_mark, str(error.context)
     lines = text.splitlines()
@@ -104,7 +104,7 @@ def explain_mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
 
 
 def _line_mistake(line: str) -> tuple[str, str]:
-    """Return what is wrong with a line by itself, and the fix; two empty strings where nothing is."""
+    """Return the mistake in a single line, and the fix; two empty strings without a mistake."""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "begins with a tab", "YAML is indented with spaces: two for each level"
     for key, value in _VALUE.findall(line.partition(" #")[0]):

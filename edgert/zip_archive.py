@@ -1,8 +1,8 @@
 """A bundle as one file: a zip with uncompressed members that ends with the digest of the rest.
 
-The same members give the same bytes: sorted, without times, owners or compression. The archive's comment, which ends
-the file, is ``edgert-bundle 1 sha256:`` and the SHA-256 of everything before it. So no bit of the file can change
-unnoticed, headers included, which zip itself does not protect. The digest is against damage: it is no signature.
+Equal members give equal bytes: they are sorted, without times, owners or compression. The archive's comment, which ends
+the file, is ``edgert-bundle 1 sha256:`` and the SHA-256 of everything before it. So every damage is noticed, even in
+headers, which zip itself does not protect. The digest is no signature.
 """
 
 from __future__ import annotations
@@ -37,28 +37,27 @@ class Member:
 
 
 def member_of(content: bytes) -> Member:
-    """Return the record of some bytes."""
+    """Return the size and digest of a member's content."""
     return Member(len(content), hashlib.sha256(content).hexdigest())
 
 
 def check_content(path: str, content: bytes, member: Member, where: str = "") -> None:
-    """Raise ArtifactError when the bytes do not match their record."""
+    """Raise ArtifactError if a member's content does not have its recorded size and digest."""
     if member_of(content) != member:
         raise ArtifactError(
             f"member {path!r} of the bundle is damaged",
-            why=f"{len(content)} bytes that are not the {member.size_bytes} bytes it was made with",
+            why=f"its {len(content)} bytes are not the {member.size_bytes} bytes it was made with",
             where=where,
             fix="build the bundle again, or copy it again",
         )
 
 
 def check_paths(paths: Iterable[str], where: str = "") -> None:
-    """Check that every system can hold members' paths as files below one folder.
+    """Check that every system can store members under their paths in one folder.
 
     Raises:
-        ArtifactError: a path is absolute, leaves the folder, is empty, too long or has other characters than letters,
-            digits, ``_ . -``. Or it appears twice, differs from another only in case, or is a file here and a folder
-            there.
+        ArtifactError: a path is absolute, leaves the folder, is empty, too long, or has other characters than letters,
+            digits, ``_ . -``. Or it appears twice, differs from another only in case, or is also the folder of another.
     """
     seen: dict[str, str] = {}
     for path in paths:
@@ -107,11 +106,11 @@ def pack(members: Mapping[str, bytes], file: BinaryIO, first: str = "") -> None:
 
     Args:
         members: path → content.
-        file: gets the archive.
-        first: the first member; the rest follow by name.
+        file: file that receives the archive.
+        first: path of the first member; the others follow by name.
 
     Raises:
-        ArtifactError: a member has a path that archives must not have.
+        ArtifactError: the path of a member is not allowed.
     """
     check_paths(members)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -132,12 +131,12 @@ class ZipContainer:
     """A verified archive, open for reading; a context manager.
 
     Args:
-        path: of the file.
-        file: its content where it is open already; closed with the archive.
+        path: path of the file, for messages if ``file`` is given.
+        file: the open file, which is closed with the archive; None: it is opened.
 
     Raises:
-        ArtifactError: it cannot be read, is no bundle, is cut short, damaged, of a later format, or holds what edgert
-            does not write: links, compressed, encrypted or overlapping members, paths that lead out.
+        ArtifactError: it cannot be read, is no bundle, is incomplete, damaged, of a later format, or has content that
+            edgert does not write: links, compressed, encrypted or overlapping members, or paths that leave the folder.
     """
 
     def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
@@ -173,11 +172,11 @@ class ZipContainer:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Member → its bytes."""
+        """Member → size in bytes."""
         return {path: info.file_size for path, info in self._infos.items()}
 
     def read(self, path: str) -> bytes:
-        """Return a member's bytes. Raises ArtifactError."""
+        """Return a member's content. Raises ArtifactError if it is damaged."""
         try:
             return self._archive.read(self._infos[path])
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
@@ -185,7 +184,7 @@ class ZipContainer:
 
 
 def _check_members(infos: list[zipfile.ZipInfo], size_bytes: int, where: str) -> None:
-    """Raise ArtifactError for an archive that edgert never writes."""
+    """Raise ArtifactError for members that edgert never writes."""
     if len(infos) > limits.BUNDLE_MEMBERS:
         raise _foreign_error(where, f"it has {len(infos)} members, {limits.BUNDLE_MEMBERS} at most")
     check_paths((info.filename for info in infos), where)
@@ -205,7 +204,7 @@ def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
     """Return the digest at the end of a packed file, after verifying it.
 
     Raises:
-        ArtifactError: the file is empty, no bundle, cut short, damaged, or of a later format.
+        ArtifactError: the file is empty, no bundle, incomplete, damaged, or of a later format.
     """
     file.seek(max(0, size_bytes - _COMMENT_BYTES - _END_BYTES - 20))
     tail = file.read()
@@ -242,7 +241,7 @@ def _no_bundle(file: BinaryIO, where: str) -> ArtifactError:
             return _foreign_error(
                 where, "it is a zip file without edgert's digest at its end, or one that was changed since"
             )
-        before = chunk[-len(_END) :]  # so that no mark is cut in two
+        before = chunk[-len(_END) :]  # for a mark across two chunks
     return ArtifactError(f"{where} is cut short", why="a zip file's end is missing", fix=_AGAIN)
 
 

@@ -1,11 +1,11 @@
-"""Measures of how the code is put together: its size, and in how many places a fact stands.
+"""Measures of the structure of the code: sizes, imports, and the number of places that know a fact.
 
     python scripts/structure.py                  this tree
     python scripts/structure.py ../before .      two trees, one after the other
     python scripts/structure.py --trace          also counts the files that two jobs enter, by running them
 
-Prints a table of every measure with its bar, and exits 1 when one of the last tree is over it. Add a measure as a
-function of a :class:`Tree` that returns a :class:`Measure`, and its name to ``MEASURES``.
+Prints a table of every measure with its bar, and exits with 1 if a measure of the last tree is over its bar. To add a
+measure, write a function of a :class:`Tree` that returns a :class:`Measure`, and list it in ``MEASURES``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ PACKAGES = ("edgert", "dla")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number and what it must not exceed.
+    """A measured number and its limit.
 
     Attributes:
-        name: what is measured.
-        value: the number.
-        bar: the most it may be.
-        detail: what the number comes from, largest first.
+        name: name of the measure.
+        value: measured number.
+        bar: largest allowed value.
+        detail: parts of the value, the largest first.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Tree:
         return {path: tuple(ast.walk(module)) for path, module in self.modules.items()}
 
 
-# Size. These bars are a ratchet: lower one when the tree shrinks, and raise none without a word on what it pays for.
+# Size. Lower a bar when the tree shrinks; to raise one, say in the commit what it pays for.
 
 LINES, TEST_LINES, FILES = 136_011, 133_300, 632  # goals: 100,000, 103,000 and 500
 LONGEST_FUNCTION, RUNTIME_FIELDS = 80, 18  # goals: 80 and 12
@@ -128,15 +128,15 @@ def runtime_fields(tree: Tree) -> Measure:
 
 
 def repeated_names(tree: Tree) -> Measure:
-    """Files whose base name another file has, too; packages' own files are all called ``__init__.py``."""
+    """Return the number of files that share their name with another file, except ``__init__.py``."""
     counts = Counter(Path(path).name for path in tree.texts if not path.endswith("__init__.py"))
     twice = {name: count for name, count in counts.items() if count > 1}
     names = sorted(twice, key=lambda name: -twice[name])
-    return Measure("files whose name stands twice", sum(twice.values()), 40, tuple(f"{n} {twice[n]}" for n in names))
+    return Measure("files that share their name", sum(twice.values()), 40, tuple(f"{n} {twice[n]}" for n in names))
 
 
 def import_share(tree: Tree) -> Measure:
-    """How many of all lines are import statements, in percent."""
+    """Return the percentage of lines that belong to import statements."""
     imports = sum(
         (node.end_lineno or node.lineno) - node.lineno + 1
         for nodes in tree.nodes.values()
@@ -148,7 +148,7 @@ def import_share(tree: Tree) -> Measure:
 
 
 def reading_list(tree: Tree) -> Measure:
-    """Lines of the files that CONTRIBUTING.md asks a newcomer to read."""
+    """Return the lines of the files that CONTRIBUTING.md asks a newcomer to read."""
     page = tree.root / "CONTRIBUTING.md"
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     section = text.partition("## What to read first")[2].partition("\n## ")[0]
@@ -161,12 +161,12 @@ def reading_list(tree: Tree) -> Measure:
 
 
 def int8_files(tree: Tree) -> Measure:
-    """Files that making the demo's model INT8 enters; runs it."""
+    """Return the number of files that quantizing the demo's model to INT8 enters, by running it."""
     return _entered(tree, "int8", "files entered by INT8", 40)
 
 
 def frame_files(tree: Tree) -> Measure:
-    """Files that each frame enters on its way from a video through the demo's model to a JSON lines file; runs it."""
+    """Return the number of files that a frame enters from a video to a JSON lines file, by running a pipeline."""
     return _entered(tree, "frame", "files entered by a frame", 30)
 
 
@@ -189,16 +189,16 @@ MAY_NAME_OPERATORS = (
     "edgert/graph/dla_rewrites/",
     "dla/",
 )
-"""The table itself; NumPy's meaning of each operator; rewrites of one operator each into others; the DLA's own rules
-and tables, which stand alone."""
+"""Modules that may name operators: the table of all, NumPy's implementations, rewrites of single operators, and the
+rules and tables of the DLA."""
 _WRITERS = frozenset({"Node", "make_node", "add", "then", "scalar", "replace", "_binary"})
-"""Calls that write a node: there an operator's name is what comes out, not what is known of it."""
+"""Functions that write a node; the name of an operator in their arguments is no knowledge about it."""
 MOST_MODULES = 6
 MOST_TABLES = 18
 
 
 def operator_names(tree: Tree) -> Measure:
-    """In how many modules, at most, the same operator's name is compared, listed or looked up."""
+    """Return the largest number of modules that compare, list or look up the same operator's name."""
     places = operator_places(tree)
     ranked = sorted(places, key=lambda name: (-len(places[name]), name))
     detail = tuple(f"{name} {len(places[name])}" for name in ranked[:8])
@@ -206,7 +206,7 @@ def operator_names(tree: Tree) -> Measure:
 
 
 def operator_places(tree: Tree) -> dict[str, list[str]]:
-    """Operator → the modules that name it, outside those that may."""
+    """Return operator → modules that name it, except those that may."""
     known = _standard()
     found: dict[str, list[str]] = defaultdict(list)
     for path, nodes in tree.nodes.items():
@@ -217,7 +217,7 @@ def operator_places(tree: Tree) -> dict[str, list[str]]:
 
 
 def operator_tables(tree: Tree) -> Measure:
-    """How many constants of modules list operators, two or more, beside the table of them all."""
+    """Return the number of constants that list two or more operators, outside the modules that may."""
     known = _standard()
     found = [
         f"{path}:{node.lineno}"
@@ -231,7 +231,7 @@ def operator_tables(tree: Tree) -> Measure:
 
 
 def _standard() -> frozenset[str]:
-    """Names of the operators of the standard."""
+    """Return the names of ONNX's standard operators."""
     from onnx import defs
 
     return frozenset(schema.name for schema in defs.get_all_schemas() if not schema.domain)
@@ -265,11 +265,11 @@ MEASURES: tuple[Callable[[Tree], Measure], ...] = (
     operator_tables,
 )
 TRACED: tuple[Callable[[Tree], Measure], ...] = (int8_files, frame_files)
-"""Measures that take seconds, as they run the product."""
+"""Measures that take seconds because they run edgert."""
 
 
 def show(tree: Tree, measures: Sequence[Callable[[Tree], Measure]] = MEASURES) -> bool:
-    """Prints the table of one tree, and returns whether every measure is within its bar."""
+    """Print the table of one tree, and return whether every measure is within its bar."""
     found = [measure(tree) for measure in measures]
     print(tree.root.resolve())
     for one in found:
@@ -279,7 +279,7 @@ def show(tree: Tree, measures: Sequence[Callable[[Tree], Measure]] = MEASURES) -
 
 
 def main(arguments: Sequence[str]) -> int:
-    """1 when a measure of the last tree is over its bar."""
+    """Return the exit code: 1 if a measure of the last tree is over its bar."""
     measures = MEASURES + TRACED if "--trace" in arguments else MEASURES
     roots = [argument for argument in arguments if argument != "--trace"]
     verdicts = [show(Tree(Path(root)), measures) for root in roots or [str(Path(__file__).resolve().parents[1])]]

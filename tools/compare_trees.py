@@ -1,13 +1,12 @@
-"""Runs benchmarks of two trees in turns and prints how much quicker or slower this one is.
+"""Runs benchmarks of two trees alternately and prints how much faster or slower this one is.
 
-    make bench BEFORE=../before                                every benchmark that both trees have, but the soak
+    make bench BEFORE=../before                                every benchmark that both trees have, except the soak
     scripts/bench --before ../before runtime track -n 5        two of them, five rounds
 
-The machine's speed drifts, so the trees take turns and ratios are taken within a round: above 1 is better than before.
-Exits 1 when the median of a time or rate is under 0.97. Figures are matched by name, or by their place in a benchmark
-whose names were changed. Counts and sizes are printed, not judged: they have bars of their own. Of a benchmark that
-writes rows of its own, or figures without a unit, the fields whose names end in a unit of time are compared, but not
-those of its peer.
+The machine's speed drifts, so the trees alternate and ratios are computed within a round; above 1 is better.
+Exits with 1 if the median of a time or rate is under 0.97. Figures are matched by name, or by position where names were
+changed. Counts and sizes are not compared, as they have bars elsewhere. In rows without a figure, fields whose names
+end in a unit of time are compared, except those of a peer.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ HERE = Path(__file__).resolve().parents[1]
 BENCHES = Path("tests/bench")
 LEAST = 0.97
 ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(1 << 26), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
-"""Fixed for both: glibc moves these by what was freed before, and arrays near them cost 1.6 times as much or not."""
+"""Thresholds of glibc, which otherwise adapts them to earlier frees; arrays near them then cost 1.6 times as much."""
 TIMED = ("s", "ms", "µs", "us", "ns", "fps", "frames/s", "images/s", "of its fps", "×", "x", "ratio")
 FIELD = re.compile(r"(?!theirs|plain|peer|bar)(?!.*p99)(?:.*_)?(ns|us|ms|s|fps)")
-"""Of a row: a time or rate of ours, and its unit; 99th percentiles are the machine's."""
+"""Name of a time or rate in a row, with its unit; without those of peers, and 99th percentiles, which are noise."""
 Figures = Mapping[str, Mapping[str, Any]]
 
 
 def figures(root: Path, bench: str) -> dict[str, Mapping[str, Any]]:
-    """What one run of a tree's benchmark measured, by name; nothing where it measured nothing."""
+    """Return the figures of one run of a tree's benchmark, by name; empty if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figures.json"
         command = [sys.executable, str(root / BENCHES / f"bench_{bench}.py"), "--json", str(path)]
@@ -50,11 +49,11 @@ def figures(root: Path, bench: str) -> dict[str, Mapping[str, Any]]:
 
 
 def rows(data: Any, place: str = "") -> Iterator[Mapping[str, Any]]:
-    """The figures in what a benchmark wrote: as it lists them, and the timed fields of its rows, named by place."""
+    """Yield the figures in a benchmark's output: listed ones, and timed fields of rows, named by their place."""
     if isinstance(data, dict) and "figures" in data:
         for figure in data["figures"]:
             yield figure
-            if figure["unit"] not in TIMED:  # such as our time over a peer's, each of which is told beside it
+            if figure["unit"] not in TIMED:  # for example a ratio to a peer, with both times in its detail
                 yield from rows(figure.get("detail", {}), f"{figure['name']}: ")
     elif isinstance(data, dict | list):
         for key, value in data.items() if isinstance(data, dict) else enumerate(data):
@@ -67,14 +66,14 @@ def rows(data: Any, place: str = "") -> Iterator[Mapping[str, Any]]:
 
 
 def paired(before: Figures, now: Figures) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """The same figure of both trees, under its name today."""
+    """Return name → figure of both trees, by the current name."""
     if len(before) == len(now):
         return {name: (one, now[name]) for name, one in zip(now, before.values(), strict=True)}
     return {name: (before[name], now[name]) for name in now if name in before}
 
 
 def speed(before: Mapping[str, Any], now: Mapping[str, Any]) -> float | None:
-    """How many times as good as before; None for what is no time or rate, and for a difference lost in noise."""
+    """Return the ratio to before, above 1 for better; None for other units, and for values that are not positive."""
     if now["unit"] not in TIMED or before["value"] <= 0 or now["value"] <= 0:
         return None
     ratio = float(now["value"]) / float(before["value"])
@@ -82,7 +81,7 @@ def speed(before: Mapping[str, Any], now: Mapping[str, Any]) -> float | None:
 
 
 def compare(before: Path, now: Path, bench: str, rounds: int) -> bool:
-    """Prints a line for every figure of a benchmark, and returns whether none of them is slower."""
+    """Print a line for every figure of a benchmark, and return whether none of them is slower."""
     ratios: dict[str, list[float]] = {}
     for number in range(rounds):
         order = (before, now) if number % 2 == 0 else (now, before)
@@ -102,7 +101,7 @@ def compare(before: Path, now: Path, bench: str, rounds: int) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """1 when anything is slower than before."""
+    """Return the exit code: 1 if any figure is slower than before."""
     parser = argparse.ArgumentParser(description="Benchmarks of two trees in turns.")
     parser.add_argument("before", type=Path, help="root of the other tree")
     parser.add_argument("bench", nargs="*", help="names of benchmarks, without bench_; all by default")
@@ -110,9 +109,9 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     before = given.before.resolve()
     every = sorted(path.stem.removeprefix("bench_") for path in (HERE / BENCHES).glob("bench_*.py"))
-    names = given.bench or [name for name in every if name != "soak"]  # which takes hours
+    names = given.bench or [name for name in every if name != "soak"]  # the soak takes hours
     known = [name for name in names if (before / BENCHES / f"bench_{name}.py").exists()]
-    verdicts = [compare(before, HERE, name, given.n) for name in known]  # all of them, also behind a slower one
+    verdicts = [compare(before, HERE, name, given.n) for name in known]  # all are run, even after a slower one
     return int(not all(verdicts))
 
 

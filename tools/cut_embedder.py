@@ -2,9 +2,9 @@
 
     python -m tools.cut_embedder [--folder pipelines/assets]
 
-What the detector learned up to stride 16 tells parts apart: the mean of those features over an image of 48x48 pixels
-is the vector. Nothing is trained. The gallery has one vector for each kind: the mean over parts of scenes that the
-detector was trained on (seeds from 1,000,000 up), cut out as ``pipelines/embedding.yaml`` does.
+The detector's features at stride 16 distinguish parts: the vector is their mean over an image of 48x48 pixels. Nothing
+is trained. The gallery has one vector for each kind: the mean over parts of scenes that the detector was trained on
+(seeds from 1,000,000 up), cropped as in ``pipelines/embedding.yaml``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MARGIN = 0.1
 
 
 def embedder() -> onnx.ModelProto:
-    """The model: ``images`` [1, 3, 48, 48] as the detector's → ``vector`` [1, 96]."""
+    """Return the model: ``images`` [1, 3, 48, 48] as for the detector → ``vector`` [1, 96]."""
     detector = onnx.shape_inference.infer_shapes(onnx.load(ROOT / "pipelines" / "assets" / "parts.onnx"))
     model = Extractor(detector).extract_model(["images"], [FEATURES])
     graph = model.graph
@@ -49,7 +49,7 @@ def embedder() -> onnx.ModelProto:
 
 
 def write_parts(folder: Path) -> None:
-    """Images of whole parts, in a folder for each kind."""
+    """Write images of complete parts into a folder for each kind."""
     image = np.empty((480, 640, 3), np.uint8)
     for name in LABELS:
         (folder / name).mkdir()
@@ -66,7 +66,7 @@ def write_parts(folder: Path) -> None:
 
 
 def write_gallery(pipeline: Path, gallery: Path) -> None:
-    """One vector for each kind."""
+    """Write a gallery with one vector for each kind."""
     with tempfile.TemporaryDirectory() as name:
         folder, every = Path(name), Path(name) / "every.npz"
         write_parts(folder)
@@ -80,7 +80,7 @@ def write_gallery(pipeline: Path, gallery: Path) -> None:
 
 
 def main() -> None:
-    """Parses, cuts, writes."""
+    """Parse the arguments, and write the model and the gallery."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=ROOT / "pipelines" / "assets", help="where both files go")
     folder = parser.parse_args().folder

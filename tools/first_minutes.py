@@ -1,10 +1,10 @@
-"""Types the section "Your own model" of README into a terminal, at the speed of people, and keeps the time.
+"""Types the section "Your own model" of README into a terminal, at the speed of people, and measures the time.
 
     tools/release && python tools/first_minutes.py dist/edgert-0.1.0-py3-none-any.whl --svg docs/first-minutes.svg
 
-The shell starts in a folder that has the wheel, a model and a clip, with an empty home: nothing is installed or cached.
-It ends when the live page shows objects that the model found. The exit code is 1 where a command fails, or where that
-took longer than five minutes. ``--cast`` keeps the recording for asciinema, ``--svg`` draws it as README shows it.
+The shell starts in a folder with the wheel, a model and a clip, with an empty home, so nothing is installed or cached.
+It ends when the live page shows objects that the model found. The exit code is 1 if a command fails, or if that takes
+longer than five minutes. ``--cast`` writes the recording for asciinema, ``--svg`` the drawing in README.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS, ROWS = 100, 28
 TITLE = "Your own model on a live page, from a wheel"
 _DONE = re.compile(r"\x1b\]133;D;(\d+)\x07")
-"""Marks in the prompt, as terminals know them (OSC 133): the exit code of the command before it."""
+"""Mark in the prompt with the exit code of the command before it (OSC 133)."""
 _PROMPT = r"\[\e]133;D;$?\a\]$ "
 
 
 def commands(readme: str) -> tuple[list[str], str]:
-    """Return the lines of README's section about the own model, and the address of the page that they lead to."""
+    """Return the commands in README's section about the own model, and the address of the live page."""
     section = readme.split("\n## Your own model\n")[1].split("\n## ")[0]
     (block,) = re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL)
     (address,) = re.findall(r"http://[\w.:]+", block)
@@ -58,11 +58,11 @@ def commands(readme: str) -> tuple[list[str], str]:
 
 @dataclass(slots=True)
 class Terminal:
-    """A shell behind a terminal, and what it has shown since it began.
+    """A shell in a terminal, and its output.
 
     Attributes:
-        folder: where the shell starts; its home is the folder ``home`` there.
-        words_per_minute: how fast :meth:`type` is, five characters a word.
+        folder: folder in which the shell starts; its home is the folder ``home`` in it.
+        words_per_minute: speed of :meth:`type`, with five characters per word.
     """
 
     folder: Path
@@ -103,21 +103,21 @@ class Terminal:
         while select.select([self._master], [], []):
             try:
                 text = decoder.decode(os.read(self._master, 1 << 16))
-            except OSError:  # so a terminal says that its last program has gone
+            except OSError:  # the last program of the terminal has ended
                 return
             with self._news:
                 self.outputs.append(Output(time.monotonic() - self.began_s, text))
                 self._news.notify_all()
 
     def exit_codes(self) -> list[int]:
-        """Return the exit code before every prompt, the first of which is the shell's own."""
+        """Return the exit code before every prompt; the first is that of the shell's start."""
         return [int(code) for code in _DONE.findall("".join(one.text for one in self.outputs))]
 
     def wait(self, is_there: Callable[[], bool], limit_s: float) -> None:
-        """Wait until a condition of :attr:`outputs` holds.
+        """Wait until a condition of :attr:`outputs` is true.
 
         Raises:
-            TimeoutError: it does not within ``limit_s``.
+            TimeoutError: it is not true within ``limit_s``.
         """
         with self._news:
             if not self._news.wait_for(is_there, limit_s):
@@ -135,7 +135,7 @@ class Terminal:
 
 
 def fill(folder: Path, wheel: Path, seconds: int) -> None:
-    """Put into a folder what README's reader has: the wheel, an own model, and a clip."""
+    """Write the files of README's reader into a folder: the wheel, a model, and a clip."""
     shutil.copy(wheel, folder)
     shutil.copy(ROOT / "pipelines/assets/parts.onnx", folder / "model.onnx")
     belt = {"source": f"python:{ROOT}/pipelines/conveyor:Conveyor", "size": "640x480", "limit": 30 * seconds}
@@ -145,7 +145,7 @@ def fill(folder: Path, wheel: Path, seconds: int) -> None:
 
 
 def found(address: str) -> list[str]:
-    """Return the labels of what the page shows now; none while it is not there."""
+    """Return the labels of the objects on the page; empty while it is not there."""
     try:
         with urlopen(f"{address}/stats.json", timeout=2) as answer:
             latest: dict[str, Any] = json.load(answer)["latest"] or {}
@@ -174,7 +174,7 @@ def walk(terminal: Terminal, lines: Sequence[str], address: str, limit_s: float)
 
 
 def screenshots(page: Page, address: str) -> dict[str, bytes]:
-    """Return the live page as the film shows it: WebP, light and dark."""
+    """Return images of the live page for the film, as WebP: ``day`` and ``night``."""
     images = {}
     for name, dark in (("day", False), ("night", True)):
         page.open(address, 1120, 700, dark=dark)
@@ -185,7 +185,7 @@ def screenshots(page: Page, address: str) -> dict[str, bytes]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0 where the live page showed objects in time."""
+    """Return the exit code: 0 if the live page showed objects in time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path, help="of tools/release")
     parser.add_argument("--cast", type=Path, metavar="FILE", help="write the recording here")
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
         folder = Path(scratch) / "here"
         folder.mkdir()
         fill(folder, asked.wheel, seconds=180)
-        seen = browser(Path(scratch)) if asked.svg else nullcontext()  # it starts slowly, and the clip ends
+        seen = browser(Path(scratch)) if asked.svg else nullcontext()  # started before, as it is slow and the clip ends
         try:
             with seen as page, Terminal(folder, asked.wpm) as terminal:
                 took_s = walk(terminal, lines, address, asked.limit)

@@ -1,6 +1,6 @@
-"""Tables of docs/ from figures that benchmarks wrote: ranges over all runs, machine by machine.
+"""Tables of docs/ from figures of benchmarks: ranges over all runs, for each machine.
 
-A file of ``tests/bench/measured`` is what a benchmark's ``--json`` writes, as it was written.
+Files in ``tests/bench/measured`` are unchanged outputs of benchmarks with ``--json``.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 RACE = re.compile(r"(\S+) b(\d+): ([\w-]+)( / [\w-]+)?")
 """``resnet50 b8: careful``, a side of bench_gpu_peers.py, or ``resnet50 b8: edgert-rtx / careful``, a ratio."""
 CAMERAS = re.compile(r"(\S+) (\S+): (?:frames of )?(\d+) cameras(?:, p99 / one camera's, run .*| lost)")
-"""``yolov8s tensorrt: 8 cameras, p99 / one camera's, run 1 of 5``, or how many frames of so many cameras were lost."""
+"""``yolov8s tensorrt: 8 cameras, p99 / one camera's, run 1 of 5``, or the same with ``lost`` for lost frames."""
 SIDES = {
     "edgert-rtx": "edgert on TensorRT-RTX, submitted frames",
     "batch-rtx": "edgert on TensorRT-RTX, submitted batches",
@@ -33,7 +33,7 @@ SIDES = {
     "fed-rtx": "the same, and the bytes of each batch brought up",
     "bare-ort": "ONNX Runtime's engine alone",
 }
-"""In the order of the rows."""
+"""Side of bench_gpu_peers.py → title of its row, in the order of the rows."""
 Row: TypeAlias = "tuple[str, ...]"
 
 
@@ -46,19 +46,19 @@ class Run:
 
 
 def runs_of(folder: Path, pattern: str) -> list[Run]:
-    """The runs in a folder whose file names fit, by name."""
+    """Return the runs in a folder whose file names match, by name."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(pattern))]
     return [Run(one["machine"]["gpu"], one["figures"]) for one in found]
 
 
 def span(values: Iterable[float], digits: int = 0) -> str:
-    """``least–most``, or one number where they look the same; a dash where there are none."""
+    """Return ``least–most``, one number if both look the same, or a dash without values."""
     shown = list(dict.fromkeys(f"{value:.{digits}f}" for value in sorted(values)))
     return "–" if not shown else shown[0] if len(shown) == 1 else f"{shown[0]}–{shown[-1]}"
 
 
 def of_races(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the tables of bench_gpu_peers.py."""
+    """Return name → lines of the tables of bench_gpu_peers.py."""
     races = runs_of(folder, "gpu_peers-*.json")
     wanted = {
         "frames per second": ("value", 0),
@@ -71,12 +71,12 @@ def of_races(folder: Path) -> dict[str, list[str]]:
 
 
 def of_cameras(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the table of bench_gpu_cameras.py."""
+    """Return name → lines of the table of bench_gpu_cameras.py."""
     return {"cameras": by_gpu(runs_of(folder, "gpu_cameras-*.json"), camera_rows)}
 
 
 def of_zoo(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the table of bench_zoo.py: a row for each package and task, then what was wrong."""
+    """Return name → lines of the table of bench_zoo.py: a row for each package and task, with wrong results."""
     figures = json.loads((folder / "zoo.json").read_text(encoding="utf-8"))["figures"]
     models = [one for one in figures if "package" in one["detail"]]
     cells: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
@@ -95,7 +95,7 @@ def of_zoo(folder: Path) -> dict[str, list[str]]:
 
 
 def of_jobs(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the tables of bench_jobs.py: a row for each job and who does it; what new environments took."""
+    """Return name → lines of the tables of bench_jobs.py: a row for each job and tool, and the new environments."""
     files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("jobs*.json"))]
     rows, made = [], []
     for one in (figure for file in files for figure in file["figures"]):
@@ -122,7 +122,7 @@ def of_jobs(folder: Path) -> dict[str, list[str]]:
 
 
 def of_check(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the table of bench_check.py: the models with a miss at the most photos, the others, all."""
+    """Return name → lines of the table of bench_check.py: models with a miss at the most photos, others, and all."""
     data = json.loads((folder / "check.json").read_text(encoding="utf-8"))
     counts = sorted(map(int, data["all"]))
     shares = {"right": ("true", "said"), "named": ("named", "wrong"), "new": ("new", "wrong")}
@@ -146,9 +146,9 @@ def of_check(folder: Path) -> dict[str, list[str]]:
 
 
 def of_authors(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the tables of bench_decoders.py with decode_peer.py, and of bench_track.py.
+    """Return name → lines of the tables of bench_decoders.py with decode_peer.py, and of bench_track.py.
 
-    Heads whose outputs are all equal share a row, and sequences that a tracker follows equally well.
+    Heads whose outputs are all equal share a row, as do sequences that a tracker follows equally well.
     """
     texts = ((folder / f"{name}.json").read_text(encoding="utf-8") for name in ("decoders", "track"))
     heads, tracks = map(json.loads, texts)
@@ -181,7 +181,7 @@ def grouped(names: Iterable[str], key: Callable[[str], object]) -> list[list[str
 
 
 def of_streams(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the table of bench_stream.py: how old images are when they are seen."""
+    """Return name → lines of the table of bench_stream.py: the age of images when they are seen."""
     figures = json.loads((folder / "stream.json").read_text(encoding="utf-8"))["figures"]
     rows = []
     for one in figures:
@@ -197,7 +197,7 @@ ATTACK = re.compile(r"(.+), ([^,]+): (memory more|memory left|friend's longest w
 
 
 def of_strangers(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the table of bench_strangers.py: a row for each attack, then what the recorders did meanwhile."""
+    """Return name → lines of the tables of bench_strangers.py: a row for each attack, and the recorders' results."""
     figures = json.loads((folder / "strangers.json").read_text(encoding="utf-8"))["figures"]
     found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     others = []
@@ -230,7 +230,7 @@ def by_gpu(runs: Sequence[Run], rows_of: Callable[[Sequence[Run]], list[Row]]) -
 
 
 def race_rows(runs: Sequence[Run], what: str, digits: int) -> list[Row]:
-    """A row for each side, or each ratio; a column for each network and batch size.
+    """Return a row for each side or ratio, with a column for each network and batch size.
 
     Args:
         what: ``value``, a figure's detail, or ``ratio``.
@@ -252,7 +252,7 @@ def race_rows(runs: Sequence[Run], what: str, digits: int) -> list[Row]:
 
 
 def camera_rows(runs: Sequence[Run]) -> list[Row]:
-    """A column for each number of cameras of a network on an engine."""
+    """Return rows with a column for each network, engine and number of cameras."""
     cells: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for figure in (figure for run in runs for figure in run.figures):
         match = CAMERAS.fullmatch(figure["name"])
@@ -283,7 +283,7 @@ def camera_rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def total(found: Sequence[Mapping[str, Any]], name: str) -> int:
-    """The sum of one detail."""
+    """Return the sum of one detail."""
     return round(sum(one[name] for one in found))
 
 
@@ -294,7 +294,7 @@ BOARD = re.compile(r"(\S+) (gpu|dla), left out, (median error|Spearman)")
 
 
 def of_costs(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the tables of bench_costs.py."""
+    """Return name → lines of the tables of bench_costs.py."""
     figures = json.loads((folder / "costs.json").read_text(encoding="utf-8"))["figures"]
     left_out: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: "–"))
     boards: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: "–"))
@@ -330,7 +330,7 @@ DECIDED = re.compile(r"decisions: (\w+), right")
 
 
 def of_decisions(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the table of bench_decisions.py."""
+    """Return name → lines of the table of bench_decisions.py."""
     figures = json.loads((folder / "decisions.json").read_text(encoding="utf-8"))["figures"]
     rows = []
     for figure in figures:
@@ -344,7 +344,7 @@ def of_decisions(folder: Path) -> dict[str, list[str]]:
 
 
 def of_bars(accuracy: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
-    """Name → lines of the table of error bars.
+    """Return name → lines of the table of error bars.
 
     Args:
         accuracy: chip → accelerator → precision → rows, networks and bar, as the files in configs/costs have them.
@@ -365,7 +365,7 @@ RELATION = {"mode": "another mode of the board", "board": "another board of the 
 
 
 def of_sisters(sisters: Mapping[str, Any], accuracy: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Name → lines of the table of what measured boards tell of others.
+    """Return name → lines of the table of predictions from measurements of related boards.
 
     Args:
         sisters, accuracy: as the files in configs/costs have them.
@@ -404,5 +404,5 @@ def of_sisters(sisters: Mapping[str, Any], accuracy: Mapping[str, Any]) -> dict[
 
 
 def lines(head: Row, rows: Iterable[Row]) -> list[str]:
-    """A Markdown table and the empty line after it."""
+    """Return a Markdown table and the empty line after it."""
     return [*(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)), ""]

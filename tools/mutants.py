@@ -1,11 +1,11 @@
-"""Changes the product's code at random, in copies of the tree, and counts the changes that its own tests notice.
+"""Mutation tests: changes edgert's code at random in copies of the tree, and counts the changes that tests notice.
 
     python tools/mutants.py                                 ten mutants of each module in MODULES
     python tools/mutants.py --seed 7 --count 20 edgert/policy.py=tests/unit/test_policy.py
 
-A mutant is one small change: a comparison, an operator, ``and`` for ``or``, a number, ``return None``, or a call that
-is left out. It is killed where a test of the module's own files fails or takes far too long. Prints each mutant, and
-its diff where it is alive. Exits 1 when fewer than 80 % are killed.
+A mutant is one small change: a comparison, an operator, ``and`` for ``or``, a number, ``return None``, or a removed
+call. It is killed if a test of the module's files fails or takes far too long. Prints each mutant, and the diff of
+survivors. Exits with 1 if fewer than 80 % are killed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "edgert/runtime/frame.py": ("tests/unit/runtime/test_frame.py", "tests/unit/runtime/test_color.py"),
     "edgert/stages/decode/anchors.py": ("tests/unit/stages/decode/test_anchors.py",),
 }
-"""Module → its own test files."""
+"""Module → its test files."""
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -79,11 +79,11 @@ class Mutant:
     """One changed module.
 
     Attributes:
-        module: its path from the root.
-        line: of the change.
-        kind: what was changed.
-        before: the module's text.
-        after: the text with the change.
+        module: path of the module from the root.
+        line: line of the change.
+        kind: kind of the change.
+        before: text of the module.
+        after: text with the change.
     """
 
     module: str
@@ -99,7 +99,7 @@ class Mutant:
 
 
 def mutants(module: str, text: str) -> list[Mutant]:
-    """Return every mutant of a module, in the order of its text."""
+    """Return all mutants of a module, by line."""
     found = []
     for node, new, kind in _changes(ast.parse(text)):
         after = _replaced(text, node, "pass" if isinstance(new, ast.Pass) else ast.unparse(new))
@@ -108,13 +108,13 @@ def mutants(module: str, text: str) -> list[Mutant]:
 
 
 def drawn(module: str, text: str, count: int, seed: int) -> list[Mutant]:
-    """Return ``count`` mutants of a module, drawn by ``seed``; all where it has fewer."""
+    """Return ``count`` random mutants of a module, or all if it has fewer."""
     everyone = mutants(module, text)
     return random.Random(f"{seed} {module}").sample(everyone, min(count, len(everyone)))
 
 
 def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST, str]]:
-    """Yield each node that can change, with what it becomes and the kind of change."""
+    """Yield each node that can change, its replacement, and the kind of change."""
     for node in _code(tree):
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             yield node, _with(node, ops=[_SWAPS[type(node.ops[0])]()]), "comparison"
@@ -134,7 +134,7 @@ def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST, str]
 
 
 def _code(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run: no annotations, decorators, f-strings or texts of errors, whose changes say little."""
+    """Yield the nodes of executed code, without annotations, decorators, f-strings and texts of errors."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "exc"):
             continue
@@ -156,7 +156,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _replaced(text: str, node: ast.expr | ast.stmt, new: str) -> str:
-    """Return the text with the node's part of it replaced, in parentheses where it is part of an expression."""
+    """Return the text with a node replaced; expressions are put in parentheses."""
     lines = text.encode().splitlines(keepends=True)  # columns of syntax trees count bytes
     begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
     end = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
@@ -166,7 +166,7 @@ def _replaced(text: str, node: ast.expr | ast.stmt, new: str) -> str:
 
 
 class Trees:
-    """Copies of the source tree, one for each test run at a time."""
+    """Copies of the source tree, one for each parallel test run."""
 
     def __init__(self, folder: Path, root: Path, count: int) -> None:
         self._free = SimpleQueue[Path]()
@@ -180,12 +180,12 @@ class Trees:
             self._free.put(tree)
 
     def passes(self, tests: Sequence[str], mutant: Mutant | None = None, limit_s: float = 600.0) -> bool:
-        """Return whether the tests pass in time, on a copy that has the mutant."""
+        """Return whether the tests pass in time, on a copy with the mutant."""
         tree = self._free.get()
         try:
             if mutant:
                 (tree / mutant.module).write_text(mutant.after, encoding="utf-8")
-            # Not compiled: a mutant of the same second and size would be taken for the module before it.
+            # Without bytecode: Python would not notice a mutant with the same size and second of change.
             environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)}
             command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", MARKS, *tests]
             run = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=limit_s, check=False)
@@ -201,7 +201,7 @@ class Trees:
 def survivors(
     modules: Mapping[str, Sequence[str]], count: int, seed: int, jobs: int = 1, root: Path = ROOT
 ) -> tuple[list[Mutant], int]:
-    """Try mutants of every module, print each verdict, and return those that are alive and how many were tried."""
+    """Try mutants of every module, print each verdict, and return the survivors and the number of mutants."""
     alive, tried = list[Mutant](), 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
         trees = Trees(Path(folder), root, jobs)
@@ -225,7 +225,7 @@ def survivors(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 1 where fewer than 80 % of the mutants are killed."""
+    """Return the exit code: 1 if fewer than 80 % of the mutants are killed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", metavar="MODULE=TEST[,TEST]", help="instead of those in MODULES")
     parser.add_argument("--count", type=int, default=10, help="mutants of each module")

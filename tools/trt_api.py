@@ -1,14 +1,13 @@
-"""Writes down which names TensorRT's Python binding of one version has, for the tests of edgert/backend/tensorrt.
+"""Lists the names in TensorRT's Python binding of one version, for the tests of edgert/backend/tensorrt.
 
     python tools/trt_api.py tensorrt_rtx_bindings tests/data/trt_api/rtx-1.7.txt
     python tools/trt_api.py tensorrt_cu12_bindings-10.3.0-cp312-….whl tests/data/trt_api/10.3.txt
 
 The first argument is an installed module, or a binding's wheel for this Python (``pip download --no-deps``). A wheel
-needs no TensorRT and no GPU: names are there as soon as it can be imported, and for that its libraries only have to
-exist, so empty ones are compiled (with gcc) that have the few functions it links to.
+needs no TensorRT and no GPU: to import it, gcc compiles empty libraries with the functions that it links to.
 
-One line per class, ``Class(Base): property method() method()>Type``: a member of the base is not told again, ``>Type``
-is the class that a method returns. ``enum Name: VALUE VALUE`` for enumerations, ``def name`` for functions.
+One line per class, ``Class(Base): property method() method()>Type``, without members of the base; ``>Type`` is the
+class that a method returns. ``enum Name: VALUE VALUE`` for enumerations, ``def name`` for functions.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _RETURNS = re.compile(r"-> (?:\w+\.)*(I?[A-Z]\w+)\s*$")
 
 
 def main(source: str, out: str) -> None:
-    """Introspects and writes."""
+    """Write the names of a module or wheel to a file."""
     with tempfile.TemporaryDirectory() as folder:
         module = from_wheel(Path(source), Path(folder)) if source.endswith(".whl") else importlib.import_module(source)
         Path(out).write_text("\n".join([*lines(module), ""]))
@@ -38,7 +37,7 @@ def main(source: str, out: str) -> None:
 
 
 def from_wheel(wheel: Path, folder: Path) -> Any:
-    """The binding in a wheel, imported with stand-ins for its libraries."""
+    """Return the binding of a wheel, imported with empty libraries."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     binding = next(folder.glob("*_bindings/*.so"))
@@ -49,19 +48,19 @@ def from_wheel(wheel: Path, folder: Path) -> Any:
 
 
 def needed(binding: Path) -> list[str]:
-    """NVIDIA's libraries that a binding links to."""
+    """Return the names of NVIDIA's libraries that a binding links to."""
     text = run("readelf", "-d", str(binding))
     return [name for name in re.findall(r"NEEDED.*\[(.+)\]", text) if name.startswith("libnv")]
 
 
 def undefined(binding: Path) -> list[str]:
-    """The functions that it takes from them."""
+    """Return the functions that a binding takes from these libraries."""
     names = [line.split()[-1] for line in run("nm", "-D", "--undefined-only", str(binding)).splitlines()]
     return [name for name in names if "@" not in name and not _PYTHON.match(name)]
 
 
 def stand_in(path: Path, functions: list[str]) -> Path:
-    """A library of functions that do nothing; they are never called."""
+    """Compile a library of empty functions, which are never called; return its path."""
     source = path.with_suffix(".c")
     source.write_text("\n".join(f"void {name}(void) {{}}" for name in functions))
     run("gcc", "-w", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", "-o", str(path), str(source))
@@ -73,7 +72,7 @@ def run(*command: str) -> str:
 
 
 def lines(module: Any) -> Iterator[str]:
-    """What is written, sorted by name."""
+    """Yield the lines of the file, sorted by name."""
     yield f"{module.__name__.removesuffix('_bindings')} {module.__version__}"
     for name in sorted(vars(module)):
         value = getattr(module, name)
@@ -88,7 +87,7 @@ def lines(module: Any) -> Iterator[str]:
 
 
 def class_line(name: str, kind: Any) -> str:
-    """One class; see the module's text."""
+    """Return the line of a class; see the module's docstring."""
     if hasattr(kind, "__members__"):
         return f"enum {name}: {' '.join(sorted(kind.__members__))}"
     base = kind.__bases__[0]
@@ -99,7 +98,7 @@ def class_line(name: str, kind: Any) -> str:
 
 
 def member_text(kind: Any, member: str) -> str:
-    """A member: a method with the class it returns, if its signature names one of the binding's own."""
+    """Return the text of a member, for a method with the binding's class that it returns."""
     value = inspect.getattr_static(kind, member)
     if isinstance(value, property) or not callable(getattr(kind, member)) or inspect.isclass(value):
         return member
