@@ -216,7 +216,7 @@ def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
             found=found,
             confirmed=confirmed,
             chance=chance,
-            behind=max(0.0 if tally is best else ranking.gap(best, tally).errors, 0.0),
+            behind=max(0.0 if tally is best else ranking.lead(best, tally), 0.0),
             same=answer_similarity(best, tally),
             photos=len(tally.evidence),
         )

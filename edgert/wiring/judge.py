@@ -72,7 +72,7 @@ class Judgment:
         if self.settled or self.rival is None or not self.finds:
             return None
         count = len(self.chosen.evidence.keys() & self.rival.evidence.keys())
-        errors = self.ranking.gap(self.chosen, self.rival).errors
+        errors = self.ranking.lead(self.chosen, self.rival)
         wanted = CLEAR - (self.lead - errors)
         if errors <= 0 or wanted <= 0:
             return None
@@ -122,7 +122,7 @@ def _required_lead(chosen: Tally, other: Tally) -> float:
 
 def lead_of(ranking: Ranking, prior: Prior, first: Tally, second: Tally) -> float:
     """Return the standard errors by which photos and prior knowledge put one setting before another."""
-    return ranking.gap(first, second).errors + prior.against(second.setting) - prior.against(first.setting)
+    return ranking.lead(first, second) + prior.against(second.setting) - prior.against(first.setting)
 
 
 def give_same_answers(first: Tally, second: Tally, least: float = SAME) -> bool:

@@ -16,7 +16,7 @@ from edgert.stages.decode.decoder import Decoder
 from edgert.wiring.check_report import CheckReport
 from edgert.wiring.evidence import NOTHING
 from edgert.wiring.photos import View
-from edgert.wiring.search import F64, Gap, Progress, Ranking, Search, Subject, Tally
+from edgert.wiring.search import F64, Progress, Ranking, Search, Subject, Tally
 from edgert.wiring.settings import Setting, with_checking_thresholds
 from edgert.wiring.trial import decoder_of
 
@@ -54,10 +54,9 @@ class Scores(Ranking):
         """Return the metric, 0 to 1; minus infinity without images."""
         return self._score(tally)[0] if tally.evidence else -math.inf
 
-    def gap(self, first: Tally, second: Tally) -> Gap:
-        """Return by how much ``first`` scores more than ``second``."""
-        mean = self.answers(first) - self.answers(second)
-        return Gap(mean, mean / math.hypot(self._error(first, second), POINT / 2))
+    def lead(self, first: Tally, second: Tally) -> float:
+        """Return the standard errors by which ``first`` scores more than ``second``."""
+        return (self.answers(first) - self.answers(second)) / math.hypot(self._error(first, second), POINT / 2)
 
     def as_good(self, first: Tally, second: Tally) -> bool:
         """Return whether ``second`` scores at most a point more than ``first``, and there are enough images to tell."""

@@ -54,19 +54,6 @@ class Tally:
     records: dict[int, Record] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Lead of one setting over another: the mean difference, and the same in standard errors."""
-
-    mean: float
-    errors: float
-
-    @property
-    def clear(self) -> bool:
-        """Whether the photos distinguish the two."""
-        return self.errors >= CLEAR
-
-
 class Ranking:
     """All settings with their evidence."""
 
@@ -110,8 +97,8 @@ class Ranking:
         looks = list(tally.looks.values())
         return tuple(memory.fit([look[n] for look in looks]) for n, memory in enumerate(self.memories))
 
-    def gap(self, first: Tally, second: Tally) -> Gap:
-        """Return by how much ``first`` leads on the photos that both were tried on.
+    def lead(self, first: Tally, second: Tally) -> float:
+        """Return the standard errors by which ``first`` leads on the photos that both were tried on.
 
         The standard error is that of paired differences, shrunk towards a prior while there are few photos: the
         moderated t of Smyth, "Linear Models and Empirical Bayes Methods", 2004.
@@ -128,7 +115,7 @@ class Ranking:
         prior = PRIOR_SPREAD**2 * kinds  # each kind of evidence adds its variance
         squares = PRIOR_PHOTOS * prior + float(((differences - mean) ** 2).sum())
         error = math.hypot(math.sqrt(squares / (PRIOR_PHOTOS + count - 1) / count), SYSTEMATIC)
-        return Gap(mean, mean / error)
+        return mean / error
 
     def as_good(self, first: Tally, second: Tally) -> bool:
         """Return whether ``second`` is known to be no better, even where its answers differ."""
@@ -315,8 +302,8 @@ class Search:
             if not keep_all:
                 best = max(tallies, key=self.ranking.mean)
                 kept = {best.setting.key, *always}
-                gaps = {id(one): self.ranking.gap(best, one).errors for one in tallies if one.setting.key not in kept}
-                tallies = [one for one in tallies if gaps.get(id(one), 0.0) < HOPELESS]
+                leads = {id(one): self.ranking.lead(best, one) for one in tallies if one.setting.key not in kept}
+                tallies = [one for one in tallies if leads.get(id(one), 0.0) < HOPELESS]
 
     def _tried(self, tally: Tally, number: int, photo: Photo, always: Collection[str], *, keep_all: bool) -> bool:
         """Try a setting on a photo; return whether it stays in the search."""

@@ -10,7 +10,7 @@ import pytest
 
 from edgert.config import ClassifyTask, InputConfig
 from edgert.wiring.evidence import Evidence
-from edgert.wiring.search import Ranking, Tally
+from edgert.wiring.search import CLEAR, Ranking, Tally
 from edgert.wiring.settings import Setting
 
 TASK = ClassifyTask(classify="auto")
@@ -40,30 +40,29 @@ def test_one_photo_tells_only_large_differences_apart() -> None:
     ranking = Ranking(())
     best, near, far = (tally(ranking, pad, [value]) for pad, value in enumerate((0.9, 0.6, 0.1)))
     assert ranking.best() is best
-    assert not ranking.gap(best, near).clear
-    assert ranking.gap(best, far).clear
+    assert ranking.lead(best, near) < CLEAR
+    assert ranking.lead(best, far) >= CLEAR
 
 
 def test_many_photos_that_agree_tell_small_ones() -> None:
     ranking = Ranking(())
     steady = np.linspace(0.5, 0.9, 8)
     best, other = tally(ranking, 0, steady), tally(ranking, 1, steady - 0.2)
-    assert ranking.gap(best, other).mean == pytest.approx(0.2)
-    assert ranking.gap(best, other).clear
-    assert ranking.gap(other, best).errors == pytest.approx(-ranking.gap(best, other).errors)
+    assert ranking.lead(best, other) >= CLEAR
+    assert ranking.lead(other, best) == pytest.approx(-ranking.lead(best, other))
 
 
 def test_photos_that_disagree_are_a_tie() -> None:
     ranking = Ranking(())
     best = tally(ranking, 0, [0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.1, 0.9])
     other = tally(ranking, 1, [0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.1])
-    assert 0 < ranking.gap(best, other).errors < 2
+    assert 0 < ranking.lead(best, other) < 2
 
 
 def test_settings_are_compared_on_the_photos_they_share() -> None:
     ranking = Ranking(())
     best, dropped = tally(ranking, 0, [0.5, 0.0, 0.0]), tally(ranking, 1, [0.5])
-    assert ranking.gap(best, dropped).mean == 0
+    assert ranking.lead(best, dropped) == 0
     assert ranking.best() is best
 
 
@@ -81,8 +80,8 @@ def test_a_memory_of_color_and_scale_says_nothing_of_a_placement() -> None:
     first, placed = (tally(ranking, pad, [0.5] * 4, [look] * 4) for pad, look in ((0, 0.9), (1, 0.1)))
     turned = ranking.add(Setting(InputConfig(pad=0, color="bgr"), TASK))
     turned.evidence, turned.looks = dict(first.evidence), dict(placed.looks)
-    assert ranking.gap(first, placed).mean == 0
-    assert ranking.gap(first, turned).mean == pytest.approx(0.8)
+    assert ranking.lead(first, placed) == 0
+    assert ranking.lead(first, turned) >= CLEAR
 
 
 def test_an_equal_setting_has_one_tally() -> None:
