@@ -76,7 +76,7 @@ class Results(Iterator[Result]):
     """
 
     def __init__(self, tap: Tap, timeout: float | None) -> None:
-        self._tap, self._timeout = tap, timeout
+        self._tap, self._timeout = tap, None if timeout is None else max(timeout, 0)
         # Reentrant, as in NewestResult: Ctrl-C may come after the lock was acquired and before the try block.
         self._held, self._turn = dict[int, Result](), threading.RLock()
 
@@ -126,7 +126,8 @@ class NewestResult:
             StageError: the pipeline ended before there was one.
             EdgertError: the first error of any stage.
         """
-        if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
+        timeout = None if timeout is None else max(timeout, 0)  # what is left until a deadline may be negative
+        if not self._turn.acquire(timeout=-1 if timeout is None else timeout):
             raise timeout_error(self._tap.stages, timeout)
         try:
             while (newer := self._take(0.0 if self._newest is not None else timeout)) is not None:

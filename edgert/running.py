@@ -25,6 +25,7 @@ from edgert.result_reader import Tap
 from edgert.runtime import Execution, Runner, Summary, Task, summarize
 from edgert.runtime.recent import History, totals
 from edgert.runtime.thread_loop import runs_pipeline_of
+from edgert.stages.python import check_function
 from edgert.stages.sink.output_files import fixed_folder
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
@@ -162,7 +163,8 @@ class Running:
 
     def _add_callback(self, stage: str, function: Callback) -> None:
         self._check_stages([stage])
-        sink, execution = CallbackSink(stage, function), Execution(reads="host")
+        called = check_function(f"the callback of {stage!r}", function, {}, f"stages.{stage}")
+        sink, execution = CallbackSink(stage, called), Execution(reads="host")
         listener = Task(f"callback of {stage}", sink, execution=execution, policy=self.assembly.listener)
         drop: Drop = "oldest" if self.assembly.live else "never"
         self.assembly.listen(stage, listener, _TAP_QUEUE, drop)
@@ -182,8 +184,8 @@ class Running:
         """Start all threads, once. Raises StageError for a pipeline that is called."""
         with self.turn:
             self.refuse_called("started")
-            self._refuse_closed()
             if not self.started:
+                self.refuse_closed()
                 self.started = True
                 for name in filter(lambda name: name.startswith("edgert"), [*logging.root.manager.loggerDict]):
                     logging.getLogger(name).addFilter(printable_record)
@@ -222,12 +224,15 @@ class Running:
         """
         if not stages:
             raise StageError("no stage is named", fix=f"stages: {', '.join(self.assembly.ends)}")
+        if other := next((one for one in stages if not isinstance(one, str)), None):
+            fix = "results('find', 'track') takes the names one by one"
+            raise StageError(f"a {type(other).__name__} is not the name of a stage", fix=fix)
         self._check_stages(stages)
         # The reader is outside the pipeline and takes results itself, but a task needs a stage.
         task = Task(f"results of {', '.join(stages)}", CallbackSink(stages[0], lambda result: None))
         with self.turn:
             self.refuse_called("listened to")
-            self._refuse_closed()
+            self.refuse_closed()
             skips = newest_only or self.assembly.live
             queue: tuple[int, Drop] = (1, "oldest") if skips else (_TAP_QUEUE, "never")
             for stage in stages:
@@ -426,8 +431,9 @@ class Running:
             why, fix = "its stages run in the thread that calls it", "make another Pipeline of the file"
             raise StageError(f"a pipeline that is called cannot be {action}", why=why, fix=fix)
 
-    def _refuse_closed(self) -> None:
-        if self.assembly.closed and not self.started:
+    def refuse_closed(self) -> None:
+        """Raise StageError where the pipeline was closed."""
+        if self.assembly.closed:
             raise StageError("this pipeline was closed", fix="make another Pipeline of the file")
 
     def _start_services(self) -> None:

@@ -308,6 +308,9 @@ def read_pipeline(
         env: variables for ``${NAME}``; the process environment when None.
         run_ops: whether the files under ``ops:`` are run; without them their operators are unknown.
     """
+    if isinstance(overrides, str | Mapping):
+        what, fix = f"overrides are a {type(overrides).__name__}", 'overrides=["stages.camera.fps=15"]'
+        raise ConfigError(what, why="they are a list of texts", fix=fix)
     if isinstance(path, PipelineFile):
         if given := tuple(overrides):
             where, fix = str(path.document.path), "edgert.load_pipeline(PATH, overrides)"
@@ -436,10 +439,10 @@ def _config_error(document: Document, detail: Any) -> ConfigError:
     where = document.where(loc)
     name = ".".join(map(str, loc)) or "the file"
     if kind == "missing":
-        return ConfigError(f"{name} is missing", where=where, fix=f"add {loc[-1]}:")
+        return ConfigError(f"{name} is missing{_other_name(document, loc)}", where=where, fix=f"add {loc[-1]}:")
     if kind == "union_tag_not_found":
         verbs = STAGE_VERBS if loc[0] == "stages" else TASK_VERBS
-        why = explain_no_verb(detail["input"], verbs)
+        why = explain_no_verb(detail["input"], verbs) + _other_name(document, loc)
         return ConfigError(f"{name} {why}", where=where, fix=f"write one of: {', '.join(verbs)}")
     if isinstance(detail["input"], (dict, list, tuple)):
         fix, inside = "", detail["input"].values() if isinstance(detail["input"], dict) else ()
@@ -450,6 +453,13 @@ def _config_error(document: Document, detail: Any) -> ConfigError:
         return ConfigError(f"{name}: {message}", where=where, fix=fix)
     value = document.written.get(loc, detail["input"])  # ${NAME} as written, so that its value is not printed
     return ConfigError(f"{name}: cannot use {value!r}", why=message, where=where)
+
+
+def _other_name(document: Document, loc: tuple[Any, ...]) -> str:
+    """Return which stage or model an override may mean, if only the override names this one; else nothing."""
+    if loc[0] not in ("stages", "models") or len(loc) < 2 or not document.where(loc[:2]).startswith("--set"):
+        return ""
+    return nearest(str(loc[1]), [name for name in document.data[loc[0]] if name != loc[1]])
 
 
 def _loc_in_file(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -136,6 +136,9 @@ class Lease:
         self._holders = 1
         self._lock = threading.Lock()
         self.counter = counter
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a frame stays in its process: send the records of its result, or frame.to_bgr()")
 
     @property
     def alive(self) -> bool:
@@ -292,7 +295,10 @@ class Pool:
 
     def _allocate(self) -> U8:
         self.counter.allocated()
-        raw = np.empty(self.nbytes + ALIGN_BYTES, np.uint8)
+        try:
+            raw = np.empty(self.nbytes + ALIGN_BYTES, np.uint8)
+        except MemoryError as error:
+            raise DeviceError("there is too little memory for an image", why=f"it has {self.nbytes} bytes") from error
         # np.frombuffer makes `root` the end of the base chain; plain slicing would point past it.
         return np.frombuffer(raw.data[-raw.ctypes.data % ALIGN_BYTES :], np.uint8)
 

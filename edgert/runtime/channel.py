@@ -257,13 +257,12 @@ class Inlet:
         """
         ready = self.ready
         while True:
-            try:
-                edge = ready.popleft()
-            except IndexError:
+            if not ready:
                 if not (self._open or self.is_kept_open):
                     return None
                 self._wait(timeout_s)
                 continue
+            edge = ready.popleft()
             if (result := edge.take()) is not None:
                 return edge.number, result
 

@@ -116,8 +116,8 @@ class Frame:
     width: int
     height: int
     format: PixelFormat
-    planes: tuple[U8, ...]
-    lease: Lease
+    planes: tuple[U8, ...] = field(repr=False)
+    lease: Lease = field(repr=False)
     color: Color = Color()
     file: str = ""
     sender_ns: int | None = None

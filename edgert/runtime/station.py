@@ -118,7 +118,7 @@ class Station:
         # An error of a user's code or a bug, which keeps its traceback.
         what = f"{place} failed: {type(error).__name__}: {error}"
         at = user_code.place_of(error)
-        fix = "edgert run --debug shows the traceback"
+        fix = "edgert run --debug shows the traceback; in Python, error.__cause__ has it"
         return StageError(what, why=at and f"at {at}", where=place, fix=fix).caused_by(error)
 
     def give(self, frames: Sequence[Frame], made_ns: int, worked_ns: int) -> None:

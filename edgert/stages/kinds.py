@@ -309,11 +309,13 @@ class Callback(SinkStage):
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink. Raises ConfigError without a function."""
+        from edgert.stages.python import check_function
         from edgert.stages.sink.results import CallbackSink
 
+        where = f"stages.{name}"
         if context.function is None:
-            raise ConfigError("callback needs a function", where=f"stages.{name}", fix="add python: module:function")
-        return CallbackSink(name, context.function)
+            raise ConfigError("callback needs a function", where=where, fix="add python: module:function")
+        return CallbackSink(name, check_function(f"stage {name!r}", context.function, {}, where))
 
 
 class Null(SinkStage):

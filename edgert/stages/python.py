@@ -83,20 +83,37 @@ def _nothing() -> None:
 
 
 def _function_stage(name: str, function: object, args: Mapping[str, Any], where: str) -> PythonStage:
+    return PythonStage(name, check_function(f"stage {name!r}", function, args, where), args)
+
+
+def check_function(title: str, function: Any, args: Mapping[str, Any], where: str) -> Function:
+    """Return a function that is called with each result.
+
+    Args:
+        title: what calls it, for errors.
+        function: object of the user.
+        args: further arguments, by name.
+        where: place of its stage.
+
+    Raises:
+        ConfigError: the object cannot be called with a result and these arguments, or it is ``async``.
+    """
     if not callable(function):
-        raise ConfigError(
-            f"stage {name!r} got a {type(function).__name__} that cannot be called",
-            where=where,
-            fix="define __call__(self, result) or process(self, result) in the class",
-        )
+        what = f"{title} got a {type(function).__name__} that cannot be called"
+        fix = "give a function, or an object with __call__(self, result) or process(self, result)"
+        raise ConfigError(what, where=where, fix=fix)
+    checked: Function = function
+    if inspect.iscoroutinefunction(checked):
+        why, fix = "the thread that calls it has no event loop", "use def, or pipeline.aresults(…) in asyncio"
+        raise ConfigError(f"{title} got an async function", why=why, where=where, fix=fix)
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(checked)
     except (TypeError, ValueError):  # functions written in C may have no signature
-        return PythonStage(name, function, args)
-    what = f"stage {name!r} cannot call {getattr(function, '__name__', 'its object')}{signature}"
+        return checked
     try:
         signature.bind(None, **args)
     except TypeError as error:
+        what = f"{title} cannot call {getattr(checked, '__name__', 'its object')}{signature}"
         fix = "accept a Result as the first argument, and the keys under args: by name"
         raise ConfigError(what, why=str(error), where=where, fix=fix) from error
-    return PythonStage(name, function, args)
+    return checked

@@ -76,6 +76,41 @@ def test_a_pipeline_that_was_closed_before_its_start_starts_no_more(tmp_path: Pa
             use()
 
 
+def test_a_closed_pipeline_gives_no_results_and_says_why(tmp_path: Path) -> None:
+    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=2))) as pipeline:
+        pipeline.run()
+        assert list(pipeline.results("find")) == []  # it has ended, and is not closed
+    for ask in (pipeline.results, pipeline.latest):
+        with pytest.raises(StageError, match="was closed"):
+            ask("find")
+
+
+def test_a_time_that_is_up_already_is_a_timeout(tmp_path: Path) -> None:
+    stage: Any = ["find"]
+    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+        with pytest.raises(edgert.ResultTimeout, match="within 0 s"):
+            pipeline.latest("find", timeout=-0.5)
+        with pytest.raises(edgert.ResultTimeout, match="within 0 s") as caught:
+            next(pipeline.results("find", timeout=-0.5))
+        assert caught.value.__suppress_context__
+        with pytest.raises(StageError, match="a list is not the name of a stage"):
+            pipeline.results(stage)
+
+
+async def later(result: edgert.Result) -> None:
+    raise AssertionError("nobody awaits it")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [(later, "got an async function"), (3, "cannot be called"), (lambda: None, "too many positional arguments")],
+)
+def test_a_callback_that_cannot_work_is_refused_before_the_start(tmp_path: Path, function: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        edgert.Pipeline(write(tmp_path, "{source: api}"), callbacks={"find": function})
+    assert "the callback of 'find'" in str(caught.value)
+
+
 def test_several_stages_in_one_iterator_come_as_they_arrive_and_name_their_stage(tmp_path: Path) -> None:
     with edgert.Pipeline(write(tmp_path, SCENE.format(limit=12))) as pipeline:
         found = [(one.stage, one.frame.index) for one in pipeline.results("belt", "find", timeout=20)]

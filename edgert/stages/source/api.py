@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from operator import index
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 DEFAULT_QUEUE = 4
 _POLL_S = 0.1
+_AHEAD_NS = 1_000_000_000
+"""How far a capture time may be ahead of now."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -174,7 +177,7 @@ class ApiSource:
 
         See :meth:`edgert.Pipeline.buffer` for arguments and errors.
         """
-        whole = buffer_shape(tuple(shape), format, self._where)
+        whole = buffer_shape(tuple(map(index, shape)), format, self._where)
         if batch is not None and batch < 1:
             what = f"there is no buffer for a batch of {batch}"
             raise StageError(what, where=self._where, fix="batch=8, or leave it out for one image")
@@ -260,15 +263,27 @@ class ApiSource:
             return self._buffers
 
     def _capture_times(self, timestamp_ns: int | Sequence[int] | None, count: int) -> Sequence[int]:
-        """Return the capture time of each of ``count`` frames."""
+        """Return the capture time of each of ``count`` frames. Raises StageError for times of another clock."""
+        now_ns = self._clock.now_ns()
         if timestamp_ns is None:
-            return [self._clock.now_ns()] * count
-        if not isinstance(timestamp_ns, Sequence):
-            return [timestamp_ns] * count
-        if len(timestamp_ns) != count:
-            what = f"{len(timestamp_ns)} times for {count} frame{'s' * (count > 1)}"
+            return [now_ns] * count
+        times: Sequence[Any] = timestamp_ns if isinstance(timestamp_ns, Sequence) else [timestamp_ns] * count
+        if len(times) != count:
+            what = f"{len(times)} times for {count} frame{'s' * (count > 1)}"
             raise StageError(what, where=self._where, fix="timestamp_ns= one for all of them, or one for each")
-        return timestamp_ns
+        for one in times:
+            if not isinstance(one, int | np.integer):
+                what = f"timestamp_ns is a {type(one).__name__}, not a whole number of nanoseconds"
+                raise StageError(what, where=self._where, fix="timestamp_ns=time.monotonic_ns()")
+            if one > now_ns + _AHEAD_NS:
+                why = f"{one} is {(one - now_ns) / 1e9:.0f} s ahead of the monotonic clock, which counts from the boot"
+                raise StageError(
+                    "timestamp_ns is of another clock",
+                    why=why,
+                    where=self._where,
+                    fix="timestamp_ns=time.monotonic_ns(); of a time since 1970, subtract its age from that",
+                )
+        return [int(one) for one in times]
 
     def _put(self, images: list[Image], timeout_s: float | None) -> int:
         # A thread of the pipeline itself would wait for room that only it can make, so its images are queued.

@@ -166,7 +166,7 @@ def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy:
                 f"plane {number} of a {format} frame has shape {tuple(plane.shape)}",
                 why=f"expected {names}" + (f", here {shape}" if number else ""),
                 where=where,
-                fix="submit an array of (height, width, channels), or another format=",
+                fix="name the format of its pixels, such as format='gray', or convert it with cv2.cvtColor",
             )
     if copy:
         return tuple(plane.copy() for plane in planes)
@@ -224,6 +224,9 @@ def host_array(part: Any, where: str) -> npt.NDArray[Any]:
                 where=where,
                 fix="copy it to the host first, like tensor.cpu()",
             ) from error
+    elif part is None:
+        why = "cv2.imread and VideoCapture.read return None for what they cannot read"
+        raise StageError("None is no image", why=why, where=where, fix="check the file or camera")
     else:
         raise StageError(
             f"cannot take a {type(part).__name__} as pixels",

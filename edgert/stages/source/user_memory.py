@@ -184,7 +184,7 @@ class Buffers:
                     why=f"{most_in_use(batch)} of this size are in use: not submitted yet, in the pipeline, or kept by "
                     "the program's arrays and results",
                     where=where,
-                    fix="submit or release buffers, release results, drop arrays; or set a longer timeout_s=",
+                    fix="submit or release buffers, release results, drop arrays; or set a longer timeout=",
                 )
             time.sleep(_POLL_S)
         return Buffer(*leased, format, is_batch=batch > 0)

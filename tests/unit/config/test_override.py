@@ -11,7 +11,8 @@ import pytest
 from edgert.config.document import read_document
 from edgert.config.fields import Section
 from edgert.config.file_overlay import changed_keys, differences, merge_overlay, to_yaml
-from edgert.config.pipeline_file import json_schema
+from edgert.config.pipeline_file import json_schema, load_pipeline
+from edgert.errors import ConfigError
 from tests.helpers.pipeline_text import MINIMAL, pipeline, refused
 
 
@@ -73,7 +74,14 @@ def test_an_error_points_at_the_override(tmp_path: Path) -> None:
 def test_a_misspelt_stage_points_at_the_override(tmp_path: Path) -> None:
     error = refused(tmp_path, MINIMAL, "stages.cma.fps=15")
     assert error.where.startswith("--set stages.cma.fps")
-    assert "no verb" in error.what
+    assert error.what.endswith("no verb among its keys; did you mean 'cam'?")
+
+
+@pytest.mark.parametrize("overrides", ["stages.cam.fps=15", {"stages.cam.fps": 15}])
+def test_overrides_that_are_no_list_are_refused(tmp_path: Path, overrides: Any) -> None:
+    (tmp_path / "p.yaml").write_text(MINIMAL)
+    with pytest.raises(ConfigError, match=f"overrides are a {type(overrides).__name__}"):
+        load_pipeline(tmp_path / "p.yaml", overrides)
 
 
 def test_variables_are_filled_in_inside_an_override(tmp_path: Path) -> None:
