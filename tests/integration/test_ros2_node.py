@@ -162,7 +162,7 @@ def test_colcon_builds_the_package_and_its_node_runs(tmp_path: Path) -> None:
     broken.write_text("stages: nothing")
     node = (sys.executable, made / "lib/dock_camera/node", "--ros-args", "-p", f"file:={broken}")
     folders = [str(one) for one in made.glob("lib/python*/site-packages")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(node, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "stages" in done.stderr
 

@@ -57,7 +57,8 @@ def have_rclpy(folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, distr
     package.mkdir(parents=True)
     for name in ("__init__.py", module):
         (package / name).write_text("")
-    monkeypatch.syspath_prepend(package.parent)
+    # syspath_prepend, undone after `without`, would leave its shorter path behind.
+    monkeypatch.setattr(sys, "path", [str(package.parent), *sys.path])
     monkeypatch.setenv("ROS_DISTRO", distribution)
 
 
