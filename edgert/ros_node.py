@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 
 from edgert.config import PipelineFile
-from edgert.errors import EdgertError
+from edgert.errors import ConfigError, EdgertError
 from edgert.pipeline import Pipeline
-from edgert.stages.ros2.rclpy_node import import_rclpy, use_node
+from edgert.stages.ros2.rclpy_node import import_rclpy, release_node, use_node
 
 _LOOK_S = 0.25
 _PLAIN = (bool, int, float, str)
@@ -62,9 +62,13 @@ class PipelineNode:
         """Load the pipeline."""
         file = self.node.get_parameter("file").value
         try:
+            if not file:
+                fix = "--ros-args -p file:=dock.yaml"
+                raise ConfigError("the parameter file names no pipeline file", where=self.node.get_name(), fix=fix)
             self.pipeline = Pipeline(file)
             use_node(self.pipeline.file.config.name, self.node)
-            self._show_live_keys(self.pipeline)
+            if given := self._show_live_keys(self.pipeline):
+                self.pipeline.control.set_keys(given)
         except EdgertError as error:
             self._close()
             return self._log_failure(error)
@@ -115,7 +119,7 @@ class PipelineNode:
             pipeline.close()
         except EdgertError as error:
             self.node.get_logger().error(str(error))
-        use_node(pipeline.file.config.name, None)
+        release_node(self.node)
 
     def _log_failure(self, error: EdgertError) -> Any:
         self.node.get_logger().error(str(error))
@@ -125,21 +129,22 @@ class PipelineNode:
         assert self.pipeline is not None
         return list(self.pipeline.control.show()["sources"])
 
-    def _show_live_keys(self, pipeline: Pipeline) -> None:
-        """Make every live key a parameter with its present value."""
+    def _show_live_keys(self, pipeline: Pipeline) -> dict[str, Any]:
+        """Make every live key a parameter with its present value; return the values that the launch file gives."""
         descriptor = import_module("rcl_interfaces.msg").ParameterDescriptor(dynamic_typing=True)
         parameter, node = import_module("rclpy.parameter").Parameter, self.node
-        self._is_showing, self._shown_file = True, pipeline.file
+        self._is_showing, self._shown_file, declared = True, pipeline.file, dict[str, Any]()
         try:
             live = {key: _parameter(value) for key, value in pipeline.control.show()["live"].items()}
             for key in self._live - live.keys():
                 node.undeclare_parameter(key)
             for key, value in live.items():
                 if not node.has_parameter(key):
-                    node.declare_parameter(key, value, descriptor)
+                    declared[key] = node.declare_parameter(key, value, descriptor).value
                 elif node.get_parameter(key).value != value:
                     node.set_parameters([parameter(key, value=value)])
             self._live = {*live}
+            return {key: value for key, value in declared.items() if value != live[key]}
         finally:
             self._is_showing = False
 

@@ -10,14 +10,14 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from edgert.errors import cause
+from edgert.errors import ConfigError, DeviceError, cause
 from edgert.stages.ros2.ros_link import Link, Publisher, Quality, Subscription, Take, keep_freed_memory
 from edgert.stages.source.live import FinalError
 
@@ -65,15 +65,17 @@ class RclpyNode(Link):
         return int(self.node.get_clock().now().nanoseconds)
 
     def topics(self) -> Mapping[str, Sequence[str]]:
-        return {
-            name: kinds for name, kinds in self.node.get_topic_names_and_types() if self.node.count_publishers(name)
-        }
+        with _as_device_error("the topics cannot be listed"):
+            known = self.node.get_topic_names_and_types()
+            return {name: kinds for name, kinds in known if self.node.count_publishers(name)}
 
     def subscribe(self, topic: str, kind: str, quality: Quality, take: Take) -> Subscription:
-        return _Subscription(self.node, topic, kind, quality, take)
+        with _as_device_error(f"cannot subscribe to {topic}"):
+            return _Subscription(self.node, topic, kind, quality, take)
 
     def publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
-        return _Publisher(self.node, topic, kind, quality)
+        with _as_device_error(f"cannot publish {topic}"):
+            return _Publisher(self.node, topic, kind, quality)
 
     def close(self) -> None:
         with _TURN:
@@ -111,11 +113,25 @@ def shared_node(pipeline: str, simulated: bool, where: str) -> Link:
 
 
 def use_node(pipeline: str, node: Any) -> None:
-    """Set the node that a pipeline's stages use, which the program spins; None lets them create their own again."""
+    """Set the node that a pipeline's stages use, which the program spins.
+
+    Raises:
+        ConfigError: a pipeline of that name runs in this process.
+    """
     with _TURN:
-        _NODES.pop(pipeline, None)
-        if node is not None:
-            _NODES[pipeline] = RclpyNode("", False, node)
+        if pipeline in _NODES:
+            why = "its topics belong to another node of this process"
+            raise ConfigError(
+                f"a pipeline named {pipeline!r} runs already", why=why, fix="give each file its own name:"
+            )
+        _NODES[pipeline] = RclpyNode("", False, node)
+
+
+def release_node(node: Any) -> None:
+    """Undo :func:`use_node`."""
+    with _TURN:
+        for name in [name for name, one in _NODES.items() if one.node is node]:
+            del _NODES[name]
 
 
 def import_rclpy(where: str, kinds: Sequence[str] = ()) -> Any:
@@ -179,6 +195,20 @@ def message_class(kind: str, where: str = "") -> Any:
         raise FinalError(f"the messages of {package} are missing", why=cause(error), where=where, fix=fix) from error
 
 
+@contextmanager
+def _as_device_error(what: str) -> Iterator[None]:
+    """Raise errors of rclpy as DeviceError."""
+    try:
+        yield
+    except RuntimeError as error:  # RCLError and InvalidHandle
+        raise _node_error(what, error) from error
+
+
+def _node_error(what: str, error: RuntimeError) -> DeviceError:
+    fix = "close the pipeline before its node is destroyed and before rclpy.shutdown()"
+    return DeviceError(what, why=cause(error), fix=fix)
+
+
 def _qos_profile(quality: Quality) -> Any:
     qos = _rclpy_module("qos")
     reliability, durability = qos.ReliabilityPolicy, qos.DurabilityPolicy
@@ -230,7 +260,10 @@ class _Publisher(Publisher):
         self._publisher = node.create_publisher(message_class(kind), topic, _qos_profile(quality), **options)
 
     def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
-        self._publisher.publish(b"".join(pieces))
+        try:
+            self._publisher.publish(b"".join(pieces))
+        except RuntimeError as error:
+            raise _node_error(f"cannot publish {self._topic}", error) from error
 
     def _on_incompatible_qos(self, event: Any) -> None:
         fix = f"subscribe with {self._quality}"
