@@ -352,7 +352,7 @@ def _stage_troubles(summary: Summary) -> Iterator[str]:
         if stage.failing:
             yield f"{name}: down at the end: {stage.failing}"
         if stage.source and stage.source.skipped:
-            yield f"{name}: {stage.source.skipped} corrupt pieces skipped"
+            yield f"{name}: {stage.source.skipped} packets or messages skipped: damaged, or out of order"
         if stage.source and stage.source.reconnects:
             yield f"{name}: reconnected {stage.source.reconnects} times"
         if stage.source and stage.source.ended:
