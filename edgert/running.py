@@ -185,7 +185,7 @@ class Running:
         with self.turn:
             self.refuse_called("started")
             if not self.started:
-                self.refuse_closed()
+                self._refuse_closed()
                 self.started = True
                 for name in filter(lambda name: name.startswith("edgert"), [*logging.root.manager.loggerDict]):
                     logging.getLogger(name).addFilter(printable_record)
@@ -232,7 +232,7 @@ class Running:
         task = Task(f"results of {', '.join(stages)}", CallbackSink(stages[0], lambda result: None))
         with self.turn:
             self.refuse_called("listened to")
-            self.refuse_closed()
+            self._refuse_closed()
             skips = newest_only or self.assembly.live
             queue: tuple[int, Drop] = (1, "oldest") if skips else (_TAP_QUEUE, "never")
             for stage in stages:
@@ -431,7 +431,7 @@ class Running:
             why, fix = "its stages run in the thread that calls it", "make another Pipeline of the file"
             raise StageError(f"a pipeline that is called cannot be {action}", why=why, fix=fix)
 
-    def refuse_closed(self) -> None:
+    def _refuse_closed(self) -> None:
         """Raise StageError where the pipeline was closed."""
         if self.assembly.closed:
             raise StageError("this pipeline was closed", fix="make another Pipeline of the file")
