@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from edgert.recording.cdr import DamagedMessage, decode, encode
+from edgert.recording.definitions import IMAGE, VIDEO
 from edgert.recording.mcap_file import Topic
 from edgert.runtime import Detections, Result
 from edgert.runtime.json_form import encoded, plain
@@ -45,12 +47,12 @@ def own_topic(name: str) -> Topic:
 
 def video_topic(stream: str) -> Topic:
     """Return the topic of a camera's packets."""
-    return Topic(f"/{stream}/video", "foxglove_msgs/msg/CompressedVideo", _schema("CompressedVideo.msg"), is_cdr=True)
+    return Topic(f"/{stream}/video", VIDEO, _schema("CompressedVideo.msg"), is_cdr=True)
 
 
 def image_topic(stream: str) -> Topic:
     """Return the topic of a camera's images as pixels."""
-    return Topic(f"/{stream}/image", "sensor_msgs/msg/Image", _schema("Image.msg"), is_cdr=True)
+    return Topic(f"/{stream}/image", IMAGE, _schema("Image.msg"), is_cdr=True)
 
 
 def annotation_topic(stream: str) -> Topic:
@@ -71,13 +73,7 @@ def _stamp(time_ns: int) -> tuple[int, int]:
     return divmod(max(time_ns, 0), 10**9)
 
 
-def _string(text: str, at: int) -> bytes:
-    """Return a CDR string for offset ``at``, with its alignment bytes."""
-    data = text.encode() + b"\0"
-    return bytes(-at % 4) + struct.pack("<I", len(data)) + data
-
-
-def video_message(stream: str, time_ns: int, data: bytes | memoryview, codec: str) -> tuple[bytes | memoryview, ...]:
+def video_message(stream: str, time_ns: int, data: bytes | memoryview, codec: str) -> list[bytes | memoryview]:
     """Return a ``foxglove_msgs/CompressedVideo`` in parts.
 
     Args:
@@ -86,9 +82,9 @@ def video_message(stream: str, time_ns: int, data: bytes | memoryview, codec: st
         data: one access unit.
         codec: FFmpeg's name of the codec.
     """
-    body = struct.pack("<iI", *_stamp(time_ns)) + _string(stream, 8)
-    body += bytes(-len(body) % 4) + struct.pack("<I", len(data))
-    return b"\0\1\0\0" + body, data, _string(_CODECS.get(codec, codec), len(body) + len(data))
+    sec, nanosec = _stamp(time_ns)
+    fields = {"timestamp.sec": sec, "timestamp.nanosec": nanosec, "frame_id": stream, "data": data}
+    return encode(VIDEO, {**fields, "format": _CODECS.get(codec, codec)})
 
 
 def image_head(stream: str, time_ns: int, size: tuple[int, int], format: str, nbytes: int) -> bytes:
@@ -101,12 +97,12 @@ def image_head(stream: str, time_ns: int, size: tuple[int, int], format: str, nb
         format: pixel format of the frame.
         nbytes: size of all pixels in bytes.
     """
-    (width, height), encoding = size, _ENCODINGS[format]
+    (width, height), (sec, nanosec) = size, _stamp(time_ns)
     step = nbytes // height if format in ("bgr", "rgb", "yuyv") else width
-    body = struct.pack("<iI", *_stamp(time_ns)) + _string(stream, 8)
-    body += bytes(-len(body) % 4) + struct.pack("<II", height, width)
-    body += _string(encoding, len(body)) + b"\0"
-    return b"\0\1\0\0" + body + bytes(-len(body) % 4) + struct.pack("<II", step, nbytes)
+    header = {"header.stamp.sec": sec, "header.stamp.nanosec": nanosec, "header.frame_id": stream}
+    image = {"height": height, "width": width, "encoding": _ENCODINGS[format], "step": step}
+    *head, _, _ = encode(IMAGE, {**header, **image})  # without the length and the bytes of empty pixels
+    return b"".join(head) + struct.pack("<I", nbytes)
 
 
 class Unit(NamedTuple):
@@ -123,53 +119,20 @@ class Unit(NamedTuple):
     data: memoryview
 
 
-class _Cdr:
-    """Reader of CDR. Every method raises ValueError or struct.error at the end of the data."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data[4:], 0
-
-    def numbers(self, form: str) -> tuple[int, ...]:
-        size = struct.calcsize(form)
-        self._at += -self._at % min(size, 4)
-        found = struct.unpack_from(form, self._data, self._at)
-        self._at += size
-        return found
-
-    def bytes(self) -> memoryview:
-        (length,) = self.numbers("<I")
-        if length > len(self._data) - self._at:
-            raise ValueError("a sequence goes beyond its message")
-        begin, self._at = self._at, self._at + length
-        return self._data[begin : self._at]
-
-    def string(self) -> str:
-        return str(self.bytes(), "utf-8").rstrip("\0")
-
-
 def read_video(data: memoryview) -> Unit:
-    """Return the packet in a message of :func:`video_message`. Raises ValueError or struct.error for damage."""
-    cdr = _Cdr(data)
-    cdr.numbers("<iI")
-    cdr.string()
-    packet = cdr.bytes()
-    codec = cdr.string()
-    return Unit({new: old for old, new in _CODECS.items()}.get(codec, codec), (0, 0), packet)
+    """Return the packet in a message of :func:`video_message`. Raises DamagedMessage."""
+    fields = decode(VIDEO, data)
+    codec = fields["format"]
+    return Unit({new: old for old, new in _CODECS.items()}.get(codec, codec), (0, 0), fields["data"])
 
 
 def read_image(data: memoryview) -> Unit:
-    """Return the pixels in a message of :func:`image_head`. Raises ValueError or struct.error for damage."""
-    cdr = _Cdr(data)
-    cdr.numbers("<iI")
-    cdr.string()
-    height, width = cdr.numbers("<II")
-    encoding = cdr.string()
-    cdr.numbers("<B")
-    cdr.numbers("<I")
+    """Return the pixels in a message of :func:`image_head`. Raises DamagedMessage."""
+    fields = decode(IMAGE, data)
     formats = {new: old for old, new in _ENCODINGS.items()}
-    if encoding not in formats:
-        raise ValueError(f"unknown encoding {encoding!r}")
-    return Unit(formats[encoding], (width, height), cdr.bytes())
+    if fields["encoding"] not in formats:
+        raise DamagedMessage(f"unknown encoding {fields['encoding']!r}")
+    return Unit(formats[fields["encoding"]], (fields["width"], fields["height"]), fields["data"])
 
 
 def drawn(result: Result, time_ns: int) -> bytes | None:

@@ -27,7 +27,7 @@ import numpy as np
 import edgert
 from edgert.benchmark.measure import Figure
 from edgert.memory import Counter
-from edgert.stages.ros2.definitions import IMAGE
+from edgert.recording.definitions import IMAGE
 from edgert.stages.ros2.rclpy_node import shared_node
 from edgert.stages.ros2.ros_images import header, image_message
 from edgert.stages.ros2.ros_link import Quality

@@ -66,16 +66,13 @@ MODEL = {
     "threads": 1,
 }
 LEFT = {"left": [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]}
+SEEN = {"zone": "left"}
 RULES = {"seen": {"zone": "left"}, "many": {"zone": "left", "count": 3}}
 STAGES: dict[str, Any] = {
     "track": {"track": "bytetrack", "from": "find"},
     "look": {"infer": "parts", "from": "track", "crop": {"limit": 2, "margin": 0.5}},
     "areas": {"stage": "zones", "from": "track", "zones": LEFT},
-    "alarm": {
-        "stage": "events",
-        "from": "areas",
-        "rules": {"seen": {"zone": "left"}, "many": {"zone": "left", "count": 3}},
-    },
+    "alarm": {"stage": "events", "from": "areas", "rules": {"seen": SEEN, "many": {**SEEN, "count": 3}}},
 }
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from edgert.stages.ros2.cdr import encode
-from edgert.stages.ros2.definitions import CAMERA_INFO, IMAGE
+from edgert.recording.cdr import encode
+from edgert.recording.definitions import CAMERA_INFO, IMAGE
 from edgert.stages.ros2.ros_images import header
 
 _TABLES = """

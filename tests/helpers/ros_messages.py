@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.stages.ros2.cdr import _fields
-from edgert.stages.ros2.definitions import DEFINITIONS, full_name
+from edgert.recording.cdr import _fields
+from edgert.recording.definitions import DEFINITIONS, full_name
 
 DISTRIBUTIONS = ("humble", "jazzy", "kilted", "lyrical")
 # A byte is signed in rosbags and unsigned in ROS.

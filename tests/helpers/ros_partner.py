@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.stages.ros2.cdr import encode
-from edgert.stages.ros2.definitions import IMAGE
+from edgert.recording.cdr import encode
+from edgert.recording.definitions import IMAGE
 from edgert.stages.ros2.ros_images import header
 from edgert.stages.ros2.ros_link import Quality
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from edgert.stages.ros2.definitions import DEFINITIONS
+from edgert.recording.definitions import DEFINITIONS
 
 _CMAKE = """cmake_minimum_required(VERSION 3.21)
 project(vision_msgs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from edgert.stages.ros2.cdr import decode, encode
-from edgert.stages.ros2.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
+from edgert.recording.cdr import decode, encode
+from edgert.recording.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
 from edgert.stages.ros2.ros_link import Quality
 from edgert.stages.ros2.zenoh_session import endpoint_of, shared_session
 

@@ -20,6 +20,8 @@ from edgert.clock import time_of_day_ns
 from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError, EdgertError, StageError
 from edgert.recording import mcap_messages as messages
+from edgert.recording.cdr import decode
+from edgert.recording.definitions import IMAGE
 from edgert.recording.recording import open_recording
 from edgert.replayer.expectation import Expectation
 from edgert.replayer.replayed import Options, replay, shortest_window, window_of
@@ -83,8 +85,10 @@ def test_batches_branches_joins_and_pixels_are_replayed(tmp_path: Path) -> None:
         "both": {"draw": ["boxes"], "from": ["track", "look"]},
         "rec": {"from": ["alarm", "both"], "pixels": True},
     }
-    made = replay(record_belts(tmp_path, **stages))
+    path = record_belts(tmp_path, **stages)
+    made, image = replay(path), messages_of(path, "/a/image")[0]
     assert (made.different, made.missing, made.same) == (0, 0, FRAMES)
+    assert decode(IMAGE, image.data)["header.stamp.sec"] == image.publish_ns // 10**9  # as Foxglove shows it
 
 
 def results_of(path: Path) -> list[dict[str, Any]]:
@@ -151,11 +155,8 @@ def test_a_window_is_compared_after_all_before_it_was_run(belts: Path) -> None:
     assert made.different == 0
     begin = time.localtime((recording.span_ns[0] + recording.head["offset_ns"]) / 1e9)
     assert window_of(recording, time.strftime("%H:%M:%S", begin), None)[0] <= recording.span_ns[0]
-    for text, why in (
-        ("23:61", "no time of the day"),
-        ("soon", "write 10:02:14"),
-        ("9000s", "outside of the recording"),
-    ):
+    wrong = {"23:61": "no time of the day", "soon": "write 10:02:14", "9000s": "outside of the recording"}
+    for text, why in wrong.items():
         with pytest.raises(ConfigError) as raised:
             window_of(recording, text, None)
         assert why in str(raised.value)

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from edgert import installation, limits
 from edgert.config.fields import resolve_input
@@ -40,25 +40,6 @@ ORDER BY messages.timestamp, messages.id
 _TABLES = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('topics', 'messages')"
 
 
-class Bag(Protocol):
-    """Bag of ROS 2.
-
-    Attributes:
-        path: path of its file or folder.
-        topics: topic → message type.
-    """
-
-    path: Path
-    topics: Mapping[str, str]
-
-    def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes | memoryview], None, None]:
-        """Yield topic, time of recording in ns since 1970, and CDR of each message of one to three topics, in order.
-
-        Raises:
-            StageError: the file is cut off or damaged; the messages before that are valid.
-        """
-
-
 def bag_at(path: Path, where: str) -> Bag:
     """Return the bag of a file or folder.
 
@@ -81,8 +62,13 @@ def bag_at(path: Path, where: str) -> Bag:
     return SqliteBag(path, files, where)
 
 
-class SqliteBag(Bag):
-    """Bag of SQLite files. Raises StageError if one is not such a file."""
+class SqliteBag:
+    """Bag of SQLite files. Raises StageError if one is not such a file.
+
+    Attributes:
+        path: path of its file or folder.
+        topics: topic → message type.
+    """
 
     def __init__(self, path: Path, files: Sequence[Path], where: str) -> None:
         self.path, self._files, self._where = path, files, where
@@ -95,7 +81,12 @@ class SqliteBag(Bag):
                 what, fix = f"{file} is not a bag of ROS 2", "check it: ros2 bag info"
                 raise StageError(what, why=cause(error), where=where, fix=fix) from error
 
-    def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes], None, None]:
+    def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes | memoryview], None, None]:
+        """Yield topic, time of recording in ns since 1970, and CDR of each message of one to three topics, in order.
+
+        Raises:
+            StageError: the file is cut off or damaged; the messages before that are valid.
+        """
         wanted = (*topics, *topics, *topics)[:3]
         for file in self._files:
             try:
@@ -125,8 +116,8 @@ _DAMAGE = (struct.error, EOFError, ValueError, RuntimeError, LookupError)
 """Errors that the readers of records and of compressed chunks raise in addition to their own."""
 
 
-class McapBag(Bag):
-    """Bag of MCAP files. Raises StageError if one is not such a file."""
+class McapBag:
+    """Bag of MCAP files, as :class:`SqliteBag`."""
 
     def __init__(self, path: Path, files: Sequence[Path], where: str) -> None:
         self.path, self._files, self._where = path, files, where
@@ -145,7 +136,7 @@ class McapBag(Bag):
                     raise StageError(f"{file} is not a bag of ROS 2", why=error.why, where=where, fix=fix) from error
         self.topics: Mapping[str, str] = found
 
-    def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes], None, None]:
+    def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes | memoryview], None, None]:
         for file in self._files:
             names: dict[int, str] = {}
             for record in self._records(file):
@@ -188,6 +179,9 @@ class McapBag(Bag):
         except (McapError, OSError, *_DAMAGE):
             return []
         return sorted(found, key=lambda one: type(one).__name__ == "Channel")
+
+
+Bag = SqliteBag | McapBag
 
 
 def _unpacked(chunk: Any) -> Sequence[Any]:

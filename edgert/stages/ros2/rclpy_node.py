@@ -201,12 +201,8 @@ def _as_device_error(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # RCLError and InvalidHandle
-        raise _node_error(what, error) from error
-
-
-def _node_error(what: str, error: RuntimeError) -> DeviceError:
-    fix = "close the pipeline before its node is destroyed and before rclpy.shutdown()"
-    return DeviceError(what, why=cause(error), fix=fix)
+        fix = "close the pipeline before its node is destroyed and before rclpy.shutdown()"
+        raise DeviceError(what, why=cause(error), fix=fix) from error
 
 
 def _qos_profile(quality: Quality) -> Any:
@@ -260,10 +256,8 @@ class _Publisher(Publisher):
         self._publisher = node.create_publisher(message_class(kind), topic, _qos_profile(quality), **options)
 
     def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
-        try:
+        with _as_device_error(f"cannot publish {self._topic}"):
             self._publisher.publish(b"".join(pieces))
-        except RuntimeError as error:
-            raise _node_error(f"cannot publish {self._topic}", error) from error
 
     def _on_incompatible_qos(self, event: Any) -> None:
         fix = f"subscribe with {self._quality}"

@@ -18,9 +18,9 @@ from edgert import limits
 from edgert.clock import Clock
 from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
+from edgert.recording.cdr import DamagedMessage, decode, encode
+from edgert.recording.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
 from edgert.runtime.frame import U8, DepthImage, Frame, PixelFormat, bgr_from
-from edgert.stages.ros2.cdr import DamagedMessage, decode, encode
-from edgert.stages.ros2.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
 from edgert.stages.source.live import MismatchError
 from edgert.stages.source.sent_images import jpeg_size
 from edgert.stages.source.timeline import Image

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgert.errors import EdgertError
+from edgert.recording import definitions
+from edgert.recording.cdr import encode
 from edgert.runtime.frame import bgr_from
 from edgert.runtime.records import Classification, Detections, Result
 from edgert.stages.context import Context
-from edgert.stages.ros2 import definitions, ros_records
-from edgert.stages.ros2.cdr import encode
+from edgert.stages.ros2 import ros_records
 from edgert.stages.ros2.ros_images import header, image_message, jpeg_message
 from edgert.stages.ros2.ros_link import Link, Publisher, Quality
 

@@ -20,9 +20,9 @@ from edgert.config.fields import Section
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError, nearest
 from edgert.memory.cuda import CudaDevice
+from edgert.recording.definitions import DETECTIONS, DIAGNOSTICS, IMAGE
 from edgert.runtime.frame import Frame
 from edgert.stages.context import Context
-from edgert.stages.ros2.definitions import DETECTIONS, DIAGNOSTICS, IMAGE
 from edgert.stages.ros2.ros_images import KINDS_OF_ROLE, CameraTopics, Incoming, Role
 from edgert.stages.ros2.ros_link import Link, Quality, Subscription
 from edgert.stages.source.live import LiveSource, MismatchError
@@ -101,6 +101,7 @@ def ros_source(name: str, config: SourceStage, context: Context) -> RosSource:
     return RosSource(name, topics_of(topic, options, where), options, config, context, link)
 
 
+LinkOf = Callable[[], Link]
 SENT = (DETECTIONS, DIAGNOSTICS, IMAGE)
 """Message types, one per package that a sink needs."""
 
@@ -145,13 +146,7 @@ class RosSource(LiveSource):
     """Source of frames from a camera's topics; a slow pipeline gets the newest frame."""
 
     def __init__(
-        self,
-        name: str,
-        topics: Topics,
-        options: TopicOptions,
-        config: SourceStage,
-        context: Context,
-        link: Callable[[], Link],
+        self, name: str, topics: Topics, options: TopicOptions, config: SourceStage, context: Context, link: LinkOf
     ) -> None:
         self._topics, self._options, self._config, self._context = topics, options, config, context
         self._where, self._link_of, self._closing = f"stages.{name}", link, threading.Event()
@@ -159,16 +154,8 @@ class RosSource(LiveSource):
         self._camera: CameraTopics | None = None
         live = True if config.realtime is None else config.realtime
         timeline = Timeline(name, config, context.clock, MediaClock(True), fps=config.fps, paced=False)
-        super().__init__(
-            name,
-            f"topic {topics.image}",
-            self._subscribe,
-            timeline,
-            context.clock,
-            live=live,
-            reconnect=config.reconnect,
-            start=config.start,
-        )
+        about = name, f"topic {topics.image}", self._subscribe, timeline, context.clock
+        super().__init__(*about, live=live, reconnect=config.reconnect, start=config.start)
 
     @property
     def frame_id(self) -> str:

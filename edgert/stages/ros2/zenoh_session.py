@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from edgert import installation
 from edgert.errors import ConfigError, DeviceError
-from edgert.stages.ros2 import definitions
+from edgert.recording import definitions
 from edgert.stages.ros2.ros_link import Link, Publisher, Quality, Subscription, Take, keep_freed_memory
 from edgert.stages.source.live import FinalError
 

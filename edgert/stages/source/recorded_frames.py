@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import struct
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from edgert.clock import Clock, time_of_day_ns
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, nearest
 from edgert.memory import Counter, lend
+from edgert.recording.cdr import DamagedMessage
 from edgert.recording.mcap_messages import read_image, read_video
 from edgert.recording.recording import Piece, Restart, open_recording
 from edgert.runtime.decisions import Entry
@@ -103,7 +103,7 @@ class RecordedStream:
                 self._decode_packet(piece)
             else:
                 self._images.append((piece.number, self._pixels(piece)))
-        except (struct.error, ValueError, KeyError, TypeError):
+        except (DamagedMessage, ValueError, KeyError, TypeError):
             self.damaged += 1
 
     def _decode_packet(self, piece: Piece) -> None:

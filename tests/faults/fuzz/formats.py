@@ -36,10 +36,10 @@ from edgert.errors import EdgertError
 from edgert.installation import data_folder
 from edgert.planner.simulation import Scenario, simulate
 from edgert.quantization.lowering.trt_form import parse_cache
+from edgert.recording.cdr import DamagedMessage, decode, encode
+from edgert.recording.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
 from edgert.remote.link import read_line
 from edgert.runtime.worker import Worker
-from edgert.stages.ros2.cdr import DamagedMessage, decode, encode
-from edgert.stages.ros2.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
 from edgert.stages.ros2.zenoh_session import Attachment, read_attachment
 from edgert.stages.sink.tcp_server import listen
 from edgert.stages.sink.web import http_server, live_page

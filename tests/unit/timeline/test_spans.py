@@ -77,11 +77,8 @@ def test_a_run_lasts_from_its_first_frame_to_its_results() -> None:
     ]
     made = spans_of(recorded(cam=GIVEN, find=events))
     assert track(made, "run", "find").spans == [Span(30, 90, "2 frames", "run", (1, 2))]
-    assert [one.name for one in track(made, "thread", "find").spans] == [
-        "find: submit",
-        "find: submit",
-        "find: collect",
-    ]
+    names = [one.name for one in track(made, "thread", "find").spans]
+    assert names == ["find: submit", "find: submit", "find: collect"]
 
 
 def test_a_source_that_starts_over_gives_other_frames() -> None:

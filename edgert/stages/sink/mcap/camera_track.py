@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from edgert.recording.mcap_messages import image_head, image_topic, video_message, video_topic
@@ -35,7 +36,7 @@ class Piece(NamedTuple):
 
     number: int
     read_ns: int
-    parts: tuple[bytes | memoryview, ...]
+    parts: Sequence[bytes | memoryview]
     restart: dict[str, Any] | None
 
 
@@ -139,8 +140,8 @@ class PixelTrack:
     def __init__(self, stream: str, memory_bytes: int, waits: bool, wake: threading.Event) -> None:
         self.topic, self._stream, self.lost = image_topic(stream), stream, 0
         self._memory_bytes, self._waits, self._wake = memory_bytes, waits, wake
-        self._change, self._pieces, self._nbytes = threading.Condition(), deque[tuple[Piece, int]](), 0
-        self._is_closed = False
+        self._pieces = deque[tuple[Piece, int, Callable[..., bytes]]]()
+        self._change, self._nbytes, self._is_closed = threading.Condition(), 0, False
 
     def put(self, frame: Frame) -> None:
         """Copy a frame's pixels; lose them where there is no room. Called in the source's thread."""
@@ -157,18 +158,18 @@ class PixelTrack:
         host = frame.to_host()
         pixels = tuple(plane.tobytes() for plane in host.planes)
         restart = {"stream": self._stream, "file": frame.file, "color": [frame.color.matrix, frame.color.full_range]}
-        head = image_head(self._stream, frame.timestamp_ns, (frame.width, frame.height), frame.format, nbytes)
-        piece = Piece(frame.index, frame.timestamp_ns, (head, *pixels), restart)
+        piece, size = Piece(frame.index, frame.timestamp_ns, pixels, restart), (frame.width, frame.height)
+        head = partial(image_head, self._stream, size=size, format=frame.format, nbytes=nbytes)
         with self._change:
-            self._pieces.append((piece, nbytes))
+            self._pieces.append((piece, nbytes, head))
 
     def take(self, offset_ns: int) -> Iterator[Piece]:
         with self._change:
             pieces, self._pieces = self._pieces, deque()
-            self._nbytes -= sum(nbytes for _, nbytes in pieces)
+            self._nbytes -= sum(nbytes for _, nbytes, _ in pieces)
             self._change.notify_all()
-        for piece, _ in pieces:
-            yield piece
+        for piece, _, head in pieces:
+            yield piece._replace(parts=(head(time_ns=piece.read_ns + offset_ns), *piece.parts))
 
     def begin(self) -> Iterator[Piece]:
         yield from ()  # every image is complete

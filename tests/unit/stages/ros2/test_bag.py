@@ -12,8 +12,8 @@ import pytest
 
 import edgert
 from edgert.errors import ConfigError, StageError
-from edgert.stages.ros2.cdr import encode
-from edgert.stages.ros2.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
+from edgert.recording.cdr import encode
+from edgert.recording.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
 from edgert.stages.ros2.ros_images import header
 from tests.helpers.ros_messages import typestore
 

@@ -12,9 +12,9 @@ import pytest
 
 from edgert import limits
 from edgert.errors import StageError
+from edgert.recording.cdr import encode
+from edgert.recording.definitions import IMAGE
 from edgert.stages.ros2.bag_source import bag_at
-from edgert.stages.ros2.cdr import encode
-from edgert.stages.ros2.definitions import IMAGE
 
 DATA = b"".join(encode(IMAGE, {"height": 1, "width": 1, "encoding": "mono8", "step": 1, "data": b"x"}))
 TABLES = """

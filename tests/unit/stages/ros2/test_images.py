@@ -13,9 +13,9 @@ import pytest
 from edgert.clock import REAL
 from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
+from edgert.recording.cdr import decode, encode
+from edgert.recording.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
 from edgert.runtime.frame import Frame, bgr_from
-from edgert.stages.ros2.cdr import decode, encode
-from edgert.stages.ros2.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
 from edgert.stages.ros2.ros_images import CameraTopics, Incoming, header, image_message, jpeg_message
 from edgert.stages.source.live import MismatchError
 from edgert.stages.source.timeline import Image

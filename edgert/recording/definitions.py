@@ -12,6 +12,7 @@ DETECTIONS = "vision_msgs/msg/Detection2DArray"
 CLASSIFICATION = "vision_msgs/msg/Classification"
 VISION_INFO = "vision_msgs/msg/VisionInfo"
 DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"
+VIDEO = "foxglove_msgs/msg/CompressedVideo"
 
 _HEADER = "std_msgs/Header header\n"
 DEFINITIONS: Mapping[str, str] = {
@@ -42,6 +43,7 @@ DEFINITIONS: Mapping[str, str] = {
     "diagnostic_msgs/msg/DiagnosticStatus": "byte level\nstring name\nstring message\nstring hardware_id\n"
     "diagnostic_msgs/KeyValue[] values",
     DIAGNOSTICS: f"{_HEADER}diagnostic_msgs/DiagnosticStatus[] status",
+    VIDEO: "builtin_interfaces/Time timestamp\nstring frame_id\nuint8[] data\nstring format",
 }
 """Message type → lines of its .msg file."""
 

@@ -10,12 +10,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from edgert.errors import StageError
-from edgert.stages.ros2.definitions import DEFINITIONS, full_name
+from edgert.recording.definitions import DEFINITIONS, full_name
 
 Message = Mapping[str, Any]
 _PLAIN = b"\x00\x01\x00\x00"
@@ -95,20 +95,6 @@ class _Reader:
         if length * least_size > len(self.view) - self.at:
             raise ValueError(f"a length of {length} is more than fits into {len(self.view)} bytes")
         return int(length)
-
-
-class _Step(Protocol):
-    """Part of a message's layout."""
-
-    @property
-    def least_size(self) -> int:
-        """Smallest size in bytes."""
-
-    def write(self, out: _Writer, message: Message) -> None:
-        """Append the fields of this part."""
-
-    def read(self, reader: _Reader, into: dict[str, Any]) -> None:
-        """Read the fields of this part."""
 
 
 class _Numbers:
@@ -218,6 +204,9 @@ class _Messages:
     def read(self, reader: _Reader, into: dict[str, Any]) -> None:
         count = reader.take_length(self.layout.least_size)
         into[self.path] = [self.layout.read(reader) for _ in range(count)]
+
+
+_Step = _Numbers | _Text | _Bytes | _Sequence | _Messages
 
 
 @dataclass(frozen=True, slots=True)
