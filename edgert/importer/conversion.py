@@ -41,11 +41,6 @@ class Source:
     kind: Kind
     text: str
 
-    @property
-    def framework(self) -> str:
-        """Name of the framework, for messages."""
-        return "PyTorch" if self.kind in ("program", "function", "named") else "TensorFlow"
-
 
 def source_of(text: str) -> Source:
     """Return the source that a text names. Raises ModelError if nothing can be imported from it."""

@@ -144,8 +144,8 @@ class Expectation(SimpleStage):
             self.different += 1
             if self.first is None:
                 where = failed or "the replay has no result of this frame"
-                outputs = recorded.get("outputs")
-                self.first = _difference(recorded, failed.partition(":")[0] or _COMPLETE_RESULT, where, outputs, None)
+                stage, outputs = failed.partition(":")[0] or _COMPLETE_RESULT, recorded.get("outputs")
+                self.first = Difference(*_frame_fields(recorded), stage, where, outputs, None)
         return lost
 
     def _match(self, key: Key) -> None:
@@ -168,7 +168,8 @@ class Expectation(SimpleStage):
         if self.first is None:
             stage, where = found
             before, now = ((one.get("outputs") or {}).get(stage) for one in (recorded, data))
-            self.first = _difference(recorded, stage, where, before, now, digests.get(stage, ""), replayed.image)
+            about = _frame_fields(recorded)
+            self.first = Difference(*about, stage, where, before, now, digests.get(stage, ""), replayed.image)
 
     def _compared(self, recorded: Mapping[str, Any], key: str) -> dict[str, Any]:
         """Return the part ``key`` of a recorded result, for the stages that are compared."""
@@ -192,18 +193,9 @@ class Expectation(SimpleStage):
                 yield stage, where or "the records differ in digits that are not written"
 
 
-def _difference(
-    recorded: Mapping[str, Any],
-    stage: str,
-    where: str,
-    one: Any,
-    other: Any,
-    digest_: str = "",
-    image: U8 | None = None,
-) -> Difference:
-    stream, frame = recorded["stream"], recorded["frame"]
-    time, timestamp_ns = str(recorded.get("time", "")), recorded["timestamp_ns"]
-    return Difference(stream, frame, time, timestamp_ns, stage, where, one, other, digest_, image)
+def _frame_fields(recorded: Mapping[str, Any]) -> tuple[str, int, str, int]:
+    """Return stream, frame, time and timestamp of a recorded result."""
+    return recorded["stream"], recorded["frame"], str(recorded.get("time", "")), recorded["timestamp_ns"]
 
 
 def _first_difference(one: Any, other: Any, within: float | None, path: str) -> str:

@@ -55,11 +55,7 @@ class Replay:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without the image."""
-        first = None if self.first is None else asdict(replace(self.first, image=None))
-        return {
-            **{key: getattr(self, key) for key in ("frames", "same", "different", "missing", "notes")},
-            "first": first,
-        }
+        return asdict(replace(self, first=self.first and replace(self.first, image=None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +231,8 @@ def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[
     head, made = recording.head, deepcopy(dict(data))
     stages = made["stages"]
     if head["sink"] not in stages:
-        raise ArtifactError(
-            f"{recording.paths[0]} holds no pipeline that can be replayed", why="its stages are damaged"
-        )
+        what = f"{recording.paths[0]} holds no pipeline that can be replayed"
+        raise ArtifactError(what, why="its stages are damaged")
     made.pop("budgets", None)  # the decisions of a governor are in the recording
     made["stages"] = {}
     for name, stage in stages.items():
@@ -294,9 +289,8 @@ def _check_models(recording: Recording, file: PipelineFile, options: Options) ->
         if name in options.models or ("" in options.models and len(recording.head["models"]) == 1):
             continue
         if name not in file.config.models:
-            raise ArtifactError(
-                f"the recorded pipeline has no model {name!r}", why="the head of the recording is damaged"
-            )
+            why = "the head of the recording is damaged"
+            raise ArtifactError(f"the recorded pipeline has no model {name!r}", why=why)
         path, recorded = file.config.models[name].onnx, str(about.get("sha256", ""))
         here = digest_of_file(path)
         if here != recorded:

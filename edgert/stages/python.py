@@ -87,16 +87,10 @@ def _function_stage(name: str, function: object, args: Mapping[str, Any], where:
 
 
 def check_function(title: str, function: Any, args: Mapping[str, Any], where: str) -> Function:
-    """Return a function that is called with each result.
-
-    Args:
-        title: what calls it, for errors.
-        function: object of the user.
-        args: further arguments, by name.
-        where: place of its stage.
+    """Return the function; ``title`` says what calls it.
 
     Raises:
-        ConfigError: the object cannot be called with a result and these arguments, or it is ``async``.
+        ConfigError: it cannot be called with a result and these arguments, or is ``async``.
     """
     if not callable(function):
         what = f"{title} got a {type(function).__name__} that cannot be called"

@@ -32,11 +32,8 @@ from tests.helpers.waiting import wait_until
 ASSETS = ROOT / "pipelines" / "assets"
 FRAME = np.zeros((48, 64, 3), np.uint8)
 STILL, CHANGED = ("a", "b", "c", "d"), ("e", "f", "g", "h")
-MODEL = {
-    "onnx": ASSETS / "parts.onnx",
-    "task": {"detect": "yolox", "labels": ASSETS / "parts.txt"},
-    "input": {"std": 255},
-}
+TASK = {"detect": "yolox", "labels": ASSETS / "parts.txt"}
+MODEL = {"onnx": ASSETS / "parts.onnx", "task": TASK, "input": {"std": 255}}
 STAGES = {
     "find": {"infer": "parts", "from": ["a"]},
     "track": {"track": "bytetrack", "from": "find"},

@@ -47,14 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("page")
     for name in ("parts.onnx", "parts.txt", "look.onnx"):
         (made / name).write_bytes((ASSETS / name).read_bytes())
-    for name, text in (
-        ("belt", BELT.format(source=demo_images())),
-        ("clips", CLIPS),
-        ("door", DOOR),
-        ("follow", FOLLOW),
-    ):
+    texts = {"belt": BELT.format(source=demo_images()), "clips": CLIPS, "door": DOOR, "follow": FOLLOW}
+    for name, text in texts.items():
         (made / f"{name}.yaml").write_text(text)
-    (made / "follow.yaml").write_text(FOLLOW)
     (made / "photos").mkdir()
     (made / "clips").mkdir()
     stages: dict[str, Any] = {"belt": {"source": demo_images(), "size": "320x240", "fps": 30, "limit": 12}}

@@ -55,7 +55,8 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
     publisher = ros.publisher(TOPIC, Image, Quality(False))
     ros.listen("/dock/cam/detections", Detection2DArray, Quality(True, depth=10))
     heard = ros.heard["/dock/cam/detections"]
-    made = PipelineNode("dock_node", str(tmp_path / "dock.yaml"), context=ros.node.context)
+    given = [Changed("stages.save.every", value=5)]  # as of a launch file
+    made = PipelineNode("dock_node", str(tmp_path / "dock.yaml"), context=ros.node.context, parameter_overrides=given)
     ros._executor.add_node(made.node)  # it composes: one executor spins both
     try:
 
@@ -80,6 +81,7 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
 
         assert changed(Transition.TRANSITION_CONFIGURE) and made.pipeline is not None
         assert "stages.save.every" in parameters()
+        assert made.pipeline.control.show()["live"]["stages.save.every"] == 5
         with repeated(lambda number: publisher.publish(image(number))):
             assert changed(Transition.TRANSITION_ACTIVATE)
             wait_until(lambda: len(heard) > 3)
@@ -114,51 +116,24 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
     assert any(Path(os.environ["ROS_LOG_DIR"]).iterdir()), "not in the folder of the user"
 
 
-def test_parameters_of_the_launch_file_are_set_and_follow_other_changes(ros: Partner, tmp_path: Path) -> None:
-    from rclpy.parameter import Parameter
-    from sensor_msgs.msg import Image
-
-    from edgert.ros_node import PipelineNode
-
-    (tmp_path / "dock.yaml").write_text(yaml.safe_dump(FILE))
-    ros.publisher(TOPIC, Image, Quality(False))
-    given = [Parameter("stages.save.every", value=7)]
-    made = PipelineNode("given", str(tmp_path / "dock.yaml"), context=ros.node.context, parameter_overrides=given)
-    ros._executor.add_node(made.node)
-    try:
-        made.node.trigger_configure()
-        assert made.pipeline is not None and made.pipeline.control.show()["live"]["stages.save.every"] == 7
-        made.node.trigger_activate()
-        made.pipeline.control.set("stages.save.every", 9)
-        wait_until(lambda: made.node.get_parameter("stages.save.every").value == 9)
-    finally:
-        ros._executor.remove_node(made.node)
-        made.close()
-
-
 def test_two_nodes_have_pipelines_of_two_names(
     ros: Partner, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    from sensor_msgs.msg import Image
-
     from edgert.ros_node import PipelineNode
 
-    ros.publisher(TOPIC, Image, Quality(False))
     (tmp_path / "dock.yaml").write_text(yaml.safe_dump(FILE))
-    left, right, none = (
-        PipelineNode(name, file, context=ros.node.context)
-        for name, file in (("left", str(tmp_path / "dock.yaml")), ("right", str(tmp_path / "dock.yaml")), ("none", ""))
-    )
-    for one in (left, right, none):
+    files = {"left": str(tmp_path / "dock.yaml"), "right": str(tmp_path / "dock.yaml"), "none": ""}
+    left, *others = [PipelineNode(name, file, context=ros.node.context) for name, file in files.items()]
+    for one in (left, *others):
         one.node.trigger_configure()
     said = capfd.readouterr().err
-    assert left.pipeline is not None and right.pipeline is None and none.pipeline is None
     assert "a pipeline named 'dock' runs already" in said and "-p file:=dock.yaml" in said
-    right.close()
-    none.close()
+    for one in others:
+        one.close()
     left.node.trigger_activate()
     left.node.destroy_node()  # too early, as a program may do it
     wait_until(lambda: "close the pipeline before its node is destroyed" in caplog.text)
+    assert left.pipeline is not None
     left.pipeline.close()
 
 

@@ -271,18 +271,10 @@ class ApiSource:
         if len(times) != count:
             what = f"{len(times)} times for {count} frame{'s' * (count > 1)}"
             raise StageError(what, where=self._where, fix="timestamp_ns= one for all of them, or one for each")
-        for one in times:
-            if not isinstance(one, int | np.integer):
-                what = f"timestamp_ns is a {type(one).__name__}, not a whole number of nanoseconds"
-                raise StageError(what, where=self._where, fix="timestamp_ns=time.monotonic_ns()")
-            if one > now_ns + _AHEAD_NS:
-                why = f"{one} is {(one - now_ns) / 1e9:.0f} s ahead of the monotonic clock, which counts from the boot"
-                raise StageError(
-                    "timestamp_ns is of another clock",
-                    why=why,
-                    where=self._where,
-                    fix="timestamp_ns=time.monotonic_ns(); of a time since 1970, subtract its age from that",
-                )
+        if wrong := [one for one in times if not isinstance(one, int | np.integer) or one > now_ns + _AHEAD_NS]:
+            why = f"nanoseconds of the monotonic clock, a whole number, are at most {now_ns}"
+            fix = "timestamp_ns=time.monotonic_ns(), less the age of the frame"
+            raise StageError(f"timestamp_ns={wrong[0]} is of another clock", why=why, where=self._where, fix=fix)
         return [int(one) for one in times]
 
     def _put(self, images: list[Image], timeout_s: float | None) -> int:
