@@ -106,6 +106,7 @@ def _survivors(over: Bool) -> Bool:
         alive = again
 
 
+@np.errstate(invalid="ignore")  # boxes that are not finite, which a check of the record removes
 def _overlap(boxes: F32, classes: I32, first: Index, second: Index, iou: float) -> Bool:
     """Return (F, S) whether two boxes of one class overlap by more than ``iou``.
 

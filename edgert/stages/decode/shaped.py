@@ -100,6 +100,7 @@ def turned_corners(turned: F32) -> F32:
 def hulls(turned: F32) -> F32:
     """Convert (N, 5) center x, y, width, height, angle to (N, 4) x1, y1, x2, y2 around the box."""
     around = turned_corners(turned)
+    around[~(turned[:, 2:4] > 0).all(axis=1)] = np.nan  # so that a box of negative size is left out
     return np.concatenate([around.min(axis=1), around.max(axis=1)], axis=1)
 
 
@@ -121,15 +122,15 @@ def bound_of(iou: float) -> float:
     return -math.log1p(-((1 - iou) ** 2)) if iou > 0 else math.inf
 
 
+@np.errstate(invalid="ignore", divide="ignore")
 def gaussian_overlap(ours: F32, classes: I32, first: Index, second: Index, iou: float) -> Bool:
     """Return (F, S) whether two of (N, 6) :func:`gaussians` of one class overlap by more than ``iou``."""
     x, y, xx, yy, xy, part = np.ascontiguousarray(ours[first].T)[:, :, None]
     x2, y2, xx2, yy2, xy2, part2 = np.ascontiguousarray(ours[second].T)
     across, down, sum_xx, sum_yy, sum_xy = x - x2, y - y2, xx + xx2, yy + yy2, xy + xy2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        determinant = sum_xx * sum_yy - sum_xy * sum_xy
-        near = sum_xx * (down * down) + sum_yy * (across * across) - 2 * sum_xy * (across * down)
-        distance = near / (4 * determinant) + np.float32(0.5) * np.log(determinant / 4) - part - part2
+    determinant = sum_xx * sum_yy - sum_xy * sum_xy
+    near = sum_xx * (down * down) + sum_yy * (across * across) - 2 * sum_xy * (across * down)
+    distance = near / (4 * determinant) + np.float32(0.5) * np.log(determinant / 4) - part - part2
     over: Bool = distance < np.float32(bound_of(iou))
     over &= classes[first][:, None] == classes[second]
     return over

@@ -142,8 +142,8 @@ class YoloV8(Head):
         if columns >= 6 and rows == signature.cells():
             weight = 3 if columns - 4 == guess.COCO_CLASSES else 2
             yield Fit(f"[{rows}, 4 + {columns - 4}] is its output transposed", weight, columns - 4)
-        if rows >= 5 and (not columns or columns > rows):
-            exact = columns == signature.cells()
+        exact = columns > 0 and columns == signature.cells()
+        if rows >= 5 and (not columns or columns > rows or exact):
             found = "one column for every cell" if exact else "a column per box"
             yield Fit(f"[4 + {rows - 4}, {columns or 'N'}] has {found}", 3 if exact else 2, rows - 4)
 

@@ -15,7 +15,10 @@ from edgert import Pipeline
 from edgert.runtime import Classification, Detections, Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.decoded import Decoded
+from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
+from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloV8
 from tests.helpers.models import constant, yolo_columns
 
@@ -51,6 +54,22 @@ def test_a_score_that_is_no_number_is_left_out() -> None:
     check = RecordCheck("m")
     record = check(found(GOOD, GOOD, GOOD, scores=[INF, NAN, 0.5]), IMAGE)
     assert isinstance(record, Detections) and record.classes.tolist() == [2] and check.left_out == 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("head", [YoloV8(), YoloV8Obb(), Decoded()])
+def test_rows_that_cannot_be_boxes_are_left_out_without_a_word_of_numpy(head: Any) -> None:
+    places = [[32, 32, 20, 20], [NAN, 32, 20, 20], [32, INF, 20, 20], [10, 10, -5, -5]]
+    if isinstance(head, Decoded):
+        rows = [[22, 22, 42, 42, 0.9, 0], [10, 10, 5, 5, 0.9, 0], [22, NAN, 42, 42, 0.9, 0], [22, 22, 42, 42, 0.9, NAN]]
+        outputs = [np.array(rows, np.float32)]
+    else:
+        table = np.zeros((5 + isinstance(head, YoloV8Obb), 84), np.float32)
+        table[:4, :4], table[4, :4] = np.array(places, np.float32).T, 0.9
+        outputs = [table]
+    geometry = Geometry(1, 1, 0, 0, (64, 64), (0, 0, 64, 64))
+    record: Any = RecordCheck("m")(Detector(head)(outputs, geometry), geometry)
+    assert record.boxes.tolist() == [[22, 22, 42, 42]] and record.classes.tolist() == [0]
 
 
 def test_points_on_a_line_have_a_place(caplog: pytest.LogCaptureFixture) -> None:
