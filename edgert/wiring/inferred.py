@@ -20,7 +20,7 @@ from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import FAMILY, Prior, declared_options, declared_task, named_family
 from edgert.wiring.search import CPU_SECONDS, Progress, Search, Subject, load_subject
 from edgert.wiring.settings import SCALES, Setting
-from edgert.wiring.trial import guesses, readings, refine_tasks, task_of
+from edgert.wiring.trial import guesses, readings, refine_tasks, seen_classes, task_of
 
 _DEFAULT_SIZE = 640
 _EXACT_FIT = 3  # weight of a guess whose shapes fit in every number
@@ -125,7 +125,8 @@ def _has_decoder(found: Subject, declared: DeclaredSettings) -> bool:
 
 
 def _declared_decoder(declared: DeclaredSettings, found: Subject) -> Guess | None:
-    return declared_task(declared, tuple(output_shapes(found.engine)))
+    shapes = tuple(output_shapes(found.engine))
+    return declared_task(declared, shapes) or seen_classes(found.engine, found.session)
 
 
 def _guess_setting(

@@ -146,6 +146,9 @@ _MOST_QUERIES = 0.5
 """Fraction of the queries that find nothing in an empty image."""
 _RELATIVE = "its boxes are fractions of the input, not pixels: a run on an empty image showed it"
 _DECODED = "its boxes are decoded in the graph: a run on an empty image showed sizes in pixels"
+_DARKEST, _SUM_ERROR = -1.5, 0.01
+"""Number below every image's range, and rounding error in the sum of probabilities."""
+_CLASSES = "a run on an empty image gave scores of classes, not pixels"
 _NO_OBJECT = "its last class is 'no object': a run on an empty image showed it"
 
 
@@ -161,9 +164,7 @@ def refine_tasks(
     heads = [_refinable_head(task, engine, network) for task in tasks]
     if not any(heads):
         return list(tasks), ()
-    (image,) = session.inputs.values()
-    image[...] = 0
-    outputs = [array[0] if batched else array for array, batched in zip(session.run(1), engine.batched, strict=True)]
+    outputs = _run_on_empty_image(engine, session)
     found, notes = list[TaskConfig](), dict[str, None]()
     for task, read in zip(tasks, heads, strict=True):
         if read is not None:
@@ -175,6 +176,24 @@ def refine_tasks(
                 notes[note] = None
         found.append(task)
     return found, tuple(notes)
+
+
+def seen_classes(engine: Engine, session: Session) -> Guess | None:
+    """Return the guess of a segmentation, if three channels are no image for an empty image; None for other outputs."""
+    looks = guesses(engine)
+    maps = next((look for look in looks if look.task == "segment"), None)
+    if maps is None or looks[0].task != "image":
+        return None
+    (values,) = (as_f32(array) for array in _run_on_empty_image(engine, session))
+    total = values.sum(axis=0 if values.shape[0] == min(values.shape) else 2)
+    is_darker, is_shared = values.min() < _DARKEST, values.min() >= 0 and np.abs(total - 1).max() < _SUM_ERROR
+    return replace(maps, reason=_CLASSES) if is_darker or is_shared else None
+
+
+def _run_on_empty_image(engine: Engine, session: Session) -> list[Array]:
+    (image,) = session.inputs.values()
+    image[...] = 0
+    return [array[0] if batched else array for array, batched in zip(session.run(1), engine.batched, strict=True)]
 
 
 def _seen_changes(

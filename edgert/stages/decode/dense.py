@@ -74,11 +74,12 @@ class ImageToImage:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for three channels of the network's size, or a multiple of it."""
+        """Yield a fit for three channels of the network's size or larger, or for one of larger size."""
         for channels, height, width, order in signature.maps:
             stride = signature.stride(height, width)
-            if channels == 3 and stride is not None and stride <= 1:
-                yield Fit(f"3 channels of the image's size, {order}", 4)
+            if stride is not None and ((channels == 3 and stride <= 1) or (channels == 1 and stride < 1)):
+                size = "the image's size" if stride == 1 else "a larger size"
+                yield Fit(f"{channels} channel{'s' if channels > 1 else ''} of {size}, {order}", 4)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless the one output is an image."""

@@ -88,6 +88,7 @@ MODELS = [
     ("detect: yolov10", [(1, 200, 7)], ["detection_out"], (3, 320, 544)),
     ("detect: mask-rcnn", [(100, 5), (100,), (100, 28, 28)], ["dets", "labels", "masks"], (3, 800, 1344)),
     ("detect: detr", [(300, 4), (300, 91)], ["dets", "labels"], (3, 384, 384)),
+    ("image: unit", [(1, 672, 672)], ["output"], (1, 224, 224)),
     ("segment: threshold", [(1, 320, 320)] * 7, [str(n) for n in range(7)], (3, 320, 320)),
     ("segment: argmax", [(3, 320, 320), (3, 320, 320)], ["out", "aux"], (3, 320, 320)),
     # With outputs beside them that nothing needs.

@@ -139,6 +139,16 @@ def test_an_empty_image_and_names_show_what_shapes_do_not(ends: dict[str, Any], 
     }
 
 
+@pytest.mark.parametrize(
+    ("numbers", "verb"), [((-4, 3, 1), "segment"), ((0.2, 0.1, 0.7), "segment"), ((0.1, 0.1, 0.2), "image")]
+)
+def test_three_channels_are_an_image_or_classes(numbers: Any, verb: str, folder: Path) -> None:
+    maps = np.broadcast_to(np.array(numbers, np.float32)[:, None, None], (3, 64, 64))
+    for one in (maps, maps.transpose(1, 2, 0)):
+        onnx.save(constant({"output": one[None]}).proto, folder / "m.onnx")
+        assert f"task: {{{verb}: " in starter(folder / "m.onnx", directory=folder).text
+
+
 def test_pixels_stay_pixels(folder: Path) -> None:
     boxes = V8 * np.array([64, 64, 64, 64, 1, 1], np.float32)[:, None]
     assert not check(described(folder, "yolov8", boxes), [folder / "a.png"]).findings
