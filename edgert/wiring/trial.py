@@ -100,9 +100,7 @@ def readings(
         raise ModelError(
             f"no decoder can read outputs {got} of a {network[0]}x{network[1]} input",
             why=f"tried {tried}" if tried else "they do not look like those of any decoder",
-            fix=f"they look like {others}"
-            if others
-            else f"task: {{python: module:function}}, a decoder of your own: {own_decoder(shapes, network)}",
+            fix=f"they look like {others}" if others else own_decoder(shapes, network),
             code="E203",
         )
     distinct: list[tuple[TaskConfig, object]] = []  # the first of those that make equal decoders

@@ -198,7 +198,10 @@ _WORDS = {
 
 # Errors for outputs that a decoder cannot read, and labels that do not match.
 
-_OWN = "no decoder of edgert reads these; edgert new writes a template of one, or export the model differently"
+_OWN = (
+    "edgert has no decoder for these outputs: export the model with its boxes decoded, or run edgert new, which writes a "
+    "template of your own decoder, task: {python: module:function}"
+)
 
 
 def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> ModelError:

@@ -222,9 +222,9 @@ def test_heads_that_nothing_reads_name_the_nearest_families(
     shapes: list[tuple[int, ...]], side: int, nearest: str
 ) -> None:
     message = own_decoder(shapes, (side, side))
-    assert message.startswith(f"nearest: {nearest}") and "edgert new writes a template" in message
+    assert message.startswith(f"nearest: {nearest}") and "edgert new, which writes a template" in message
 
 
 def test_heads_that_are_near_to_nothing_name_no_family() -> None:
     message = own_decoder([(2, 3, 5, 7)], (64, 64))
-    assert "nearest" not in message and "edgert new writes a template" in message
+    assert "nearest" not in message and "edgert new, which writes a template" in message
