@@ -233,13 +233,9 @@ def _refinable_head(task: TaskConfig, engine: Engine, network: Size) -> tuple[An
 
     None stands for another kind of head.
     """
-    plain = task
-    if options := getattr(task, "options", {}):
-        plain = task.model_copy(
-            update={"options": {key: one for key, one in options.items() if key not in ("boxes", "order")}}
-        )
+    plain = {key: one for key, one in getattr(task, "options", {}).items() if key not in ("boxes", "order")}
     try:
-        decoder = make_checked_decoder(plain, (), engine, network)
+        decoder = make_checked_decoder(task.model_copy(update={"options": plain}), (), engine, network)
     except EdgertError:  # it reads other outputs
         return None
     places = decoder.places if isinstance(decoder, SubsetDecoder) else tuple(range(len(engine.outputs)))

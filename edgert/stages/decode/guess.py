@@ -199,8 +199,8 @@ _WORDS = {
 # Errors for outputs that a decoder cannot read, and labels that do not match.
 
 _OWN = (
-    "edgert has no decoder for these outputs: export the model with its boxes decoded, or run edgert new, which writes a "
-    "template of your own decoder, task: {python: module:function}"
+    "edgert has no decoder for these outputs: export the model with its boxes decoded, or run edgert new, which writes "
+    "a template of your own decoder, task: {python: module:function}"
 )
 
 
