@@ -147,16 +147,20 @@ class ChainEngines:
     def _compile_on_first(self, models: Mapping[str, tuple[ModelConfig, int, int]], chain: Chain) -> dict[str, Engine]:
         """Return all models compiled by the first engine of the chain that accepts them all."""
 
-        def made(engine: str) -> dict[str, Engine]:
-            found: dict[str, Engine] = {}
+        def compile_all(engine: str) -> dict[str, Engine]:
+            compiled: dict[str, Engine] = {}
             with ExitStack() as unused:
                 for name, given in models.items():
-                    found[name] = self._compile_on(engine, name, *given)
-                    unused.callback(found[name].close)
+                    compiled[name] = self._compile_on(engine, name, *given)
+                    unused.callback(compiled[name].close)
                 unused.pop_all()
-            return found
+            return compiled
 
-        choice = chain.first(" and ".join(models), made)
+        def close_all(compiled: Mapping[str, Engine]) -> None:
+            for engine in compiled.values():
+                engine.close()
+
+        choice = chain.first_engine(" and ".join(models), compile_all, close_all)
         info = replace(choice, skipped=(*self._passed_over, *choice.skipped)).info
         for engine in choice.compiled.values():
             engine.info = {**engine.info, **info}

@@ -1,4 +1,4 @@
-"""Engines behind one small interface. Vendor packages are imported when a backend is first asked to compile."""
+"""Engines behind one small interface. A vendor's package is imported when its backend first compiles a model."""
 
 from edgert.backend.base import (
     DEFAULT_PROFILE,
@@ -17,9 +17,9 @@ from edgert.kinds import BACKENDS
 
 
 def backend(name: str) -> Backend:
-    """Return the backend of a name; ``auto`` is the best one here. Raises ConfigError for an unknown name."""
-    made: Backend = BACKENDS.get(name)()
-    return made
+    """Return a backend by name; ``auto`` is the best one here. Raises ConfigError for an unknown name."""
+    found: Backend = BACKENDS.get(name)()
+    return found
 
 
 __all__ = [

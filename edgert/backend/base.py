@@ -23,16 +23,16 @@ log = logging.getLogger("edgert.backend")
 
 Array = npt.NDArray[Any]
 RunOnce = Callable[[], Mapping[str, Array]]
-"""A function that runs a model once on inputs given before: output → the caller's own array."""
+"""Function that runs a model once on fixed inputs, and returns new arrays by output name."""
 Shapes = Mapping[str, tuple[int, ...]]
-"""Input name → static shape."""
+"""Static shapes by input name."""
 
 DEFAULT_PROFILE = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A bound tensor's name, static shape and NumPy dtype name."""
+    """Name, static shape and NumPy dtype name of a bound tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The shapes an input may have in one profile: the smallest, the one to be fast for, the largest."""
+    """Shapes that an input may have in one profile: the smallest, the one to optimize for, and the largest."""
 
     least: tuple[int, ...]
     usual: tuple[int, ...]
@@ -49,7 +49,7 @@ class Span:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether there is only one."""
+        """Whether there is only one shape."""
         return self.least == self.most
 
 
@@ -57,7 +57,7 @@ class Store(Protocol):
     """Cache of compiled engines between runs; see :mod:`edgert.files`."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the content of a key, or None if there is nothing or it is damaged."""
+        """Return the content of a key; None if there is none, or it is damaged."""
 
     def put(self, key: str, content: bytes) -> None:
         """Store the content, atomically. Raises ArtifactError if it cannot be written."""
@@ -66,11 +66,11 @@ class Store(Protocol):
         """Remove the content of a key, if there is any."""
 
 
-_LOGGED: set[str] = set()  # read-only folders are normal on robots, and have many entries
+_LOGGED: set[str] = set()  # each message once, as read-only folders are normal on robots
 
 
 def cache_content(store: Store, key: str, content: bytes) -> None:
-    """Store the content. A failed write costs time at the next start, nothing else; it is logged, once."""
+    """Store the content. A failed write only costs time at the next start; it is logged once."""
     try:
         store.put(key, content)
     except ArtifactError as error:
@@ -80,21 +80,22 @@ def cache_content(store: Store, key: str, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Settings of ONNX Runtime; other backends ignore them. All but ``tf32`` change the speed, not the results.
+    """Settings of ONNX Runtime, which other backends ignore. Only ``tf32`` changes results; the others change speed.
 
     Attributes:
-        optimization: ``all``; ``extended`` without its own tensor layouts; ``basic`` without its operators; ``none``.
-        spinning: threads wait for their next piece of work without sleeping; ``runs``: only within a run; ``auto``:
-            True at this point, because the pipeline has decided before.
-        arena: reuses the memory of one run for the next.
-        shared_arena: that memory is shared with every other engine that has this set; given back when the process ends.
-        prepacking: keeps a second copy of the weights, in the order in which kernels read them.
-        balance: divides work into ever smaller pieces, for cores of unequal speed.
-        parallel: runs branches of the model at the same time.
-        channels_last: on a GPU, kernels for NHWC tensors, where cuDNN has them.
-        conv_search: on a GPU, how cuDNN's convolutions are chosen: ``heuristic`` asks cuDNN; ``exhaustive`` has it look
-            longer at every start (up to ONNX Runtime 1.19: runs them all).
-        tf32: on a GPU, float32 numbers are multiplied with 10 bits of their fraction.
+        optimization: graph optimizations: ``all``; ``extended`` without ONNX Runtime's tensor layouts; ``basic``
+            without its operators; ``none``.
+        spinning: whether threads wait for work without sleeping; ``runs``: only within a run; ``auto``: True here, as
+            the pipeline replaces it.
+        arena: whether the memory of one run is reused for the next.
+        shared_arena: whether that memory is shared with all other engines that have this set, until the process ends.
+        prepacking: whether a second copy of the weights is kept, in the order in which kernels read them.
+        balance: whether work is divided into ever smaller pieces, for cores of unequal speed.
+        parallel: whether branches of the model run at the same time.
+        channels_last: whether a GPU uses kernels for NHWC tensors where cuDNN has them.
+        conv_search: choice of cuDNN's convolutions on a GPU: ``heuristic`` asks cuDNN; ``exhaustive`` lets it search
+            longer at every start (up to ONNX Runtime 1.19: runs all of them).
+        tf32: whether a GPU multiplies float32 numbers with 10 bits of their fraction.
     """
 
     optimization: str = "all"
@@ -115,14 +116,14 @@ DEFAULT_TUNING = Tuning()
 
 @dataclass(frozen=True, slots=True)
 class BuilderSettings:
-    """Settings of TensorRT's builder; other backends ignore them. None leaves TensorRT's default.
+    """Settings of TensorRT's builder, which other backends ignore. None is TensorRT's default.
 
     Attributes:
-        workspace_bytes: scratch memory of GPU layers.
-        dla_sram_bytes, dla_local_bytes, dla_global_bytes: pools of each DLA program; of engines that use a DLA.
-        optimization_level: 0 to 5, how long kernels are searched for.
-        version_compatible: later versions of TensorRT may run the engine.
-        sparse: kernels for weights with two zeros in every four input channels are tried, too.
+        workspace_bytes: limit of scratch memory of GPU layers.
+        dla_sram_bytes, dla_local_bytes, dla_global_bytes: pools of each DLA program, for engines that use a DLA.
+        optimization_level: 0 to 5; higher levels search longer for fast kernels.
+        version_compatible: whether later versions of TensorRT may run the engine.
+        sparse: whether kernels for weights with two zeros in every four input channels are tried, too.
     """
 
     workspace_bytes: int | None = None
@@ -143,14 +144,14 @@ class EngineOptions:
     """Options for compiling an engine.
 
     Attributes:
-        threads: CPU threads the engine may use; None leaves it to the backend.
-        profiles: named input shapes; needed where the model's own are dynamic. The first is the default.
-        spans: input → all shapes that one profile is to allow, for backends whose engines can (TensorRT); the others,
-            and every session, have the shapes of ``profiles``. Empty: only those.
-        precision: what a float32 model may be computed in by a TensorRT that takes that by flags (8.6 to 10.x):
-            ``fp32`` or ``fp16``. Elsewhere, and for INT8, the quantizer makes models of their own.
-        store: where the compiled engine is looked up and cached; None compiles afresh.
-        tuning: what ONNX Runtime does to be fast.
+        threads: number of CPU threads the engine may use; None leaves it to the backend.
+        profiles: named input shapes, needed if the model's shapes are dynamic. The first is the default.
+        spans: all shapes that one profile allows, by input, for backends whose engines support it (TensorRT). Other
+            backends, and every session, have the shapes of ``profiles``. Empty: only those.
+        precision: ``fp32`` or ``fp16``, in which a TensorRT with precision flags (8.6 to 10.x) may compute a float32
+            model. Elsewhere, and for INT8, the quantizer converts the model itself.
+        store: cache of compiled engines; None: the engine is always compiled.
+        tuning: settings of ONNX Runtime.
         builder: settings of TensorRT's builder.
     """
 
@@ -176,19 +177,19 @@ class Session(Protocol):
         """Run the engine on the present inputs; block until done.
 
         Args:
-            rows: how many entries of the batch to run, for models whose batch size is dynamic; all by default.
+            rows: number of rows of the batch to run, for models with a dynamic batch size; by default all.
 
         Returns:
             The outputs in the model's order, valid until the next run.
 
         Raises:
             BuildError: the engine fails.
-            ModelError: more rows than there are, or none.
+            ModelError: there are fewer rows, or ``rows`` is 0.
         """
 
 
 class Shaped(Protocol):
-    """Whatever reports the shapes of its outputs: an engine, or several that run one after another."""
+    """An engine or a chain of engines that reports the shapes of its outputs."""
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -196,7 +197,7 @@ class Shaped(Protocol):
 
     @property
     def batched(self) -> tuple[bool, ...]:
-        """For each output, whether its first dimension is the batch."""
+        """Whether the first dimension is the batch, for each output."""
 
 
 @runtime_checkable
@@ -206,10 +207,10 @@ class Engine(Protocol):
     Attributes:
         profiles: names for :meth:`session`; the first is the default.
         inputs, outputs: tensors of the default profile.
-        outputs_known: whether the shapes in ``outputs`` are certain; not where they depend on the data.
-        batched: for every output, whether its first dimension is the batch.
+        outputs_known: whether the shapes in ``outputs`` are certain; they are not if they depend on the data.
+        batched: whether the first dimension is the batch, for every output.
         dynamic_batch: whether a session may run fewer rows than it has.
-        info: plain facts for the summary: backend, threads, cache hit, seconds to compile.
+        info: plain data for the summary, such as backend, threads, whether it was cached, and seconds to compile.
     """
 
     profiles: tuple[str, ...]
@@ -224,13 +225,13 @@ class Engine(Protocol):
         """Return a new set of bound tensors. Raises ModelError for an unknown profile."""
 
     def close(self) -> None:
-        """Free the engine's memory; sessions must not run any more."""
+        """Free the engine's memory. Sessions must not run any more."""
 
 
 def share_first_dimension(inputs: Sequence[Sequence[object]], outputs: Sequence[Sequence[object]]) -> tuple[bool, ...]:
     """Return for every output whether its first dimension is that of the first input, by number or by name.
 
-    A dimension of unknown size, as after NonMaxSuppression, is never taken for the batch.
+    A dimension of unknown size, such as after NonMaxSuppression, is not the batch.
     """
     batch = inputs[0][0] if inputs and inputs[0] else None
     return tuple(bool(shape) and batch is not None and shape[0] == batch for shape in outputs)
@@ -243,12 +244,12 @@ def has_open_batch(shapes: Iterable[Sequence[object]]) -> bool:
 
 
 def row_count(arrays: Iterable[Any]) -> int:
-    """Return the rows of a batch that input tensors have, on host or GPU."""
+    """Return the number of rows of the batch in input tensors, on host or GPU."""
     return min((array.shape[0] for array in arrays if array.ndim), default=1)
 
 
 def checked_rows(rows: int | None, most: int, where: str = "") -> int:
-    """Return how many rows to run: ``most`` for None. Raises ModelError for more than there are, or none."""
+    """Return the number of rows to run, ``most`` for None. Raises ModelError if it is not 1 to ``most``."""
     count = most if rows is None else rows
     if not 1 <= count <= most:
         raise ModelError(f"cannot run {count} rows", why=f"this session has {most}", where=where)
@@ -256,15 +257,15 @@ def checked_rows(rows: int | None, most: int, where: str = "") -> int:
 
 
 def checked_profile(name: str | None, profiles: Sequence[str], where: str = "") -> str:
-    """Return the profile to open a session for: the first for None. Raises ModelError for an unknown one."""
+    """Return the name of the profile for a session, the first for None. Raises ModelError for an unknown one."""
     if name is not None and name not in profiles:
         fix = f"profiles: {', '.join(profiles)}"
         raise ModelError(f"no profile {name!r}{nearest(name, profiles)}", where=where, fix=fix)
     return name or profiles[0]
 
 
-def closed_engine(where: str) -> ModelError:
-    """Return the error of opening a session of an engine after :meth:`Engine.close`."""
+def closed_error(where: str) -> ModelError:
+    """Return the error of a session that is opened after :meth:`Engine.close`."""
     return ModelError("the engine is closed", why="its memory was freed", where=where)
 
 
@@ -277,9 +278,6 @@ class Backend(Protocol):
         """Compile, or read from the store. Raises BuildError, ModelError or DeviceError."""
 
 
-# Input tensors that live as long as their session.
-
-
 def bound_input(name: str, shape: Sequence[object], dtype: str, path: str) -> Array:
     """Return a zeroed, aligned tensor for an input. Raises ModelError for a dimension that is no number."""
     tensor = aligned_empty(static_shape(name, shape, path), dtype)
@@ -288,30 +286,27 @@ def bound_input(name: str, shape: Sequence[object], dtype: str, path: str) -> Ar
 
 
 def static_shape(name: str, shape: Sequence[object], path: str) -> tuple[int, ...]:
-    """Return the shape of an input, all numbers. Raises ModelError for a dimension that is none."""
+    """Return the shape of an input. Raises ModelError for a dimension that is no number."""
     sizes = tuple(dim for dim in shape if isinstance(dim, int))
     if len(sizes) != len(shape):
         raise ModelError(
             f"input {name!r} has dynamic dimensions {list(shape)}",
-            why="tensors are bound once, so their size must be known",
+            why="tensors are allocated once, so their size must be known",
             where=path,
-            fix=f"write input: size, or a profile: profiles: {{default: {{{name}: [1, 3, 320, 320]}}}}",
+            fix=f"set input: size, or a profile: profiles: {{default: {{{name}: [1, 3, 320, 320]}}}}",
             code="E204",
         )
     return sizes
 
 
-# Engines that cannot run custom operators refuse the model, and name its first such node.
-
-
 def refuse_custom_operators(model: Model, engine: str) -> None:
-    """Raise BuildError, with the engine's name, when a model has such a node."""
-    for place, node in enumerate(model.proto.graph.node):
-        one = custom_operator_of(node)
-        if one is not None:
+    """Raise BuildError, with the engine's name, if a node of the model has a custom operator."""
+    for position, node in enumerate(model.proto.graph.node):
+        operator = custom_operator_of(node)
+        if operator is not None:
             raise BuildError(
-                f"{engine} cannot run node {label(node, place)!r}",
-                why=f"{one} is a custom operator: a Python function, and a CUDA kernel for TensorRT",
+                f"{engine} cannot run node {label(node, position)!r}",
+                why=f"{operator} is a custom operator: a Python function, perhaps with a CUDA kernel for TensorRT",
                 where=str(model.path),
-                fix="backend: ort runs it, TensorRT does where it has a kernel; or write it with ONNX operators",
+                fix="use backend: ort, or TensorRT if the operator has a kernel; or write it with ONNX operators",
             )

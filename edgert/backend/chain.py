@@ -1,6 +1,6 @@
-"""An ordered chain of engines: the first that can run a model does, and the reasons of those before it are reported.
+"""An ordered chain of engines, of which the first that can run a model is used.
 
-What was skipped is logged when it happens, and is part of the ``info`` of the engine that runs.
+Skipped engines are logged with their reasons, which are also part of the ``info`` of the engine that runs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from edgert.errors import BuildError, DeviceError, ModelError, PlacementError
 if TYPE_CHECKING:  # most pipelines start without it
     from edgert.backend.tensorrt.trt_backend import TrtBackend
 
-# Several engines of one model, each with its share of the frames, as one.
-
 
 class Replicated:
     """Engine that distributes frames over equal engines on several accelerators.
@@ -29,8 +27,7 @@ class Replicated:
     The dispatcher reads :attr:`parts`; every other caller gets the first part.
 
     Args:
-        parts: the engines, of equal inputs and outputs, and how many frames each gets of as many as there are weights
-            in sum.
+        parts: engines of equal inputs and outputs, each with its weight: its relative share of the frames.
     """
 
     def __init__(self, parts: Sequence[tuple[Engine, int]]) -> None:
@@ -54,17 +51,17 @@ class Replicated:
 log = logging.getLogger("edgert.backend")
 CompiledT = TypeVar("CompiledT")
 _REFUSALS = (BuildError, DeviceError, ModelError, PlacementError)
-"""Errors after which the next engine is tried. Any other is not the engine's fault."""
+"""Errors after which the next engine is tried; others are not caused by the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An engine that comes earlier in the chain and does not run.
+    """An engine that is earlier in the chain and does not run.
 
     Attributes:
-        engine: its name.
-        why: in one line.
-        model: the only one it does not run; empty where it runs none.
+        engine: name of the engine.
+        why: reason in one line.
+        model: name of the model that it cannot run; empty if it runs none.
     """
 
     engine: str
@@ -77,12 +74,12 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class ChosenEngine(Generic[CompiledT]):
-    """Engine, or chain of engines, chosen for a model.
+    """Engine chosen for a model.
 
     Attributes:
-        engine: its name in the chain.
-        compiled: what was made for it.
-        skipped: those before it, with the reason.
+        engine: name of the engine in the chain.
+        compiled: result of the compilation.
+        skipped: earlier engines, with the reasons.
     """
 
     engine: str
@@ -91,7 +88,7 @@ class ChosenEngine(Generic[CompiledT]):
 
     @property
     def info(self) -> dict[str, object]:
-        """Details of the engine for the run summary."""
+        """Data of the choice for the run summary."""
         return {"engine": self.engine, "skipped": [asdict(one) for one in self.skipped]}
 
 
@@ -99,12 +96,12 @@ class Chain:
     """The engines of one pipeline.
 
     Args:
-        engines: their names, in order.
-        why_not: why an engine cannot run on this machine; empty if it can. Called once for each.
-        strict: an engine that would be skipped is an error.
-        report: called with each engine that is skipped.
-        where: of the chain, for errors.
-        stop: when set, a compilation that fails was ended on purpose, and no other engine is tried.
+        engines: names of the engines, in order.
+        why_not: function that returns why an engine cannot run on this machine, empty if it can; called once for each.
+        strict: whether an engine that would be skipped is an error.
+        report: function called with each skipped engine.
+        where: place of the chain in the pipeline file, for errors.
+        stop: event after which a compilation that fails was ended on purpose, so that no other engine is tried.
     """
 
     def __init__(
@@ -119,94 +116,112 @@ class Chain:
     ) -> None:
         self.engines, self.strict, self.where = tuple(engines), strict, where
         self._why_not, self._report, self._stop = why_not, report, stop or threading.Event()
-        self._known: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
 
-    def unable(self) -> tuple[Skipped, ...]:
+    def unavailable(self) -> tuple[Skipped, ...]:
         """Return the engines before the first that can run here.
 
-        Raises BuildError when ``strict``, and there is one; or no engine is left.
+        Raises BuildError if there are any and ``strict`` is set, or if no engine is left.
         """
-        found: list[Skipped] = []
+        skipped: list[Skipped] = []
         for engine in self.engines:
-            why = self._why(engine)
+            why = self._why_not_here(engine)
             if not why:
-                return tuple(found)
-            found.append(Skipped(engine, why))
-        raise self._nothing_left(found)
+                return tuple(skipped)
+            skipped.append(Skipped(engine, why))
+        raise self._no_engine(skipped)
 
-    def first(self, model: str, make: Callable[[str], CompiledT]) -> ChosenEngine[CompiledT]:
-        """Return the first engine that takes a model; ``make`` compiles it, and may be called for several.
+    def first_engine(
+        self,
+        model: str,
+        compile_for: Callable[[str], CompiledT],
+        close: Callable[[CompiledT], object] = lambda compiled: None,
+    ) -> ChosenEngine[CompiledT]:
+        """Return the first engine that accepts a model.
 
-        Raises BuildError when ``strict``, and an engine would be skipped; or none takes the model.
+        Args:
+            model: name of the model.
+            compile_for: function that compiles the model for an engine of a name; may be called for several engines.
+            close: function that closes a result that was only compiled to name an alternative; by default it has
+                nothing to close.
+
+        Raises:
+            BuildError: an engine would be skipped and ``strict`` is set, or none accepts the model.
         """
         skipped: list[Skipped] = []
         fix = ""
         for name in self.engines:
-            why = self._why(name)
+            why = self._why_not_here(name)
             if why:
                 skipped.append(Skipped(name, why))
                 continue
             try:
-                return ChosenEngine(name, make(name), tuple(skipped))
+                return ChosenEngine(name, compile_for(name), tuple(skipped))
             except _REFUSALS as error:
                 if self._stop.is_set():
                     raise
                 if self.strict:
-                    error.fix = "; ".join(filter(None, (error.fix, self._others(name, make))))
+                    alternatives = [one for one in self._later_engines(name) if self._accepts(one, compile_for, close)]
+                    if alternatives:
+                        names = f"{' and '.join(alternatives)} can run it: engines: [{', '.join(alternatives)}]"
+                        error.fix = "; ".join(filter(None, (error.fix, names)))
                     raise
                 fix = error.fix if name == ORT else fix
                 text = error.what + (f": {error.why}" if error.why else "") + (f" ({error.fix})" if error.fix else "")
                 skipped.append(Skipped(name, " ".join(text.split()), model))
                 self._report(skipped[-1])
-        raise self._nothing_left(skipped, fix)
+        raise self._no_engine(skipped, fix)
 
-    def _why(self, engine: str) -> str:
+    def _why_not_here(self, engine: str) -> str:
         """Return why an engine cannot run here, and report it the first time; raise BuildError if ``strict``."""
-        if engine not in self._known:
-            why = self._known[engine] = self._why_not(engine)
+        if engine not in self._reasons:
+            why = self._reasons[engine] = self._why_not(engine)
             if why and self.strict:
-                rest = self._after(engine)
+                rest = self._later_engines(engine)
                 everywhere = f"engines: [{ORT}] runs everywhere"
-                next_one = f"without --strict the next that can takes its place: {', '.join(rest)}"
+                next_one = f"without --strict, the next possible engine is used: {', '.join(rest)}"
                 raise BuildError(
                     f"{engine} cannot run this here", why=why, where=self.where, fix=next_one if rest else everywhere
                 )
             if why:
                 self._report(Skipped(engine, why))
-        return self._known[engine]
+        return self._reasons[engine]
 
-    def _others(self, engine: str, make: Callable[[str], object]) -> str:
-        """Return the engines further down that take the model, as a fix; empty for none."""
-        able = []
-        for name in self._after(engine):
-            with suppress(*_REFUSALS):
-                if not self._why_not(name):
-                    make(name)
-                    able.append(name)
-        return f"{' and '.join(able)} can run it: engines: [{', '.join(able)}]" if able else ""
+    def _accepts(
+        self, engine: str, compile_for: Callable[[str], CompiledT], close: Callable[[CompiledT], object]
+    ) -> bool:
+        """Return whether an engine can run here and accepts the model."""
+        with suppress(*_REFUSALS):
+            if not self._why_not(engine):
+                close(compile_for(engine))
+                return True
+        return False
 
-    def _after(self, engine: str) -> tuple[str, ...]:
+    def _later_engines(self, engine: str) -> tuple[str, ...]:
         return self.engines[self.engines.index(engine) + 1 :]
 
-    def _nothing_left(self, skipped: Sequence[Skipped], fix: str = "") -> BuildError:
+    def _no_engine(self, skipped: Sequence[Skipped], fix: str = "") -> BuildError:
         return BuildError(
             "no engine of the chain can run this here",
             why="; ".join(map(str, skipped)) or "the chain is empty",
             where=self.where,
-            fix=fix or f"put {ORT} at the end of engines:, which runs everywhere: pip install onnxruntime",
+            fix=fix or f"add {ORT} at the end of engines:, which runs everywhere: pip install onnxruntime",
         )
 
 
 def why_not(engine: str, machine: Machine, trt: TrtBackend | None, *, runs: bool = True) -> str:
-    """Return why an engine cannot run on a machine, and what to install, in one line; empty if it can.
+    """Return in one line why an engine cannot run on a machine, and what to install; empty if it can.
 
-    Without ``runs``, return whether TensorRT can compile, which needs neither a GPU's memory nor PyCUDA. ``trt`` is for
-    engines of TensorRT.
+    Args:
+        engine: name of the engine.
+        machine: the machine.
+        trt: TensorRT's backend, for engines of TensorRT.
+        runs: whether the engine must run here; else TensorRT must only compile, which needs neither a GPU nor PyCUDA.
     """
     if engine == TENSORRT_DLA and machine.why_no_dla:
         return machine.why_no_dla
     if engine in (TENSORRT, TENSORRT_DLA):
-        if machine.board is not None and machine.board.without_edgert:  # its TensorRT is too old, and no other fits it
+        if machine.board is not None and machine.board.without_edgert:  # its TensorRT is too old, without an update
             return machine.board.without_edgert
         assert trt is not None
         return trt.why_not() if runs else trt.why_no_library()

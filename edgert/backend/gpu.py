@@ -1,4 +1,4 @@
-"""Engines whose tensors lie on a GPU: what a pipeline needs of them so that pixels and tensors stay there."""
+"""Protocols of engines with tensors on a GPU, by which a pipeline keeps pixels and tensors there."""
 
 import logging
 import math
@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import SimpleNamespace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,20 +18,21 @@ from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import Block, CudaDevice, Stream
 
 OnHost = Literal["all", "outputs", "none"]
-"""Tensors of a session with host memory, too: those that the host writes or reads in every run. Other tensors get their
-host side on first use."""
+"""Tensors of a session that the host writes or reads in every run, which have host memory from the start. Other tensors
+get it at their first use."""
 
 
 @dataclass(frozen=True, eq=False)
 class GpuTensor:
-    """A bound tensor in memory of host and GPU; owned by its session.
+    """A bound tensor in memory of host and GPU, owned by its session.
 
     Attributes:
-        shape: static, of all rows.
-        dtype: NumPy's name.
-        block: its memory; ``block.address`` on the GPU, a multiple of 256. All zeros at first.
-        strides: of every dimension, in numbers, where it is no C-contiguous array: the layouts of a DLA.
-        scale: of an int8 tensor with real values: the value of one step; 0 of any other.
+        name: name of the tensor.
+        shape: static shape with all rows.
+        dtype: NumPy's name of the type.
+        block: memory of the tensor, zeroed at first; ``block.address`` on the GPU is a multiple of 256.
+        strides: strides of every dimension, in numbers, if it is no C-contiguous array, as in layouts of a DLA.
+        scale: value of one step of an int8 tensor with real values; 0 for other tensors.
     """
 
     name: str
@@ -44,7 +44,7 @@ class GpuTensor:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a C-contiguous array."""
+        """Whether the tensor is a C-contiguous array."""
         return not self.strides
 
     @property
@@ -54,9 +54,9 @@ class GpuTensor:
 
     @cached_property
     def host(self) -> Array:
-        """The host's side of a plain tensor, the same array every time.
+        """A plain tensor on the host's side, the same array every time.
 
-        It is the GPU's memory where that is mapped, else the target of ``block.download``.
+        It is the GPU's memory if that is mapped, else the target of ``block.download``.
         """
         nbytes = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         array: Array = self.block.host[:nbytes].view(self.dtype).reshape(self.shape)
@@ -69,7 +69,7 @@ class _HasHostSide(Protocol):
 
 
 class HostSides(Mapping[str, Array]):
-    """The host's sides of tensors, by name; each made when it is asked for, where it is not there yet."""
+    """Tensors on the host's side, by name, each of which is allocated at its first use."""
 
     def __init__(self, tensors: Mapping[str, _HasHostSide]) -> None:
         self._tensors = tensors
@@ -86,14 +86,14 @@ class HostSides(Mapping[str, Array]):
 
 @runtime_checkable
 class GpuSession(Session, Protocol):
-    """A session that can be fed and read on the GPU, in the order of a stream.
+    """A session whose tensors can be written and read on the GPU, in the order of a stream.
 
     Attributes:
-        device: where the tensors are.
-        stream: takes the engine's work; shared by all sessions of a queue.
-        exclusive: lock to hold while enqueuing work that must not be mixed with others', as when recording.
-        inputs_on_gpu: by name.
-        outputs_on_gpu: in the model's order.
+        device: GPU of the tensors.
+        stream: stream of the engine's work, shared by all sessions of a queue.
+        exclusive: lock to hold while enqueuing work that must not be mixed with other work, such as when recording.
+        inputs_on_gpu: inputs by name.
+        outputs_on_gpu: outputs in the model's order.
         dynamic: whether fewer rows than all can be run.
         recordable: whether runs may be recorded as CUDA graphs.
     """
@@ -107,15 +107,15 @@ class GpuSession(Session, Protocol):
     recordable: bool
 
     def enqueue(self, rows: int | None = None) -> None:
-        """Put one run over the GPU's inputs on the stream. Does not wait, and copies nothing.
+        """Enqueue one run on the inputs in GPU memory. Does not wait, and copies nothing.
 
         The first run of a batch size may wait and allocate; later ones can be recorded as a CUDA graph. Raises as
-        :meth:`~edgert.backend.base.Session.run`.
+        :meth:`~edgert.backend.base.Session.run` does.
         """
 
 
 class GpuEngine(Engine, Protocol):
-    """An engine of such sessions, on one GPU. ``close`` takes their memory back; the GPU must be done with it."""
+    """An engine of such sessions on one GPU. ``close`` frees their memory, which the GPU must no longer use."""
 
     device: CudaDevice
 
@@ -123,15 +123,15 @@ class GpuEngine(Engine, Protocol):
         """Return a new set of bound tensors. Raises ModelError for an unknown profile.
 
         Args:
-            profile: by default the first.
-            on_host: which tensors the host reads or writes, too.
-            queue_index: work of different queues may run at the same time, that of one queue runs in order. An engine
-                may have only one.
+            profile: name of the profile; by default the first.
+            on_host: tensors that the host reads or writes, too.
+            queue_index: number of the queue. Work of different queues may run at the same time, and that of one queue
+                runs in order. An engine may have only one.
         """
 
 
 _NICE = 10
-"""Nice value of the background thread: frames come first where cores are scarce."""
+"""Nice value of the background thread, so that frames have priority if cores are scarce."""
 
 log = logging.getLogger("edgert.backend")
 
@@ -140,25 +140,24 @@ class Refinement:
     """Cancelable background work that improves an engine, at low priority on Linux.
 
     Args:
-        make: makes and hands it over; returns a message. Its argument's ``terminate`` becomes true to cancel it.
-        what: is made, for messages.
-        where: the model.
-        options: that argument, such as ONNX Runtime's run options.
+        work: function that does the work and returns a message; it ends early when its argument is set.
+        what: what the work creates, for messages.
+        where: file of the model.
     """
 
-    def __init__(self, make: Callable[[Any], str], what: str, where: str, options: Any = None) -> None:
-        self._make, self._what, self._where = make, what, where
-        self._options = options or SimpleNamespace(terminate=False)
+    def __init__(self, work: Callable[[threading.Event], str], what: str, where: str) -> None:
+        self._work, self._what, self._where = work, what, where
+        self._canceled = threading.Event()
         self._thread = threading.Thread(target=self._run, name="edgert:refine")
         self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until it has ended or was canceled."""
+        """Wait until the work has ended or was canceled."""
         self._thread.join(timeout_s)
 
     def close(self) -> None:
-        """Cancel it, and wait until it has ended."""
-        self._options.terminate = True
+        """Cancel the work, and wait until it has ended."""
+        self._canceled.set()
         self._thread.join()
 
     def _run(self) -> None:
@@ -166,10 +165,10 @@ class Refinement:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread: setpriority(2), Notes
         started = time.perf_counter()
         try:
-            became = self._make(self._options)
+            message = self._work(self._canceled)
         except (BuildError, DeviceError) as error:
-            if not self._options.terminate:
+            if not self._canceled.is_set():
                 log.warning("%s: no %s: %s (%s)", self._where, self._what, error.what, error.why)
         else:
-            level = logging.DEBUG if self._options.terminate else logging.INFO
-            log.log(level, "%s: %s (%.1f s)", self._where, became, time.perf_counter() - started)
+            level = logging.DEBUG if self._canceled.is_set() else logging.INFO
+            log.log(level, "%s: %s (%.1f s)", self._where, message, time.perf_counter() - started)

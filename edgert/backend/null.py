@@ -1,4 +1,4 @@
-"""An engine that does nothing, for tests and for measuring what everything around an engine costs."""
+"""An engine that does nothing, for tests and for measuring the cost of everything around an engine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class NullBackend:
     name = "null"
 
     def compile(self, model: Model, options: base.EngineOptions) -> NullEngine:
-        """Return an engine of zeros; dynamic dimensions without a profile become 1.
+        """Return an engine of zeros. Dynamic dimensions without a profile become 1.
 
-        Raises ModelError when a profile does not fit the model's inputs. See :class:`~edgert.backend.base.Backend`.
+        Raises ModelError if a profile does not fit the model's inputs. See :class:`~edgert.backend.base.Backend`.
         """
         profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
         models = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
@@ -47,9 +47,11 @@ class NullEngine:
 
 
 class NullSession:
-    """A session of zeros; see :class:`~edgert.backend.base.Session`.
+    """Session that returns zeros; see :class:`~edgert.backend.base.Session`.
 
-    ``batched`` is which outputs have a row per input row, none where the batch is static.
+    Args:
+        inputs, outputs: the tensors.
+        batched: whether each output has a row per input row; empty if the batch is static.
     """
 
     def __init__(self, inputs: Sequence[base.Tensor], outputs: Sequence[base.Tensor], batched: Sequence[bool]) -> None:
@@ -59,7 +61,7 @@ class NullSession:
         self._rows = base.row_count(self.inputs.values())
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
-        """Return the zeros. Raises ModelError for more rows than there are, or none."""
+        """Return the zeros. Raises ModelError if there are fewer rows, or ``rows`` is 0."""
         count = base.checked_rows(rows if self._batched else None, self._rows)
         if count == self._rows:
             return self._outputs

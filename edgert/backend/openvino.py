@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: on many x86 and Arm processors the quickest engine for INT8. Extra ``edgert[openvino]``.
+"""OpenVINO on the CPU, the fastest engine for INT8 on many x86 and Arm processors. Extra ``edgert[openvino]``.
 
 The only module that imports the openvino package (Apache-2.0).
 """
@@ -21,7 +21,7 @@ from edgert.memory import aligned_empty
 
 
 class OpenVinoBackend:
-    """OpenVINO backend, compiled for latency. As many calls run in parallel as the cores allow."""
+    """OpenVINO backend that compiles for latency. As many calls run in parallel as the cores allow."""
 
     name = "openvino"
 
@@ -31,18 +31,18 @@ class OpenVinoBackend:
         Compiled models are not cached in the store: OpenVINO compiles about as fast as it would load them.
 
         Raises:
-            BuildError: OpenVINO cannot take the model, or it has a custom operator.
+            BuildError: OpenVINO does not support the model, or it has a custom operator.
             ModelError: a profile does not fit the model's inputs, or leaves a dimension open.
             DeviceError: OpenVINO is not installed.
         """
         base.refuse_custom_operators(model, "OpenVINO")
         started = time.perf_counter()
         profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
-        ready = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
+        models = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
         open_batch = base.has_open_batch(spec.shape for spec in inputs(model))
         compiled = {
             name: _compile(clean(model if open_batch else each)[0], inputs(each), open_batch, options.threads)
-            for name, each in ready.items()
+            for name, each in models.items()
         }
         info = {
             "backend": self.name,
@@ -51,11 +51,11 @@ class OpenVinoBackend:
             "cached": False,
             "compile_s": round(time.perf_counter() - started, 3),
         }
-        return OpenVinoEngine(model, ready, compiled, info)
+        return OpenVinoEngine(model, models, compiled, info)
 
 
 def why_not() -> str:
-    """Return why this machine cannot run models here, and what to install, in one line; empty when it can."""
+    """Return in one line why OpenVINO cannot run models here, and what to install; empty if it can."""
     try:
         _openvino()
     except DeviceError as error:
@@ -64,17 +64,24 @@ def why_not() -> str:
 
 
 class OpenVinoEngine:
-    """Model compiled by OpenVINO; see :class:`~edgert.backend.base.Engine`."""
+    """Model compiled by OpenVINO; see :class:`~edgert.backend.base.Engine`.
+
+    Args:
+        model: the model, which may have open dimensions.
+        models: the model with the shapes of each profile, by profile.
+        compiled: OpenVINO's compiled models, by profile.
+        info: data for the summary.
+    """
 
     def __init__(
-        self, model: Model, ready: Mapping[str, Model], compiled: Mapping[str, Any], info: Mapping[str, Any]
+        self, model: Model, models: Mapping[str, Model], compiled: Mapping[str, Any], info: Mapping[str, Any]
     ) -> None:
-        self._compiled, self._ready, self.path = dict(compiled), ready, str(model.path)
+        self._compiled, self._models, self.path = dict(compiled), models, str(model.path)
         self.info: Mapping[str, Any] = info
         self.profiles = tuple(compiled)
         declared_in, declared_out = inputs(model), outputs(model)
         self.dynamic_batch = base.has_open_batch(spec.shape for spec in declared_in)
-        self.outputs_known = all(spec.is_static for spec in outputs(ready[self.profiles[0]]))
+        self.outputs_known = all(spec.is_static for spec in outputs(models[self.profiles[0]]))
         self.batched = base.share_first_dimension([s.shape for s in declared_in], [s.shape for s in declared_out])
         first = self.session()
         self.inputs = tuple(base.Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
@@ -90,9 +97,9 @@ class OpenVinoEngine:
 
     def session(self, profile: str | None = None) -> OpenVinoSession:
         if not self._compiled:
-            raise base.closed_engine(self.path)
+            raise base.closed_error(self.path)
         name = base.checked_profile(profile, self.profiles, self.path)
-        specs = inputs(self._ready[name])
+        specs = inputs(self._models[name])
         return OpenVinoSession(self._compiled[name], specs, self.dynamic_batch, self.outputs_known, self.path)
 
     def close(self) -> None:
@@ -123,7 +130,7 @@ class OpenVinoSession:
             raise BuildError("OpenVINO failed while running", why=_reason(error), where=self._path) from error
 
     def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
-        """Bind the first rows of the inputs, and outputs with the shapes of a first run."""
+        """Return a run of the first rows of the inputs, into outputs with the shapes of a first run."""
         tensor = _openvino().Tensor
         request = self._compiled.create_infer_request()
         for position, array in enumerate(self.inputs.values()):
@@ -137,15 +144,15 @@ class OpenVinoSession:
 
         if not self._known:
             return infer
-        # OpenVINO reports a scalar's shape as (1,) or (); that of the array it returns is right.
-        held = [aligned_empty(array.shape, array.dtype) for array in infer()]
-        for position, array in enumerate(held):
+        # OpenVINO reports the shape of a scalar as (1,) or (); the returned array has the right one.
+        bound = [aligned_empty(array.shape, array.dtype) for array in infer()]
+        for position, array in enumerate(bound):
             request.set_output_tensor(position, tensor(array, shared_memory=True))
 
         def run() -> Sequence[base.Array]:
             request.start_async()
             request.wait()
-            return held
+            return bound
 
         run()
         return run
@@ -154,18 +161,18 @@ class OpenVinoSession:
 def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, threads: int | None) -> Any:
     """Compile with one stream per group of ``threads`` cores, so that requests of several sessions run in parallel.
 
-    An open batch may be up to as long as that of ``specs``.
+    An open batch may have up to as many rows as ``specs``.
     """
     ov = _openvino()
     cores = core_count()
-    each = min(threads or cores, cores)
-    streams = max(cores // each, 1)
+    stream_threads = min(threads or cores, cores)
+    streams = max(cores // stream_threads, 1)
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": str(streams),
-        "INFERENCE_NUM_THREADS": str(streams * each),
+        "INFERENCE_NUM_THREADS": str(streams * stream_threads),
         "ENABLE_CPU_PINNING": "NO",  # readers and encoders share the cores
-        "INFERENCE_PRECISION_HINT": "f32",  # the precision is that of the model, on processors with bfloat16 too
+        "INFERENCE_PRECISION_HINT": "f32",  # keeps the model's precision on processors with bfloat16
     }
     try:
         core = ov.Core()
@@ -183,24 +190,24 @@ def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, thread
 
 
 def reference_run(path: Path, feeds: Mapping[str, base.Array], threads: int) -> tuple[str, base.RunOnce]:
-    """Return ``"openvino 2026.4.1"``, and a function that runs a model once, as OpenVINO's documentation shows it.
+    """Return ``"openvino 2026.4.1"``, and a function that runs a model once, as in OpenVINO's documentation.
 
-    Options are defaults but for the threads, as in :func:`edgert.backend.ort.cpu.reference_run`.
+    All options but the threads are defaults, as in :func:`edgert.backend.ort.cpu.reference_run`.
     """
     ov = _openvino()
-    given = dict(feeds)
+    arrays = dict(feeds)
     try:
         compiled = ov.Core().compile_model(str(path), "CPU", {"INFERENCE_NUM_THREADS": str(threads)})
-        compiled(given)
+        compiled(arrays)
     except RuntimeError as error:
         raise BuildError("OpenVINO cannot run this model", why=_reason(error), where=str(path)) from error
     names = [port.any_name for port in compiled.outputs]
     version = ov.__version__.partition("-")[0]
-    return f"openvino {version}", lambda: dict(zip(names, compiled(given).values(), strict=True))
+    return f"openvino {version}", lambda: dict(zip(names, compiled(arrays).values(), strict=True))
 
 
 def _reason(error: Exception) -> str:
-    """Return the line with the cause; OpenVINO names its own source files in those before it."""
+    """Return the line of the message with the cause, after those that name OpenVINO's source files."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
     return (causes or lines or [type(error).__name__])[0]

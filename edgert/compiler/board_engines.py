@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -126,7 +126,9 @@ class BundleEngines:
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """Compile a model for the first engine that takes it; see :class:`~edgert.assemble.engines.Engines`."""
-        choice = self.chain.first(name, partial(self._open_engine, name, config, threads, batch))
+        choice = self.chain.first_engine(
+            name, partial(self._open_engine, name, config, threads, batch), lambda unused: unused.close()
+        )
         engine = choice.compiled
         engine.info = {**engine.info, **choice.info}
         return engine
@@ -156,9 +158,13 @@ class BundleEngines:
         if engine not in (TENSORRT, TENSORRT_DLA):
             return build_engine(load(config.onnx), config, threads, batch, by=onnxruntime(engine))
         parts: list[tuple[Engine, int]] = []
-        for spec in self._specs(name, config, engine):
-            _, opened = self._compile_and_check(name, config, spec)
-            parts += [(opened, spec.weight)] if opened is not None else []
+        with ExitStack() as unused:
+            for spec in self._specs(name, config, engine):
+                _, opened = self._compile_and_check(name, config, spec)
+                if opened is not None:
+                    unused.callback(opened.close)
+                    parts.append((opened, spec.weight))
+            unused.pop_all()
         return parts[0][0] if len(parts) == 1 else Replicated(parts)
 
     def _specs(self, name: str, config: ModelConfig, engine: str) -> tuple[EngineSpec, ...]:

@@ -134,7 +134,7 @@ def finish(
         engines = BundleEngines(Path(name), manifest, chain, trt, store, events, opens=opens)
         compiled, runs, waiting = dict[str, tuple[Compiled, ...]](), dict[str, str](), dict[str, Waiting]()
         for model, config in pipeline_of(manifest, Path(name)).config.models.items():
-            choice = chain.first(model, partial(engines.compiled, model, config))
+            choice = chain.first_engine(model, partial(engines.compiled, model, config))
             compiled[model] = choice.compiled
             left = chain.engines[chain.engines.index(choice.engine) :]
             able = next((one for one in left if not why_not(one, here, trt)), "")

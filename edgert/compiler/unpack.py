@@ -94,7 +94,7 @@ def unpacked(
             events.note(difference)
         reasons = partial(why_not, machine=here, trt=trt)
         chain = Chain(manifest.engines, reasons, strict=strict, report=events.refused, where=str(path))
-        skipped = chain.unable()
+        skipped = chain.unavailable()
         engine = chain.engines[len(skipped)]
         is_compiled = engine in _COMPILED
         bundle.extract(folder, members_but_engines(manifest) if is_compiled else _members_for_onnxruntime(manifest))

@@ -7,6 +7,7 @@ next segment reads slot 0 of frame n. The channel between them blocks the writer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,5 +226,11 @@ def compile_segments(model: Model, graph: Graph, parts: Sequence[Part], store: S
         BuildError: ONNX Runtime refuses a segment.
     """
     options = EngineOptions(threads=1, store=store)
-    engines = [OrtBackend().compile(cut(graph, part, model), options) for part in parts]
-    return SegmentedEngine(parts, engines, graph, model.path)
+    engines = []
+    with ExitStack() as unused:
+        for part in parts:
+            engines.append(OrtBackend().compile(cut(graph, part, model), options))
+            unused.callback(engines[-1].close)
+        segmented = SegmentedEngine(parts, engines, graph, model.path)
+        unused.pop_all()
+    return segmented

@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from edgert.backend import Engine, EngineOptions
 from edgert.backend.gpu import GpuSession
 from edgert.backend.ort import cpu, cuda, cuda_model, runtime
-from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, too_little
+from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, memory_error
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.files import FileStore
@@ -127,9 +127,9 @@ def test_sessions_share_nothing_but_the_stream(gpu: CudaDouble) -> None:
 
 def test_outputs_of_unknown_size_are_refused() -> None:
     with pytest.raises(ModelError, match="size of output 'rows' depends on the data") as caught:
-        cuda_model.check_sizes(models.keep_above(), {"default": {}})
+        cuda_model.check_output_sizes(models.keep_above(), {"default": {}})
     assert "backend: ort" in caught.value.fix and caught.value.where == "test.onnx"
-    cuda_model.check_sizes(models.conv(("n", 3, 8, 8)), FOUR)
+    cuda_model.check_output_sizes(models.conv(("n", 3, 8, 8)), FOUR)
 
 
 def test_onnx_runtime_without_cuda_names_what_to_install() -> None:
@@ -192,7 +192,7 @@ def test_the_cleaned_model_is_cached_for_each_set_of_shapes(
 
     first = compiled(FOUR["default"])
     assert first.info["cached"] is compiled({"x": (1, 3, 8, 8)}).info["cached"] is False
-    monkeypatch.setattr(cuda_model, "check_sizes", lambda *_: pytest.fail("what was cached had been checked"))
+    monkeypatch.setattr(cuda_model, "check_output_sizes", lambda *_: pytest.fail("what was cached had been checked"))
     again, x = compiled(FOUR["default"]), noise((4, 3, 8, 8), 6)
     assert again.info["cached"] is True and again.dynamic_batch
     session = again.session()
@@ -263,7 +263,7 @@ def test_kernels_of_channels_last_that_cuDNN_lacks_leave_the_others(
     with caplog.at_level("INFO", "edgert.backend"):
         engine = backend.compile(OPEN, EngineOptions(profiles=FOUR))
     assert tried == [True, False] and alive == [[], [False]]  # no second copy of the weights meanwhile
-    assert f"kernels of channels last are not used: {why}" in caplog.text
+    assert f"channels-last kernels are not used: {why}" in caplog.text
     engine.close()
     assert engine.device.live_bytes == 0 and engine.device.leaked == 0
 
@@ -320,8 +320,8 @@ def flattened() -> Model:
 def test_an_open_batch_computes_no_sizes() -> None:
     """The host would have to wait for them, and no CUDA graph could hold the run."""
     model = flattened()
-    made = cuda_model.without_sizes(model, FOUR["default"])
-    assert {node.op_type for node in cpu.prepared(model, FOUR["default"]).proto.graph.node} >= {"Shape", "Reshape"}
+    made = cuda_model.remove_size_nodes(model, FOUR["default"])
+    assert {node.op_type for node in cpu.prepare(model, FOUR["default"]).proto.graph.node} >= {"Shape", "Reshape"}
     assert {node.op_type for node in made.proto.graph.node} == {"Conv", "Reshape"}
     x = noise((4, 3, 8, 8), 9)
     for rows in (4, 1, 3):
@@ -331,7 +331,7 @@ def test_an_open_batch_computes_no_sizes() -> None:
 def test_a_model_that_would_say_something_else_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     model = flattened()
     monkeypatch.setattr(cuda_model, "with_open_batch", lambda _: models.conv(("n", 3, 8, 8)))
-    made = cuda_model.without_sizes(model, FOUR["default"])
+    made = cuda_model.remove_size_nodes(model, FOUR["default"])
     assert any(node.op_type == "Shape" for node in made.proto.graph.node)
 
 
@@ -353,7 +353,7 @@ def test_what_fails_while_running_is_distinguished(gpu: CudaDouble) -> None:
 
 def test_plans_with_the_shapes_of_a_profile(gpu: CudaDouble) -> None:
     model, device = models.conv(("n", 3, 8, 8)), CudaDevice(gpu, 0)
-    assert too_little(model, FOUR["default"], device).why != too_little(model, {"x": (1, 3, 8, 8)}, device).why
+    assert memory_error(model, FOUR["default"], device).why != memory_error(model, {"x": (1, 3, 8, 8)}, device).why
 
 
 @pytest.fixture

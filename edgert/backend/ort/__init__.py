@@ -1,4 +1,4 @@
-"""ONNX Runtime backends for CPUs and NVIDIA GPUs. No other package imports onnxruntime."""
+"""ONNX Runtime backends for CPUs and NVIDIA GPUs. Only this package imports onnxruntime."""
 
 from edgert.backend.ort.cpu import Function, OrtBackend
 from edgert.backend.ort.custom_ops import CustomOpEngine

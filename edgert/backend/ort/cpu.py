@@ -1,4 +1,4 @@
-"""Models on ONNX Runtime's CPU provider: compiled and cached, timed kernel by kernel, or run unchanged."""
+"""Models on ONNX Runtime's CPU provider: compiled and cached, run unchanged, or timed kernel by kernel."""
 
 import hashlib
 import json
@@ -29,12 +29,11 @@ from edgert.graph.type_inference import has_custom_operators
 # Rewriting of stored int8 weights for processors whose byte products saturate.
 
 
-def content(model: Model) -> bytes:
+def session_bytes(model: Model) -> bytes:
     """Return the model as one ONNX file for a session. Raises ModelError above 2 GiB.
 
     On an x86 processor without VNNI, sessions convert stored int8 to uint8 (``session.x64quantprecision``) with a
-    single zero point. A run fails where each channel has a scale and the zero point is left out, so the zero point is
-    written out there.
+    single zero point. Runs fail for weights with a scale per channel and no zero points, so zero points are added.
     """
     if not saturates_bytes():
         return to_bytes(model)
@@ -42,23 +41,23 @@ def content(model: Model) -> bytes:
     int8, operators = element_type("int8"), of_kind("dequantize")
     stored = {one.name for one in model.proto.graph.initializer if one.data_type == int8}
 
-    def is_bare(node: Any) -> bool:
+    def lacks_zero_points(node: Any) -> bool:
         if node.op_type not in operators or any(node.input[2:]):
             return False
         return bool(node.input[0] in stored and node.input[1] in scales)
 
-    if not any(map(is_bare, model.proto.graph.node)):
+    if not any(map(lacks_zero_points, model.proto.graph.node)):
         return to_bytes(model)
     proto = type(model.proto)()
     proto.CopyFrom(model.proto)
-    for node in filter(is_bare, proto.graph.node):
+    for node in filter(lacks_zero_points, proto.graph.node):
         name, count = f"{node.output[0]}_zero_point", scales[node.input[1]]
         proto.graph.initializer.add(name=name, dims=[count], data_type=int8, raw_data=bytes(count))
         node.input[:] = [*node.input[:2], name]
     return to_bytes(Model(proto, model.path, model.digest))
 
 
-# How long each kernel of a model takes, by ONNX Runtime's own profiler.
+# Times of a model's kernels, by ONNX Runtime's profiler.
 
 _SUFFIX = "_kernel_time"
 _WARM_UP = 3
@@ -69,8 +68,8 @@ class Kernel:
     """A node of the optimized graph.
 
     Attributes:
-        name: usually the original node's name, or that of the tensor it writes, with a suffix.
-        time_ms: median of the runs.
+        name: usually the name of the original node, or of the tensor it writes, with a suffix.
+        time_ms: median time of the runs.
     """
 
     name: str
@@ -78,11 +77,11 @@ class Kernel:
 
 
 def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[Kernel, ...]:
-    """Return the kernels in their order on the caller's thread. Raises BuildError when ONNX Runtime fails."""
+    """Return the kernels in the order in which one thread runs them. Raises BuildError if ONNX Runtime fails."""
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
         settings = session_settings(1)
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder) / "run")
-        session = open_session(content(prepared(model, {})), settings, model)
+        session = open_session(session_bytes(prepare(model, {})), settings, model)
         try:
             for _ in range(_WARM_UP + runs):
                 session.run(None, dict(feeds))
@@ -95,7 +94,7 @@ def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[K
         name = str(event.get("name", ""))
         if event.get("cat") == "Node" and name.endswith(_SUFFIX):
             times_us.setdefault(name.removesuffix(_SUFFIX), []).append(float(event["dur"]))  # Chrome's trace format: us
-    return tuple(Kernel(name, statistics.median(found[_WARM_UP:]) / 1e3) for name, found in times_us.items())
+    return tuple(Kernel(name, statistics.median(times[_WARM_UP:]) / 1e3) for name, times in times_us.items())
 
 
 _FATAL = 4
@@ -105,14 +104,14 @@ _FATAL = 4
 class Function:
     """Model that ONNX Runtime runs unchanged on the CPU. Several threads may call it at once.
 
-    Unlike an engine it is not prepared or cached, and it allocates its outputs on every call.
+    Unlike an engine, it is not prepared or cached, and it allocates its outputs on every call.
 
     Args:
         model: the model.
-        threads: threads of one call.
-        fused: allow ONNX Runtime to rewrite the graph, for example Q/DQ pairs into integer kernels. Without it every
-            node computes exactly what the ONNX standard defines.
-        quiet: raise errors without printing them.
+        threads: number of threads of one call.
+        fused: whether ONNX Runtime may rewrite the graph, for example Q/DQ pairs into integer kernels. Without it,
+            every node computes exactly what the ONNX standard defines.
+        quiet: whether errors are raised without being printed.
 
     Raises:
         BuildError: ONNX Runtime cannot load the model.
@@ -127,19 +126,19 @@ class Function:
             settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
         self._where = str(model.path)
 
-        def opened(part: Model) -> Any:
-            return open_session(content(part), settings, part)
+        def open_part(part: Model) -> Any:
+            return open_session(session_bytes(part), settings, part)
 
-        self._session = CustomOpFunction(model, opened) if has_custom_operators(model.proto) else opened(model)
+        self._session = CustomOpFunction(model, open_part) if has_custom_operators(model.proto) else open_part(model)
         self.inputs: tuple[str, ...] = tuple(item.name for item in self._session.get_inputs())
         self.outputs: tuple[str, ...] = tuple(item.name for item in self._session.get_outputs())
 
     def __call__(self, feeds: Mapping[str, Array], wanted: Sequence[str] | None = None) -> dict[str, Array]:
-        """Run once and return output name → array; the caller owns the arrays.
+        """Run once and return new arrays by output name.
 
         Args:
-            feeds: input name → array; unknown names are ignored.
-            wanted: names of the outputs to compute; all by default.
+            feeds: arrays by input name; unknown names are ignored.
+            wanted: names of the outputs to compute; by default all.
 
         Raises:
             BuildError: ONNX Runtime failed, or an input is missing or has the wrong shape.
@@ -152,39 +151,40 @@ class Function:
             raise BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._where) from error
 
 
-# ONNX Runtime as its documentation shows it: what edgert's engine is compared with.
+# ONNX Runtime as its documentation shows it, with which edgert's engine is compared.
 
 
 def reference_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, RunOnce]:
     """Return ``"onnxruntime 1.31.1"``, and a function that runs an ONNX file once with default options.
 
-    The function returns output name → array. Raises DeviceError when ONNX Runtime is not installed, and BuildError when
-    it cannot run the model.
-
     Args:
-        path: the ONNX file.
-        feeds: input name → array.
-        threads: threads of one run.
+        path: path of the ONNX file.
+        feeds: arrays by input name.
+        threads: number of threads of one run.
+
+    Raises:
+        DeviceError: ONNX Runtime is not installed.
+        BuildError: ONNX Runtime cannot run the model.
     """
     settings = ort().SessionOptions()
     settings.intra_op_num_threads = threads
     settings.log_severity_level = 3
-    given = dict(feeds)
+    arrays = dict(feeds)
     try:
         session = ort().InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-        session.run(None, given)
+        session.run(None, arrays)
     except ort_errors() as error:
         raise BuildError("ONNX Runtime cannot run this model", why=first_line(error), where=str(path)) from error
     names = [one.name for one in session.get_outputs()]
-    return f"onnxruntime {ort().__version__}", lambda: dict(zip(names, session.run(None, given), strict=True))
+    return f"onnxruntime {ort().__version__}", lambda: dict(zip(names, session.run(None, arrays), strict=True))
 
 
-# Compiling for ONNX Runtime: prepared, optimized, and cached in the store.
+# The backend: a model is prepared, optimized, and cached in the store.
 
 log = logging.getLogger("edgert.backend")
 
 _RECIPE = 3
-"""Part of the cache key: raise it when edgert prepares a model in another way."""
+"""Part of the cache key, to be raised when edgert prepares models differently."""
 
 
 class OrtBackend:
@@ -194,7 +194,7 @@ class OrtBackend:
 
     @property
     def version(self) -> str:
-        """Version of ONNX Runtime. Raises DeviceError when it is not installed."""
+        """Version of ONNX Runtime. Raises DeviceError if it is not installed."""
         return str(ort().__version__)
 
     def compile(self, model: Model, options: EngineOptions) -> OrtEngine | CustomOpEngine:
@@ -205,17 +205,17 @@ class OrtBackend:
             ModelError: a profile does not fit the model's inputs.
         """
         if has_custom_operators(model.proto):
-            return compile_with_custom_ops(model, options, self._whole)
-        return self._whole(model, options)
+            return compile_with_custom_ops(model, options, self._compile_standard)
+        return self._compile_standard(model, options)
 
-    def _whole(self, model: Model, options: EngineOptions) -> OrtEngine:
+    def _compile_standard(self, model: Model, options: EngineOptions) -> OrtEngine:
         """Return the engine of a model without custom operators."""
         started = time.perf_counter()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
         if len(profiles) > 1:
             for shapes in profiles.values():
-                with_shapes(model, shapes)  # raises where they do not fit; one engine then serves all of them
+                with_shapes(model, shapes)  # raises if they do not fit; one engine serves all of them
         session, cached = _session(model, static, options)
         info = {
             "backend": self.name,
@@ -229,79 +229,79 @@ class OrtBackend:
 
 def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any, bool]:
     """Return an ONNX Runtime session, and whether its optimized model came from the store."""
-    # What an optimized model depends on: the model, our preparation, ONNX Runtime, and the CPU's instructions.
+    # An optimized model depends on the model, edgert's preparation, ONNX Runtime, and the CPU's instructions.
     shapes = sorted((name, list(shape)) for name, shape in static.items())
     facts = [_RECIPE, model.digest, shapes, options.tuning.optimization, ort().__version__, _cpu()]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     cached = options.store.get(key) if options.store else None
     settings = session_settings(options.threads, options.tuning)
     if cached is not None:
-        as_it_is = session_settings(options.threads, options.tuning)
-        as_it_is.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
-        with suppress(BuildError):  # ONNX Runtime may refuse a Loop that it wrote itself, as in Mask R-CNN
-            return open_session(cached, as_it_is, model), True
+        unoptimized = session_settings(options.threads, options.tuning)
+        unoptimized.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
+        with suppress(BuildError):  # ONNX Runtime may refuse a Loop that it wrote, such as in Mask R-CNN
+            return open_session(cached, unoptimized, model), True
     if not static and len(options.profiles) < 2:
-        with_shapes(model, {})  # raises where its own do not fit
-    ready = prepared(model, static)
-    fix_others(settings, model, static)
+        with_shapes(model, {})  # raises if the model's own shapes are not static
+    prepared = prepare(model, static)
+    fix_other_dimensions(settings, model, static)
     if options.store is None or cached is not None:
-        return open_session(content(ready), settings, model), False
+        return open_session(session_bytes(prepared), settings, model), False
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
         optimized = Path(folder) / "optimized.onnx"
         settings.optimized_model_filepath = str(optimized)
-        session = open_session(content(ready), settings, model)
+        session = open_session(session_bytes(prepared), settings, model)
         cache_content(options.store, key, optimized.read_bytes())
     return session, False
 
 
-def prepared(model: Model, static: Shapes) -> Model:
+def prepare(model: Model, static: Shapes) -> Model:
     """Return the cleaned model with a profile's shapes; a batch of several rows stays open for smaller runs."""
-    fixed = with_shapes(model, static) if static else model  # raises where they do not fit
-    return clean(model if open_batch(model, static) else fixed, (*PASSES, SPECKS))[0]
+    fixed = with_shapes(model, static) if static else model  # raises if they do not fit
+    return clean(model if open_batch_names(model, static) else fixed, (*PASSES, SPECKS))[0]
 
 
 _SPECK = float(np.sqrt(np.finfo(np.float32).tiny))
 
 
-def _without_specks(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
-    found = {}
+def _remove_specks(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+    changed = {}
     for name, array in graph.constants.items():
         is_weight = array.dtype == np.float32 and all(about(node.op).work for node in graph.consumers.get(name, ()))
         if is_weight and (small := (array != 0) & (np.abs(array) < _SPECK)).any():
-            found[name] = np.where(small, np.float32(0), array)
-    if not found:
+            changed[name] = np.where(small, np.float32(0), array)
+    if not changed:
         return graph, ()
-    changes = (Change(SPECKS.name, name, f"weights below {_SPECK:.1g} became zero") for name in found)
-    return replace(graph, constants={**graph.constants, **found}), tuple(changes)
+    changes = (Change(SPECKS.name, name, f"weights below {_SPECK:.1g} became zero") for name in changed)
+    return replace(graph, constants={**graph.constants, **changed}), tuple(changes)
 
 
 SPECKS = Pass(
     "remove-specks",
-    "weights of products become zero whose products with numbers of their own size are subnormal",
-    "x86 processors take some hundred cycles for an operation on a subnormal number: networks that weight decay has "
-    "left such weights take up to five times as long, for sums that differ by less than 1e-18 of what is multiplied",
-    _without_specks,
+    "weights of products become zero whose squares are subnormal",
+    "x86 processors take some hundred cycles for an operation on a subnormal number: networks in which weight decay "
+    "left such weights take up to five times as long, for sums that differ by less than 1e-18 of the inputs",
+    _remove_specks,
 )
 
 
-def open_batch(model: Model, static: Shapes) -> frozenset[str | None]:
+def open_batch_names(model: Model, static: Shapes) -> frozenset[str | None]:
     """Return the names of first dimensions that stay open, for runs of fewer rows than a profile has."""
     firsts = ((spec.shape[0], static.get(spec.name, (1,))[0]) for spec in inputs(model) if spec.shape)
     return frozenset(dim for dim, rows in firsts if not isinstance(dim, int) and rows > 1)
 
 
-def fix_others(settings: Any, model: Model, static: Shapes) -> None:
-    """Set a profile's sizes in a session for all open dimensions except the batch."""
-    stays = open_batch(model, static)
-    for spec in inputs(model) if stays else ():
+def fix_other_dimensions(settings: Any, model: Model, static: Shapes) -> None:
+    """Set a profile's sizes in session options for all open dimensions except the batch."""
+    batch_names = open_batch_names(model, static)
+    for spec in inputs(model) if batch_names else ():
         for dim, size in zip(spec.shape, static.get(spec.name, ()), strict=False):
-            if isinstance(dim, str) and dim not in stays:
+            if isinstance(dim, str) and dim not in batch_names:
                 settings.add_free_dimension_override_by_name(dim, size)
 
 
 @lru_cache(maxsize=1)
 def _cpu() -> str:
-    """Return the machine and its instruction-set flags, by which ONNX Runtime chooses tensor layouts."""
+    """Return the machine type and its instruction-set flags, by which ONNX Runtime chooses tensor layouts."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -18,76 +18,87 @@ from edgert.graph.batch_size import with_open_batch
 log = logging.getLogger("edgert.backend")
 
 _RECIPE = 3
-"""Part of the cache key: raise it when models are prepared in another way."""
+"""Part of the cache key, to be raised when models are prepared differently."""
 
 
-def cleaned(
+def prepare_cached(
     model: Model, profiles: Mapping[str, base.Shapes], static: base.Shapes, store: base.Store | None
 ) -> tuple[bytes, bool]:
-    """Return the prepared model, and whether it was stored. Raises ModelError where an output's size is unknown."""
-    key = key_of(model, profiles)
+    """Return the prepared model as an ONNX file, and whether it came from the store.
+
+    Args:
+        model: the model.
+        profiles: input shapes by profile.
+        static: shapes of the only profile; empty for several.
+        store: cache of prepared models; None for none.
+
+    Raises:
+        ModelError: the size of an output is unknown.
+    """
+    key = cache_key(model, profiles)
     cached = store.get(key) if store else None
     if cached is not None:
         return cached, True
     started = time.perf_counter()
-    check_sizes(model, profiles)
-    content = to_bytes(without_sizes(model, static))
+    check_output_sizes(model, profiles)
+    content = to_bytes(remove_size_nodes(model, static))
     log.info("%s: prepared for ONNX Runtime on the GPU in %.1f s", model.path, time.perf_counter() - started)
     if store:
         base.cache_content(store, key, content)
     return content, False
 
 
-def key_of(model: Model, profiles: Mapping[str, base.Shapes]) -> str:
-    """Return the key under which the cleaned model is stored."""
-    shapes = {profile: dict(given) for profile, given in profiles.items()}
+def cache_key(model: Model, profiles: Mapping[str, base.Shapes]) -> str:
+    """Return the key under which the prepared model is stored."""
+    shapes = {profile: dict(sizes) for profile, sizes in profiles.items()}
     facts = json.dumps(["cuda", _RECIPE, model.digest, shapes], sort_keys=True)
     return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
 
-_SAME = 0.02
-"""How far outputs of the same numbers may be apart, in parts of their length; of images mixed up it is 1 and more."""
+_MAX_ERROR = 0.02
+"""Largest relative distance of equal outputs in the Euclidean norm. It is 1 or more if images were mixed up."""
 
 
-def without_sizes(model: Model, static: base.Shapes) -> Model:
-    """Return the prepared model, if possible without nodes that compute sizes where its batch stays open.
+def remove_size_nodes(model: Model, static: base.Shapes) -> Model:
+    """Return the prepared model, if possible without nodes that compute sizes from an open batch.
 
-    The host would wait for these nodes. The model is fixed to one image and its batch opened again; that version is
+    The host would wait for these nodes. The model is fixed to one image and its batch is opened again; this version is
     used if it gives the same results for two images.
     """
-    ready = cpu.prepared(model, static)
-    if not cpu.open_batch(model, static) or all(node.op_type != "Shape" for node in ready.proto.graph.node):
-        return ready
+    prepared = cpu.prepare(model, static)
+    has_sizes = any(node.op_type == "Shape" for node in prepared.proto.graph.node)
+    if not has_sizes or not cpu.open_batch_names(model, static):
+        return prepared
     random = np.random.default_rng(0)
     try:
-        made = with_open_batch(cpu.prepared(model, {name: (1, *shape[1:]) for name, shape in static.items()}))
+        reopened = with_open_batch(cpu.prepare(model, {name: (1, *shape[1:]) for name, shape in static.items()}))
         feeds = {
             spec.name: random.random((2, *static[spec.name][1:]), np.float32).astype(spec.dtype)
-            for spec in inputs(made)
+            for spec in inputs(reopened)
             if spec.name in static
         }
-        before, after = (cpu.Function(one, threads=core_count(), quiet=True)(feeds) for one in (ready, made))
-    except (BuildError, ModelError) as error:  # it holds itself to one image in a way that could not be opened
-        log.debug("sizes of the batch stay computed: %s", error.why)
-        return ready
-    return made if all(_agree(before[name], after.get(name)) for name in before) else ready
+        before, after = (cpu.Function(one, threads=core_count(), quiet=True)(feeds) for one in (prepared, reopened))
+    except (BuildError, ModelError) as error:  # the fixed batch could not be opened again
+        log.debug("sizes of the batch are computed in each run: %s", error.why)
+        return prepared
+    return reopened if all(_agree(before[name], after.get(name)) for name in before) else prepared
 
 
 def _agree(one: base.Array, other: base.Array | None) -> bool:
     if other is None or one.shape != other.shape:
         return False
     first, second = one.astype(np.float64), other.astype(np.float64)
-    return bool(np.linalg.norm(first - second) <= _SAME * np.linalg.norm(first))
+    return bool(np.linalg.norm(first - second) <= _MAX_ERROR * np.linalg.norm(first))
 
 
-def check_sizes(model: Model, profiles: Mapping[str, base.Shapes]) -> None:
+def check_output_sizes(model: Model, profiles: Mapping[str, base.Shapes]) -> None:
     """Raise ModelError for outputs whose sizes do not follow from the input shapes."""
     for shapes in profiles.values():
         for spec in outputs(with_shapes(model, shapes) if shapes else model):
             if not spec.is_static:
                 raise ModelError(
-                    f"the size of output {spec.name!r} depends on the data, or on dimensions that are left open",
-                    why=f"it is {list(spec.shape)}, and tensors on a GPU are bound before it is known",
+                    f"the size of output {spec.name!r} depends on the data, or on open dimensions",
+                    why=f"its shape is {list(spec.shape)}, and tensors on a GPU are bound before a run",
                     where=str(model.path),
-                    fix="backend: ort runs it on the CPU; or export the model without NonMaxSuppression",
+                    fix="use backend: ort, which runs it on the CPU; or export the model without NonMaxSuppression",
                 )

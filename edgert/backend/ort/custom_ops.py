@@ -1,8 +1,8 @@
 """Models with custom operators: ONNX Runtime runs the standard parts, Python runs the custom ones.
 
-The parts share bound tensors, so that an operator reads ONNX Runtime's output in place. Its result is copied into the
-tensor that the next part reads. The package onnxruntime-extensions also runs Python operators, but converts every
-output to a Python list, which is far slower than the copy.
+The parts share bound tensors, so an operator reads ONNX Runtime's output in place. Its result is copied into the tensor
+that the next part reads. The package onnxruntime-extensions also runs Python operators, but converts every output to a
+Python list, which is far slower than the copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgert.graph import Graph, Model, TensorSpec, clean, extract, read, with_sh
 from edgert.graph.partition import Part, parts
 from edgert.memory import aligned_empty
 
-# A model with custom operators in sections: what ONNX Runtime runs, and what Python runs between them.
+# Sections of a model: those that ONNX Runtime runs, and the calls of Python between them.
 
 PYTHON, ORT = "python", "ort"
 
@@ -30,11 +30,11 @@ class Call:
     """One node that Python runs.
 
     Attributes:
-        name: the node's name.
-        operator: its implementation.
+        name: name of the node.
+        operator: implementation of the node's operator.
         inputs, outputs: tensor names.
-        settings: its attributes with defaults filled in.
-        constants: inputs that are stored in the model.
+        settings: attributes of the node, and defaults of the others.
+        constants: inputs that are stored in the model, by name.
     """
 
     name: str
@@ -46,18 +46,20 @@ class Call:
 
     def __call__(self, tensors: Mapping[str, base.Array]) -> list[base.Array]:
         """Return the outputs; the operator owns these arrays."""
-        given = [self.constants[name] if name in self.constants else tensors[name] for name in self.inputs]
-        return self.operator(given, self.settings)
+        arrays = [self.constants[name] if name in self.constants else tensors[name] for name in self.inputs]
+        return self.operator(arrays, self.settings)
 
-    def checked(self, made: Sequence[base.Array], wanted: Sequence[base.Tensor]) -> None:
-        """Raise BuildError unless the outputs follow the operator's rules."""
-        found = [base.Tensor(tensor.name, one.shape, one.dtype.name) for tensor, one in zip(wanted, made, strict=False)]
-        if len(made) != len(wanted) or found != list(wanted):
-            found_text = ", ".join(f"{one.dtype} {list(one.shape)}" for one in found)
-            rules = ", ".join(f"{one.dtype} {list(one.shape)}" for one in wanted)
+    def check_outputs(self, arrays: Sequence[base.Array], expected: Sequence[base.Tensor]) -> None:
+        """Raise BuildError unless the outputs have the shapes and dtypes of the operator's rules."""
+        returned = [(array.dtype.name, array.shape) for array in arrays]
+        wanted = [(tensor.dtype, tensor.shape) for tensor in expected]
+        if returned != wanted:
+            returned_text, wanted_text = (
+                ", ".join(f"{dtype} {list(shape)}" for dtype, shape in each) for each in (returned, wanted)
+            )
             raise BuildError(
                 f"node {self.name!r}: {self.operator} breaks its own rules",
-                why=f"it returned {found_text}; its shape and dtype rules give {rules}",
+                why=f"it returned {returned_text}; its shape and dtype rules give {wanted_text}",
                 where=str(self.operator.file),
                 fix="correct the function, or the rules that edgert.op was given",
             )
@@ -65,7 +67,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part: a model for ONNX Runtime, or calls for Python."""
+    """One part of a model: a model for ONNX Runtime, or calls of Python."""
 
     part: Part
     model: Model | None
@@ -76,11 +78,11 @@ def sections(graph: Graph, like: Model) -> list[Section]:
     """Return a model's parts in execution order.
 
     Args:
-        graph: the graph of the model.
+        graph: graph of the model.
         like: the model, whose opset the parts get.
 
     Raises:
-        ModelError: the type of a tensor between parts is not known, or an attribute does not belong to its operator.
+        ModelError: the type of a tensor between parts is unknown, or an attribute does not belong to its operator.
     """
     custom, nodes = graph.custom_operators, {node.name: node for node in graph.nodes}
     places = {node.name: PYTHON if node.name in custom else ORT for node in graph.nodes}
@@ -89,10 +91,10 @@ def sections(graph: Graph, like: Model) -> list[Section]:
         if part.accelerator == PYTHON:
             calls = []
             for node in map(nodes.__getitem__, part.nodes):
-                one = custom[node.name]
-                constants = {item: graph.constants[item] for item in node.inputs if item in graph.constants}
-                settings = one.settings(node.attributes, node.name)
-                calls.append(Call(node.name, one, node.inputs, node.outputs, settings, constants))
+                operator = custom[node.name]
+                constants = {name: graph.constants[name] for name in node.inputs if name in graph.constants}
+                settings = operator.settings(node.attributes, node.name)
+                calls.append(Call(node.name, operator, node.inputs, node.outputs, settings, constants))
             found.append(Section(part, None, tuple(calls)))
         else:
             found.append(Section(part, write(extract(graph, part.outputs, part.inputs), like), ()))
@@ -100,12 +102,19 @@ def sections(graph: Graph, like: Model) -> list[Section]:
 
 
 class CustomOpFunction:
-    """Model with custom operators for arrays of any size; ``open_part`` opens a part in ONNX Runtime."""
+    """Model with custom operators for arrays of any size.
+
+    Args:
+        model: the model.
+        open_part: function that opens a part without custom operators in ONNX Runtime.
+    """
 
     def __init__(self, model: Model, open_part: Callable[[Model], Any]) -> None:
         self._graph = read(model)
-        found = sections(self._graph, model)
-        self._sections = [(one, open_part(one.model) if one.model is not None else None) for one in found]
+        self._sections = [
+            (section, open_part(section.model) if section.model is not None else None)
+            for section in sections(self._graph, model)
+        ]
 
     def get_inputs(self) -> Sequence[TensorSpec]:
         """Return the inputs, as ``InferenceSession.get_inputs`` does."""
@@ -116,13 +125,13 @@ class CustomOpFunction:
         return self._graph.outputs
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, base.Array]) -> list[base.Array]:
-        """Return the named outputs."""
+        """Return the named outputs, by default all."""
         values = dict(feeds)
         for section, session in self._sections:
             part = section.part
             if session is not None:
-                made = session.run(list(part.outputs), {name: values[name] for name in part.inputs})
-                values.update(zip(part.outputs, made, strict=True))
+                outputs = session.run(list(part.outputs), {name: values[name] for name in part.inputs})
+                values.update(zip(part.outputs, outputs, strict=True))
             for call in section.calls:
                 values.update(zip(call.outputs, call(values), strict=True))
         return [values[name] for name in names or [spec.name for spec in self._graph.outputs]]
@@ -133,16 +142,16 @@ Run = Callable[[], None]
 
 
 def compile_with_custom_ops(model: Model, options: base.EngineOptions, compile_part: Compile) -> CustomOpEngine:
-    """Compile a model that has custom operators, separately for each profile.
+    """Compile a model with custom operators, separately for each profile.
 
     Args:
         model: the model.
-        options: how to compile it.
-        compile_part: compiles a part without custom operators.
+        options: options for compiling.
+        compile_part: function that compiles a part without custom operators.
 
     Raises:
-        BuildError: ONNX Runtime refuses a part, or an operator breaks its rules.
-        ModelError: a profile does not fit, or a size is not known before the model runs.
+        BuildError: ONNX Runtime does not support a part, or an operator breaks its rules.
+        ModelError: a profile does not fit, or a size is unknown before the model runs.
     """
     started = time.perf_counter()
     profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
@@ -155,34 +164,34 @@ class _Chain:
     """Parts of a model at one input size."""
 
     def __init__(self, model: Model, shapes: base.Shapes, options: base.EngineOptions, compile_part: Compile) -> None:
-        ready = clean(with_shapes(model, shapes) if shapes else model)[0]
-        self.graph = read(ready)
+        cleaned = clean(with_shapes(model, shapes) if shapes else model)[0]
+        self.graph = read(cleaned)
         self.path = str(model.path)
-        alone = replace(options, profiles={}, spans={})
+        static = replace(options, profiles={}, spans={})
         self.sections = [
-            (one, compile_part(one.model, alone) if one.model is not None else None)
-            for one in sections(self.graph, ready)
+            (section, compile_part(section.model, static) if section.model is not None else None)
+            for section in sections(self.graph, cleaned)
         ]
         self.inputs = tuple(self.tensor(spec.name) for spec in self.graph.inputs)
         self.outputs = tuple(self.tensor(spec.name) for spec in self.graph.outputs)
 
     def tensor(self, name: str) -> base.Tensor:
-        """Return a tensor's type and shape. Raises ModelError where its size is not known."""
+        """Return a tensor's type and shape. Raises ModelError if its size is unknown."""
         spec = self.graph.specs.get(name)
         sizes = tuple(dim for dim in spec.shape if isinstance(dim, int)) if spec is not None else ()
         if spec is None or not spec.is_static:
             raise ModelError(
                 f"the size of tensor {name!r} is not known before the model runs",
-                why="it is handed from ONNX Runtime to a custom operator, or back, in memory of a fixed size",
+                why="ONNX Runtime and a custom operator share it in memory of a fixed size",
                 where=self.path,
                 fix="give the model static shapes (input: size), and the operator a shape rule: edgert.op(shape=…)",
             )
         return base.Tensor(name, sizes, spec.dtype)
 
     def bind(self, tensors: Mapping[str, base.Array]) -> Run:
-        """Return a run over the given inputs and outputs; tensors between them are allocated here."""
-        names = {name for one, _ in self.sections for name in (*one.part.inputs, *one.part.outputs)}
-        names |= {name for one, _ in self.sections for call in one.calls for name in call.outputs}
+        """Return a run on these inputs and outputs, by name; tensors between sections are allocated here."""
+        names = {name for section, _ in self.sections for name in (*section.part.inputs, *section.part.outputs)}
+        names |= {name for section, _ in self.sections for call in section.calls for name in call.outputs}
         between = [self.tensor(name) for name in sorted(names - tensors.keys())]
         arrays = {**{one.name: aligned_empty(one.shape, one.dtype) for one in between}, **tensors}
         runs: list[Run] = []
@@ -190,26 +199,27 @@ class _Chain:
             if engine is not None:
                 inputs = {one.name: arrays[one.name] for one in engine.inputs}
                 runs.append(engine.bind(inputs, {one.name: arrays[one.name] for one in engine.outputs}))
-            runs += [self._call(call, arrays) for call in section.calls]
+            runs += [self._bind_call(call, arrays) for call in section.calls]
 
         def run() -> None:
-            for one in runs:
-                one()
+            for run_section in runs:
+                run_section()
 
         return run
 
-    def _call(self, call: Call, arrays: Mapping[str, base.Array]) -> Run:
+    def _bind_call(self, call: Call, arrays: Mapping[str, base.Array]) -> Run:
         """Return the run of one operator, whose first result is checked against its rules."""
-        wanted = [self.tensor(name) for name in call.outputs]
+        expected = [self.tensor(name) for name in call.outputs]
         outputs = [arrays[name] for name in call.outputs]
-        unseen = [True]
+        is_checked = False
 
         def run() -> None:
-            made = call(arrays)
-            if unseen:
-                call.checked(made, wanted)
-                unseen.clear()
-            for array, value in zip(outputs, made, strict=True):
+            nonlocal is_checked
+            results = call(arrays)
+            if not is_checked:
+                call.check_outputs(results, expected)
+                is_checked = True
+            for array, value in zip(outputs, results, strict=True):
                 array[...] = value
 
         return run
@@ -226,7 +236,7 @@ class CustomOpEngine:
         self.outputs_known, self.dynamic_batch = True, False
         self.batched = base.share_first_dimension([t.shape for t in self.inputs], [t.shape for t in self.outputs])
         engines = [engine for _, engine in first.sections if engine is not None]
-        operators = [str(call.operator) for one, _ in first.sections for call in one.calls]
+        operators = [str(call.operator) for section, _ in first.sections for call in section.calls]
         cached = bool(engines) and all(engine.info["cached"] for engine in engines)
         self.info: Mapping[str, Any] = {
             **(engines[0].info if engines else {"backend": "python"}),
@@ -234,15 +244,15 @@ class CustomOpEngine:
             "operators": operators,
             "cached": cached,
         }
-        self.session().run()  # so that an operator that breaks its rules is refused now
+        self.session().run()  # an operator that breaks its rules fails here
 
     def session(self, profile: str | None = None) -> CustomOpSession:
         if not self._chains:
-            raise base.closed_engine(self.path)
+            raise base.closed_error(self.path)
         return CustomOpSession(self._chains[base.checked_profile(profile, self.profiles, self.path)])
 
     def bind(self, inputs: Mapping[str, base.Array], outputs: Mapping[str, base.Array]) -> Run:
-        """Return a run over the caller's tensors; see :meth:`edgert.backend.ort.OrtEngine.bind`."""
+        """Return a run on the caller's tensors; see :meth:`edgert.backend.ort.OrtEngine.bind`."""
         return self._chains[self.profiles[0]].bind({**inputs, **outputs})
 
     def close(self) -> None:
@@ -260,8 +270,8 @@ class CustomOpSession:
             one.name: base.bound_input(one.name, one.shape, one.dtype, chain.path) for one in chain.inputs
         }
         self.outputs = [aligned_empty(one.shape, one.dtype) for one in chain.outputs]
-        made = dict(zip((one.name for one in chain.outputs), self.outputs, strict=True))
-        self._run = chain.bind({**self.inputs, **made})
+        outputs = dict(zip((one.name for one in chain.outputs), self.outputs, strict=True))
+        self._run = chain.bind({**self.inputs, **outputs})
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
         self._run()

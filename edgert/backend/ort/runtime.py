@@ -17,12 +17,12 @@ from edgert.memory import aligned_empty
 
 _LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "none": "DISABLE_ALL"}
 _BLOCK_BASE = "4"
-"""How finely work is cut for balance: a thread's next piece is a fourth of its share of what is left. The value that
-onnxruntime_session_options_config_keys.h gives as its example."""
+"""Granularity of balanced work: a thread's next block is a fourth of its share of the rest. The value is the example of
+onnxruntime_session_options_config_keys.h."""
 
 
 def ort() -> ModuleType:
-    """Return the onnxruntime package. Raises DeviceError when it is not installed."""
+    """Return the onnxruntime package. Raises DeviceError if it is not installed."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -36,8 +36,8 @@ def ort_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that onnxruntime raises."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    found = [value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception)]
-    return (*found, RuntimeError, ValueError)
+    errors = [value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*errors, RuntimeError, ValueError)
 
 
 def first_line(error: Exception) -> str:
@@ -46,7 +46,7 @@ def first_line(error: Exception) -> str:
 
 
 def session_settings(threads: int | None, tuning: base.Tuning = base.DEFAULT_TUNING) -> Any:
-    """Return session options, by default for sequential execution; ``threads`` None uses all cores.
+    """Return session options. ``threads`` None uses all cores.
 
     Keys of entries: onnxruntime_session_options_config_keys.h,
     https://github.com/microsoft/onnxruntime/blob/main/include/onnxruntime/core/session.
@@ -70,25 +70,35 @@ def session_settings(threads: int | None, tuning: base.Tuning = base.DEFAULT_TUN
     settings.inter_op_num_threads = (threads or 0) if tuning.parallel else 1
     settings.intra_op_num_threads = threads or 0
     if saturates_bytes():
-        settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, by uint8 weights, and slower
-    settings.log_severity_level = 3  # its warnings name nodes of the optimized graph, which help nobody
+        settings.add_session_config_entry("session.x64quantprecision", "1")  # uint8 weights: exact, but slower
+    settings.log_severity_level = 3  # warnings name nodes of the optimized graph, which users do not know
     return settings
 
 
 @lru_cache(maxsize=1)
 def _open_arena() -> None:
-    """Create the process-wide memory arena for sessions that use it. May be called again."""
+    """Create the memory arena that sessions of this process may share. Later calls do nothing."""
     library = ort()
-    of_host = library.OrtMemoryInfo("Cpu", library.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, library.OrtMemType.DEFAULT)
-    library.create_and_register_allocator(of_host, library.OrtArenaCfg(0, -1, -1, -1))  # no limit, all as usual
+    memory = library.OrtMemoryInfo("Cpu", library.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, library.OrtMemType.DEFAULT)
+    library.create_and_register_allocator(memory, library.OrtArenaCfg(0, -1, -1, -1))  # no limit, and defaults
 
 
 def open_session(
     source: str | bytes, settings: Any, model: Model, providers: Sequence[object] = ("CPUExecutionProvider",)
 ) -> Any:
-    """Return a session on a file or its bytes, made from ``model``. Raises BuildError."""
+    """Return an ONNX Runtime session.
+
+    Args:
+        source: path or content of an ONNX file.
+        settings: session options.
+        model: model that the file was made from, for errors.
+        providers: execution providers in order of preference.
+
+    Raises:
+        BuildError: ONNX Runtime does not support the model.
+    """
     try:
-        # Without a fallback, as it prints what fails, and runs the model on the processor.
+        # No fallback: it would print the error and run the model on the CPU.
         return ort().InferenceSession(source, settings, providers=list(providers), enable_fallback=0)
     except ort_errors() as error:
         raise BuildError(
@@ -122,13 +132,13 @@ class OrtEngine:
         for out in session.get_outputs():
             dtype_of(out, f"output {out.name!r}", path)
         self.inputs = tuple(base.Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
-        specs, arrays = session.get_outputs(), _run_endable(first)
+        specs, arrays = session.get_outputs(), _run_interruptibly(first)
         self.outputs = tuple(
             base.Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
         )
         self.outputs_known = not has_open_outputs(session)
         declared = base.share_first_dimension([arg.shape for arg in session.get_inputs()], [out.shape for out in specs])
-        rows = first.rows if first.rows > 1 else -1  # a first dimension left open may turn out as long as the batch
+        rows = first.rows if first.rows > 1 else -1  # an unnamed open first dimension may be the batch
         self.batched = tuple(
             known or (array.shape[:1] == (rows,) and not isinstance(out.shape[0], int))
             for known, out, array in zip(declared, specs, arrays, strict=True)
@@ -146,7 +156,7 @@ class OrtEngine:
     def open_session(self) -> Any:
         """Return the ONNX Runtime session. Raises ModelError after :meth:`close`."""
         if self._ort_session is None:
-            raise base.closed_engine(self.path)
+            raise base.closed_error(self.path)
         return self._ort_session
 
     def bind(self, inputs: Mapping[str, base.Array], outputs: Mapping[str, base.Array]) -> Callable[[], None]:
@@ -156,8 +166,8 @@ class OrtEngine:
         it; it raises BuildError.
 
         Args:
-            inputs: name → C-contiguous array with the shape and dtype in :attr:`inputs`.
-            outputs: name → C-contiguous array with the shape and dtype in :attr:`outputs`.
+            inputs: C-contiguous arrays by name, with the shapes and dtypes of :attr:`inputs`.
+            outputs: C-contiguous arrays by name, with the shapes and dtypes of :attr:`outputs`.
         """
         session, path = self.open_session(), self.path
         binding = session.io_binding()
@@ -182,38 +192,38 @@ class OrtEngine:
 _POLL_S = 0.2
 
 
-def _run_endable(session: OrtSession) -> Sequence[base.Array]:
-    """Return a run's outputs; it has a thread, as Python handles Ctrl-C only in the main thread."""
+def _run_interruptibly(session: OrtSession) -> Sequence[base.Array]:
+    """Run a session in a thread of its own, so that Ctrl-C, which Python handles in the main thread, can end it."""
     if threading.current_thread() is not threading.main_thread():
         return session.run()
-    found = list[Sequence[base.Array] | BaseException]()
+    results = list[Sequence[base.Array] | BaseException]()
     # Not join(): Python 3.11 takes a thread whose join() was interrupted for one that has ended. A process that ends
     # while ONNX Runtime still runs is aborted.
     has_ended = threading.Event()
 
     def run() -> None:
         try:
-            found.append(session.run())
-        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
-            found.append(error)
+            results.append(session.run())
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
+            results.append(error)
         finally:
             has_ended.set()
 
     thread = threading.Thread(target=run, name="edgert:first-run", daemon=True)
     thread.start()
     try:
-        while not has_ended.wait(_POLL_S):  # a signal may have been given to another thread
+        while not has_ended.wait(_POLL_S):  # short waits, as another thread may receive the signal
             pass
     except BaseException:
         session.interrupt()
         has_ended.wait()
         raise
-    outputs = found.pop()
+    outputs = results.pop()
     if isinstance(outputs, BaseException):
         try:
             raise outputs
         finally:
-            del outputs  # else its traceback holds this frame, and this frame the session
+            del outputs  # else its traceback would keep this frame, and so the session
     return outputs
 
 
@@ -226,28 +236,28 @@ class OrtSession:
         self.rows = self._row_count()
         self.dynamic = base.has_open_batch(arg.shape for arg in session.get_inputs())
         self._runs: dict[int, Callable[[], Sequence[base.Array]]] = {}
-        self._of_run = ort().RunOptions()
+        self._run_options = ort().RunOptions()
 
     def interrupt(self) -> None:
-        """End the current or next run with an error, from any thread. On a GPU the run ends only when it is done."""
-        self._of_run.terminate = True
+        """Make the current or next run fail, from any thread. On a GPU, a run that has started is completed first."""
+        self._run_options.terminate = True
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
-        count = self._count(rows)
+        count = self._checked_rows(rows)
         run = self._runs.get(count)
         try:
             if run is None:
                 run = self._runs[count] = self._bind(count)
             return run()
         except ort_errors() as error:
-            raise self._failed(error) from error
+            raise self._run_error(error) from error
 
-    def _count(self, rows: int | None) -> int:
+    def _checked_rows(self, rows: int | None) -> int:
         return base.checked_rows(rows if self.dynamic else None, self.rows, self._path)
 
-    def _failed(self, error: Exception) -> EdgertError:
-        if self._of_run.terminate:
-            self._of_run.terminate = False
+    def _run_error(self, error: Exception) -> EdgertError:
+        if self._run_options.terminate:
+            self._run_options.terminate = False
             return BuildError("a run of the model was ended", why="it took too long", where=self._path)
         return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
 
@@ -267,36 +277,36 @@ class OrtSession:
         return base.row_count(self.inputs.values())
 
     def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
-        """Bind the first ``rows`` rows of the inputs, and outputs of the shapes found in a first run."""
+        """Return a run of the first ``rows`` rows of the inputs, into outputs with the shapes of a first run."""
         binding = self._session.io_binding()
         inputs = {name: array[:rows] if rows < self.rows else array for name, array in self.inputs.items()}
         for name, array in inputs.items():
             _bind_array(binding.bind_input, name, array)
         specs = self._session.get_outputs()
         if has_open_outputs(self._session):
-            return self._unbound(binding, [out.name for out in specs])
-        first = self._session.run(None, inputs, self._of_run)
+            return self._run_with_open_outputs(binding, [out.name for out in specs])
+        first = self._session.run(None, inputs, self._run_options)
         outputs = [aligned_empty(array.shape, array.dtype) for array in first]
         for out, array in zip(specs, outputs, strict=True):
             _bind_array(binding.bind_output, out.name, array)
         for array, value in zip(outputs, first, strict=True):
             array[...] = value
-        session, settings = self._session, self._of_run
+        session, options = self._session, self._run_options
 
         def run() -> Sequence[base.Array]:
-            session.run_with_iobinding(binding, settings)
+            session.run_with_iobinding(binding, options)
             return outputs
 
         return run
 
-    def _unbound(self, binding: Any, names: Sequence[str]) -> Callable[[], Sequence[base.Array]]:
+    def _run_with_open_outputs(self, binding: Any, names: Sequence[str]) -> Callable[[], Sequence[base.Array]]:
         """Return a run whose outputs ONNX Runtime allocates, as their sizes depend on the data (NonMaxSuppression)."""
-        session, settings = self._session, self._of_run
+        session, options = self._session, self._run_options
 
         def run() -> Sequence[base.Array]:
             for name in names:
                 binding.bind_output(name, "cpu")
-            session.run_with_iobinding(binding, settings)
+            session.run_with_iobinding(binding, options)
             return [value.numpy() for value in binding.get_outputs()]
 
         return run
@@ -314,8 +324,8 @@ def _bind_array(bind: Callable[..., None], name: str, array: base.Array) -> None
 
 
 def dtype_of(arg: Any, what: str, path: str) -> str:
-    """Return NumPy's name for the type of an input or output. Raises ModelError unless it is a plain tensor."""
+    """Return NumPy's name of the type of an input or output. Raises ModelError unless it is a tensor of such a type."""
     if arg.type not in _DTYPES:
-        why, fix = "edgert feeds and reads tensors of numbers that NumPy knows", "export it as a tensor of float32"
+        why, fix = "edgert reads and writes tensors of NumPy's number types", "export it as a tensor of float32"
         raise ModelError(f"{what} is a {arg.type}", why=why, where=path, fix=fix)
     return _DTYPES[arg.type]

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile, closed_engine, share_first_dimension
+from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile, closed_error, share_first_dimension
 from edgert.backend.gpu import OnHost, Refinement
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.engine_cache import CacheEntry, KernelCache
@@ -279,7 +279,7 @@ class TrtEngine:
         whose size depends on the data, and DeviceError without memory.
         """
         if not self._is_open:
-            raise closed_engine(self.title)
+            raise closed_error(self.title)
         name = checked_profile(profile, self.profiles, self.title)
         is_first = not queue_index and name == self.profiles[0]
         spare = self._spare.pop() if self._spare and is_first else None  # that of the beginning
@@ -347,10 +347,10 @@ class TrtEngine:
         self.refinements.append(made)
         return made
 
-    def _open_sizes(self, sessions: Sequence[TrtSession], sizes: Sequence[int], stop: Any) -> str:
+    def _open_sizes(self, sessions: Sequence[TrtSession], sizes: Sequence[int], canceled: threading.Event) -> str:
         for rows in sizes:
             for one in sessions:
-                if not stop.terminate:
+                if not canceled.is_set():
                     with self.device.recording:  # who records would get what opening one puts on the stream
                         one.open(rows)
             for one in sessions:  # all at once, as one that runs uses the same cache of kernels

@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgert.backend.ort import Function, cpu
-from edgert.backend.ort.cpu import SPECKS, prepared
+from edgert.backend.ort.cpu import SPECKS, prepare
 from edgert.graph import Model, clean, read, to_bytes
 from tests.helpers import models
 
@@ -30,7 +30,7 @@ def test_zero_points_are_written_out_where_bytes_saturate(zero_point: bool, monk
     model = weighted(zero_point)
     before = to_bytes(model)
     monkeypatch.setattr(cpu, "saturates_bytes", lambda: True)
-    assert (cpu.content(model) == before) is zero_point
+    assert (cpu.session_bytes(model) == before) is zero_point
     assert to_bytes(model) == before, "the model itself stays as it is"
     found = Function(model)({"x": np.float32([[1, 1, 1]])})["y"]
     assert found.tolist() == [[-0.5, 2.0]]
@@ -39,7 +39,7 @@ def test_zero_points_are_written_out_where_bytes_saturate(zero_point: bool, monk
 def test_elsewhere_models_are_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "saturates_bytes", lambda: False)
     model = weighted(False)
-    assert cpu.content(model) == to_bytes(model)
+    assert cpu.session_bytes(model) == to_bytes(model)
 
 
 LEAST = float(np.sqrt(np.finfo(np.float32).tiny))
@@ -58,7 +58,7 @@ def specked() -> Model:
 
 
 def test_specks_become_zero_and_other_constants_stay() -> None:
-    ready = prepared(specked(), {})
+    ready = prepare(specked(), {})
     found = read(ready).constants
     assert found["w"].tolist() == np.float32([[0.5, 0], [-2, 0], [0, 2 * LEAST]]).tolist()
     assert found["eps"][0] > 0

@@ -44,21 +44,21 @@ class Made:
 
 def test_the_first_that_can_does() -> None:
     made = Made()
-    choice = made.chain.first("parts", made.make)
+    choice = made.chain.first_engine("parts", made.make)
     assert (choice.engine, choice.compiled, choice.skipped) == ("tensorrt-dla", "by tensorrt-dla", ())
     assert made.reported == [] and choice.info == {"engine": "tensorrt-dla", "skipped": []}
 
 
 def test_what_is_not_there_is_reported_once_and_stands_in_the_info_of_every_model() -> None:
     made = Made(unable={"tensorrt-dla": "no DLA"})
-    infos = [made.chain.first(name, made.make).info for name in ("parts", "plates")]
+    infos = [made.chain.first_engine(name, made.make).info for name in ("parts", "plates")]
     assert infos[0]["skipped"] == infos[1]["skipped"] == [{"engine": "tensorrt-dla", "why": "no DLA", "model": ""}]
     assert made.reported == [Skipped("tensorrt-dla", "no DLA")] and made.questions == ["tensorrt-dla", "tensorrt"]
 
 
 def test_a_model_that_an_engine_refuses_goes_to_the_next() -> None:
     made = Made("tensorrt-dla", "tensorrt")
-    choice = made.chain.first("parts", made.make)
+    choice = made.chain.first_engine("parts", made.make)
     assert choice.engine == "onnxruntime" and made.reported == list(choice.skipped)
     assert str(choice.skipped[1]) == (
         "tensorrt skipped for model parts: tensorrt has no Frobnicate: no such operator (write it with others)"
@@ -68,13 +68,15 @@ def test_a_model_that_an_engine_refuses_goes_to_the_next() -> None:
 def test_nothing_left() -> None:
     made = Made(*NAMES)
     with pytest.raises(BuildError, match="no engine of the chain") as caught:
-        made.chain.first("parts", made.make)
+        made.chain.first_engine("parts", made.make)
     assert all(name in caught.value.why for name in NAMES) and caught.value.where == "p.yaml:3"
 
 
 def test_by_default_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "edgert.backend"):
-        Chain(NAMES, {"tensorrt-dla": "no DLA", "tensorrt": ""}.__getitem__).first("parts", lambda engine: engine)
+        Chain(NAMES, {"tensorrt-dla": "no DLA", "tensorrt": ""}.__getitem__).first_engine(
+            "parts", lambda engine: engine
+        )
     assert caplog.messages == ["tensorrt-dla skipped: no DLA"]
 
 
@@ -82,31 +84,37 @@ class TestStrict:
     def test_what_is_not_there_is_an_error(self) -> None:
         made = Made(unable={"tensorrt-dla": "no DLA"}, strict=True)
         with pytest.raises(BuildError, match="tensorrt-dla cannot run this here") as caught:
-            made.chain.first("parts", made.make)
+            made.chain.first_engine("parts", made.make)
         assert caught.value.why == "no DLA" and made.asked == []
-        assert caught.value.fix == "without --strict the next that can takes its place: tensorrt, onnxruntime"
+        assert caught.value.fix == "without --strict, the next possible engine is used: tensorrt, onnxruntime"
 
     def test_the_last_of_a_chain_names_what_runs_everywhere(self) -> None:
         with pytest.raises(BuildError, match="tensorrt cannot run this here") as caught:
-            Chain(["tensorrt"], {"tensorrt": "no GPU"}.__getitem__, strict=True).unable()
+            Chain(["tensorrt"], {"tensorrt": "no GPU"}.__getitem__, strict=True).unavailable()
         assert caught.value.fix == "engines: [onnxruntime] runs everywhere"
 
     def test_a_refusal_names_which_engines_can(self) -> None:
         made = Made("tensorrt-dla", "tensorrt", strict=True)
         with pytest.raises(BuildError, match="tensorrt-dla has no Frobnicate") as caught:
-            made.chain.first("parts", made.make)
+            made.chain.first_engine("parts", made.make)
         assert caught.value.fix == "write it with others; onnxruntime can run it: engines: [onnxruntime]"
+
+    def test_an_engine_that_was_only_compiled_for_the_fix_is_closed(self) -> None:
+        made, closed = Made("tensorrt-dla", "tensorrt", strict=True), list[str]()
+        with pytest.raises(BuildError, match="tensorrt-dla has no Frobnicate"):
+            made.chain.first_engine("parts", made.make, closed.append)
+        assert closed == ["by onnxruntime"]
 
     def test_where_nothing_is_skipped_it_changes_nothing(self) -> None:
         made = Made(strict=True)
-        assert made.chain.first("parts", made.make).engine == "tensorrt-dla"
+        assert made.chain.first_engine("parts", made.make).engine == "tensorrt-dla"
 
 
 def test_a_build_that_was_stopped_is_no_reason_for_another_engine() -> None:
     made = Made("tensorrt-dla")
     made.stop.set()
     with pytest.raises(BuildError, match="Frobnicate"):
-        made.chain.first("parts", made.make)
+        made.chain.first_engine("parts", made.make)
     assert made.asked == ["tensorrt-dla"]
 
 
@@ -115,7 +123,7 @@ def test_a_mistake_in_the_file_is_no_engines_fault() -> None:
         raise ConfigError("a mistake")
 
     with pytest.raises(ConfigError):
-        Made().chain.first("parts", make)
+        Made().chain.first_engine("parts", make)
 
 
 class TestMachines:

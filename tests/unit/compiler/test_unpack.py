@@ -12,11 +12,12 @@ import pytest
 
 from edgert.assemble import Environment, gpu_models
 from edgert.backend import Engine, EngineOptions
-from edgert.backend.chain import Replicated
+from edgert.backend.chain import Chain, Replicated
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import HOST
 from edgert.board.record import board
 from edgert.bundle.bundle import open_bundle
+from edgert.compiler.board_engines import BuildEvents, BundleEngines
 from edgert.compiler.finish import check_board, finish
 from edgert.compiler.unpack import unpacked
 from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
@@ -194,6 +195,24 @@ class TestOnABoard:
         assert self.run(packed, on, [])["cached"] is True and on.requests == []
         with open_bundle(packed) as opened:
             assert len(opened.manifest.compiled) == 1
+
+
+def test_engines_of_a_model_are_closed_where_a_later_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = SimpleNamespace(info={}, closed=0)
+    first.close = lambda: setattr(first, "closed", first.closed + 1)
+
+    def check(engines: BundleEngines, name: str, config: object, spec: SimpleNamespace) -> tuple[None, object]:
+        if spec.weight == 1:
+            return None, first
+        raise BuildError("the second engine was refused")
+
+    monkeypatch.setattr(BundleEngines, "_specs", lambda *_: [SimpleNamespace(weight=number) for number in (1, 2)])
+    monkeypatch.setattr(BundleEngines, "_compile_and_check", check)
+    chain, events = Chain(["tensorrt"], lambda engine: "", strict=True), BuildEvents(lambda progress: None)
+    engines = BundleEngines(Path(), manifest_of(), chain, bench().backend, cast("Any", None), events)
+    with pytest.raises(BuildError, match="the second engine was refused"):
+        engines.compile("parts", cast("Any", None), 1, 1)
+    assert first.closed == 1
 
 
 def test_several_engines_are_one() -> None:
