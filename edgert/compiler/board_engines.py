@@ -198,12 +198,12 @@ class BundleEngines:
     def _build_plans(self, spec: EngineSpec) -> tuple[list[BuiltEngine], TrtEngine | None]:
         """Return an engine's plans, compiled or found, and the opened engine if that is possible."""
         if spec.parts and self._opens:
-            return self._trt.opened_all(spec.parts, self._store, spec.profiles)
+            return self._trt.build_and_open_all(spec.parts, self._store, spec.profiles)
         if self._opens:
-            made, opened = self._trt.opened(spec.request, self._store, spec.profiles)
+            made, opened = self._trt.build_and_open(spec.request, self._store, spec.profiles)
             return [made], opened
         requests = [request for _, request in spec.parts] or [spec.request]
-        return self._trt.built_all(requests, self._store), None
+        return self._trt.find_or_build_all(requests, self._store), None
 
     def _run_checks(
         self, config: ModelConfig, spec: EngineSpec, made: BuiltEngine, opened: TrtEngine | None

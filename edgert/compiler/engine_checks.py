@@ -20,7 +20,7 @@ from edgert.backend.tensorrt import engine_layers
 from edgert.backend.tensorrt.build_process import BuildResult
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest
 from edgert.backend.tensorrt.engine_cache import BuiltEngine
-from edgert.backend.tensorrt.log import reasons
+from edgert.backend.tensorrt.log import why_off_dla
 from edgert.backend.tensorrt.network import correspond
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.compiler.build_target import COMPARED_IMAGES
@@ -115,7 +115,7 @@ def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict"
 
 def _reasons(request: BuildRequest, result: BuildResult) -> Mapping[str, str]:
     """Return node → TensorRT's reason for its place. The log names layers, of which a node may have several."""
-    found = dict(reasons(result.log))
+    found = dict(why_off_dla(result.log))
     parts = correspond(result.layers, request.nodes)
     for position, names in enumerate(parts.nodes_of):
         text = found.get(result.layers[position].name, "")
@@ -224,7 +224,7 @@ def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
     """Return the median time of each layer by TensorRT's profiler, and the nodes it was made from."""
     with closing(engine.session()) as session:
         times = engine_layers.layer_times(session, _RUNS)
-    return [asdict(one) for one in engine_layers.mapped(times, made.engine_facts, made.request.nodes)]
+    return [asdict(one) for one in engine_layers.times_with_nodes(times, made.engine_facts, made.request.nodes)]
 
 
 def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:

@@ -54,7 +54,7 @@ class Bench:
             root=root,
             library=library_of(self.double),
             device=lambda: self.device,
-            once=self.build,
+            build_once=self.build,
             listener=Listener(self.reported.append),
         )
 

@@ -16,7 +16,7 @@ import edgert
 from edgert.backend import EngineOptions, backend
 from edgert.backend.ort import CustomOpEngine, Function
 from edgert.backend.tensorrt.build_request import DTYPES
-from edgert.backend.tensorrt.plugin import plugin_of
+from edgert.backend.tensorrt.plugin import operator_plugin
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.build_target import software
 from edgert.compiler.unpack import unpacked
@@ -203,7 +203,7 @@ def test_its_kernel_computes_on_a_gpu_what_its_function_does(
     with device:
         device.driver.memcpy_htod(given.address, x)
         device.synchronize()
-        plugin = plugin_of(cast("Any", Double("10.7")), one, {"alpha": 0.25})
+        plugin = operator_plugin(cast("Any", Double("10.7")), one, {"alpha": 0.25})
         plugin.enqueue([port], [port], [given.address], [made.address], 0, stream.handle)
     stream.synchronize()
     found = read(device, made.address, x.nbytes).view(dtype).reshape(shape)

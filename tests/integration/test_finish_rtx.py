@@ -70,4 +70,4 @@ def test_a_model_that_it_refuses_runs_with_onnx_runtime(tmp_path: Path) -> None:
     assert done.engines == {"parts": "onnxruntime"} and done.target == ""
     refused = done.skipped[-1]
     assert (refused.engine, refused.model) == ("tensorrt", "parts")
-    assert "node 'the_odd_one' (Frobnicate, opset" in refused.why and "ONNX Runtime run what" in refused.why
+    assert "node 'the_odd_one' (Frobnicate, opset" in refused.why and "ONNX Runtime runs models that" in refused.why

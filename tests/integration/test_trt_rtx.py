@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from edgert.backend.tensorrt import BuildResult, Pools, Progress, Span, build, request_of
 from edgert.backend.tensorrt.library import load as load_library
-from edgert.backend.tensorrt.log import logger_to
+from edgert.backend.tensorrt.log import create_logger
 from edgert.backend.tensorrt.network import Correspondence, correspond, network_layers
 from edgert.board.devices import cuda_driver
 from edgert.errors import BuildError
@@ -84,7 +84,7 @@ def demo(form: Form | None) -> tuple[Model, BuildResult]:
 def parsed(model: Model) -> tuple[bool, Correspondence, tuple[str, ...]]:
     """Whether TensorRT parses a model, its layers matched with nodes, and their kinds."""
     trt = load_library("tensorrt_rtx").trt
-    logger = logger_to(trt, lambda record: None)
+    logger = create_logger(trt, lambda record: None)
     builder = trt.Builder(logger)
     network = builder.create_network()
     parser = trt.OnnxParser(network, logger)

@@ -1,10 +1,10 @@
 """The only package that uses TensorRT: 8.6 to 10.x (weakly typed), 11.x (strongly typed) and TensorRT-RTX.
 
-    request_of(model, …) → build(request) → BuildResult     in a process of its own
+    request_of(model, …) → build(request) → BuildResult     in a separate process
     TrtEngine(plan, …) ── .session() ── .run()
 
-Nothing here imports TensorRT before it is needed, and no number of an enumeration is ever stored: they were renumbered
-in 11.0. Which names may be used is in ``tests/data/trt_api``, version by version, and a test holds this package to it.
+TensorRT is imported when it is first needed. Numbers of enumerations are never stored, as 11.0 changed them. A test
+checks that each name used here exists in every version of TensorRT: they are listed in ``tests/data/trt_api``.
 """
 
 from edgert.backend.base import Span

@@ -1,4 +1,4 @@
-"""Request for a TensorRT build, as one record without TensorRT objects."""
+"""A request for a TensorRT build, as one record without TensorRT objects."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,21 +12,19 @@ from edgert.graph.operators import QDQ
 from edgert.graph.type_inference import for_plugins
 from edgert.units import format_bytes
 
-# How much memory a builder, and the engine it builds, may take.
-
 DLA_LEAST_BYTES = 4096
-"""The DLA compiler refuses a smaller pool, and any that is no power of two: NVIDIA's page on DLA memory pools."""
+"""Size of the smallest DLA pool. All are powers of two: NVIDIA's page on DLA memory pools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Limits; None leaves TensorRT's own.
+    """Memory limits of a builder and its engine; None is TensorRT's default.
 
     Attributes:
         workspace_bytes: scratch memory of GPU layers.
-        dla_sram_bytes: DLA scratch on the chip, 1 MiB per core of an Orin.
-        dla_local_bytes: DRAM for one loadable's intermediate tensors; 1 GiB by default.
-        dla_global_bytes: DRAM for one loadable's weights; 512 MiB by default.
+        dla_sram_bytes: scratch memory on the DLA, 1 MiB per core of an Orin.
+        dla_local_bytes: DRAM for intermediate tensors of one loadable; 1 GiB by default.
+        dla_global_bytes: DRAM for weights of one loadable; 512 MiB by default.
 
     Raises:
         BuildError: a limit is not positive, or a DLA pool is no power of two of at least 4 KiB.
@@ -40,17 +38,17 @@ class Pools:
     def __post_init__(self) -> None:
         if self.workspace_bytes is not None and self.workspace_bytes <= 0:
             raise BuildError(f"a workspace cannot have {self.workspace_bytes} bytes", why="it must be positive")
-        for name, size_bytes in self.named():
+        for name, size_bytes in self.named_limits():
             power = max(DLA_LEAST_BYTES, 1 << max(size_bytes - 1, 0).bit_length())
             if name.startswith("DLA") and size_bytes != power:
                 raise BuildError(
                     f"pool {name} cannot have {size_bytes} bytes",
-                    why="the DLA compiler takes powers of two from 4 KiB (4096) on",
+                    why="the DLA compiler accepts powers of two from 4 KiB (4096)",
                     fix=f"use {format_bytes(power)}",
                 )
 
-    def named(self) -> Iterator[tuple[str, int]]:
-        """Yield TensorRT's name for each pool that is limited, and the limit."""
+    def named_limits(self) -> Iterator[tuple[str, int]]:
+        """Yield TensorRT's name and the limit of each limited pool."""
         sizes = {
             "WORKSPACE": self.workspace_bytes,
             "DLA_MANAGED_SRAM": self.dla_sram_bytes,
@@ -63,11 +61,11 @@ class Pools:
 Precision = Literal["fp32", "fp16", "int8"]
 GPU = "gpu"
 LAYOUTS = ("LINEAR", "CHW2", "CHW4", "CHW16", "CHW32", "HWC", "HWC8", "HWC16", "DLA_LINEAR", "DLA_HWC4")
-"""TensorRT's names for the layouts that an input or output may have."""
+"""TensorRT's names of the layouts that an input or output may have."""
 DTYPES = {"float32": "FLOAT", "float16": "HALF", "int8": "INT8", "int32": "INT32", "uint8": "UINT8", "bool": "BOOL"}
-"""NumPy's name → TensorRT's, of types for inputs and outputs."""
+"""TensorRT's names of types for inputs and outputs, by NumPy's names."""
 NUMPY_NAMES = {name: dtype for dtype, name in DTYPES.items()} | {"INT64": "int64"}
-"""TensorRT's name → NumPy's; types that NumPy lacks are left out."""
+"""NumPy's names of types, by TensorRT's names; types that NumPy lacks are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,9 @@ class Format:
 
     Attributes:
         layout: one of :data:`LAYOUTS`. A DLA and a GPU share CHW16 for float16 and CHW32 for int8.
-        dtype: NumPy's name; empty leaves the model's. Only a weakly typed TensorRT can change it.
-        scale: of an int8 input whose callers have real numbers: what one step is worth. 0 where they have steps.
-        optional: whether the engine is built without it, where a DLA's compiler fails.
+        dtype: NumPy's name of the type; empty for that of the model. Only a weakly typed TensorRT can change it.
+        scale: value of one step of an int8 input, for callers that write real numbers; 0 if they write steps.
+        optional: whether the engine may be built without this format if a DLA's compiler fails.
     """
 
     layout: str
@@ -89,27 +87,27 @@ class Format:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuildRequest:
-    """One engine.
+    """Request for one engine.
 
     Attributes:
-        model: ONNX file, weights inside.
-        nodes: node → the tensors it computes, in the order they run. Names that the file leaves out are made up.
-        title: of the model, for messages.
-        opset: version of its standard operators, for messages; 0 where it is not known.
+        model: ONNX file that contains its weights.
+        nodes: output tensors by node, in execution order; nodes without a name get one.
+        title: name of the model in messages.
+        opset: version of the standard operators, for messages; 0 if it is unknown.
         explicit: whether the model has QuantizeLinear or DequantizeLinear nodes.
-        precision: what may be computed in. TensorRT >= 11, and TensorRT-RTX, take it from the model's types.
-        profiles: input → shapes, one mapping per optimization profile; none where the model's shapes are static.
-        placement: node → ``gpu``, ``dla0`` or ``dla1``; a node that is left out runs on the GPU.
-        fp16_nodes: nodes that stay float16 in an INT8 engine (8.6 to 10.x), where TensorRT can.
-        calibration: text of a calibration cache (8.6 to 10.x).
+        precision: lowest precision of computations. TensorRT >= 11 and TensorRT-RTX use the model's types instead.
+        profiles: shapes by input, one mapping per optimization profile; empty if the model's shapes are static.
+        placement: ``gpu``, ``dla0`` or ``dla1`` by node; other nodes run on the GPU.
+        fp16_nodes: nodes that stay float16 in an INT8 engine (8.6 to 10.x), if TensorRT can.
+        calibration: text of a calibration cache (8.6 to 10.x); empty for none.
         pools: memory limits.
-        formats: input or output → how it lies in memory.
-        timing_cache: of an earlier build; empty for none.
-        version_compatible: the engine may be run by later versions of TensorRT.
-        sparse: kernels for weights with two zeros in four are tried, too.
-        optimization_level: 0 to 5; None leaves TensorRT's own, 3.
-        operators: files of custom operators that the model has, which become plugins.
-        compute: CUDA compute capabilities to build for, ``("8.6",)``; TensorRT-RTX only, empty for all it supports.
+        formats: memory layouts by input or output.
+        timing_cache: kernel timings of earlier builds; empty for none.
+        version_compatible: whether later versions of TensorRT may run the engine.
+        sparse: whether kernels for weights with two zeros in four are tried, too.
+        optimization_level: 0 to 5; None is TensorRT's default, 3.
+        operators: files of the model's custom operators, which become plugins.
+        compute: CUDA compute capabilities to build for, such as ``("8.6",)``; TensorRT-RTX only; empty for all.
     """
 
     model: bytes
@@ -142,7 +140,7 @@ class BuildRequest:
                 known = ", ".join((*LAYOUTS, *DTYPES))
                 raise self.refusal(f"tensor {name!r} cannot be {form.layout} {form.dtype}".rstrip(), f"known: {known}")
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
-            raise self.refusal(f"no optimization level {self.optimization_level}", "levels are 0 to 5")
+            raise self.refusal(f"unknown optimization level {self.optimization_level}", "levels are 0 to 5")
         places = (GPU, "dla0", "dla1")
         for name, accelerator in self.placement.items():
             if accelerator not in places:
@@ -153,12 +151,12 @@ class BuildRequest:
         dynamic = [name for profile in self.profiles for name, span in profile.items() if not span.is_fixed]
         if cores and dynamic:
             raise self.refusal(
-                f"input {dynamic[0]!r} has several shapes in an engine with DLA layers", "a DLA takes one shape only"
+                f"input {dynamic[0]!r} has several shapes in an engine with DLA layers", "a DLA supports one shape only"
             )
 
     @property
     def dla_core(self) -> int | None:
-        """The DLA core that is used, or None."""
+        """Number of the DLA core that is used, or None."""
         cores = {one for one in self.placement.values() if one != GPU}
         return int(cores.pop().removeprefix("dla")) if cores else None
 
@@ -176,9 +174,9 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
     """Return the request for a model; ``options`` are fields of :class:`BuildRequest`.
 
     Raises:
-        BuildError: an option names an unknown node or layout, or an impossible node and core; or a custom operator has
-            no kernel.
-        ModelError: the model is broken, or larger than one ONNX file can be.
+        BuildError: an option names an unknown node or layout, or a node that the core cannot run; or a custom operator
+            has no kernel.
+        ModelError: the model is damaged, or too large for one ONNX file.
     """
     graph = read(model)
     nodes = graph.nodes
@@ -187,23 +185,24 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
     files = source_files(graph.custom_operators.values())
     fields = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, "operators": files, **options}
     request = BuildRequest(to_bytes(for_plugins(model)), names, **fields)
-    for node, one in graph.custom_operators.items():
-        if not one.cuda:
+    for node, operator in graph.custom_operators.items():
+        if not operator.cuda:
             raise request.refusal(
                 f"TensorRT cannot run node {node!r}",
-                f"{one} has no CUDA kernel",
-                "edgert.op(…, cuda=SOURCE), or backend: ort, which runs its function",
+                f"{operator} has no CUDA kernel",
+                "write edgert.op(…, cuda=SOURCE), or use backend: ort, which runs its function",
             )
         if request.placement.get(node, GPU) != GPU:
             raise request.refusal(
                 f"node {node!r} cannot run on {request.placement[node]}",
-                f"{one} is a custom operator, and a DLA runs no plugins",
-                f"placement: {{{node!r}: gpu}}",
+                f"{operator} is a custom operator, and a DLA runs no plugins",
+                f"set placement: {{{node!r}: gpu}}",
             )
-        if one.shape is not None and any(not span.is_fixed for spans in request.profiles for span in spans.values()):
+        is_open = any(not span.is_fixed for spans in request.profiles for span in spans.values())
+        if operator.shape is not None and is_open:
             raise request.refusal(
-                f"node {node!r} cannot have open dimensions before it",
-                f"the shape rule of {one} computes with numbers",
-                "fixed sizes in input: shape, or an operator whose output has the shape of its input",
+                f"node {node!r} cannot have inputs with open dimensions",
+                f"the shape rule of {operator} computes with numbers",
+                "use fixed sizes in input: shape, or an operator whose output has the shape of its input",
             )
     return request

@@ -1,8 +1,9 @@
-"""Builds one engine in this process: ``python -m edgert.backend.tensorrt.builder FOLDER EVENTS LIBRARY``.
+"""Builder of one engine in this process: ``python -m edgert.backend.tensorrt.builder FOLDER EVENTS LIBRARY``.
 
-FOLDER has the request and gets the result. EVENTS is the number of a pipe that gets one JSON object per step and line
-of the log. LIBRARY is ``auto``, ``tensorrt`` or ``tensorrt_rtx``. The build is canceled when the other end of the pipe
-is closed, or a file ``cancel`` appears in the folder. A crash of the compiler ends this process only.
+FOLDER contains the request, and receives the result. EVENTS is the descriptor of a pipe to which one JSON object per
+step and line of the log is written. LIBRARY is ``auto``, ``tensorrt`` or ``tensorrt_rtx``. The build is canceled when
+the other end of the pipe is closed, or a file ``cancel`` appears in the folder. A crash of the compiler ends this
+process only.
 """
 
 import faulthandler
@@ -19,7 +20,7 @@ from typing import Any, cast
 from edgert.backend.tensorrt import build_process as process, library as api, network as networks
 from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.dialects import dialect_of
-from edgert.backend.tensorrt.log import LogRecord, foreign_ends, logger_to, requested_bytes, tail
+from edgert.backend.tensorrt.log import LogRecord, create_logger, foreign_ends, requested_bytes, tail
 from edgert.backend.tensorrt.plugin import check_plugins, register_operators
 from edgert.board.devices import cuda_driver, gpu_free_bytes
 from edgert.board.host import free_bytes
@@ -28,27 +29,27 @@ from edgert.errors import EXIT_ERROR, EXIT_OK, BuildError, EdgertError
 from edgert.units import format_bytes
 
 _NO_INT8 = "CHECK(dtype == myelinType"
-"""Part of TensorRT-RTX 1.4's log about INT8 convolutions; 1.7 builds them."""
+"""Part of TensorRT-RTX 1.4's log about INT8 convolutions, which 1.7 supports."""
 _NEEDS_DQ = "You might want to add a DQ node"
-"""Part of TensorRT-RTX 1.4's log about an int8 input that is not quantized; 1.7 builds it."""
+"""Part of TensorRT-RTX 1.4's log about an int8 input without a DequantizeLinear, which 1.7 supports."""
 
 Report = Callable[[LogRecord], object]
 
 Step = Callable[[process.Progress], bool]
-"""A function that is called with each step; False cancels."""
+"""Function called with each step; it returns False to cancel the build."""
 
 
 def compile_engine(library: api.Library, request: BuildRequest, report: Report, step: Step) -> process.BuildResult:
-    """Build an engine; block until done.
+    """Build an engine. Blocks until it is built.
 
     Args:
-        library: the TensorRT.
-        request: what to build.
-        report: gets each retained line of the log, from the builder's threads.
-        step: gets each step of the builder, from its threads.
+        library: TensorRT to use.
+        request: request for the engine.
+        report: function called with each retained line of the log, from the builder's threads.
+        step: function called with each step of the builder, from its threads.
 
     Raises:
-        BuildError: TensorRT cannot build it, with the nodes where it reports them.
+        BuildError: TensorRT cannot build the engine; the error names the nodes if TensorRT does.
         DeviceError: the requested DLA core is missing.
     """
     started = time.perf_counter()
@@ -60,12 +61,12 @@ def compile_engine(library: api.Library, request: BuildRequest, report: Report, 
         register_operators(library.trt)
     log: list[LogRecord] = []
 
-    def note(record: LogRecord) -> None:
+    def add_record(record: LogRecord) -> None:
         log.append(record)
         report(record)
 
     trt: api.Trt = library.trt
-    logger: api.ILogger = logger_to(trt, note)
+    logger: api.ILogger = create_logger(trt, add_record)
     builder: api.Builder = trt.Builder(logger)
     networks.check_core(builder, request)
     config: api.IBuilderConfig = builder.create_builder_config()
@@ -78,14 +79,15 @@ def compile_engine(library: api.Library, request: BuildRequest, report: Report, 
     networks.set_formats(trt, network, request)
     networks.add_profiles(builder, network, config, request)
     _configure(trt, config, request)
-    if request.pools.workspace_bytes is None and (most_bytes := shared_workspace()):
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, most_bytes)
-        note(LogRecord("INFO", f"workspace at most {format_bytes(most_bytes)}: the GPU shares the memory of the host"))
+    if request.pools.workspace_bytes is None and (max_bytes := shared_workspace_bytes()):
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, max_bytes)
+        text = f"workspace at most {format_bytes(max_bytes)}: the GPU shares the memory of the host"
+        add_record(LogRecord("INFO", text))
     if not dialect.set_timing_cache(config, request.timing_cache):
-        note(LogRecord("WARNING", "the timing cache is of another TensorRT or GPU: measuring again"))
+        add_record(LogRecord("WARNING", "the timing cache is of another TensorRT or GPU: measuring again"))
     parts = networks.correspond(layers, request.nodes)
     dialect.set_precision(network, config, request, layers, parts)
-    refused = networks.place(trt, network, config, request, parts)
+    refused = networks.place_layers(trt, network, config, request, parts)
     canceled: list[process.Progress] = []
 
     def on_progress(progress: process.Progress) -> bool:
@@ -93,47 +95,51 @@ def compile_engine(library: api.Library, request: BuildRequest, report: Report, 
             canceled.append(progress)
         return not canceled
 
-    if hasattr(config, "progress_monitor"):  # there are any since 10.0
-        config.progress_monitor = monitor_to(trt, on_progress)
-    made: api.IHostMemory = builder.build_serialized_network(network, config)
-    if made is None:
-        raise failure(request, log, canceled=bool(canceled))
-    plan = bytes(memoryview(made))
+    if hasattr(config, "progress_monitor"):  # since 10.0
+        config.progress_monitor = create_monitor(trt, on_progress)
+    serialized: api.IHostMemory = builder.build_serialized_network(network, config)
+    if serialized is None:
+        raise build_failure(request, log, canceled=bool(canceled))
+    plan = bytes(memoryview(serialized))
     seconds = round(time.perf_counter() - started, 3)
     cache = dialect.timing_cache(config)
-    inspector = inspection(trt, logger, plan, request) if _has_gpu() else ""
+    inspector = inspect_engine(trt, logger, plan, request) if _has_gpu() else ""
     return process.BuildResult(plan, cache, tuple(log), inspector, layers, refused, library.title, seconds)
 
 
-def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool = False) -> BuildError:
-    """Return why there is no engine, from the log: an unsupported region, memory, or the last errors."""
+def build_failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool = False) -> BuildError:
+    """Return the error of a build without engine, by its log: an unsupported region, memory, or the last errors."""
     if canceled:
         return request.refusal("the build was canceled", "a stop was requested")
     kinds = {record.kind: record for record in log if record.severity in ("ERROR", "INTERNAL_ERROR")}
     if "implementation" in kinds:
         layer = kinds["implementation"].layer
         ends = " to ".join(repr(name) for name in foreign_ends(layer)) or repr(layer)
-        what, fix = f"TensorRT has no implementation for {ends}", "more workspace, or these nodes on the GPU"
+        what, fix = (
+            f"TensorRT has no implementation for {ends}",
+            "allow more workspace, or place these nodes on the GPU",
+        )
     elif "memory" in kinds:
         what, fix = "TensorRT ran out of memory", "stop other programs, or limit the workspace"
-        needed, there_was = requested_bytes(log), gpu_free_bytes() or free_bytes()  # right after the builder gave up
+        needed, free = requested_bytes(log), gpu_free_bytes() or free_bytes()  # right after the failure
         requested = f"{format_bytes(needed)} were needed" if needed else "it did not report how much it needed"
-        why = f"{requested}, {format_bytes(there_was)} there were: {tail(log)}"
+        why = f"{requested}, {format_bytes(free)} were free: {tail(log)}"
         return process.CompileError(what, why=why, where=request.title, fix=fix)
     elif request.explicit and any(_NO_INT8 in record.text for record in log):
-        what, fix = "TensorRT has no INT8 kernel for a layer of this model", "precision: fp16, or a later TensorRT-RTX"
+        what = "TensorRT has no INT8 kernel for a layer of this model"
+        fix = "use precision: fp16, or a later TensorRT-RTX"
     elif any(_NEEDS_DQ in record.text for record in log):
-        what = "TensorRT takes int8 only where a DequantizeLinear reads it"
-        fix = "a DequantizeLinear behind each int8 input, inputs of another type, or a later TensorRT-RTX"
+        what = "TensorRT supports int8 inputs only if a DequantizeLinear reads them"
+        fix = "add a DequantizeLinear after each int8 input, or use inputs of another type, or a later TensorRT-RTX"
     else:
         what, fix = "TensorRT built no engine", ""
     return process.CompileError(what, why=tail(log) or "it gave no reason", where=request.title, fix=fix)
 
 
 def _configure(trt: api.Trt, config: api.IBuilderConfig, request: BuildRequest) -> None:
-    """Set what all versions have in common."""
+    """Set the options that all versions have in common."""
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    for name, size_bytes in request.pools.named():
+    for name, size_bytes in request.pools.named_limits():
         config.set_memory_pool_limit(getattr(trt.MemoryPoolType, name), size_bytes)
     if request.optimization_level is not None:
         config.builder_optimization_level = request.optimization_level
@@ -141,12 +147,12 @@ def _configure(trt: api.Trt, config: api.IBuilderConfig, request: BuildRequest) 
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
     if request.sparse:
         config.set_flag(trt.BuilderFlag.SPARSE_WEIGHTS)
-    if request.profiles and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):  # how it always is since 10.0
+    if request.profiles and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):  # always on since 10.0
         config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
 
 
-def inspection(trt: api.Trt, logger: api.ILogger, plan: bytes, request: BuildRequest) -> str:
-    """Return the engine inspector's JSON; empty where this machine cannot open the engine, as one for other GPUs."""
+def inspect_engine(trt: api.Trt, logger: api.ILogger, plan: bytes, request: BuildRequest) -> str:
+    """Return the engine inspector's JSON; empty if this machine cannot open the engine, such as one for other GPUs."""
     runtime: api.Runtime = trt.Runtime(logger)
     if request.dla_core is not None:
         runtime.DLA_core = request.dla_core
@@ -159,11 +165,10 @@ def inspection(trt: api.Trt, logger: api.ILogger, plan: bytes, request: BuildReq
     return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
-def shared_workspace() -> int:
-    """Return the limit of scratch memory, in bytes, of a build whose file names none.
+def shared_workspace_bytes() -> int:
+    """Return the default limit of scratch memory in bytes; 0 is TensorRT's own default.
 
-    It is half of what is free now where a GPU shares the host's memory, because TensorRT would take all of it.
-    Elsewhere it is 0, TensorRT's own default.
+    It is half of the free memory if a GPU shares the host's memory, as TensorRT would use all of it.
     """
     driver = cuda_driver()
     is_shared = driver is not None and any(gpu.integrated for gpu in driver.gpus)
@@ -175,10 +180,10 @@ def _has_gpu() -> bool:
     return driver is not None and bool(driver.gpus)
 
 
-def monitor_to(trt: api.Trt, progress: Callable[[process.Progress], bool]) -> api.IProgressMonitor:
+def create_monitor(trt: api.Trt, progress: Callable[[process.Progress], bool]) -> api.IProgressMonitor:
     """Return a monitor that calls ``progress`` at the start, every step and the end of a phase.
 
-    It is called from TensorRT's threads. The build is canceled when it returns False.
+    TensorRT's threads call it. The build is canceled when it returns False.
     """
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
@@ -205,18 +210,18 @@ def monitor_to(trt: api.Trt, progress: Callable[[process.Progress], bool]) -> ap
 
 def main(folder: Path, descriptor: int, wanted: api.Wanted) -> int:
     """Build an engine; return the exit code."""
-    faulthandler.enable()  # a crash in the compiler then prints on which of our lines
-    lock, open_pipes = threading.Lock(), [descriptor]  # TensorRT calls from threads of its own
+    faulthandler.enable()  # a crash of the compiler prints the Python stack
+    lock, open_pipes = threading.Lock(), [descriptor]  # TensorRT's threads call send
 
     def send(event: Mapping[str, Any]) -> bool:
-        """Send an event; return False where the build is canceled."""
+        """Send an event; return False if the build is canceled."""
         line = memoryview(json.dumps(event).encode() + b"\n")
         with lock:
             while line and open_pipes:
                 try:
                     line = line[os.write(descriptor, line) :]
                 except BrokenPipeError:
-                    open_pipes.clear()  # the other end is gone
+                    open_pipes.clear()  # the other end is closed
         return bool(open_pipes) and not (folder / "cancel").exists()
 
     try:

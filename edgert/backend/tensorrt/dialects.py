@@ -1,6 +1,6 @@
 """Differences between TensorRT 8.6 to 10.x, 11.x and TensorRT-RTX while an engine is built.
 
-They are how each gets types, targets, accelerators and timings.
+These are types, target GPUs, accelerators and kernel timings.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from edgert.errors import nearest
 
 
 class Dialect:
-    """One way to build. Methods are called in the order of their definition.
+    """Build steps that differ between releases. Methods are called in the order of their definition.
 
-    This class is the common part of most releases. Types are those of the model, and kernels are timed during the
-    build, for the GPU that the builder runs on.
+    This class has the steps of most releases: types are those of the model, and kernels are timed during the build, on
+    the GPU of the builder.
     """
 
     def __init__(self, library: api.Library) -> None:
@@ -24,18 +24,18 @@ class Dialect:
         self._trt: api.Trt = library.trt
 
     def check(self, request: BuildRequest) -> None:
-        """Raise BuildError for what this TensorRT cannot build: here, types that the model does not have."""
+        """Raise BuildError for a request that this TensorRT cannot build, such as for types that the model lacks."""
         title = self._library.title
         if request.calibration:
             raise request.refusal(
                 f"{title} reads no calibration cache",
                 "calibrators were removed in 11.0",
-                "give it the Q/DQ form of the model",
+                "use the Q/DQ form of the model",
             )
         if request.fp16_nodes:
             raise request.refusal(
                 f"{title} cannot keep node {request.fp16_nodes[0]!r} in float16",
-                "precisions come from the types in the model",
+                "the types in the model define precisions",
                 "leave the node out when the model is lowered to Q/DQ",
             )
         if request.precision == "int8" and not request.explicit:
@@ -48,21 +48,21 @@ class Dialect:
         if typed:
             raise request.refusal(
                 f"{title} cannot change the type of tensor {typed[0]!r}",
-                "types come from the model",
-                "make the model's input or output that type",
+                "the model defines types",
+                "change the type of the model's input or output",
             )
 
     def create_network(self, builder: api.Builder) -> api.INetworkDefinition:
-        """Return an empty network, without flags: their bits changed in 11.0, and there is one kind only."""
+        """Return an empty network. It needs no flags, whose bits changed in 11.0."""
         return builder.create_network()
 
     def set_target(self, config: api.IBuilderConfig, request: BuildRequest) -> None:
-        """Set the GPUs to build for. Raises BuildError for GPUs that cannot be chosen."""
+        """Set the GPUs to build for. Raises BuildError for GPUs that are not supported as targets."""
         if request.compute:
             raise request.refusal(f"{self._library.title} builds for this GPU only", f"asked for {request.compute}")
 
     def set_parser(self, parser: api.OnnxParser, config: api.IBuilderConfig, request: BuildRequest) -> None:
-        """Parse InstanceNormalization as layers: version-compatible engines do not have the plugin."""
+        """Parse InstanceNormalization as layers for version-compatible engines, which lack the plugin."""
         if request.version_compatible:
             parser.set_flag(self._trt.OnnxParserFlag.NATIVE_INSTANCENORM)
 
@@ -74,12 +74,12 @@ class Dialect:
         layers: Sequence[Layer],
         parts: Correspondence,
     ) -> None:
-        """Set what may be computed in which precision; nothing where the model has the types."""
+        """Set the precision of layers, unless the model's types define it."""
 
     def set_timing_cache(self, config: api.IBuilderConfig, content: bytes) -> bool:
-        """Set the timings of earlier builds; return False where another TensorRT or GPU made them.
+        """Set the timings of earlier builds; if they are of another TensorRT or GPU, set none and return False.
 
-        An empty cache is used then. ``ignore_mismatch`` would use those timings and pick kernels that are slow here.
+        ``ignore_mismatch`` would use these timings, and choose kernels that are slow here.
         """
         cache: api.ITimingCache = config.create_timing_cache(content)
         if cache is not None and config.set_timing_cache(cache, False):
@@ -97,7 +97,7 @@ class WeakDialect(Dialect):
     """TensorRT 8.6 to 10.x: precision by flags, INT8 by a calibration cache or Q/DQ, exceptions layer by layer."""
 
     def check(self, request: BuildRequest) -> None:
-        """Refuse a DLA without a calibration cache for INT8, and a GPU with neither a cache nor Q/DQ."""
+        """Raise BuildError for INT8 on a DLA without a calibration cache, or on a GPU with neither cache nor Q/DQ."""
         if request.explicit and request.dla_core is not None:
             raise request.refusal(
                 "a DLA cannot run a Q/DQ model here",
@@ -116,7 +116,7 @@ class WeakDialect(Dialect):
             )
 
     def create_network(self, builder: api.Builder) -> api.INetworkDefinition:
-        """Return an empty network with an explicit batch, which needs a flag before 10.0."""
+        """Return an empty network with an explicit batch, for which releases before 10.0 need a flag."""
         if api.release_of(self._library.version)[0] >= 10:
             return builder.create_network()
         explicit = self._trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH
@@ -131,7 +131,7 @@ class WeakDialect(Dialect):
         parts: Correspondence,
     ) -> None:
         """Set flags, the calibration cache, and the layers that stay in float16."""
-        # A DLA computes in FP16 or INT8 only, so without FP16 every other layer would leave it.
+        # A DLA computes in FP16 or INT8 only: without the FP16 flag, layers that are not INT8 would leave it.
         if request.precision != "fp32" or request.dla_core is not None:
             config.set_flag(self._trt.BuilderFlag.FP16)
         if request.precision == "int8":
@@ -142,20 +142,20 @@ class WeakDialect(Dialect):
             config.set_flag(self._trt.BuilderFlag.PREFER_PRECISION_CONSTRAINTS)
         for name in request.fp16_nodes:
             for position in parts.layers_of.get(name, ()):
-                # Only layers that compute in floating point: shape arithmetic must stay in integers.
+                # Only layers of floating-point numbers, as shape arithmetic must stay in integers.
                 if parts.computes[position] and layers[position].dtype in ("FLOAT", "HALF"):
                     layer: api.ILayer = network.get_layer(position)
                     layer.precision = self._trt.DataType.HALF
 
 
 def cached_calibrator(trt: api.Trt, text: str) -> Any:
-    """Return a calibrator that has all scales and feeds no images.
+    """Return a calibrator that has all scales and needs no images.
 
-    NVIDIA documents the second entropy calibrator for a DLA.
+    NVIDIA's documentation uses the second entropy calibrator for a DLA.
     """
 
     class CachedCalibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
-        """Calibrator that reads a cache. It names its base because pybind11 does not follow ``super``."""
+        """Calibrator that reads a cache. It calls its base by name, as pybind11 does not support ``super``."""
 
         def __init__(self) -> None:
             trt.IInt8EntropyCalibrator2.__init__(self)
@@ -170,16 +170,16 @@ def cached_calibrator(trt: api.Trt, text: str) -> Any:
             return text.encode()
 
         def write_calibration_cache(self, cache: Any) -> None:
-            """Discard TensorRT's cache: the scales are edgert's."""
+            """Do nothing: the scales are edgert's."""
 
     return CachedCalibrator()
 
 
 class StrongDialect(Dialect):
-    """TensorRT 11: types are those of the model. Flags, calibrators and layer precisions were removed in 11.0."""
+    """TensorRT 11: types are those of the model. Precision flags, calibrators and layer precisions were removed."""
 
     def set_parser(self, parser: api.OnnxParser, config: api.IBuilderConfig, request: BuildRequest) -> None:
-        """Let the parser rewrite unsuited layers for a DLA; where all are on it, also refuse unsupported ones."""
+        """Let the parser rewrite layers for a DLA, and report unsupported layers if all of them are placed on it."""
         super().set_parser(parser, config, request)
         flags = self._trt.OnnxParserFlag
         if request.dla_core is None:
@@ -193,38 +193,39 @@ class StrongDialect(Dialect):
 
 
 class RtxDialect(Dialect):
-    """TensorRT-RTX: strongly typed, for the GPUs of workstations; builds where there is none. No DLA.
+    """TensorRT-RTX: strongly typed, for the GPUs of workstations; without DLA. Builds on machines without a GPU, too.
 
-    Kernels are chosen when the engine first runs, and cached by its runtime: nothing is timed while building.
+    Its runtime chooses kernels when the engine first runs, and caches them. Nothing is timed during the build.
     """
 
     def check(self, request: BuildRequest) -> None:
         super().check(request)
         if request.dla_core is not None:
             raise request.refusal(
-                f"{self._library.title} supports no DLA", "it is for workstation GPUs", "build on the Jetson itself"
+                f"{self._library.title} supports no DLA", "it is for workstation GPUs", "build on the Jetson"
             )
 
     def set_target(self, config: api.IBuilderConfig, request: BuildRequest) -> None:
-        """Set the requested GPUs; by default all since Ampere, TensorRT-RTX's own choice."""
+        """Set the requested GPUs; TensorRT-RTX's default is all since Ampere."""
         if not request.compute:
             return
-        known = api.capabilities(self._trt)
-        for each in request.compute:
-            if each not in known:
+        supported = api.capabilities(self._trt)
+        for capability in request.compute:
+            if capability not in supported:
+                hint = nearest(capability, supported)
                 raise request.refusal(
-                    f"{self._library.title} does not support compute capability {each}{nearest(each, known)}",
-                    f"it supports {', '.join(known)}",
+                    f"{self._library.title} does not support compute capability {capability}{hint}",
+                    f"it supports {', '.join(supported)}",
                 )
         config.num_compute_capabilities = len(request.compute)
-        for index, each in enumerate(request.compute):
-            config.set_compute_capability(getattr(self._trt.ComputeCapability, known[each]), index)
+        for index, capability in enumerate(request.compute):
+            config.set_compute_capability(getattr(self._trt.ComputeCapability, supported[capability]), index)
 
     def set_parser(self, parser: api.OnnxParser, config: api.IBuilderConfig, request: BuildRequest) -> None:
         """Do nothing."""
 
     def set_timing_cache(self, config: api.IBuilderConfig, content: bytes) -> bool:
-        """Return whether there is no cache: none can be used."""
+        """Return whether the cache is empty, as TensorRT-RTX uses none."""
         return not content
 
     def timing_cache(self, config: api.IBuilderConfig) -> bytes:
@@ -233,5 +234,5 @@ class RtxDialect(Dialect):
 
 def dialect_of(library: api.Library) -> Dialect:
     """Return the dialect of a TensorRT."""
-    known = {"weak": WeakDialect, "strong": StrongDialect, "rtx": RtxDialect}
-    return known[library.kind](library)
+    dialects = {"weak": WeakDialect, "strong": StrongDialect, "rtx": RtxDialect}
+    return dialects[library.kind](library)

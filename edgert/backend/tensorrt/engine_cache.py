@@ -1,4 +1,4 @@
-"""Built engines in a store: what an engine depends on, its record, and what is cached with it."""
+"""Built engines in a store: the facts that an engine depends on, its record, and other data cached with it."""
 
 import hashlib
 import json
@@ -20,29 +20,28 @@ from edgert.backend.tensorrt.library import Library, full_version
 from edgert.board import Machine
 from edgert.board.detect import package_version
 from edgert.board.devices import CudaDriver
-from edgert.errors import ArtifactError, DeviceError
+from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.graph import Model
 
-# What an engine depends on: the machine it is built on and runs on, and what was asked for. Each has a name.
+# Facts: named properties of the machine and the request that an engine depends on.
 #
-# An engine that was built under other facts is never run, and never built again without saying which of them
-# changed.
+# An engine with other facts is never run. Before it is built again, the facts that changed are reported.
 
 Facts = Mapping[str, str]
-"""Name → value, both readable. A value that begins with ``#`` is a digest."""
+"""Readable values by name. A value that begins with ``#`` is a digest."""
 
 POWER_MODE = "power mode"
-"""A fact that times depend on, but engines do not: they run in every mode, with one mode's fastest kernels."""
+"""Fact that times depend on. Engines do not: they run in every mode, with the kernels that were fastest in one."""
 DLA_COMPILER = "nvidia-l4t-dla-compiler"
 """Debian package of Jetson Linux with the DLA's compiler: https://docs.nvidia.com/jetson/archives/."""
 _RECIPE = "2"
-"""Raise it when edgert drives TensorRT in another way, so that engines are built again."""
+"""Part of the facts, to be raised when edgert uses TensorRT differently, so that engines are built again."""
 
 
 def machine_facts(library: Library, machine: Machine, driver: CudaDriver | None, root: Path = Path("/")) -> Facts:
-    """Return the properties of a machine that an engine depends on; absent ones are left out."""
+    """Return the properties of a machine that an engine depends on, without unknown ones."""
     gpu = driver.gpus[0] if driver is not None and driver.gpus else None
-    found = {
+    facts = {
         "TensorRT": full_version(library, root),
         "module": machine.name,
         "L4T": machine.l4t,
@@ -50,11 +49,11 @@ def machine_facts(library: Library, machine: Machine, driver: CudaDriver | None,
         "CUDA driver": driver.version if driver is not None else "",
         "DLA software": package_version(DLA_COMPILER, root) if machine.is_jetson else "",
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def request_facts(request: BuildRequest) -> Facts:
-    """Return the properties of a request. The timing cache makes no difference: it only saves time."""
+    """Return the properties of a request that an engine depends on, without the timing cache, which only saves time."""
     placed = {name: where for name, where in request.placement.items() if where != GPU}
     settings = [request.version_compatible]
     settings += [request.sparse] if request.sparse else []
@@ -87,15 +86,15 @@ def kernels_key(facts: Facts) -> str:
 
 def changes(before: Facts, now: Facts) -> tuple[str, ...]:
     """Return the differences in words: ``TensorRT 10.3.0 → 10.7.0``, ``another model``."""
-    found = []
+    differences = []
     for name in dict.fromkeys((*now, *before)):
         pair = before.get(name, ""), now.get(name, "")
         if all(value.startswith("#") for value in pair) and pair[0] != pair[1]:
-            found.append(f"other {name}" if name.endswith("s") else f"another {name}")
+            differences.append(f"other {name}" if name.endswith("s") else f"another {name}")
         elif pair[0] != pair[1]:
             shown = [f"{value[:9]}…" if value.startswith("#") else value or "unknown" for value in pair]
-            found.append(f"{name} {' → '.join(shown)}")
-    return tuple(found)
+            differences.append(f"{name} {' → '.join(shown)}")
+    return tuple(differences)
 
 
 def _digest(value: object) -> str:
@@ -108,15 +107,15 @@ _SCHEMA = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuiltEngine:
-    """An engine that can be opened.
+    """A built engine.
 
     Attributes:
-        facts: under which it was built.
-        request: what was built in the end; placement, pools and formats may differ from what was asked for.
-        result: the plan, and TensorRT's log.
-        attempts: why it was tried otherwise, each in words; empty where the first try went well.
-        mode: the board's power mode while it was compiled; empty where there is none.
-        cached: whether it was there already.
+        facts: facts that the engine depends on.
+        request: request of the last attempt; placement, pools and formats may differ from the original request.
+        result: plan, and data about its build.
+        attempts: reasons of the retries in words; empty if the first attempt succeeded.
+        mode: power mode of the board during the build; empty if it has none.
+        cached: whether the engine came from the store.
     """
 
     facts: Facts
@@ -128,17 +127,17 @@ class BuiltEngine:
 
     @property
     def key(self) -> str:
-        """The key it is cached under."""
+        """Key of the engine in a store."""
         return key_of(self.facts)
 
     @property
     def engine_facts(self) -> EngineFacts:
-        """Its layers: from the inspector, else from the log."""
+        """Layers of the engine, from the inspector or else from the log."""
         return engine_facts(self.result.inspector) if self.result.inspector else logged_facts(self.result.log)
 
     @property
     def record(self) -> bytes:
-        """Everything but the plan, as JSON on one line."""
+        """All data but the plan, as JSON on one line."""
         plain = {
             "schema": _SCHEMA,
             "facts": dict(self.facts),
@@ -153,21 +152,21 @@ class BuiltEngine:
 
     @property
     def content(self) -> bytes:
-        """All of it, as it is cached."""
+        """Record and plan, as they are cached."""
         return self.record + self.result.plan
 
 
 def read_built_engine(content: bytes, request: BuildRequest, where: str = "") -> BuiltEngine:
-    """Read :attr:`BuiltEngine.content`, built for a request with the same facts. Raises ArtifactError."""
+    """Read :attr:`BuiltEngine.content` of a request with the same facts. Raises ArtifactError for other content."""
     record, _, plan = content.partition(b"\n")
     plain = read_record(record, where)
-    formats = {name: Format(**form) for name, form in plain.get("formats", {}).items()}
-    final = replace(request, placement=plain["placement"], pools=Pools(**plain["pools"]), formats=formats)
     try:
+        formats = {name: Format(**form) for name, form in plain["formats"].items()}
+        final = replace(request, placement=plain["placement"], pools=Pools(**plain["pools"]), formats=formats)
         result = result_of(plain["result"], plan)
-    except ValueError as error:
+        return BuiltEngine(plain["facts"], final, result, tuple(plain["attempts"]), plain["power_mode"], cached=True)
+    except (ValueError, KeyError, TypeError, AttributeError, BuildError) as error:
         raise ArtifactError("another version of edgert cached this engine", why=str(error), where=where) from error
-    return BuiltEngine(plain["facts"], final, result, tuple(plain["attempts"]), plain["power_mode"], cached=True)
 
 
 def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
@@ -181,20 +180,20 @@ def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
             "this file is no engine that edgert cached",
             why=f"{type(error).__name__}: {error}",
             where=where,
-            fix="remove it: the engine is then compiled again",
+            fix="remove it, so that the engine is compiled again",
         ) from error
     return plain
 
 
-# What is cached besides engines: under which facts each was last built, what was asked for, and what kernels took.
+# Other cached data: the facts of the last build, requests, and kernel timings.
 
 log = logging.getLogger("edgert.backend")
 
 
 def cache_engine(store: Store, made: BuiltEngine, machine: Facts) -> None:
-    """Cache an engine, its facts, and the timings measured, which hold for this machine only.
+    """Cache an engine, its facts, and the measured kernel timings, which are valid on this machine only.
 
-    A failed write costs time at the next start, nothing else; it is logged.
+    A failed write only costs time at the next start; it is logged.
     """
     cache_content(store, made.key, made.content)
     cache_content(store, _last_key(made.request.title), json.dumps(dict(made.facts)).encode())
@@ -203,18 +202,18 @@ def cache_engine(store: Store, made: BuiltEngine, machine: Facts) -> None:
 
 
 def last_facts(store: Store | None, title: str) -> Facts | None:
-    """Return the facts of the last engine of that title; None where there was none, or they are unknown."""
+    """Return the facts of the last engine with a title; None without such an engine, or if its facts are unknown."""
     content = store.get(_last_key(title)) if store is not None else None
     if content is None:
         return None
     try:
         return {str(name): str(value) for name, value in json.loads(content).items()}
-    except (ValueError, AttributeError):  # written by another edgert: unknown
+    except (ValueError, AttributeError):  # damaged, or of another edgert
         return None
 
 
 def last_build(store: Store, title: str) -> tuple[Facts, float]:
-    """Return the facts of the last engine of that title, and the seconds to build it; empty and 0 when unknown."""
+    """Return the facts of the last engine with a title, and the seconds of its build; empty and 0 if unknown."""
     facts = last_facts(store, title) or {}
     record, _, _ = (store.get(key_of(facts)) or b"").partition(b"\n")
     with suppress(ArtifactError):
@@ -223,7 +222,7 @@ def last_build(store: Store, title: str) -> tuple[Facts, float]:
 
 
 def timing_cache(store: Store | None, machine: Facts) -> bytes:
-    """Return the timings of earlier builds on this machine; empty without any."""
+    """Return the kernel timings of earlier builds on this machine; empty without any."""
     return (store.get(_timing_key(machine)) if store is not None else None) or b""
 
 
@@ -236,9 +235,9 @@ def _timing_key(machine: Facts) -> str:
 
 
 def options_key(model: Model, options: EngineOptions, rows: int) -> str:
-    """Return the key of the request for a model and options; making the request takes seconds for a large model.
+    """Return the key under which the request for a model and options is cached.
 
-    0 ``rows`` means those of the options.
+    ``rows`` is the fixed number of rows; 0 for that of the options.
     """
     shapes = {name: asdict(span) for name, span in options.spans.items()}
     profiles = {name: dict(sizes) for name, sizes in options.profiles.items()}
@@ -247,35 +246,40 @@ def options_key(model: Model, options: EngineOptions, rows: int) -> str:
 
 
 def cache_request(store: Store, key: str, request: BuildRequest) -> None:
-    """Cache a request's facts and precision, unless it has custom operators, whose files may change."""
+    """Cache a request's facts and precision, as creating the request of a large model takes seconds.
+
+    Requests with custom operators are not cached, as their files may change.
+    """
     if not request.operators:
         plain = {"facts": dict(request_facts(request)), "precision": request.precision}
         cache_content(store, key, json.dumps(plain).encode())
 
 
 def cached_request(store: Store, key: str) -> tuple[Facts, Precision] | None:
-    """Return what :func:`cache_request` cached; None where there is nothing, or it is of another edgert."""
+    """Return the data that :func:`cache_request` cached; None without any, or if it is of another edgert."""
     with suppress(ValueError, KeyError, TypeError):
         plain = json.loads(store.get(key) or b"")
         return plain["facts"], plain["precision"]
     return None
 
 
-# The kernels of a TensorRT-RTX engine: compiled when it first runs, cached beside its plan, found at the next start.
+# Kernels of a TensorRT-RTX engine, cached with its plan.
 #
-# What TensorRT-RTX builds is no code for a GPU yet. Its runtime makes that, seconds of work, and holds it in a runtime
-# cache (https://docs.nvidia.com/deeplearning/tensorrt-rtx/latest/inference-library/work-with-runtime-cache.html).
+# A plan of TensorRT-RTX contains no GPU code. Its runtime compiles kernels in seconds when the engine first runs, and
+# keeps them in a runtime cache:
+# https://docs.nvidia.com/deeplearning/tensorrt-rtx/latest/inference-library/work-with-runtime-cache.html.
 
 _PAUSES_S = 0.01, 0.1
-"""Pauses before the second and the third try to read cached kernels."""
+"""Pauses before the second and the third attempt to read cached kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """Cache entry for the compiled kernels of one engine.
+    """Cache entry of the compiled kernels of one engine.
 
     Attributes:
-        key: of the engine's plan, its GPU, driver and release of TensorRT-RTX.
+        store: store of the kernels.
+        key: key of the plan with its GPU, driver and release of TensorRT-RTX.
     """
 
     store: Store
@@ -283,14 +287,16 @@ class CacheEntry:
 
 
 class KernelCache:
-    """One runtime cache for all execution contexts of an engine, so that a kernel is compiled once for all of them.
+    """One runtime cache for all execution contexts of an engine, so that each kernel is compiled once.
 
-    Not for several threads at once: callers hold the lock of the engine's queue. It must outlive the contexts.
+    It is not thread-safe: callers hold the lock of the engine's queue. It must outlive the contexts.
 
     Args:
-        cache_entry: where kernels of an earlier start are found, and new ones cached; None caches nothing.
-        title: of the model, for messages.
-        synchronize: waits for the GPU; raises DeviceError while another thread keeps it from work like this one's.
+        library: TensorRT-RTX.
+        engine: the engine.
+        cache_entry: cache of kernels between starts; None for no cache.
+        title: name of the model in messages.
+        synchronize: function that waits for the GPU, and raises DeviceError while another thread records on it.
     """
 
     def __init__(
@@ -304,14 +310,14 @@ class KernelCache:
         self._trt: api.Trt = library.trt
         self._engine: api.ICudaEngine = engine
         self._cache_entry, self._title, self._synchronize = cache_entry, title, synchronize
-        self._made_by: api.IRuntimeConfig = engine.create_runtime_config()
-        self._kernels: api.IRuntimeCache = self._made_by.create_runtime_cache()
+        self._config: api.IRuntimeConfig = engine.create_runtime_config()
+        self._kernels: api.IRuntimeCache = self._config.create_runtime_cache()
         self._cached_bytes, self._ran = self._read(), set[object]()
 
     def context(self) -> api.IExecutionContext:
-        """Return a new execution context; None where TensorRT makes none.
+        """Return a new execution context; None if TensorRT cannot create it.
 
-        Its kernels are compiled for its shapes at once (eager). By default TensorRT-RTX runs generic kernels while it
+        Kernels are compiled for its shapes at once (eager). By default, TensorRT-RTX runs generic kernels while it
         compiles better ones in the background, and a CUDA graph would keep the generic ones:
         https://docs.nvidia.com/deeplearning/tensorrt-rtx/latest/inference-library/work-with-dynamic-shapes.html.
         """
@@ -322,33 +328,33 @@ class KernelCache:
         settings.set_runtime_cache(self._kernels)
         return self._engine.create_execution_context(settings)
 
-    def opened(self) -> None:
-        """Cache the kernels of a context that was opened, if there were none: the process may end before it runs."""
+    def cache_after_opening(self) -> None:
+        """Cache the kernels of an opened context unless some are cached, as the process may end before it runs."""
         if not self._cached_bytes:
             self._cache()
 
-    def ran(self, profile: int, shapes: Shapes) -> None:
-        """Cache the kernels of a context that ran for the first time, atomically."""
+    def cache_after_first_run(self, profile: int, shapes: Shapes) -> None:
+        """Cache the kernels of a context that ran for the first time."""
         ran = profile, tuple(shapes.items())
-        if ran not in self._ran:  # else another session's context brought them here
+        if ran not in self._ran:  # else a context of another session has the same kernels
             self._ran.add(ran)
             self._cache()
 
     def _cache(self) -> None:
         if self._cache_entry is None:
             return
-        made: api.IHostMemory = self._kernels.serialize()
-        content = bytes(memoryview(made)) if made is not None else b""
-        if len(content) > self._cached_bytes:  # it only ever grows
+        serialized: api.IHostMemory = self._kernels.serialize()
+        content = bytes(memoryview(serialized)) if serialized is not None else b""
+        if len(content) > self._cached_bytes:  # a runtime cache only grows
             cache_content(self._cache_entry.store, self._cache_entry.key, content)
             self._cached_bytes = len(content)
 
     def _read(self) -> int:
-        """Read the cached kernels and return how many bytes they are; 0 where there are none to use.
+        """Read the cached kernels and return their size in bytes; 0 without usable kernels.
 
-        TensorRT-RTX also refuses good ones while another thread of the program records or frees on the GPU. So a
-        refusal is tried again, and kernels are only removed where the GPU itself is fine: then they are damaged, or of
-        another release or GPU than their key says.
+        TensorRT-RTX also fails to read valid kernels while another thread records on the GPU, or frees its memory. So a
+        failure is tried again, and kernels are only removed if the GPU accepts other work. Then they are damaged, or
+        of another release or GPU than their key says.
         """
         content = self._cache_entry.store.get(self._cache_entry.key) if self._cache_entry is not None else None
         if content is None or self._cache_entry is None:
@@ -357,23 +363,23 @@ class KernelCache:
         for pause_s in (*_PAUSES_S, None):
             if self._kernels.deserialize(content):
                 return len(content)
-            self._kernels = self._made_by.create_runtime_cache()
+            self._kernels = self._config.create_runtime_cache()
             is_disturbed = self._is_disturbed()
             if pause_s is not None:
                 time.sleep(pause_s)
         if is_disturbed:
             log.warning(
-                "%s: its cached kernels cannot be read while another thread uses the GPU; compiled again for now, and "
+                "%s: cached kernels cannot be read while another thread uses the GPU; they are compiled again, and "
                 "kept for the next start",
                 self._title,
             )
             return len(content)
-        log.warning("%s: its cached kernels are not those of this TensorRT-RTX and GPU: compiled again", self._title)
+        log.warning("%s: cached kernels are not of this TensorRT-RTX and GPU, and are compiled again", self._title)
         self._cache_entry.store.remove(self._cache_entry.key)
         return 0
 
     def _is_disturbed(self) -> bool:
-        """Return whether the GPU refuses ordinary work now, as it does while a CUDA graph is recorded."""
+        """Return whether the GPU does not accept other work now, such as while a CUDA graph is recorded."""
         try:
             self._synchronize()
         except DeviceError as error:

@@ -1,7 +1,7 @@
-"""The layers of a built engine, where they run and how long: from TensorRT's engine inspector, log and profiler.
+"""The layers of a built engine, their accelerators and times, from TensorRT's engine inspector, log and profiler.
 
-The JSON is that of ``EngineInspector.get_engine_information`` with detailed profiling verbosity, an object with
-``Layers`` and ``Bindings``. An engine built with less verbosity lists names only; then everything else is unknown.
+The inspector's JSON is that of ``EngineInspector.get_engine_information`` with detailed profiling verbosity, an object
+with ``Layers`` and ``Bindings``. For engines built with less verbosity, it lists only names of layers.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edgert.backend.tensorrt.log import LogRecord, foreign_ends, summary
+from edgert.backend.tensorrt.log import LogRecord, foreign_ends, logged_accelerators
 from edgert.backend.tensorrt.network import known_names, metadata_names
 from edgert.backend.tensorrt.sessions import TrtSession
 from edgert.errors import BuildError
@@ -25,7 +25,7 @@ _TRANSFER = re.compile(r"^.+ (?:to|from) nvm$|^.+ copy finish$")
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A tensor as one layer sees it: its name, shape, and TensorRT's words for layout and type."""
+    """Name and shape of a layer's input or output, and TensorRT's description of its layout and type."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -37,13 +37,13 @@ class EngineLayer:
     """A layer of a built engine.
 
     Attributes:
-        name: several names joined where it is fused.
-        kind: TensorRT's name for it, empty where it is not reported.
-        accelerator: where it runs; empty where that is not reported.
-        nodes: names of the ONNX nodes in it, as TensorRT writes them.
-        inputs, outputs: its tensors.
-        is_reformat: whether it only changes layout or type.
-        is_transfer: whether it only hands a tensor to a DLA or back.
+        name: name of the layer; a fused layer has the joined names of its parts.
+        kind: TensorRT's name of the kind; empty if it is not reported.
+        accelerator: accelerator that runs the layer; empty if it is not reported.
+        nodes: names of the layer's ONNX nodes, in TensorRT's form.
+        inputs, outputs: tensors of the layer.
+        is_reformat: whether the layer only changes layout or type.
+        is_transfer: whether the layer only copies a tensor to or from a DLA.
     """
 
     name: str
@@ -57,18 +57,18 @@ class EngineLayer:
 
     @property
     def moves(self) -> bool:
-        """Whether it runs no node: it changes a tensor's layout or type, or hands it over."""
+        """Whether the layer runs no node, but only changes a tensor's layout or type, or copies it."""
         return self.is_reformat or self.is_transfer
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A built engine.
+    """Layers of a built engine.
 
     Attributes:
-        layers: in the order they run.
-        bindings: names of its inputs and outputs.
-        detailed: whether layers are reported with more than their names.
+        layers: layers in execution order.
+        bindings: names of inputs and outputs.
+        detailed: whether more than the names of layers is reported.
     """
 
     layers: tuple[EngineLayer, ...]
@@ -77,12 +77,12 @@ class EngineFacts:
 
     @property
     def reformats(self) -> int:
-        """Layers that only change layout or type."""
+        """Number of layers that only change layout or type."""
         return sum(layer.is_reformat for layer in self.layers)
 
     @property
     def loadables(self) -> int:
-        """DLA programs in the engine: each region on a DLA is one."""
+        """Number of DLA programs in the engine: each region on a DLA is one."""
         return sum(layer.accelerator == "dla" and not layer.is_transfer for layer in self.layers)
 
 
@@ -95,16 +95,16 @@ def engine_facts(text: str) -> EngineFacts:
         return EngineFacts(facts, tuple(content.get("Bindings", ())), all(isinstance(one, dict) for one in layers))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BuildError(
-            "the engine inspector's answer cannot be read",
+            "cannot read the engine inspector's JSON",
             why=f"{type(error).__name__}: {error}; it begins {text[:60]!r}",
             fix="build with detailed profiling verbosity",
         ) from error
 
 
 def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
-    """Return the layers in the summary at the end of a build's log, for engines without inspector; else none."""
+    """Return the layers in the closing summary of a build's log, for engines that cannot be inspected."""
     layers = []
-    for name, kind in summary(records).items():
+    for name, kind in logged_accelerators(records).items():
         accelerator: Accelerator = "dla" if kind == "dla" else "gpu"
         reformat, transfer = name.startswith("Reformatting CopyNode"), bool(_TRANSFER.match(name))
         layers.append(EngineLayer(name, "", accelerator, _names(name), (), (), reformat, transfer))
@@ -112,7 +112,7 @@ def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
 
 
 def accelerators(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> dict[str, Accelerator]:
-    """Return node → accelerator; nodes whose layers were folded away are absent. ``nodes``: see :func:`layer_nodes`."""
+    """Return accelerators by node, without nodes that have no layer. ``nodes`` are output tensors by node."""
     pairs = zip(facts.layers, layer_nodes(facts, nodes), strict=True)
     return {name: layer.accelerator for layer, names in pairs for name in names}
 
@@ -120,20 +120,22 @@ def accelerators(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> di
 def layer_nodes(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """Return the nodes of every layer; none for layers that change layouts or copy tensors.
 
-    A region that lists its first and last node only has the nodes between them that no other layer claims. ``nodes`` is
-    node → its outputs, in the order they run.
+    A DLA region of which TensorRT reports only the first and the last node also gets the nodes between them that no
+    other layer has. ``nodes`` are output tensors by node, in execution order.
     """
-    makers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
-    found = [() if layer.moves else tuple(known_names(layer.nodes, nodes, makers)) for layer in facts.layers]
-    claimed = {name for names in found for name in names}
+    producers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
+    nodes_of = [() if layer.moves else tuple(known_names(layer.nodes, nodes, producers)) for layer in facts.layers]
+    assigned = {name for names in nodes_of for name in names}
     order = tuple(nodes)
-    for at, layer in enumerate(facts.layers):
+    for position, layer in enumerate(facts.layers):
+        names = nodes_of[position]
         is_range = layer.accelerator == "dla" and layer.nodes == foreign_ends(layer.name)
-        if is_range and len(found[at]) > 1:
-            first, last = sorted((order.index(found[at][0]), order.index(found[at][-1])))
-            found[at] = tuple(name for name in order[first : last + 1] if name in found[at] or name not in claimed)
-            claimed.update(found[at])
-    return tuple(found)
+        if is_range and len(names) > 1:
+            first, last = sorted((order.index(names[0]), order.index(names[-1])))
+            region = tuple(name for name in order[first : last + 1] if name in names or name not in assigned)
+            nodes_of[position] = region
+            assigned.update(region)
+    return tuple(nodes_of)
 
 
 def _layer(layer: Any) -> EngineLayer:
@@ -165,21 +167,21 @@ def _port(port: Mapping[str, Any]) -> Port:
     return Port(str(port.get("Name", "")), shape, str(port.get("Format/Datatype", port.get("Format", ""))))
 
 
-# How long each layer of an engine takes, by TensorRT's profiler, and which ONNX nodes that time is of.
+# Times of an engine's layers, by TensorRT's profiler, and the ONNX nodes of these layers.
 
 _WARM_UP = 3
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTime:
-    """A layer of a built engine.
+    """Time of one layer of a built engine.
 
     Attributes:
-        name: TensorRT's.
-        median_ms: of a run.
-        nodes: the ONNX nodes in it; empty where that is unknown, and for what runs no node.
-        accelerator: where it runs; empty where that is unknown.
-        moves: whether it only changes a tensor's layout, or hands it to a DLA or back.
+        name: TensorRT's name of the layer.
+        median_ms: median time in a run, in milliseconds.
+        nodes: ONNX nodes of the layer; empty if they are unknown, or the layer runs none.
+        accelerator: accelerator that runs the layer; empty if it is unknown.
+        moves: whether the layer only changes a tensor's layout, or copies it to or from a DLA.
     """
 
     name: str
@@ -190,35 +192,37 @@ class LayerTime:
 
 
 def layer_times(session: TrtSession, runs: int) -> dict[str, float]:
-    """Return layer → median milliseconds, in the order they run. Blocks; the session runs slower from now on.
+    """Return median milliseconds by layer, in execution order. Blocks; later runs of the session are slower.
 
-    A layer that is reported several times in a run counts with their sum. Complete runs take longer than the sum of
-    their layers, because TensorRT leaves out the gaps between them.
+    If a layer is reported several times in a run, its times are added. Complete runs take longer than the sum of their
+    layers, as TensorRT does not report the gaps between them.
     """
     for _ in range(_WARM_UP):
         session.run()
-    taken: list[defaultdict[str, float]] = []
+    runs_ms: list[defaultdict[str, float]] = []
 
     def add(name: str, ms: float) -> None:
-        taken[-1][name] += ms
+        runs_ms[-1][name] += ms
 
     session.profile(add)
     for _ in range(runs):
-        taken.append(defaultdict(float))
+        runs_ms.append(defaultdict(float))
         session.run()
-    names = dict.fromkeys(name for one in taken for name in one)
-    return {name: statistics.median(one[name] for one in taken) for name in names}
+    names = dict.fromkeys(name for run_ms in runs_ms for name in run_ms)
+    return {name: statistics.median(run_ms[name] for run_ms in runs_ms) for name in names}
 
 
-def mapped(times: Mapping[str, float], facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> list[LayerTime]:
-    """Return the layers of :func:`layer_times`, with the nodes that they compute.
+def times_with_nodes(
+    times: Mapping[str, float], facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]
+) -> list[LayerTime]:
+    """Return the layers of :func:`layer_times` with the nodes that they compute.
 
-    ``nodes`` is ONNX node → its outputs, in the order they run.
+    ``nodes`` are output tensors by node, in execution order.
     """
-    known = {layer.name: (layer, names) for layer, names in zip(facts.layers, layer_nodes(facts, nodes), strict=True)}
+    layers = {layer.name: (layer, names) for layer, names in zip(facts.layers, layer_nodes(facts, nodes), strict=True)}
     unknown = EngineLayer("", "", "", (), (), (), False, False)
     found = []
     for name, ms in times.items():
-        layer, names = known.get(name, (unknown, ()))
+        layer, names = layers.get(name, (unknown, ()))
         found.append(LayerTime(name, ms, names, layer.accelerator, layer.moves))
     return found

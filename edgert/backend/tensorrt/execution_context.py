@@ -1,4 +1,4 @@
-"""An execution context for one set of shapes, its tensors bound by name."""
+"""An execution context for one set of shapes, and the layouts of its tensors."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,24 +14,24 @@ from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.memory.buffer import U8
 from edgert.memory.cuda import Block, Stream
 
-# How a tensor lies in TensorRT's memory: strides, and channels in vectors, as CHW16, CHW32 and DLA_HWC4 have them.
+# Layout of a tensor in TensorRT's memory: strides, and channels in vectors, such as in CHW16, CHW32 and DLA_HWC4.
 #
-# TensorRT reports strides in elements, where a tensor whose channels are stored c at a time has elements of c
-# numbers: ``IExecutionContext.get_tensor_strides`` and ``ICudaEngine.get_tensor_components_per_element``.
+# TensorRT reports strides in elements. In a tensor whose channels are stored c at a time, an element has c numbers:
+# ``IExecutionContext.get_tensor_strides`` and ``ICudaEngine.get_tensor_components_per_element``.
 
 Index: TypeAlias = "tuple[slice | int, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One tensor.
+    """Memory layout of a tensor.
 
     Attributes:
-        shape: its dimensions, as the model has them.
-        strides: one per dimension, in elements.
-        dtype: NumPy's name.
-        vector_dim: the dimension that is stored in vectors; -1 for none.
-        vector: numbers in an element; 1 for none.
+        shape: dimensions in the model.
+        strides: stride of each dimension, in elements.
+        dtype: NumPy's name of the type.
+        vector_dim: dimension that is stored in vectors; -1 for none.
+        vector: number of numbers in an element; 1 without vectors.
     """
 
     shape: tuple[int, ...]
@@ -50,37 +50,37 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a C-contiguous array, which callers can write in place."""
+        """Whether the tensor is a C-contiguous array, which callers can write in place."""
         return self.vector == 1 and self.strides == row_major(self.shape)
 
     @property
     def number_strides(self) -> tuple[int, ...]:
-        """Strides in numbers; of the dimension that is stored in vectors, from one number of a vector to the next."""
+        """Strides in numbers. That of the dimension stored in vectors is between numbers of one vector."""
         along = enumerate(self.strides)
         return tuple(1 if self.vector > 1 and dim == self.vector_dim else step * self.vector for dim, step in along)
 
     def plain(self, memory: U8) -> Array:
-        """Return the array in ``memory``, without a copy; for a plain layout."""
+        """Return ``memory`` as an array, without a copy. The layout must be plain."""
         size = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         return memory[:size].view(self.dtype).reshape(self.shape)
 
     def pack(self, values: Array, memory: U8) -> None:
-        """Write an array of :attr:`shape` in TensorRT's layout; padding is not written."""
-        for piece, where in self._pieces(values):
-            self._view(memory)[where] = piece
+        """Write an array of :attr:`shape` in TensorRT's layout, without padding."""
+        for piece, index in self._pieces(values):
+            self._view(memory)[index] = piece
 
     def unpack(self, memory: U8, values: Array) -> None:
         """Read memory in TensorRT's layout into an array of :attr:`shape`."""
-        for piece, where in self._pieces(values):
-            piece[...] = self._view(memory)[where]
+        for piece, index in self._pieces(values):
+            piece[...] = self._view(memory)[index]
 
     @property
     def _elements(self) -> tuple[int, ...]:
-        """The shape in elements."""
+        """Shape in elements."""
         return tuple(-(-size // self.vector) if dim == self.vector_dim else size for dim, size in enumerate(self.shape))
 
     def _view(self, memory: U8) -> Array:
-        """Return memory as an array with one dimension more, the position in a vector."""
+        """Return memory as an array with one more dimension: the position in a vector."""
         item = np.dtype(self.dtype).itemsize
         strides = (*(stride * self.vector * item for stride in self.strides), item)
         shape = (*self._elements, self.vector)
@@ -88,16 +88,16 @@ class Layout:
         return np.lib.stride_tricks.as_strided(flat, shape, strides)
 
     def _pieces(self, values: Array) -> list[tuple[Array, Index]]:
-        """Return for each position in a vector the part of the array that is stored there, and where."""
+        """Return the part of the array for each position in a vector, with its index in :meth:`_view`."""
         every: Index = (slice(None),) * len(self.shape)
         if self.vector == 1:
             return [(values, (*every, 0))]
         pieces = []
-        for place in range(min(self.vector, self.shape[self.vector_dim])):
-            part = (*every[: self.vector_dim], slice(place, None, self.vector))
-            count = len(range(place, self.shape[self.vector_dim], self.vector))
-            where = (*every[: self.vector_dim], slice(0, count), *every[self.vector_dim + 1 :], place)
-            pieces.append((values[part], where))
+        for position in range(min(self.vector, self.shape[self.vector_dim])):
+            part = (*every[: self.vector_dim], slice(position, None, self.vector))
+            count = len(range(position, self.shape[self.vector_dim], self.vector))
+            index = (*every[: self.vector_dim], slice(0, count), *every[self.vector_dim + 1 :], position)
+            pieces.append((values[part], index))
         return pieces
 
 
@@ -106,11 +106,11 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
-# The profiler that TensorRT calls back: its base class is known only when TensorRT is imported.
+# The profiler that TensorRT calls, defined in a function as its base class exists only once TensorRT is imported.
 
 
-def profiler_to(trt: Trt, sink: Callable[[str, float], object]) -> IProfiler:
-    """Return a profiler that passes on name and milliseconds of every layer, once per run, in order."""
+def create_profiler(trt: Trt, sink: Callable[[str, float], object]) -> IProfiler:
+    """Return a profiler that calls ``sink`` with name and milliseconds of every layer, in order, in each run."""
 
     class Profiler(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -125,15 +125,19 @@ def profiler_to(trt: Trt, sink: Callable[[str, float], object]) -> IProfiler:
 class Context:
     """An execution context with fixed shapes.
 
-    Other shapes would spoil every CUDA graph recorded from it, so they need another context. See
+    Changing its shapes would invalidate every CUDA graph recorded from it, so other shapes need another context. See
     https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, CUDA Graphs.
 
     Args:
-        context: of TensorRT.
-        index: of the optimization profile.
-        shapes: of inputs; by default the engine's own.
-        ran: called once, when the first run was put on the stream.
-        why: TensorRT's last line about an error; empty where there is none.
+        trt: TensorRT's module.
+        engine: engine of the context.
+        context: TensorRT's execution context.
+        stream: stream of the runs.
+        index: number of the optimization profile.
+        shapes: input shapes by name; by default those of the engine.
+        title: name of the model in messages.
+        on_first_run: function called once, after the first run was enqueued.
+        last_error: function that returns TensorRT's last line about an error, empty without one.
 
     Raises:
         ModelError: a shape is open, not allowed by the profile, or depends on the data; or a tensor is a shape.
@@ -149,16 +153,16 @@ class Context:
         index: int,
         shapes: Shapes,
         title: str,
-        ran: Callable[[], object] | None = None,
-        why: Callable[[], str] = str,
+        on_first_run: Callable[[], object] | None = None,
+        last_error: Callable[[], str] = str,
     ) -> None:
-        self._ran, self._why = ran, why
+        self._on_first_run, self._last_error = on_first_run, last_error
         self._trt: Trt = trt
         self._engine: ICudaEngine = engine
         self._context: IExecutionContext = context
         self._stream, self._index, self._title = stream, index, title
         self._context.set_optimization_profile_async(index, stream.handle)
-        stream.synchronize()  # shapes may be set only when the profile is
+        stream.synchronize()  # shapes may be set only after the profile
         names = [str(self._engine.get_tensor_name(at)) for at in range(self._engine.num_io_tensors)]
         mode = self._trt.TensorIOMode.INPUT
         self.inputs = tuple(name for name in names if self._engine.get_tensor_mode(name) == mode)
@@ -167,31 +171,35 @@ class Context:
         self.rows = min((self.layouts[name].shape[0] for name in self.inputs if self.layouts[name].shape), default=1)
 
     def bind(self, blocks: Mapping[str, Block]) -> None:
-        """Set the final address of each tensor. Raises DeviceError for memory that TensorRT refuses."""
+        """Set the address of each tensor, by name. Raises DeviceError for memory that TensorRT does not accept."""
         for name, block in blocks.items():
             if not self._context.set_tensor_address(name, block.address):
-                raise DeviceError(f"TensorRT refuses the memory of {name!r}", why="its log has the reason")
+                raise DeviceError(
+                    f"TensorRT does not accept the memory of tensor {name!r}",
+                    why=self._last_error() or "it logged no reason",
+                    where=self._title,
+                )
 
     def enqueue(self) -> None:
-        """Put one run on the stream. Raises BuildError when TensorRT fails, DeviceError when the GPU is lost."""
+        """Enqueue one run on the stream. Raises BuildError if TensorRT fails, and DeviceError if the GPU is lost."""
         if not self._context.execute_async_v3(self._stream.handle):
-            why = self._why() or "it logged no reason"
+            why = self._last_error() or "it logged no reason"
             try:
-                self._stream.synchronize()  # raises if it was the GPU
+                self._stream.synchronize()  # raises if the GPU failed
             except DeviceError as error:
-                if "captur" not in error.why:  # a stream that is recorded cannot be waited for
+                if "captur" not in error.why:  # a stream cannot be waited for while it is recorded
                     raise
             raise BuildError("TensorRT failed while running", why=why, where=self._title)
-        if (ran := self._ran) is not None:
-            self._ran = None
-            ran()
+        if (on_first_run := self._on_first_run) is not None:
+            self._on_first_run = None
+            on_first_run()
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
-        """Report layer names and milliseconds from every later run, each of which then waits for the GPU."""
-        self._context.profiler = profiler_to(self._trt, sink)
+        """Call ``sink`` with name and milliseconds of every layer in later runs, each of which waits for the GPU."""
+        self._context.profiler = create_profiler(self._trt, sink)
 
     def _set_shapes(self, shapes: Shapes) -> None:
-        """Set the inputs' shapes; those of the outputs follow."""
+        """Set the shapes of the inputs, from which TensorRT infers those of the outputs."""
         for name in self.inputs:
             shape = tuple(shapes.get(name) or self._engine.get_tensor_shape(name))
             if not self._context.set_input_shape(name, shape):
@@ -205,16 +213,16 @@ class Context:
         if missing:
             raise ModelError(
                 f"input {missing[0]!r} has no shape",
-                why="the engine's is dynamic and the profile gives none",
+                why="its shape in the engine is dynamic, and the profile gives none",
                 where=self._title,
-                fix="name the shapes of its inputs when opening it",
+                fix="give the shapes of all inputs in the profile",
             )
 
     def _layout(self, name: str) -> Layout:
         if self._engine.get_tensor_location(name) != self._trt.TensorLocation.DEVICE:
             raise ModelError(
                 f"tensor {name!r} is a shape",
-                why="edgert feeds images; shapes that are computed must be in the model",
+                why="inputs and outputs must be tensors in GPU memory",
                 where=self._title,
                 fix="give the model static shapes",
             )
@@ -224,7 +232,7 @@ class Context:
                 f"the size of output {name!r} depends on the data",
                 why=f"TensorRT reports {list(shape)}",
                 where=self._title,
-                fix="end the model before NonMaxSuppression: edgert does that",
+                fix="export the model without NonMaxSuppression, which edgert does itself",
             )
         vector = int(self._engine.get_tensor_components_per_element(name, self._index))
         return Layout(
@@ -237,8 +245,9 @@ class Context:
 
 
 def dtype_of(engine: ICudaEngine, name: str, title: str) -> str:
-    """Return NumPy's name for a tensor's type. Raises ModelError for a type that NumPy lacks."""
+    """Return NumPy's name of a tensor's type. Raises ModelError for a type that NumPy lacks."""
     kind = engine.get_tensor_dtype(name).name
     if kind not in NUMPY_NAMES:
-        raise ModelError(f"tensor {name!r} is of type {kind}", why="edgert feeds plain tensors only", where=title)
+        why = "edgert reads and writes tensors of NumPy's number types"
+        raise ModelError(f"tensor {name!r} is of type {kind}", why=why, where=title)
     return NUMPY_NAMES[kind]

@@ -1,7 +1,7 @@
-"""TensorRT's log: lines about where layers run, and why, are recognized.
+"""Parser of TensorRT's log, which recognizes lines about where layers run, and why.
 
-TensorRT never raises when it moves a layer from the DLA to the GPU; it writes a line. The wording is that of the logs
-of 8.4 to 10.7 that NVIDIA's users have published (issues of NVIDIA/TensorRT, NVIDIA-AI-IOT/jetson_dla_tutorial).
+TensorRT never raises an error when it moves a layer from the DLA to the GPU; it writes a line. The patterns are from
+logs of 8.4 to 10.7 that users have published (issues of NVIDIA/TensorRT, NVIDIA-AI-IOT/jetson_dla_tutorial).
 """
 
 import re
@@ -30,10 +30,11 @@ Kind = Literal[
     "dla",
     "gpu",
 ]
-"""``moved``: from the DLA to the GPU. ``refused``: by the DLA compiler, after the static check. ``rule``, ``scale``,
-``precision``, ``dynamic``, ``batch``, ``loadables``: why. ``standalone``: a loadable by itself is impossible.
-``implementation``: no way to run a layer or region was found. ``memory``: there was not enough. ``device``: no such DLA
-core, or it failed. ``dla``, ``gpu``: the summary's line for a layer that runs there. Empty: means nothing to edgert."""
+"""Meaning of a line. ``moved``: a layer was moved from the DLA to the GPU. ``refused``: the DLA compiler refused a
+layer after the static check. ``rule``, ``scale``, ``precision``, ``dynamic``, ``batch``, ``loadables``: reasons.
+``standalone``: a DLA loadable without an engine is impossible. ``implementation``: a layer or region has no
+implementation. ``memory``: too little memory. ``device``: a DLA core is missing or failed. ``dla``, ``gpu``: the layer
+runs there, by the closing summary. Empty: not relevant to edgert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,9 @@ class LogRecord:
 
     Attributes:
         severity: ``INTERNAL_ERROR``, ``ERROR``, ``WARNING``, ``INFO`` or ``VERBOSE``.
-        text: what TensorRT wrote.
-        kind: see :data:`Kind`.
-        layer: the layer it is about, as TensorRT calls it; empty where the line names none.
+        text: text that TensorRT wrote.
+        kind: meaning of the line.
+        layer: TensorRT's name of the layer in the line; empty if it names none.
     """
 
     severity: str
@@ -80,16 +81,16 @@ _RELEVANT = re.compile(
     r"DLA|Dla|\[GpuLayer\]|INT8 mode|FP16 and Int8|implementation for node|[Mm]emory|only supports|not support"
     r"|Batch size \("
 )
-"""A filter of a build's tens of thousands of verbose lines; nearly all end here."""
-_PLACED = re.compile(r"DLA|\[DlaLayer\]|\[GpuLayer\]")
+"""Filter that discards nearly all of a build's tens of thousands of verbose lines."""
+_VERBOSE_RELEVANT = re.compile(r"DLA|\[DlaLayer\]|\[GpuLayer\]")
 _REASONS = ("rule", "scale", "precision", "dynamic", "batch", "loadables")
 _REQUESTED_BYTES = re.compile(r"\((\d+) bytes\)|[Rr]equested size (?:of|was) (\d+)")
 _FOREIGN = re.compile(r"^\{ForeignNode\[(.*)\]\}$")
 
 
 def classify(severity: str, text: str) -> LogRecord:
-    """Return the record of a line: its kind, and its layer."""
-    relevant = _RELEVANT.search(text) if severity != "VERBOSE" else _PLACED.search(text)
+    """Return the record of a line, with its kind and layer."""
+    relevant = (_VERBOSE_RELEVANT if severity == "VERBOSE" else _RELEVANT).search(text)
     for kind, pattern in _PATTERNS if relevant else ():
         match = pattern.search(text)
         if match:
@@ -99,35 +100,35 @@ def classify(severity: str, text: str) -> LogRecord:
 
 
 def is_retained(record: LogRecord) -> bool:
-    """Return whether a record is retained: all but verbose lines without a meaning for edgert."""
+    """Return whether a record is retained, as all are but verbose lines of no kind."""
     return record.severity != "VERBOSE" or bool(record.kind)
 
 
-def summary(records: Iterable[LogRecord]) -> dict[str, str]:
-    """Return layer, as in the builder's closing summary, → ``dla`` or ``gpu``. Empty without a summary."""
+def logged_accelerators(records: Iterable[LogRecord]) -> dict[str, str]:
+    """Return ``dla`` or ``gpu`` by layer, from the builder's closing summary; empty without a summary."""
     return {record.layer: record.kind for record in records if record.kind in ("dla", "gpu")}
 
 
-def reasons(records: Iterable[LogRecord]) -> Mapping[str, str]:
-    """Return layer → why it left the DLA: the reason in the log, else the line that reports the move.
+def why_off_dla(records: Iterable[LogRecord]) -> Mapping[str, str]:
+    """Return why layers left the DLA, by layer: the reason in the log, else the line that reports the move.
 
-    A reason without a layer of its own belongs to the next layer that is moved.
+    A reason that names no layer belongs to the next layer that is moved.
     """
-    found: dict[str, str] = {}
-    waiting = ""
+    reasons: dict[str, str] = {}
+    pending = ""
     for record in records:
         if record.kind in _REASONS and record.layer:
-            found[record.layer] = record.text
+            reasons[record.layer] = record.text
         elif record.kind in _REASONS:
-            waiting = record.text
+            pending = record.text
         elif record.kind in ("moved", "refused") and record.layer:
-            found.setdefault(record.layer, waiting or record.text)
-            waiting = ""
-    return found
+            reasons.setdefault(record.layer, pending or record.text)
+            pending = ""
+    return reasons
 
 
 def requested_bytes(records: Iterable[LogRecord]) -> int:
-    """Return the largest amount in lines about too little memory; 0 where none names an amount.
+    """Return the largest amount in lines about too little memory; 0 if none names an amount.
 
     TensorRT writes ``Requested amount of GPU memory (123 bytes) could not be allocated``, or ``insufficient memory on
     requested size of 123``.
@@ -137,24 +138,24 @@ def requested_bytes(records: Iterable[LogRecord]) -> int:
 
 
 def foreign_ends(layer: str) -> tuple[str, ...]:
-    """Return first and last layer of ``{ForeignNode[first...last]}``, or its only one; empty for another name."""
+    """Return the first and the last layer of ``{ForeignNode[first...last]}``, or its only one; else nothing."""
     match = _FOREIGN.match(layer)
     return tuple(dict.fromkeys(match[1].split("..."))) if match else ()
 
 
 def tail(records: Iterable[LogRecord], lines: int = 5) -> str:
-    """Return the last errors, or else the last lines, joined for a message."""
-    lines_read = list(records)
-    errors = [record.text for record in lines_read if record.severity in ("ERROR", "INTERNAL_ERROR")]
-    chosen = errors or [record.text for record in lines_read if record.severity != "VERBOSE"]
+    """Return the last errors, or without errors the last lines, joined for a message."""
+    records = list(records)
+    errors = [record.text for record in records if record.severity in ("ERROR", "INTERNAL_ERROR")]
+    chosen = errors or [record.text for record in records if record.severity != "VERBOSE"]
     return " | ".join(chosen[-lines:])
 
 
-# The logger that TensorRT calls back: its base class is known only when TensorRT is imported.
+# The logger that TensorRT calls, defined in a function as its base class exists only once TensorRT is imported.
 
 
-def logger_to(trt: Trt, sink: Callable[[LogRecord], object]) -> ILogger:
-    """Return a logger that passes on retained lines. TensorRT has one logger per process: the first one made."""
+def create_logger(trt: Trt, sink: Callable[[LogRecord], object]) -> ILogger:
+    """Return a logger that passes retained lines to ``sink``. A process has one logger: TensorRT uses the first."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -170,9 +171,9 @@ def logger_to(trt: Trt, sink: Callable[[LogRecord], object]) -> ILogger:
 
 @lru_cache(maxsize=2)
 def shared_logger(trt: Trt) -> tuple[ILogger, deque[LogRecord]]:
-    """Return the logger of everything that this process opens and runs, and its last lines; clear these first.
+    """Return the logger of all engines that this process opens and runs, and its last lines; clear these before use.
 
-    It lives as long as the process: TensorRT writes to the first one that it got, even when its engine is closed.
+    It lives as long as the process, as TensorRT keeps writing to its first logger after the engine is closed.
     """
     lines: deque[LogRecord] = deque(maxlen=200)
-    return logger_to(trt, lines.append), lines
+    return create_logger(trt, lines.append), lines

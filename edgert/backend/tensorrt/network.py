@@ -1,6 +1,6 @@
-"""The network that TensorRT's parser makes of an ONNX model.
+"""The network that TensorRT's parser creates from an ONNX model.
 
-This sets its formats and shapes, maps its layers to nodes, and places layers on a DLA core.
+Functions set its formats and shapes, match its layers with nodes, and place layers on a DLA core.
 """
 
 import re
@@ -19,12 +19,12 @@ _UNNAMED = "node_of_"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of the network that the parser made.
+    """A layer of the network.
 
     Attributes:
-        name, kind, metadata: as TensorRT reports them; the kind is ``CONVOLUTION`` and the like.
+        name, kind, metadata: name, kind such as ``CONVOLUTION``, and metadata that TensorRT reports.
         inputs, outputs: tensor names.
-        dtype: of its first output, ``FLOAT``; empty without one.
+        dtype: TensorRT's name of the first output's type, such as ``FLOAT``; empty without outputs.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Correspondence:
     """Mapping between TensorRT layers and ONNX nodes.
 
     Attributes:
-        nodes_of: for every layer, in order, the nodes it belongs to.
-        computes: for every layer, whether it computes a node, and does not only help one.
-        layers_of: node → positions of its layers.
-        folded: nodes that became no layer: constants, and what does nothing.
-        stray: positions of layers that belong to no node.
+        nodes_of: nodes of every layer, in the order of the layers.
+        computes: whether each layer computes a node; else it is a helper layer, such as for a constant.
+        layers_of: positions of layers by node.
+        folded: nodes without a layer, such as constants.
+        stray: positions of layers without a node.
     """
 
     nodes_of: tuple[tuple[str, ...], ...]
@@ -59,15 +59,15 @@ def network_layers(network: api.INetworkDefinition) -> tuple[Layer, ...]:
     found = []
     for index in range(network.num_layers):
         layer: api.ILayer = network.get_layer(index)
-        inputs = tuple(_name(layer.get_input(index)) for index in range(layer.num_inputs))
-        outputs = tuple(_name(layer.get_output(index)) for index in range(layer.num_outputs))
+        inputs = tuple(_tensor_name(layer.get_input(index)) for index in range(layer.num_inputs))
+        outputs = tuple(_tensor_name(layer.get_output(index)) for index in range(layer.num_outputs))
         dtype = layer.get_output(0).dtype.name if outputs else ""
         found.append(Layer(layer.name, layer.type.name, layer.metadata or "", inputs, outputs, dtype))
     return tuple(found)
 
 
 def metadata_names(metadata: str) -> tuple[str, ...]:
-    """Return the names in a layer's metadata; a name may itself have brackets."""
+    """Return the node names in a layer's metadata; names may contain brackets."""
     if _MARK not in metadata:
         return ()
     parts = _SPLIT.split(metadata)[1:]
@@ -75,73 +75,79 @@ def metadata_names(metadata: str) -> tuple[str, ...]:
 
 
 def correspond(layers: Sequence[Layer], nodes: Mapping[str, tuple[str, ...]]) -> Correspondence:
-    """Match layers, in the network's order, with nodes: node → its output tensors."""
-    makers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
-    direct: list[tuple[str, ...]] = []  # what a layer computes, by its metadata, its name, or the tensors it computes
+    """Return the correspondence of layers and nodes.
+
+    Args:
+        layers: layers in the network's order.
+        nodes: output tensors by node.
+    """
+    producers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
+    computed: list[tuple[str, ...]] = []  # nodes of a layer by its metadata, its name, or its outputs
     for layer in layers:
-        named = tuple(known_names(metadata_names(layer.metadata) or (layer.name,), nodes, makers))
-        direct.append(named or tuple(dict.fromkeys(makers[tensor] for tensor in layer.outputs if tensor in makers)))
-    nodes_of = _helped(layers, direct)
+        names = tuple(known_names(metadata_names(layer.metadata) or (layer.name,), nodes, producers))
+        outputs = (producers[tensor] for tensor in layer.outputs if tensor in producers)
+        computed.append(names or tuple(dict.fromkeys(outputs)))
+    nodes_of = _assign_helpers(layers, computed)
     layers_of: dict[str, list[int]] = {}
     for position, names in enumerate(nodes_of):
         for name in names:
             layers_of.setdefault(name, []).append(position)
     return Correspondence(
         tuple(nodes_of),
-        tuple(bool(names) for names in direct),
+        tuple(bool(names) for names in computed),
         {name: tuple(found) for name, found in layers_of.items()},
         tuple(name for name in nodes if name not in layers_of),
         tuple(position for position, names in enumerate(nodes_of) if not names),
     )
 
 
-def known_names(names: Sequence[str], nodes: Mapping[str, object], makers: Mapping[str, str]) -> Iterator[str]:
-    """Yield the nodes that TensorRT's names mean; unknown ones are left out."""
+def known_names(names: Sequence[str], nodes: Mapping[str, object], producers: Mapping[str, str]) -> Iterator[str]:
+    """Yield the nodes of TensorRT's names, without unknown ones. ``producers`` are nodes by output tensor."""
     for name in names:
         if name in nodes:
             yield name
-        elif name.removeprefix(_UNNAMED) in makers and name.startswith(_UNNAMED):
-            yield makers[name.removeprefix(_UNNAMED)]
+        elif name.startswith(_UNNAMED) and name.removeprefix(_UNNAMED) in producers:
+            yield producers[name.removeprefix(_UNNAMED)]
 
 
-def _helped(layers: Sequence[Layer], direct: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the nodes of every layer; a helper layer has its readers' nodes. Layers are roughly in running order."""
+def _assign_helpers(layers: Sequence[Layer], computed: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the nodes of every layer, which for helper layers are those of the layers that read their outputs."""
     readers: dict[str, list[int]] = {}
     for position, layer in enumerate(layers):
         for tensor in layer.inputs:
             readers.setdefault(tensor, []).append(position)
-    found, changed = list(direct), True
+    nodes_of, changed = list(computed), True
     while changed:
         changed = False
-        for position in range(len(layers) - 1, -1, -1):
-            if not found[position]:
+        for position in range(len(layers) - 1, -1, -1):  # layers are roughly in execution order
+            if not nodes_of[position]:
                 following = [reader for tensor in layers[position].outputs for reader in readers.get(tensor, ())]
-                names = tuple(dict.fromkeys(name for reader in following for name in found[reader]))
-                found[position], changed = names, changed or bool(names)
-    return found
+                names = tuple(dict.fromkeys(name for reader in following for name in nodes_of[reader]))
+                nodes_of[position], changed = names, changed or bool(names)
+    return nodes_of
 
 
-def _name(tensor: api.ITensor) -> str:
+def _tensor_name(tensor: api.ITensor) -> str:
     """Return a tensor's name, empty for an omitted optional input."""
     return "" if tensor is None else str(tensor.name)
 
 
-_MOST_ERRORS = 5
+_MAX_ERRORS = 5
 
 
 def parse(parser: api.OnnxParser, network: api.INetworkDefinition, request: BuildRequest) -> None:
-    """Fill the parser's network. Raises BuildError with the nodes that fail."""
+    """Parse the model into the parser's network. Raises BuildError that names the nodes that fail."""
     if parser.parse(request.model):
         if not network.num_outputs:  # bytes that are no ONNX at all may be parsed as an empty model
             raise request.refusal("TensorRT found no network in the model", "nothing in it computes an output")
         return
-    found = [_error(parser.get_error(index), request) for index in range(min(parser.num_errors, _MOST_ERRORS))]
-    if not found:
-        raise request.refusal("TensorRT's ONNX parser gave up", "it gave no reason")
-    more = parser.num_errors - len(found)
+    errors = [_parser_error(parser.get_error(index), request) for index in range(min(parser.num_errors, _MAX_ERRORS))]
+    if not errors:
+        raise request.refusal("TensorRT's ONNX parser failed", "it gave no reason")
+    more = parser.num_errors - len(errors)
     if more > 0:
-        found[-1].why += f" (and {more} more)"
-    first, *others = found
+        errors[-1].why += f" (and {more} more)"
+    first, *others = errors
     first.others = tuple(others)
     raise first
 
@@ -165,7 +171,7 @@ def set_formats(trt: api.Trt, network: api.INetworkDefinition, request: BuildReq
 def add_profiles(
     builder: api.Builder, network: api.INetworkDefinition, config: api.IBuilderConfig, request: BuildRequest
 ) -> None:
-    """Add optimization profiles. Raises BuildError where an input with open dimensions has no shapes."""
+    """Add optimization profiles. Raises BuildError if an input with open dimensions has no shapes, or wrong ones."""
     inputs: dict[str, tuple[int, ...]] = {}
     for index in range(network.num_inputs):
         tensor: api.ITensor = network.get_input(index)
@@ -177,21 +183,21 @@ def add_profiles(
             raise request.refusal(
                 f"input {missing[0]!r} has open dimensions {list(inputs[missing[0]])}",
                 f"profile {number} gives no shapes for it",
-                "write input: shape with the least, usual and largest size",
+                "set input: shape with the least, usual and largest size",
             )
         if not profile:
             continue
-        made: api.IOptimizationProfile = builder.create_optimization_profile()
+        added: api.IOptimizationProfile = builder.create_optimization_profile()
         for name, span in profile.items():
             if name not in inputs:
                 raise request.refusal(f"no input {name!r}{nearest(name, inputs)}", "a profile gives shapes for it")
-            _check(name, inputs[name], span, request)
-            made.set_shape(name, span.least, span.usual, span.most)
-        config.add_optimization_profile(made)
+            _check_span(name, inputs[name], span, request)
+            added.set_shape(name, span.least, span.usual, span.most)
+        config.add_optimization_profile(added)
 
 
-def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest) -> None:
-    """Raise BuildError for a profile that does not fit; TensorRT would only log it, and build nothing."""
+def _check_span(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest) -> None:
+    """Raise BuildError for shapes that do not fit the input, for which TensorRT would only log an error."""
     for sizes in (span.least, span.usual, span.most):
         fits = len(sizes) == len(shape) and all(dim < 0 or dim == size for dim, size in zip(shape, sizes, strict=True))
         if not fits:
@@ -201,8 +207,8 @@ def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest)
         raise request.refusal(f"the shapes of input {name!r} are not in order", "least ≤ usual ≤ largest, each size")
 
 
-def _error(error: api.ParserError, request: BuildRequest) -> BuildError:
-    """Return a parser's error; releases before 10.0 report the node's position only."""
+def _parser_error(error: api.ParserError, request: BuildRequest) -> BuildError:
+    """Return the error of a parser's error; releases before 10.0 report only the position of the node."""
     name = error.node_name() if hasattr(error, "node_name") else ""
     operator = error.node_operator() if hasattr(error, "node_operator") else ""
     name = name or dict(enumerate(request.nodes)).get(error.node(), "")
@@ -211,41 +217,41 @@ def _error(error: api.ParserError, request: BuildRequest) -> BuildError:
     subject = f"node {name!r}{f' ({kind})' if kind else ''}" if name else "the model"
     text = error.desc()
     why = text.partition('&& "')[2].rstrip('" ') or text  # without the C++ expression that failed
-    fix = "engines: [tensorrt, onnxruntime] has ONNX Runtime run what TensorRT cannot"
+    fix = "use engines: [tensorrt, onnxruntime], where ONNX Runtime runs models that TensorRT cannot"
     if "Plugin not found" in text:
-        fix = f"TensorRT has no such operator: write it with others; {fix}"
+        fix = f"write the operator, which TensorRT lacks, with other operators; or {fix}"
     elif "zero point" in text:
         fix = "quantize the float model with edgert quantize, which gives symmetric ranges"
     return request.refusal(f"TensorRT cannot parse {subject}", why, fix)
 
 
-# Layers put on a DLA core. The calls are the same in every TensorRT that has DLAs.
+# Placement of layers on a DLA core, which is the same in every TensorRT that supports DLAs.
 
 
 def check_core(builder: api.Builder, request: BuildRequest) -> None:
-    """Raise DeviceError when the engine's DLA core is missing."""
+    """Raise DeviceError if the engine's DLA core is missing."""
     core, cores = request.dla_core, builder.num_DLA_cores
     if core is not None and core >= cores:
         raise DeviceError(
             f"there is no dla{core}",
             why=f"TensorRT sees {cores} DLA core{'' if cores == 1 else 's'} on this machine",
             where=request.title,
-            fix="edgert doctor reports why; placement: gpu does without",
+            fix="edgert doctor reports why; or use placement: gpu",
         )
 
 
-def place(
+def place_layers(
     trt: api.Trt,
     network: api.INetworkDefinition,
     config: api.IBuilderConfig,
     request: BuildRequest,
     parts: Correspondence,
 ) -> tuple[str, ...]:
-    """Set the accelerator of layers by the placement; the GPU may run what the DLA cannot.
+    """Set the accelerator of layers by the placement; the GPU may run layers that the DLA cannot.
 
-    A network that is all on the DLA is put there by default, as ``trtexec --useDLACore`` does. In a mixed one each
-    layer is put where its nodes are; a layer that helps nodes on both sides stays on the GPU. Set flags for precision
-    before: they decide what a DLA can run.
+    If all nodes are placed on the DLA, it becomes the default device, as with ``trtexec --useDLACore``. Otherwise each
+    layer runs where its nodes are placed; a helper layer of nodes on both sides runs on the GPU. Flags for precision
+    must be set before, as the layers that a DLA can run depend on them.
 
     Returns:
         Nodes placed on the DLA that TensorRT reports it cannot run there.

@@ -1,4 +1,4 @@
-"""The tensors of an engine, bound once by name: fed and read on the GPU, or from the host."""
+"""Sessions of an engine: tensors that are bound once, and written and read on the GPU or by the host."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from edgert.memory.cuda import CudaDevice, Stream, tensor_kind
 class Queue:
     """A stream, and the lock to hold while enqueuing work on it.
 
-    One for all sessions of a queue index, and for all engines of a DLA core, which then has one job at a time.
+    All sessions of a queue index share one; so do all engines of a DLA core, so that it has one job at a time.
     """
 
     stream: Stream
@@ -27,60 +27,64 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bound:
-    """An input or output, as TensorRT and as the host see it.
+class BoundTensor:
+    """An input or output in TensorRT's memory, and as an array for the host.
 
-    Both are the same memory in a plain layout; else ``own`` is an array of the host's.
+    Attributes:
+        tensor: tensor in TensorRT's layout.
+        converted: separate array for the host if layout or type differ; None if the host uses the same memory.
     """
 
     tensor: GpuTensor
-    own: Array | None
+    converted: Array | None
 
     @property
     def host(self) -> Array:
         """Array that the host reads or writes."""
-        return self.tensor.host if self.own is None else self.own
+        return self.tensor.host if self.converted is None else self.converted
 
     def pack(self, layout: Layout) -> None:
-        """Copy the caller's data to where TensorRT reads it."""
+        """Convert the host's array to TensorRT's layout."""
         if self.tensor.scale:
-            steps = np.rint(self._part(layout) / np.float32(self.tensor.scale))  # to the nearest, as TensorRT rounds
+            steps = np.rint(self._rows(layout) / np.float32(self.tensor.scale))  # to the nearest, as TensorRT rounds
             layout.pack(np.clip(steps, -128, 127).astype(np.int8), self.tensor.block.host)
         elif not layout.is_plain:
-            layout.pack(self._part(layout), self.tensor.block.host)
+            layout.pack(self._rows(layout), self.tensor.block.host)
 
     def unpack(self, layout: Layout) -> Array:
-        """Copy TensorRT's data to where the caller reads it, and return that."""
+        """Convert TensorRT's data to the host's array, and return it."""
         if not layout.is_plain:
-            layout.unpack(self.tensor.block.host, self._part(layout))
-        return self._part(layout)
+            layout.unpack(self.tensor.block.host, self._rows(layout))
+        return self._rows(layout)
 
-    def _part(self, layout: Layout) -> Array:
-        """Return the rows that a run of fewer rows uses."""
+    def _rows(self, layout: Layout) -> Array:
+        """Return the rows of the host's array that a run with this layout uses."""
         return self.host if layout.shape == self.tensor.shape else self.host[: layout.shape[0]]
 
 
 class TrtSession:
-    """TensorRT execution context with bound tensors; see :class:`~edgert.backend.gpu.GpuSession`.
+    """Bound tensors with an execution context for each number of rows; see :class:`~edgert.backend.gpu.GpuSession`.
 
-    The host's arrays are one side of the memory that TensorRT reads and writes; tensors in a DLA's layout are packed
-    and unpacked in between. Addresses never change: a DLA registers each one. Every number of rows has an execution
-    context of its own.
+    The host reads and writes the memory of plain tensors; tensors in a DLA's layout are converted. Addresses never
+    change, as a DLA registers each one.
 
     Args:
-        open_context: opens a context for input shapes.
-        shapes: of the inputs, of all rows.
-        scales: int8 input → what one step is worth, where the host's array has real numbers.
+        open_context: function that opens a context for input shapes.
+        device: the GPU.
+        queue: queue of the session's work.
+        shapes: input shapes with all rows, by name.
+        scales: value of one step by int8 input, for inputs whose arrays on the host have real numbers.
         dynamic: whether fewer rows can be run.
-        of_profile: its name.
-        sizes: below all, in order, the numbers of rows there can be contexts for; others are run as the next larger.
-            Empty where there can be for any. Contexts are opened when they are first run, or by :meth:`open`.
-        batched: for every output, whether its first dimension is the batch.
-        recordable: whether runs may be recorded as CUDA graphs: not with DLA layers.
-        on_host: the tensors that the host touches, too.
+        recordable: whether runs may be recorded as CUDA graphs; they may not with DLA layers.
+        title: name of the model in messages.
+        profile_name: name of the session's profile.
+        sizes: numbers of rows, below the maximum and in order, that can have contexts; other numbers run as the next
+            larger. Empty: all numbers can. A context is opened at its first run, or by :meth:`open`.
+        batched: whether the first dimension is the batch, for every output.
+        on_host: tensors that the host reads or writes, too.
 
     Attributes:
-        renewed: numbers of rows that are to be recorded when there is time for that.
+        renewed: numbers of rows whose runs should be recorded again when there is time.
     """
 
     def __init__(
@@ -94,43 +98,43 @@ class TrtSession:
         dynamic: bool,
         recordable: bool,
         title: str,
-        of_profile: str = DEFAULT_PROFILE,
+        profile_name: str = DEFAULT_PROFILE,
         sizes: Sequence[int] = (),
         batched: Sequence[bool] = (),
         on_host: OnHost = "all",
     ) -> None:
         self.device, self.stream, self.exclusive = device, queue.stream, queue.exclusive
         self.dynamic, self.recordable = dynamic, recordable
-        self.sizes, self._batched, self.of_profile = sizes, batched, of_profile
+        self.sizes, self._batched, self.profile_name = sizes, batched, profile_name
         self._open_context, self._scales, self._title = open_context, scales, title
         self.renewed: set[int] = set()
         self._done = device.event()
-        with self._on_stream():
-            whole = open_context(shapes)
-        bound = dict[str, Bound]()
+        with self._hold_stream():
+            context = open_context(shapes)
+        bound = dict[str, BoundTensor]()
         try:
-            for name, layout in whole.layouts.items():
-                bound[name] = self._bound(name, layout, _is_touched(on_host, name in whole.inputs))
-            whole.bind({name: one.tensor.block for name, one in bound.items()})
-        except BaseException:  # nothing ran: no work of the GPU's is to be waited for
+            for name, layout in context.layouts.items():
+                bound[name] = self._allocate(name, layout, _is_on_host(on_host, name in context.inputs))
+            context.bind({name: one.tensor.block for name, one in bound.items()})
+        except BaseException:  # nothing ran, so the GPU uses none of it
             for one in bound.values():
                 one.tensor.block.release()
             raise
-        self._inputs = {name: bound[name] for name in whole.inputs}
+        self._inputs = {name: bound[name] for name in context.inputs}
         self._outputs = {name: one for name, one in bound.items() if name not in self._inputs}
         self.inputs_on_gpu: dict[str, GpuTensor] = {name: one.tensor for name, one in self._inputs.items()}
         self.outputs_on_gpu: tuple[GpuTensor, ...] = tuple(one.tensor for one in self._outputs.values())
         self.inputs: Mapping[str, Array] = HostSides(self._inputs)
         self.rows = row_count(self.inputs_on_gpu.values())
-        self._contexts = {self.rows: whole}
+        self._contexts = {self.rows: context}
 
     @property
     def outputs(self) -> tuple[Array, ...]:
-        """Outputs of the last run, all rows, in the model's order."""
+        """Outputs of the last run with all rows, in the model's order."""
         return tuple(one.host for one in self._outputs.values())
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        with self._on_stream():
+        with self._hold_stream():
             context = self._context(rows)
             for name, one in self._inputs.items():
                 one.pack(context.layouts[name])
@@ -140,27 +144,27 @@ class TrtSession:
                 one.tensor.block.download(self.stream, max(context.layouts[name].nbytes, 1))
             self._done.record(self.stream)
         self._done.synchronize()
-        found = [one.unpack(context.layouts[name]) for name, one in self._outputs.items()]
+        arrays = [one.unpack(context.layouts[name]) for name, one in self._outputs.items()]
         if rows is None or not self.sizes:
-            return found
-        return [array[:rows] if cut else array for array, cut in zip(found, self._batched, strict=True)]
+            return arrays
+        return [array[:rows] if batched else array for array, batched in zip(arrays, self._batched, strict=True)]
 
     def enqueue(self, rows: int | None = None) -> None:
-        with self._on_stream():
+        with self._hold_stream():
             self._context(rows).enqueue()
 
     def open(self, rows: int) -> None:
-        """Open the context for ``rows``, unless it exists. The stream must not be recording meanwhile."""
+        """Open the context for ``rows`` unless it is open. The stream must not be recorded meanwhile."""
         if rows not in self._contexts:
             shapes = {name: (rows, *one.tensor.shape[1:]) for name, one in self._inputs.items()}
             with self.device:
-                self._contexts[rows] = self._bound_to(self._open_context(shapes))
+                self._contexts[rows] = self._bind(self._open_context(shapes))
 
     def place(self, on_host: OnHost) -> None:
-        """Move its tensors to suit those that the host reads or writes; before the first run. Raises DeviceError."""
+        """Reallocate tensors to suit those that the host uses, before the first run. Raises DeviceError."""
         for bound, is_input in ((self._inputs, True), (self._outputs, False)):
             for name, one in bound.items():
-                old, for_host = one.tensor.block, _is_touched(on_host, is_input)
+                old, for_host = one.tensor.block, _is_on_host(on_host, is_input)
                 if old.is_staged != (tensor_kind(self.device.kind, for_host, self.device.tensors) == "staged"):
                     block = self.device.tensor_block(old.nbytes, for_host=for_host)
                     bound[name] = replace(one, tensor=replace(one.tensor, block=block))
@@ -168,14 +172,14 @@ class TrtSession:
         self.inputs_on_gpu = {name: one.tensor for name, one in self._inputs.items()}
         self.outputs_on_gpu = tuple(one.tensor for one in self._outputs.values())
         for context in self._contexts.values():
-            self._bound_to(context)
+            self._bind(context)
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
-        """Call ``sink`` with name and milliseconds of every layer in later runs of all rows; they get slower."""
+        """Call ``sink`` with name and milliseconds of every layer in later runs of all rows, which become slower."""
         self._contexts[self.rows].profile(sink)
 
     def close(self) -> None:
-        """Free contexts and memory once the GPU is done. May be called twice."""
+        """Free the contexts, wait for the GPU, and free the memory. May be called twice."""
         self._contexts.clear()
         blocks = [one.tensor.block for one in (*self._inputs.values(), *self._outputs.values())]
         self._inputs, self._outputs, self.inputs_on_gpu, self.outputs_on_gpu = {}, {}, {}, ()
@@ -185,13 +189,13 @@ class TrtSession:
             block.release()
 
     @contextmanager
-    def _on_stream(self) -> Iterator[None]:
-        """Hold the stream for this thread; another one might be recording it."""
+    def _hold_stream(self) -> Iterator[None]:
+        """Hold the stream for this thread, as another thread might record it."""
         with self.device, self.exclusive:
             yield
 
     def _context(self, rows: int | None) -> Context:
-        """Return the context for a number of rows; for all where the engine cannot run fewer."""
+        """Return the context for a number of rows, or for all if the engine cannot run fewer."""
         if not self._contexts:
             raise ModelError("the session is closed", why="its memory was freed", where=self._title)
         count = checked_rows(rows if self.dynamic else None, self.rows, self._title)
@@ -200,20 +204,20 @@ class TrtSession:
         self.open(count)
         return self._contexts[count]
 
-    def _bound_to(self, context: Context) -> Context:
+    def _bind(self, context: Context) -> Context:
         context.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})
         return context
 
-    def _bound(self, name: str, layout: Layout, for_host: bool) -> Bound:
+    def _allocate(self, name: str, layout: Layout, for_host: bool) -> BoundTensor:
         block = self.device.tensor_block(max(layout.nbytes, 1), for_host=for_host)
         strides = () if layout.is_plain else layout.number_strides
         scale = self._scales.get(name, 0.0) if layout.dtype == "int8" else 0.0
-        own: Array | None = None
+        converted: Array | None = None
         if scale or not layout.is_plain:
-            own = aligned_empty(layout.shape, "float32" if scale else layout.dtype)
-            own[...] = 0
-        return Bound(GpuTensor(name, layout.shape, layout.dtype, block, strides, scale), own)
+            converted = aligned_empty(layout.shape, "float32" if scale else layout.dtype)
+            converted[...] = 0
+        return BoundTensor(GpuTensor(name, layout.shape, layout.dtype, block, strides, scale), converted)
 
 
-def _is_touched(on_host: OnHost, is_input: bool) -> bool:
+def _is_on_host(on_host: OnHost, is_input: bool) -> bool:
     return on_host == "all" or (on_host == "outputs" and not is_input)

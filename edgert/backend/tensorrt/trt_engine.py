@@ -14,34 +14,36 @@ from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.engine_cache import CacheEntry, KernelCache
 from edgert.backend.tensorrt.execution_context import Context, dtype_of
 from edgert.backend.tensorrt.log import shared_logger, tail
-from edgert.backend.tensorrt.plugin import can_plug, register_operators
+from edgert.backend.tensorrt.plugin import register_operators, supports_plugins
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import CudaDevice, Stream
 from edgert.units import format_bytes
 
-# A deserialized plan: what execution contexts are made of.
-
 _CAPABILITY = re.compile(r"compute capabilit|\bSM ?\d", re.IGNORECASE)
-"""Words of TensorRT-RTX 1.4 and 1.7 where they refuse a GPU's compute capability."""
+"""Words in errors of TensorRT-RTX 1.4 and 1.7 about a compute capability that they do not support."""
 
 
 class UnopenedError(DeviceError):
-    """TensorRT does not open a plan: another TensorRT or GPU made it, or it is damaged. Compiling it here helps."""
+    """Plan that TensorRT cannot open, as it is damaged or of another TensorRT or GPU. Compiling it here helps."""
 
 
 class OpenPlan:
-    """A plan that TensorRT has read, with its runtime, which outlives it.
+    """A deserialized plan, of which execution contexts are created, and its runtime.
 
     Args:
-        dla_core: the DLA core it was built for; None for none.
-        host_code: whether the plan's code for the processor may be run.
-        cache_entry: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
+        plan: serialized engine.
+        library: TensorRT.
+        device: the GPU.
+        dla_core: DLA core that the plan was built for; None for none.
+        host_code: whether the plan's CPU code may be run.
+        cache_entry: cache of kernels that TensorRT-RTX compiles when the engine first runs; None for no cache.
+        title: name of the model in messages.
 
     Raises:
-        DeviceError: the core is missing or refused; or there is no memory; or TensorRT-RTX refuses a GPU that it
-            does not list.
-        UnopenedError: TensorRT refuses the plan, which it does for one of another TensorRT or GPU.
+        DeviceError: the DLA core cannot be used; or there is too little memory; or TensorRT-RTX does not support the
+            GPU.
+        UnopenedError: TensorRT cannot open the plan, such as one of another TensorRT or GPU.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class OpenPlan:
         title: str = "engine",
     ) -> None:
         self._library, self._device, self._title = library, device, title
-        self.unsupported = api.unsupported(library, "{}.{}".format(*device.traits.compute))
+        self.unsupported = api.why_unsupported(library, "{}.{}".format(*device.traits.compute))
         self._log = shared_logger(library.trt)[1]
         self._runtime: api.Runtime = _runtime(library, dla_core, title, host_code=host_code)
         self._engine: api.ICudaEngine = self._runtime.deserialize_cuda_engine(plan)
@@ -68,14 +70,14 @@ class OpenPlan:
                 f"{library.title} cannot open this engine",
                 why=why,
                 where=title,
-                fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
+                fix="build it here: an engine only runs on the TensorRT and the kind of GPU that it was built for",
             )
         is_rtx = library.kind == "rtx"
         self._kernels = KernelCache(library, self._engine, cache_entry, title, device.synchronize) if is_rtx else None
 
     @property
     def dla_core(self) -> int:
-        """The core that the runtime uses."""
+        """Number of the DLA core that the runtime uses."""
         return int(self._runtime.DLA_core)
 
     @property
@@ -86,7 +88,7 @@ class OpenPlan:
         return int(self._engine.device_memory_size) if hasattr(self._engine, "device_memory_size") else 0
 
     def shapes(self, mode: str) -> dict[str, tuple[int, ...]]:
-        """Return the tensors that are ``INPUT`` or ``OUTPUT``, in order; an open dimension is negative."""
+        """Return the shapes of ``INPUT`` or ``OUTPUT`` tensors by name, in order; an open dimension is negative."""
         trt: api.Trt = self._library.trt
         wanted = trt.TensorIOMode.INPUT if mode == "INPUT" else trt.TensorIOMode.OUTPUT
         names = [str(self._engine.get_tensor_name(index)) for index in range(self._engine.num_io_tensors)]
@@ -94,69 +96,69 @@ class OpenPlan:
         return {name: tuple(self._engine.get_tensor_shape(name)) for name in ours}
 
     def dtype(self, name: str) -> str:
-        """Return NumPy's name for a tensor's type. Raises ModelError for a type that NumPy lacks."""
+        """Return NumPy's name of a tensor's type. Raises ModelError for a type that NumPy lacks."""
         return dtype_of(self._engine, name, self._title)
 
     def context(self, index: int, shapes: Shapes, stream: Stream) -> Context:
         """Return a new execution context for input shapes within an optimization profile, on a stream.
 
-        Raises DeviceError where TensorRT makes none, and ModelError as :class:`Context`.
+        Raises DeviceError if TensorRT cannot create it, and ModelError as :class:`Context` does.
         """
         kernels = self._kernels
-        made: api.IExecutionContext = kernels.context() if kernels else self._engine.create_execution_context()
-        why = tail(self._log) if made is None else ""
-        if made is None and self.unsupported and (not why or _CAPABILITY.search(why)):
-            raise self._refusal(why or "it made no execution context")
-        if made is None:
+        created: api.IExecutionContext = kernels.context() if kernels else self._engine.create_execution_context()
+        if created is None:
+            why = tail(self._log)
+            if self.unsupported and (not why or _CAPABILITY.search(why)):
+                raise self._refusal(why or "it created no execution context")
             raise DeviceError(
-                "TensorRT made no execution context: the GPU has too little memory",
+                "TensorRT created no execution context: the GPU has too little memory",
                 why=f"planned: {format_bytes(self.context_bytes)}, beside weights, inputs and outputs; actual: "
                 + self._device.describe_free_memory(),
                 where=self._title,
-                fix="a smaller batch or input size, fewer models, or end other programs that use the GPU",
+                fix="use a smaller batch or input size, or fewer models; or end other programs that use the GPU",
             )
         context = Context(
             self._library.trt,
             self._engine,
-            made,
+            created,
             stream,
             index=index,
             shapes=shapes,
             title=self._title,
-            ran=partial(kernels.ran, index, shapes) if kernels else None,
-            why=partial(tail, self._log, 1),
+            on_first_run=partial(kernels.cache_after_first_run, index, shapes) if kernels else None,
+            last_error=partial(tail, self._log, 1),
         )
         if kernels is not None:
-            kernels.opened()
+            kernels.cache_after_opening()
         return context
 
     def close(self) -> None:
-        """Free the engine, then the runtime, once the contexts are gone."""
+        """Free the engine, then the runtime. Its contexts must be freed before."""
         self._kernels = None
         self._engine = None
         self._runtime = None
 
     def _refusal(self, why: str) -> DeviceError:
-        """Return the error for a GPU that this TensorRT-RTX does not list; another build would not help."""
+        """Return the error for a GPU that this TensorRT-RTX does not support; another build would not help."""
         return DeviceError(
-            f"{self._library.title} refuses this GPU",
+            f"{self._library.title} does not support this GPU",
             why=f"compute capability {self.unsupported}: {why}",
             where=self._title,
-            fix="engines: [onnxruntime-cuda, onnxruntime], or TensorRT: pip install tensorrt",
+            fix="use engines: [onnxruntime-cuda, onnxruntime], or TensorRT: pip install tensorrt",
         )
 
 
 def _runtime(library: api.Library, core: int | None, title: str, *, host_code: bool) -> api.Runtime:
-    """Return a runtime that can open an engine of ``core``. It must outlive the engine."""
+    """Return a runtime that opens engines for a DLA core, or for none. It must outlive the engine."""
     trt: api.Trt = library.trt
-    if can_plug(library):
+    if supports_plugins(library):
         register_operators(trt)
     runtime: api.Runtime = trt.Runtime(shared_logger(trt)[0])
     if host_code:
         runtime.engine_host_code_allowed = True
     cores = runtime.num_DLA_cores if core is not None else 0
     if core is not None and core < cores:
-        runtime.DLA_core = core  # before an engine is read; one that is not there would be replaced without a word
+        runtime.DLA_core = core  # before an engine is opened; TensorRT silently replaces a missing core
     if core is not None and (core >= cores or runtime.DLA_core != core):
         raise DeviceError(
             f"dla{core} cannot be used",
@@ -168,7 +170,7 @@ def _runtime(library: api.Library, core: int | None, title: str, *, host_code: b
 
 
 MAX_LOADABLES = 16
-"""Most programs that one DLA core holds: NVIDIA's page on DLA layer restrictions."""
+"""Maximum number of programs on one DLA core: NVIDIA's page on DLA layer restrictions."""
 
 
 class TrtEngine:
@@ -177,27 +179,31 @@ class TrtEngine:
     See :class:`~edgert.backend.gpu.GpuEngine`.
 
     Args:
-        plan: of a build.
-        library: the TensorRT that built it, or a later one for a version-compatible engine.
+        plan: serialized engine.
+        library: TensorRT that built the engine, or a later one for a version-compatible engine.
         device: the GPU.
-        queue: takes the work of all sessions; by default there are several. Engines of one DLA core must share one.
-        profiles: name → input shapes, one per optimization profile of the engine, in order.
-        scales: int8 input → the value of one step, where callers have real numbers.
-        dla_core: the DLA core it was built for; None for none.
-        loadables: DLA programs in it (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
-        resident: DLA programs of other engines on that core.
-        host_code: whether the plan's code for the processor may be run; version-compatible ones contain a runtime.
-        cache_entry: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
-        others: (profile, rows) → a plan of the same model for these alone, and its cache entry; rows 0 are those of its
-            only plan. Then ``plan`` is for the first profile and its number of rows, and other batches run as the next
-            larger. TensorRT-RTX needs one for every profile but the first.
-        title: for messages.
+        queue: queue of all sessions, which engines of one DLA core must share; by default one per queue index.
+        profiles: input shapes by profile, in the order of the engine's optimization profiles.
+        scales: value of one step by int8 input, for inputs whose arrays on the host have real numbers.
+        dla_core: DLA core that the engine was built for; None for none.
+        loadables: number of its DLA programs (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
+        resident: number of DLA programs of other engines on that core.
+        host_code: whether the plan's CPU code may be run; version-compatible engines contain a runtime.
+        cache_entry: cache of kernels that TensorRT-RTX compiles when the engine first runs; None for no cache.
+        others: further plans of the model and their cache entries, by profile and number of rows; 0 rows for a plan
+            with all rows of its profile. With them, ``plan`` is for the first profile and all its rows, and each batch
+            runs in the next larger plan. TensorRT-RTX needs a plan for every profile.
+        title: name of the model in messages.
+
+    Attributes:
+        recordable: whether runs may be recorded as CUDA graphs, as they may without DLA layers (TensorRT issue 3524).
+        is_open: whether the engine was not closed.
 
     Raises:
-        DeviceError: the core would hold too many programs, is missing or refused; or there is no memory; or
-            TensorRT-RTX refuses a GPU that it does not list.
-        UnopenedError: TensorRT refuses the plan, as it does for one of another TensorRT or GPU.
-        BuildError: TensorRT-RTX would have to choose between profiles of one plan.
+        DeviceError: the DLA core cannot be used, or would have too many programs; or there is too little memory; or
+            TensorRT-RTX does not support the GPU.
+        UnopenedError: TensorRT cannot open the plan, such as one of another TensorRT or GPU.
+        BuildError: a plan of TensorRT-RTX has several profiles.
     """
 
     def __init__(
@@ -217,10 +223,10 @@ class TrtEngine:
         others: Mapping[tuple[str, int], tuple[bytes, CacheEntry | None]] = MappingProxyType({}),
         title: str = "engine",
     ) -> None:
-        if loadables + resident > MAX_LOADABLES:  # afterwards it would only fail when it runs
+        if loadables + resident > MAX_LOADABLES:  # otherwise only its runs would fail
             raise DeviceError(
                 f"{loadables} DLA programs do not fit on dla{dla_core if dla_core is not None else ''}",
-                why=f"a core holds {MAX_LOADABLES}, and {resident} of other engines are there",
+                why=f"a core holds {MAX_LOADABLES}, and has {resident} of other engines",
                 where=title,
                 fix="place fewer, longer regions on the DLA, or move a model to the other core",
             )
@@ -236,34 +242,38 @@ class TrtEngine:
         self.device, self.title, self.loadables = device, title, loadables
         self._queue, self._scales = queue, scales or {}
         self._queues = list[Queue]()
-        opened = partial(OpenPlan, library=library, device=device, title=title)
+        open_plan = partial(OpenPlan, library=library, device=device, title=title)
         shared_logger(library.trt)[1].clear()
 
-        def other(content: tuple[bytes, CacheEntry | None]) -> OpenPlan:
+        def open_other(content: tuple[bytes, CacheEntry | None]) -> OpenPlan:
             with device:
-                return opened(content[0], cache_entry=content[1])
+                return open_plan(content[0], cache_entry=content[1])
 
-        with ThreadPoolExecutor(len(others) or 1, "edgert-trt") as pool:  # each may take long
-            read = pool.map(other, others.values())
-            self._plan = opened(plan, dla_core=dla_core, host_code=host_code, cache_entry=cache_entry)
-            self._others = dict(zip(others, read, strict=True))
-        self.refine = self._refine if self._others else None  # else all sizes are of the plan that is open
+        with ThreadPoolExecutor(len(others) or 1, "edgert-trt") as pool:  # opening a plan may take seconds
+            opened = pool.map(open_other, others.values())
+            self._plan = open_plan(plan, dla_core=dla_core, host_code=host_code, cache_entry=cache_entry)
+            self._others = dict(zip(others, opened, strict=True))
+        self.refine = self._refine if self._others else None  # a single plan has all sizes
         self.refinements: list[Refinement] = []
-        self._is_open = True
+        self.is_open = True
         self._sessions: list[TrtSession] = []
+        self._spare: list[TrtSession] = []
         self.recordable = loadables == 0
-        """Whether runs may be recorded as CUDA graphs: not with DLA layers (TensorRT issue 3524)."""
-        declared, given = list(self._plan.shapes("INPUT").values()), self._plan.shapes("OUTPUT")
-        is_open = bool(declared) and all(shape and shape[0] < 0 for shape in declared)
+        inputs, outputs = list(self._plan.shapes("INPUT").values()), self._plan.shapes("OUTPUT")
+        has_open_batch = bool(inputs) and all(shape and shape[0] < 0 for shape in inputs)
         of_rows = [(rows, one.shapes("OUTPUT")) for (_, rows), one in self._others.items() if rows]
-        self.dynamic_batch = is_open or bool(of_rows)
-        self.batched = share_first_dimension(declared, list(given.values()))
+        self.dynamic_batch = has_open_batch or bool(of_rows)
+        self.batched = share_first_dimension(inputs, list(outputs.values()))
         if of_rows:
-            self.batched = tuple(all(shapes[name][:1] == (rows,) for rows, shapes in of_rows) for name in given)
-        first = self._opened(self.profiles[0])  # tensors of the first profile are as a session of it has them
-        self._spare = [first]
-        taken = first.inputs_on_gpu.items()
-        self.inputs = tuple(Tensor(name, one.shape, "float32" if one.scale else one.dtype) for name, one in taken)
+            self.batched = tuple(all(shapes[name][:1] == (rows,) for rows, shapes in of_rows) for name in outputs)
+        try:
+            first = self._create_session(self.profiles[0])  # it has the tensors of the first profile
+        except BaseException:
+            self.close()
+            raise
+        self._spare.append(first)
+        tensors = first.inputs_on_gpu.items()
+        self.inputs = tuple(Tensor(name, one.shape, "float32" if one.scale else one.dtype) for name, one in tensors)
         self.outputs = tuple(Tensor(one.name, one.shape, self._plan.dtype(one.name)) for one in first.outputs_on_gpu)
         self.outputs_known = True
         core = self._plan.dla_core if loadables else None
@@ -275,86 +285,85 @@ class TrtEngine:
     def session(self, profile: str | None = None, on_host: OnHost = "all", queue_index: int = 0) -> TrtSession:
         """Return a new set of bound tensors with an execution context.
 
-        All tensors are the host's, too, where a DLA uses them. Raises ModelError for an unknown profile or an output
-        whose size depends on the data, and DeviceError without memory.
+        All tensors of an engine on a DLA have host memory. Raises ModelError for an unknown profile or an output whose
+        size depends on the data, and DeviceError if there is too little memory.
         """
-        if not self._is_open:
+        if not self.is_open:
             raise closed_error(self.title)
         name = checked_profile(profile, self.profiles, self.title)
         is_first = not queue_index and name == self.profiles[0]
-        spare = self._spare.pop() if self._spare and is_first else None  # that of the beginning
+        spare = self._spare.pop() if self._spare and is_first else None  # opened with the engine
         if spare is not None:
-            spare.place(self._touched(on_host))
-        made = spare or self._opened(name, on_host, queue_index)
-        if on_host == "all":  # a caller on the host has no thread that opens them meanwhile
+            spare.place(self._host_tensors(on_host))
+        session = spare or self._create_session(name, on_host, queue_index)
+        if on_host == "all":  # callers on the host do not refine the engine, which would open these contexts
             try:
-                with self.device.recording, made.exclusive:
-                    for rows in made.sizes:
-                        made.open(rows)
+                with self.device.recording, session.exclusive:
+                    for rows in session.sizes:
+                        session.open(rows)
             except BaseException:  # too little memory for one of them
-                self._sessions.remove(made)
-                made.close()
+                self._sessions.remove(session)
+                session.close()
                 raise
-        return made
+        return session
 
-    def _touched(self, on_host: OnHost) -> OnHost:
-        """Return which tensors the host touches: all where a DLA runs, whose tensors are shared with the host."""
+    def _host_tensors(self, on_host: OnHost) -> OnHost:
+        """Return the tensors that the host uses: all with a DLA, whose tensors are shared with the host."""
         return "all" if self.loadables else on_host
 
     def _queue_of(self, queue_index: int) -> Queue:
-        """Return a queue. Contexts of different streams may run at the same time; a DLA core has one job at a time."""
+        """Return a queue. Work of different queues may run at the same time; a DLA core has one job at a time."""
         if self._queue is not None:
             return self._queue
         while len(self._queues) <= queue_index:
             self._queues.append(Queue(self.device.stream(), threading.RLock()))
         return self._queues[queue_index]
 
-    def _opened(self, name: str, on_host: OnHost = "none", queue_index: int = 0) -> TrtSession:
-        shapes, queue = self._profiles[name], self._queue_of(queue_index)
-        own = sorted(rows for profile, rows in self._others if profile == name and rows)
-        sizes = own if name == self.profiles[0] else own[:-1]  # without all of them
-
-        with queue.exclusive:  # nobody records meanwhile, and would get what that puts on the stream
-            made = TrtSession(
+    def _create_session(self, name: str, on_host: OnHost = "none", queue_index: int = 0) -> TrtSession:
+        queue = self._queue_of(queue_index)
+        sizes = sorted(rows for profile, rows in self._others if profile == name and rows)
+        if name != self.profiles[0]:
+            sizes = sizes[:-1]  # without the maximum, which for the first profile is not among the others
+        with queue.exclusive:  # a recording would include the work that opening a context enqueues
+            session = TrtSession(
                 partial(self._open_context, name, queue.stream),
                 self.device,
                 queue,
-                shapes=shapes,
+                shapes=self._profiles[name],
                 scales=self._scales,
                 dynamic=self.dynamic_batch,
                 sizes=sizes,
                 batched=self.batched,
                 recordable=self.recordable,
                 title=self.title,
-                of_profile=name,
-                on_host=self._touched(on_host),
+                profile_name=name,
+                on_host=self._host_tensors(on_host),
             )
-        self._sessions.append(made)
-        return made
+        self._sessions.append(session)
+        return session
 
     def _refine(
         self, sizes: Sequence[int], record: Callable[[int], object], profile: str | None = None
     ) -> Refinement | None:
         """Open contexts for some batch sizes in a thread, while others run.
 
-        Finished ones are among the ``renewed`` of a session, which records them. See
-        :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`.
+        Opened sizes are added to ``renewed`` of the sessions, whose user then records them.
         """
         if not sizes:
             return None
-        sessions = [one for one in self._sessions if one.of_profile == (profile or self.profiles[0])]
-        made = Refinement(partial(self._open_sizes, sessions, sizes), "contexts for fewer rows", self.title)
-        self.refinements.append(made)
-        return made
+        sessions = [one for one in self._sessions if one.profile_name == (profile or self.profiles[0])]
+        refinement = Refinement(partial(self._open_sizes, sessions, sizes), "contexts for fewer rows", self.title)
+        self.refinements.append(refinement)
+        return refinement
 
     def _open_sizes(self, sessions: Sequence[TrtSession], sizes: Sequence[int], canceled: threading.Event) -> str:
         for rows in sizes:
-            for one in sessions:
+            for session in sessions:
                 if not canceled.is_set():
-                    with self.device.recording:  # who records would get what opening one puts on the stream
-                        one.open(rows)
-            for one in sessions:  # all at once, as one that runs uses the same cache of kernels
-                one.renewed.add(rows)
+                    with self.device.recording:  # a recording would include the work that opening a context enqueues
+                        session.open(rows)
+            for session in sessions:  # after all are open, as a running session uses the same cache of kernels
+                session.renewed.add(rows)
         return f"contexts for {', '.join(map(str, sizes))} rows are open"
 
     @property
@@ -364,13 +373,13 @@ class TrtEngine:
 
     def close(self) -> None:
         """Free the memory of all sessions, then the engine's."""
-        for one in self.refinements:
-            one.close()
+        for refinement in self.refinements:
+            refinement.close()
         for session in self._sessions:
             session.close()
         self._sessions.clear()
         self._spare.clear()
-        self._is_open = False
+        self.is_open = False
         with self.device:
             for plan in (self._plan, *self._others.values()):
                 plan.close()

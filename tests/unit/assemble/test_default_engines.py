@@ -64,7 +64,7 @@ def compiled(file: PipelineFile, on: Bench, monkeypatch: pytest.MonkeyPatch, str
 
 def missing(name: str = "tensorrt", here: Machine = ORIN) -> Callable[[], version.Library]:
     def load() -> version.Library:
-        raise version.missing(ImportError(f"No module named {name!r}"), here, "auto")
+        raise version.missing_error(ImportError(f"No module named {name!r}"), here, "auto")
 
     return load
 
@@ -108,7 +108,7 @@ class TestJetson:
 
         monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.load", old)
         _, line = with_default_engines(written(tmp_path), machine=ORIN, trt=TrtBackend(machine=ORIN))
-        assert "not tensorrt: TensorRT 8.5.2 cannot be used: edgert knows 8.6, 10 and 11 (update JetPack" in line
+        assert "not tensorrt: TensorRT 8.5.2 cannot be used: edgert supports 8.6, 10 and 11 (update JetPack" in line
 
     def test_the_dla_runs_what_is_placed_on_it(self, tmp_path: Path) -> None:
         placed = written(tmp_path, placement="dla")

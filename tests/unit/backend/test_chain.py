@@ -149,7 +149,7 @@ class TestMachines:
 
     def test_no_tensorrt_names_how_to_get_that_of_this_jetpack(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing() -> version.Library:
-            raise version.missing(ImportError("No module named 'tensorrt'"), ORIN, "auto")
+            raise version.missing_error(ImportError("No module named 'tensorrt'"), ORIN, "auto")
 
         monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.load", missing)
         why = why_not("tensorrt", ORIN, TrtBackend(machine=ORIN))

@@ -106,7 +106,7 @@ def test_refused_before_building_is_a_reason_too() -> None:
 
 
 def test_an_inspector_that_cannot_be_read() -> None:
-    with pytest.raises(BuildError, match="cannot be read"):
+    with pytest.raises(BuildError, match="cannot read the engine inspector"):
         verify(REQUEST, result("nonsense"))
 
 

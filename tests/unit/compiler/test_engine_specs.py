@@ -111,7 +111,7 @@ def test_the_builder_is_told_what_the_pipeline_says(
     monkeypatch.setattr(trt_bundle_helper, "PIPELINE", text)
     (spec,) = ordered(folder, "10.3", engine_name)
     request = spec.request
-    assert dict(request.pools.named()) == pools
+    assert dict(request.pools.named_limits()) == pools
     assert (request.optimization_level, request.version_compatible) == (5, True)
     assert request.sparse
 

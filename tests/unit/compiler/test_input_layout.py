@@ -176,5 +176,5 @@ class TestFinished:
             (entry,) = (one for each in bundle.manifest.compiled.values() for one in each.engines["parts"])
             record = json.loads(bundle.read(entry.record))
         assert record["formats"] == {"x": {"layout": "DLA_HWC4", "dtype": "int8", "scale": SCALE, "optional": True}}
-        found = again.backend.built(on.requests[0], FileStore(tmp_path / "store"))
+        found = again.backend.find_or_build(on.requests[0], FileStore(tmp_path / "store"))
         assert found.cached and found.request.formats == on.requests[0].formats and again.requests == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,9 +196,9 @@ def test_a_cached_engine_that_lacks_memory_is_kept(store: MemoryStore) -> None:
 def test_another_model_or_precision_is_said(store: MemoryStore) -> None:
     bench = Bench()
     model = models.conv()
-    bench.backend.built(request_of(model), store)
-    bench.backend.built(request_of(model, precision="fp16"), store)
-    bench.backend.built(replace(request_of(model, precision="fp16"), model=b"other"), store)
+    bench.backend.find_or_build(request_of(model), store)
+    bench.backend.find_or_build(request_of(model, precision="fp16"), store)
+    bench.backend.find_or_build(replace(request_of(model, precision="fp16"), model=b"other"), store)
     assert bench.reported == [
         "test.onnx is compiled again: precision fp32 → fp16",
         "test.onnx is compiled again: another model",
@@ -214,19 +215,19 @@ def test_the_dla_compiler_is_part_of_the_key(tmp_path: Path) -> None:
 
 def test_timings_are_handed_to_the_next_build_of_the_same_machine(store: MemoryStore) -> None:
     bench = Bench(answer={"timing_cache": b"measured"})
-    bench.backend.built(request_of(models.conv()), store)
-    bench.backend.built(request_of(models.conv(), precision="fp16"), store)
+    bench.backend.find_or_build(request_of(models.conv()), store)
+    bench.backend.find_or_build(request_of(models.conv(), precision="fp16"), store)
     assert [request.timing_cache for request in bench.requests] == [b"", b"measured"]
     other = Bench("10.7")
-    other.backend.built(request_of(models.conv()), store)
+    other.backend.find_or_build(request_of(models.conv()), store)
     assert other.requests[0].timing_cache == b""
 
 
 def test_a_cached_engine_that_cannot_be_read_is_built_again_and_logged(store: MemoryStore) -> None:
-    made = Bench().backend.built(request_of(models.conv()), store)
+    made = Bench().backend.find_or_build(request_of(models.conv()), store)
     (store.folder / made.key).write_bytes(b"{}\nplan")
     bench = Bench()
-    bench.backend.built(request_of(models.conv()), store)
+    bench.backend.find_or_build(request_of(models.conv()), store)
     assert len(bench.requests) == 1 and "cannot be read" in bench.reported[0]
 
 
@@ -235,11 +236,22 @@ def test_the_ladder_is_climbed_aloud_and_remembered(store: MemoryStore) -> None:
     bench.failures = [CompileError("TensorRT built no engine", why="ForeignNode")]
     nodes = list(request_of(models.conv()).nodes)
     request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"))
-    made = bench.backend.built(request, store)
+    made = bench.backend.find_or_build(request, store)
     assert len(bench.requests) == 2 and made.attempts == ("the DLA compiler may have run out of memory",)
     assert bench.reported == ["again: the DLA compiler may have run out of memory"]
-    again = Bench().backend.built(request, store)
+    again = Bench().backend.find_or_build(request, store)
     assert again.cached and again.request.pools == made.request.pools and again.attempts == made.attempts
+
+
+def test_a_cached_engine_whose_record_lacks_a_part_is_built_again(store: MemoryStore) -> None:
+    made = Bench().backend.find_or_build(request_of(models.conv()), store)
+    record, _, plan = made.content.partition(b"\n")
+    for name in ("pools", "formats", "power_mode"):
+        plain = {key: value for key, value in json.loads(record).items() if key != name}
+        (store.folder / made.key).write_bytes(json.dumps(plain).encode() + b"\n" + plan)
+        bench = Bench()
+        assert not bench.backend.find_or_build(request_of(models.conv()), store).cached
+        assert "cannot be read" in bench.reported[0]
 
 
 def test_a_refusal_is_not_tried_again() -> None:
@@ -256,10 +268,12 @@ class TestDla:
         bench = Bench(answer={"log": log})
         nodes = list(request_of(models.conv()).nodes)
         request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"))
-        bench.backend.open(bench.backend.built(request))
+        first = bench.backend.open(bench.backend.find_or_build(request))
         with pytest.raises(DeviceError, match="9 DLA programs do not fit on dla0") as caught:
-            bench.backend.open(bench.backend.built(request))
+            bench.backend.open(bench.backend.find_or_build(request))
         assert "9 of other engines" in caught.value.why
+        first.close()
+        assert bench.backend.open(bench.backend.find_or_build(request)).loadables == 9
 
     def test_the_other_core_has_room_of_its_own(self) -> None:
         log = tuple(classify("INFO", f"[DlaLayer] {{ForeignNode[part{number}]}}") for number in range(9))
@@ -267,7 +281,7 @@ class TestDla:
         nodes = list(request_of(models.conv()).nodes)
         for core in ("dla0", "dla1"):
             request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
-            assert bench.backend.open(bench.backend.built(request)).loadables == 9
+            assert bench.backend.open(bench.backend.find_or_build(request)).loadables == 9
 
     def test_a_core_has_one_job_at_a_time_whoever_it_is_from(self) -> None:
         """Work on one stream is done in order; a GPU may do that of several at once."""
@@ -277,7 +291,7 @@ class TestDla:
         for core in ("dla0", "dla0", "dla1", "gpu", "gpu"):
             bench.answer = {} if core == "gpu" else bench.answer
             request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
-            streams.append(bench.backend.open(bench.backend.built(request)).session().stream)
+            streams.append(bench.backend.open(bench.backend.find_or_build(request)).session().stream)
         assert streams[0] is streams[1] and len(set(streams)) == 4
 
     def test_a_layout_that_fails_in_the_first_run_is_given_up_for_good(self, store: MemoryStore) -> None:
@@ -287,7 +301,7 @@ class TestDla:
         request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"), formats=layout)
         loadable = (classify("INFO", "[DlaLayer] {ForeignNode[part]}"),)
         bench = Bench(answer={"log": loadable}, runs=False)
-        made, engine = bench.backend.opened(request, store)
+        made, engine = bench.backend.build_and_open(request, store)
         plain = {"y": Format("LINEAR")}
         assert [one.formats for one in bench.requests] == [layout, plain] and made.request.formats == plain
         assert bench.reported == [
@@ -296,7 +310,7 @@ class TestDla:
         ]
         assert engine.info["attempts"] == list(made.attempts) and "first run" in made.attempts[0]
         again = Bench(answer={"log": loadable}, runs=False)
-        found, _ = again.backend.opened(request, store)
+        found, _ = again.backend.build_and_open(request, store)
         assert found.cached and found.request.formats == plain and again.requests == again.reported == []
 
     def test_a_layout_that_runs_is_kept(self, store: MemoryStore) -> None:
@@ -304,7 +318,7 @@ class TestDla:
         layout = {"x": Format("DLA_HWC4", "int8", 0.1, optional=True)}
         request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"), formats=layout)
         bench = Bench()
-        made, _ = bench.backend.opened(request, store)
+        made, _ = bench.backend.build_and_open(request, store)
         assert made.request.formats == layout and len(bench.requests) == 1 and bench.reported == []
         assert "IExecutionContext.execute_async_v3" in " ".join(bench.double.calls)
 
@@ -358,7 +372,7 @@ def test_what_is_no_record(record: bytes) -> None:
 
 def test_a_cached_engine_reads_back() -> None:
     request = request_of(models.conv(), precision="fp16")
-    made = Bench().backend.built(request)
+    made = Bench().backend.find_or_build(request)
     again = read_built_engine(made.content, request)
     assert again.result.plan == made.result.plan == b"plan" and again.facts == made.facts
     assert again.result.layers == made.result.layers and again.key == made.key

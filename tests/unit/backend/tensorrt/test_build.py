@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -58,6 +59,17 @@ def test_an_error_keeps_its_class() -> None:
     with pytest.raises(DeviceError, match="no dla1") as caught:
         run(request("refuse"))
     assert caught.value.fix == "another board"
+
+
+def test_a_process_that_cannot_be_started_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(module.subprocess, "Popen", fail)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(DeviceError, match="cannot start a process that builds an engine") as caught:
+        run(request("succeed"))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before and "temporarily unavailable" in caught.value.why
 
 
 @pytest.mark.parametrize("deed", ["patient", "stubborn"])

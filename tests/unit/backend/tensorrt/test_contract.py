@@ -19,7 +19,7 @@ from tests.helpers.trt_api import EVERY, RTX, STRONG, WEAK, api
 FOLDER = Path(library.__file__).parent
 FILES = sorted(path.name for path in FOLDER.glob("*.py"))
 CLAIMS = {  # file, or path of a class or function in its file; the most exact one holds, EVERY where there is none
-    "builder.monitor_to": EVERY[1:],  # progress is reported since 10.0
+    "builder.create_monitor": EVERY[1:],  # progress is reported since 10.0
     "dialects.Dialect.set_timing_cache": (*WEAK, *STRONG),
     "dialects.Dialect.timing_cache": (*WEAK, *STRONG),
     "dialects.WeakDialect": WEAK,

@@ -11,7 +11,7 @@ from edgert.backend import Engine, Session
 from edgert.backend.gpu import GpuEngine, GpuSession
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.log import shared_logger
-from edgert.backend.tensorrt.trt_engine import TrtEngine
+from edgert.backend.tensorrt.trt_engine import OpenPlan, TrtEngine
 from edgert.errors import BuildError, DeviceError, ModelError
 from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice
@@ -294,7 +294,7 @@ class TestTrouble:
         engine = bench.open(title="parts.onnx")
         engine.session()
         monkeypatch.setitem(ANSWERS, ("ICudaEngine", "create_execution_context"), lambda *_: None)
-        with pytest.raises(DeviceError, match="made no execution context: the GPU has too little memory") as caught:
+        with pytest.raises(DeviceError, match="created no execution context: the GPU has too little memory") as caught:
             engine.session()
         assert "planned: 3.0 GiB, beside weights" in caught.value.why
         assert "of 1.0 GiB are free on double" in caught.value.why
@@ -304,6 +304,13 @@ class TestTrouble:
         bound = {**FIXED, "y": ((3, -1), "FLOAT", "OUTPUT")}
         with pytest.raises(ModelError, match="size of output 'y' depends on the data"):
             Bench(bound=bound).open()
+
+    def test_plans_are_closed_where_a_session_cannot_be_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        closed = list[OpenPlan]()
+        monkeypatch.setattr(OpenPlan, "close", lambda plan: closed.append(plan))
+        with pytest.raises(ModelError, match="depends on the data"):
+            Bench(bound={**FIXED, "y": ((3, -1), "FLOAT", "OUTPUT")}).open()
+        assert len(closed) == 1
 
     def test_types_that_numpy_has_not(self) -> None:
         with pytest.raises(ModelError, match="of type FP8"):

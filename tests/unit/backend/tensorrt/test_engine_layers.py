@@ -83,5 +83,5 @@ def test_the_log_stands_in() -> None:
     "broken", ["", "[]", "{}", '{"Layers": 3}', '{"Layers": [3]}', '{"Layers": [{"LayerType": "x"}]}']
 )
 def test_what_cannot_be_read(broken: str) -> None:
-    with pytest.raises(BuildError, match="cannot be read"):
+    with pytest.raises(BuildError, match="cannot read the engine inspector"):
         engine_facts(broken)

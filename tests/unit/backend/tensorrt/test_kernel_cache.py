@@ -89,7 +89,7 @@ def test_what_tensorrt_does_not_take_is_thrown_away_and_logged(store: MemoryStor
     store.put("kernels", b"of another release")
     with caplog.at_level(logging.WARNING):
         start = Start(store)
-    assert caplog.messages == ["parts: its cached kernels are not those of this TensorRT-RTX and GPU: compiled again"]
+    assert caplog.messages == ["parts: cached kernels are not of this TensorRT-RTX and GPU, and are compiled again"]
     assert len(start.calls("IRuntimeCache.deserialize")) == 3  # not given up at once
     assert store.get("kernels") == repr([repr({"x": (4, 3, 2, 2)})]).encode()
 
@@ -116,7 +116,7 @@ def test_kernels_are_kept_while_the_gpu_refuses_ordinary_work(
     with caplog.at_level(logging.WARNING):
         Start(store, refused_reads=3)
     (message,) = caplog.messages
-    assert message.startswith("parts: its cached kernels cannot be read while another thread uses the GPU")
+    assert message.startswith("parts: cached kernels cannot be read while another thread uses the GPU")
     assert store.get("kernels") == before is not None
 
 
@@ -164,7 +164,7 @@ class TestUnsupportedCapability:
     def test_it_runs_with_one_warning(self) -> None:
         bench = self.bench()
         engines = [bench.backend.compile(models.conv(), EngineOptions()) for _ in range(2)]
-        assert bench.reported == [f"this GPU's compute capability {self.LISTED}: it is run all the same"]
+        assert bench.reported == [f"this GPU's compute capability {self.LISTED}: the engine runs anyway"]
         assert [engine.info["unsupported"] for engine in engines] == [self.LISTED] * 2
         engines[0].session().run()
 
@@ -182,7 +182,7 @@ class TestUnsupportedCapability:
         refusal = "Target GPU SM 90 is not supported by this TensorRT-RTX release"
         for starts in (1, 2):
             bench = self.bench("rtx-1.7", opens=False, refusal=refusal)
-            with pytest.raises(DeviceError, match=r"TensorRT-RTX 1\.7\.1\.116 refuses this GPU") as caught:
+            with pytest.raises(DeviceError, match=r"TensorRT-RTX 1\.7\.1\.116 does not support this GPU") as caught:
                 bench.backend.compile(models.conv(), EngineOptions(store=store))
             assert len(bench.requests) == (starts == 1) and bench.reported == []
         assert caught.value.why.startswith("compute capability 9.0 is not a supported capability of TensorRT-RTX 1.7")
@@ -209,7 +209,7 @@ class TestUnsupportedCapability:
         ],
     )
     def test_a_refusal_names_the_capability(self, line: str) -> None:
-        with pytest.raises(DeviceError, match="refuses this GPU"):
+        with pytest.raises(DeviceError, match="does not support this GPU"):
             self.bench(opens=False, refusal=line).backend.compile(models.conv(), EngineOptions())
 
     def test_no_execution_context_is_a_refusal_too_and_not_for_lack_of_memory(
@@ -217,6 +217,6 @@ class TestUnsupportedCapability:
     ) -> None:
         bench = self.bench("rtx-1.7")
         monkeypatch.setattr("edgert.backend.tensorrt.engine_cache.KernelCache.context", lambda self: None)
-        with pytest.raises(DeviceError, match="refuses this GPU") as caught:
+        with pytest.raises(DeviceError, match="does not support this GPU") as caught:
             bench.backend.compile(models.conv(), EngineOptions())
-        assert "it made no execution context" in caught.value.why
+        assert "it created no execution context" in caught.value.why

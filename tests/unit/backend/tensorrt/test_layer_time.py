@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from edgert.backend.tensorrt.engine_layers import LayerTime, engine_facts, layer_times, mapped
+from edgert.backend.tensorrt.engine_layers import LayerTime, engine_facts, layer_times, times_with_nodes
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from tests.helpers.trt_api import EVERY
@@ -62,7 +62,7 @@ def test_nodes_of_layers() -> None:
     ]
     facts = engine_facts(json.dumps({"Layers": layers}))
     times = {"conv + relu": 2.0, "pool": 1.0, "{ForeignNode[add...out]}": 4.0, "out to nvm": 0.5, "new": 0.1}
-    assert mapped(times, facts, NODES) == [
+    assert times_with_nodes(times, facts, NODES) == [
         LayerTime("conv + relu", 2.0, ("conv", "relu"), "gpu", False),
         LayerTime("pool", 1.0, ("pool",), "gpu", False),
         LayerTime("{ForeignNode[add...out]}", 4.0, ("add", "out"), "dla", False),
@@ -74,5 +74,5 @@ def test_nodes_of_layers() -> None:
 def test_a_region_has_what_is_between_its_ends_and_nobody_claims() -> None:
     layers = [{"Name": "pool", "LayerType": "CaskPooling"}, {"Name": "{ForeignNode[conv...out]}", "LayerType": "DLA"}]
     facts = engine_facts(json.dumps({"Layers": layers}))
-    (region,) = mapped({"{ForeignNode[conv...out]}": 1.0}, facts, NODES)
+    (region,) = times_with_nodes({"{ForeignNode[conv...out]}": 1.0}, facts, NODES)
     assert region.nodes == ("conv", "relu", "add", "out")

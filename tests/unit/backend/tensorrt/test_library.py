@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from edgert.backend.tensorrt import library
-from edgert.backend.tensorrt.library import Wanted, full_version, library_of, load, missing, release_of
+from edgert.backend.tensorrt.library import Wanted, full_version, library_of, load, missing_error, release_of
 from edgert.board import HOST, Machine
 from edgert.errors import BuildError, DeviceError
 
@@ -133,7 +133,7 @@ def test_none_on_a_workstation(wanted: Wanted, fix: str, monkeypatch: pytest.Mon
 
 def test_none_on_a_jetson() -> None:
     jetson = Machine("orin-nx-16gb", None, "Orin NX Kit", (), "36.4.3", "6.2", "cpu", 8, 8, 1)
-    error = missing(ImportError("No module named 'tensorrt'"), jetson, "auto")
+    error = missing_error(ImportError("No module named 'tensorrt'"), jetson, "auto")
     assert error.where == "Orin NX Kit, JetPack 6.2" and "nvidia-jetpack" in error.fix and "6.2" in error.fix
     assert "never pip install" in error.fix
-    assert "does not support Jetson" in missing(ImportError("x"), jetson, "tensorrt_rtx").fix
+    assert "does not support Jetson" in missing_error(ImportError("x"), jetson, "tensorrt_rtx").fix

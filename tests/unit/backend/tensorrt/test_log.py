@@ -13,10 +13,10 @@ from edgert.backend.tensorrt.log import (
     classify,
     foreign_ends,
     is_retained,
-    reasons,
+    logged_accelerators,
     requested_bytes,
-    summary,
     tail,
+    why_off_dla,
 )
 from tests.helpers.trt_log import parse_log
 
@@ -73,7 +73,7 @@ def test_every_line_that_means_something_is_known(version: str, kinds: dict[str,
     ],
 )
 def test_summary(version: str, where: dict[str, str]) -> None:
-    assert summary(records(version)) == where
+    assert logged_accelerators(records(version)) == where
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_summary(version: str, where: dict[str, str]) -> None:
     ],
 )
 def test_reasons(version: str, layer: str, why: str) -> None:
-    assert why in reasons(records(version))[layer]
+    assert why in why_off_dla(records(version))[layer]
 
 
 @pytest.mark.parametrize(

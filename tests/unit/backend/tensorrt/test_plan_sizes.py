@@ -250,7 +250,7 @@ def test_where_one_no_longer_opens_all_are_compiled_again(store: MemoryStore) ->
         again.double._script.foreign = ()
         return Rtx.build(again, request, **given)
 
-    again.backend._once = build
+    again.backend._build_once = build
     engine = again.backend.compile(MODEL, options(store=store))
     assert engine.info["cached"] is False and len(again.requests) == len(SIZES)
     assert again.reported == [
