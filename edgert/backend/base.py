@@ -111,7 +111,6 @@ class Tuning:
 
 
 DEFAULT_TUNING = Tuning()
-"""The default tuning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,6 @@ class BuilderSettings:
 
 
 DEFAULT_BUILDER = BuilderSettings()
-"""TensorRT's defaults."""
 
 
 @dataclass(frozen=True, slots=True)

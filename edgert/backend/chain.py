@@ -139,14 +139,8 @@ class Chain:
     ) -> ChosenEngine[CompiledT]:
         """Return the first engine that accepts a model.
 
-        Args:
-            model: name of the model.
-            compile_for: function that compiles the model for an engine of a name; may be called for several engines.
-            close: function that closes a result that was only compiled to name an alternative; by default it has
-                nothing to close.
-
-        Raises:
-            BuildError: an engine would be skipped and ``strict`` is set, or none accepts the model.
+        ``compile_for`` may be called for several engines; ``close`` closes a result that only named an alternative.
+        Raises BuildError if an engine would be skipped and ``strict`` is set, or if none accepts the model.
         """
         skipped: list[Skipped] = []
         fix = ""
@@ -212,11 +206,7 @@ class Chain:
 def why_not(engine: str, machine: Machine, trt: TrtBackend | None, *, runs: bool = True) -> str:
     """Return in one line why an engine cannot run on a machine, and what to install; empty if it can.
 
-    Args:
-        engine: name of the engine.
-        machine: the machine.
-        trt: TensorRT's backend, for engines of TensorRT.
-        runs: whether the engine must run here; else TensorRT must only compile, which needs neither a GPU nor PyCUDA.
+    Without ``runs``, TensorRT must only compile, which needs neither a GPU nor PyCUDA.
     """
     if engine == TENSORRT_DLA and machine.why_no_dla:
         return machine.why_no_dla

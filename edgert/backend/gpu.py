@@ -27,7 +27,6 @@ class GpuTensor:
     """A bound tensor in memory of host and GPU, owned by its session.
 
     Attributes:
-        name: name of the tensor.
         shape: static shape with all rows.
         dtype: NumPy's name of the type.
         block: memory of the tensor, zeroed at first; ``block.address`` on the GPU is a multiple of 256.
@@ -89,7 +88,6 @@ class GpuSession(Session, Protocol):
     """A session whose tensors can be written and read on the GPU, in the order of a stream.
 
     Attributes:
-        device: GPU of the tensors.
         stream: stream of the engine's work, shared by all sessions of a queue.
         exclusive: lock to hold while enqueuing work that must not be mixed with other work, such as when recording.
         inputs_on_gpu: inputs by name.

@@ -47,12 +47,7 @@ class NullEngine:
 
 
 class NullSession:
-    """Session that returns zeros; see :class:`~edgert.backend.base.Session`.
-
-    Args:
-        inputs, outputs: the tensors.
-        batched: whether each output has a row per input row; empty if the batch is static.
-    """
+    """Session that returns zeros; see :class:`~edgert.backend.base.Session`. No ``batched`` means a static batch."""
 
     def __init__(self, inputs: Sequence[base.Tensor], outputs: Sequence[base.Tensor], batched: Sequence[bool]) -> None:
         self.inputs: Mapping[str, base.Array] = {t.name: _zeros(t) for t in inputs}

@@ -64,14 +64,7 @@ def why_not() -> str:
 
 
 class OpenVinoEngine:
-    """Model compiled by OpenVINO; see :class:`~edgert.backend.base.Engine`.
-
-    Args:
-        model: the model, which may have open dimensions.
-        models: the model with the shapes of each profile, by profile.
-        compiled: OpenVINO's compiled models, by profile.
-        info: data for the summary.
-    """
+    """Model compiled by OpenVINO; see :class:`~edgert.backend.base.Engine`. ``models`` have the shapes of profiles."""
 
     def __init__(
         self, model: Model, models: Mapping[str, Model], compiled: Mapping[str, Any], info: Mapping[str, Any]

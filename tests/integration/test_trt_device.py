@@ -198,7 +198,7 @@ def test_a_graph_gives_what_a_plain_run_gives(library: Library, opened: Any) -> 
     session.inputs["x"][...] = image()
     plain = session.run()[0].copy()
     graph = session.device.capture(session.stream, session.enqueue)
-    session.outputs[0].fill(0)
+    session.outputs_on_gpu[0].host.fill(0)
     graph()
     (out,) = session.outputs_on_gpu
     out.block.download(session.stream)
@@ -220,7 +220,7 @@ def test_what_runs_side_by_side_gives_what_it_gives_alone(library: Library, open
             session.outputs_on_gpu[0].block.download(session.stream)
         for index, session in enumerate(sessions):
             session.stream.synchronize()
-            assert off(session.outputs[0], exact(model, image(3 * turn + index))) <= TOLERANCE["fp32"]
+            assert off(session.outputs_on_gpu[0].host, exact(model, image(3 * turn + index))) <= TOLERANCE["fp32"]
 
 
 def test_layers_tell_their_times(library: Library, opened: Any) -> None:

@@ -107,7 +107,6 @@ class Function:
     Unlike an engine, it is not prepared or cached, and it allocates its outputs on every call.
 
     Args:
-        model: the model.
         threads: number of threads of one call.
         fused: whether ONNX Runtime may rewrite the graph, for example Q/DQ pairs into integer kernels. Without it,
             every node computes exactly what the ONNX standard defines.

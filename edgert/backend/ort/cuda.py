@@ -234,13 +234,6 @@ class OrtCudaSession(runtime.OrtSession):
     """Session on one CUDA stream; see :class:`~edgert.backend.gpu.GpuSession`.
 
     Args:
-        session: ONNX Runtime's session.
-        shapes: input shapes by name.
-        path: file of the model, for errors.
-        device: the GPU.
-        stream: stream of the engine's work.
-        exclusive: lock to hold while enqueuing work.
-        on_host: tensors that the host reads or writes, too.
         output_shapes: output shapes that are known, shared by all sessions of a profile.
     """
 

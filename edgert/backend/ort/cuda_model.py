@@ -26,14 +26,7 @@ def prepare_cached(
 ) -> tuple[bytes, bool]:
     """Return the prepared model as an ONNX file, and whether it came from the store.
 
-    Args:
-        model: the model.
-        profiles: input shapes by profile.
-        static: shapes of the only profile; empty for several.
-        store: cache of prepared models; None for none.
-
-    Raises:
-        ModelError: the size of an output is unknown.
+    ``static`` are the shapes of the only profile, if there is one. Raises ModelError if an output's size is unknown.
     """
     key = cache_key(model, profiles)
     cached = store.get(key) if store else None

@@ -86,17 +86,7 @@ def _open_arena() -> None:
 def open_session(
     source: str | bytes, settings: Any, model: Model, providers: Sequence[object] = ("CPUExecutionProvider",)
 ) -> Any:
-    """Return an ONNX Runtime session.
-
-    Args:
-        source: path or content of an ONNX file.
-        settings: session options.
-        model: model that the file was made from, for errors.
-        providers: execution providers in order of preference.
-
-    Raises:
-        BuildError: ONNX Runtime does not support the model.
-    """
+    """Return a session for the path or content of an ONNX file, which was made from ``model``. Raises BuildError."""
     try:
         # No fallback: it would print the error and run the model on the CPU.
         return ort().InferenceSession(source, settings, providers=list(providers), enable_fallback=0)

@@ -233,13 +233,7 @@ def _crash_error(request: BuildRequest, process: _Worker, code: int) -> CompileE
 
 
 class _Worker:
-    """Process that builds an engine.
-
-    Attributes:
-        folder: folder of the request and the result.
-        log: lines of the log so far.
-        is_canceled: whether the build was canceled.
-    """
+    """Process that builds an engine; ``log`` has its lines so far."""
 
     def __init__(self, folder: Path, wanted: Wanted, module: str) -> None:
         self.folder, self.log, self.is_canceled = folder, list[LogRecord](), False

@@ -275,12 +275,7 @@ _PAUSES_S = 0.01, 0.1
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """Cache entry of the compiled kernels of one engine.
-
-    Attributes:
-        store: store of the kernels.
-        key: key of the plan with its GPU, driver and release of TensorRT-RTX.
-    """
+    """Cache entry of an engine's compiled kernels; the key depends on plan, GPU, driver and TensorRT-RTX."""
 
     store: Store
     key: str
@@ -292,10 +287,7 @@ class KernelCache:
     It is not thread-safe: callers hold the lock of the engine's queue. It must outlive the contexts.
 
     Args:
-        library: TensorRT-RTX.
-        engine: the engine.
         cache_entry: cache of kernels between starts; None for no cache.
-        title: name of the model in messages.
         synchronize: function that waits for the GPU, and raises DeviceError while another thread records on it.
     """
 

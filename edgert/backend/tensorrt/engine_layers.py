@@ -1,7 +1,7 @@
 """The layers of a built engine, their accelerators and times, from TensorRT's engine inspector, log and profiler.
 
 The inspector's JSON is that of ``EngineInspector.get_engine_information`` with detailed profiling verbosity, an object
-with ``Layers`` and ``Bindings``. For engines built with less verbosity, it lists only names of layers.
+with ``Layers``. For engines built with less verbosity, it lists only names of layers.
 """
 
 import json
@@ -67,12 +67,10 @@ class EngineFacts:
 
     Attributes:
         layers: layers in execution order.
-        bindings: names of inputs and outputs.
         detailed: whether more than the names of layers is reported.
     """
 
     layers: tuple[EngineLayer, ...]
-    bindings: tuple[str, ...]
     detailed: bool
 
     @property
@@ -89,10 +87,9 @@ class EngineFacts:
 def engine_facts(text: str) -> EngineFacts:
     """Read an inspector's JSON. Raises BuildError for other text."""
     try:
-        content = json.loads(text)
-        layers = content["Layers"]
+        layers = json.loads(text)["Layers"]
         facts = tuple(_layer(layer) for layer in layers)
-        return EngineFacts(facts, tuple(content.get("Bindings", ())), all(isinstance(one, dict) for one in layers))
+        return EngineFacts(facts, all(isinstance(one, dict) for one in layers))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BuildError(
             "cannot read the engine inspector's JSON",
@@ -108,7 +105,7 @@ def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
         accelerator: Accelerator = "dla" if kind == "dla" else "gpu"
         reformat, transfer = name.startswith("Reformatting CopyNode"), bool(_TRANSFER.match(name))
         layers.append(EngineLayer(name, "", accelerator, _names(name), (), (), reformat, transfer))
-    return EngineFacts(tuple(layers), (), False)
+    return EngineFacts(tuple(layers), False)
 
 
 def accelerators(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> dict[str, Accelerator]:

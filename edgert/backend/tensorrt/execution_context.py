@@ -59,11 +59,6 @@ class Layout:
         along = enumerate(self.strides)
         return tuple(1 if self.vector > 1 and dim == self.vector_dim else step * self.vector for dim, step in along)
 
-    def plain(self, memory: U8) -> Array:
-        """Return ``memory`` as an array, without a copy. The layout must be plain."""
-        size = math.prod(self.shape) * np.dtype(self.dtype).itemsize
-        return memory[:size].view(self.dtype).reshape(self.shape)
-
     def pack(self, values: Array, memory: U8) -> None:
         """Write an array of :attr:`shape` in TensorRT's layout, without padding."""
         for piece, index in self._pieces(values):
@@ -129,13 +124,8 @@ class Context:
     https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, CUDA Graphs.
 
     Args:
-        trt: TensorRT's module.
-        engine: engine of the context.
-        context: TensorRT's execution context.
-        stream: stream of the runs.
         index: number of the optimization profile.
         shapes: input shapes by name; by default those of the engine.
-        title: name of the model in messages.
         on_first_run: function called once, after the first run was enqueued.
         last_error: function that returns TensorRT's last line about an error, empty without one.
 
@@ -168,7 +158,6 @@ class Context:
         self.inputs = tuple(name for name in names if self._engine.get_tensor_mode(name) == mode)
         self._set_shapes(shapes)
         self.layouts: Mapping[str, Layout] = {name: self._layout(name) for name in names}
-        self.rows = min((self.layouts[name].shape[0] for name in self.inputs if self.layouts[name].shape), default=1)
 
     def bind(self, blocks: Mapping[str, Block]) -> None:
         """Set the address of each tensor, by name. Raises DeviceError for memory that TensorRT does not accept."""

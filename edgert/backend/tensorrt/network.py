@@ -42,16 +42,12 @@ class Correspondence:
     Attributes:
         nodes_of: nodes of every layer, in the order of the layers.
         computes: whether each layer computes a node; else it is a helper layer, such as for a constant.
-        layers_of: positions of layers by node.
-        folded: nodes without a layer, such as constants.
-        stray: positions of layers without a node.
+        layers_of: positions of layers by node; nodes without a layer, such as constants, are absent.
     """
 
     nodes_of: tuple[tuple[str, ...], ...]
     computes: tuple[bool, ...]
     layers_of: Mapping[str, tuple[int, ...]]
-    folded: tuple[str, ...]
-    stray: tuple[int, ...]
 
 
 def network_layers(network: api.INetworkDefinition) -> tuple[Layer, ...]:
@@ -75,12 +71,7 @@ def metadata_names(metadata: str) -> tuple[str, ...]:
 
 
 def correspond(layers: Sequence[Layer], nodes: Mapping[str, tuple[str, ...]]) -> Correspondence:
-    """Return the correspondence of layers and nodes.
-
-    Args:
-        layers: layers in the network's order.
-        nodes: output tensors by node.
-    """
+    """Return the correspondence of layers, in the network's order, and nodes, which are given with their outputs."""
     producers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
     computed: list[tuple[str, ...]] = []  # nodes of a layer by its metadata, its name, or its outputs
     for layer in layers:
@@ -96,8 +87,6 @@ def correspond(layers: Sequence[Layer], nodes: Mapping[str, tuple[str, ...]]) ->
         tuple(nodes_of),
         tuple(bool(names) for names in computed),
         {name: tuple(found) for name, found in layers_of.items()},
-        tuple(name for name in nodes if name not in layers_of),
-        tuple(position for position, names in enumerate(nodes_of) if not names),
     )
 
 

@@ -283,12 +283,7 @@ def _port_dtypes(ports: Sequence[Any]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _compile_kernel(operator: Operator, dtypes: tuple[str, ...]) -> DriverKernel:
-    """Return the kernel, compiled for this machine's GPU at the first call.
-
-    Raises:
-        BuildError: the kernel does not compile; the error has the compiler's log.
-        DeviceError: there is no GPU or compiler.
-    """
+    """Return the kernel, compiled for this machine's GPU. Raises BuildError with the compiler's log, or DeviceError."""
     from edgert.memory.cuda.nvrtc import nvrtc
 
     driver = cuda_driver()

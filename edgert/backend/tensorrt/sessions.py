@@ -70,14 +70,10 @@ class TrtSession:
 
     Args:
         open_context: function that opens a context for input shapes.
-        device: the GPU.
-        queue: queue of the session's work.
         shapes: input shapes with all rows, by name.
         scales: value of one step by int8 input, for inputs whose arrays on the host have real numbers.
         dynamic: whether fewer rows can be run.
         recordable: whether runs may be recorded as CUDA graphs; they may not with DLA layers.
-        title: name of the model in messages.
-        profile_name: name of the session's profile.
         sizes: numbers of rows, below the maximum and in order, that can have contexts; other numbers run as the next
             larger. Empty: all numbers can. A context is opened at its first run, or by :meth:`open`.
         batched: whether the first dimension is the batch, for every output.
@@ -127,11 +123,6 @@ class TrtSession:
         self.inputs: Mapping[str, Array] = HostSides(self._inputs)
         self.rows = row_count(self.inputs_on_gpu.values())
         self._contexts = {self.rows: context}
-
-    @property
-    def outputs(self) -> tuple[Array, ...]:
-        """Outputs of the last run with all rows, in the model's order."""
-        return tuple(one.host for one in self._outputs.values())
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
         with self._hold_stream():

@@ -38,15 +38,8 @@ def static_request(model: Model, options: EngineOptions, fixed_rows: int = 0, **
     One profile makes the shapes static, except for a batch of several rows, which stays open so that fewer can be run.
     Several profiles allow several shapes.
 
-    Args:
-        model: the model.
-        options: profiles, spans, precision and builder settings.
-        fixed_rows: number of rows of a static batch; 0 for that of the profiles.
-        further: other fields of the request.
-
-    Raises:
-        ModelError: a profile does not fit the model's inputs.
-        BuildError: a field is invalid.
+    ``fixed_rows`` are those of a static batch, 0 for those of the profiles. ``further`` are other request fields.
+    Raises ModelError if a profile does not fit the model's inputs, and BuildError for an invalid field.
     """
     profiles = options.profiles or {DEFAULT_PROFILE: {}}
     if fixed_rows:
@@ -178,9 +171,7 @@ class TrtBackend:
     One object serves all engines of a pipeline: it counts DLA programs, and gives each DLA core one job at a time.
 
     Args:
-        machine: description of the machine; by default of this one.
-        root: root folder of the machine's files.
-        library: TensorRT to use; by default that of this machine.
+        machine, root, library: the machine, its root folder and its TensorRT; by default those of this one.
         device: function that opens the GPU, called once for the first engine; by default with PyCUDA.
         build_once: function that builds one engine; by default in a separate process.
         listener: callbacks during compilation.
@@ -315,10 +306,9 @@ class TrtBackend:
     def _find_cached(self, model: Model, part: Part, facts: engine_cache.Facts) -> engine_cache.BuiltEngine | None:
         """Return the cached engine of a part, without creating its request; None if that must be created."""
         options, store = part.options, part.options.store
-        if store is None:
-            return None
-        cached = engine_cache.cached_request(store, engine_cache.options_key(model, options, part.rows))
-        if cached is None:
+        key = engine_cache.options_key(model, options, part.rows)
+        cached = engine_cache.cached_request(store, key) if store is not None else None
+        if store is None or cached is None:
             return None
         key = engine_cache.key_of({**facts, **cached[0]})
         content = store.get(key)
@@ -424,13 +414,9 @@ class TrtBackend:
         store: Store | None = None,
         others: Mapping[tuple[str, int], engine_cache.BuiltEngine] = MappingProxyType({}),
     ) -> TrtEngine:
-        """Open an engine for running.
+        """Open an engine for running; kernels that TensorRT-RTX compiles are cached in the store.
 
-        Args:
-            built: the engine.
-            profiles: input shapes by profile.
-            store: cache of kernels that TensorRT-RTX compiles while the engine runs.
-            others: further plans of the model by profile and number of rows; see :class:`TrtEngine`.
+        ``others`` are further plans of the model by profile and number of rows; see :class:`TrtEngine`.
 
         Raises:
             DeviceError: there is no GPU or PyCUDA; or TensorRT-RTX does not support the GPU; or the DLA core is

@@ -32,17 +32,12 @@ class OpenPlan:
     """A deserialized plan, of which execution contexts are created, and its runtime.
 
     Args:
-        plan: serialized engine.
-        library: TensorRT.
-        device: the GPU.
         dla_core: DLA core that the plan was built for; None for none.
         host_code: whether the plan's CPU code may be run.
         cache_entry: cache of kernels that TensorRT-RTX compiles when the engine first runs; None for no cache.
-        title: name of the model in messages.
 
     Raises:
-        DeviceError: the DLA core cannot be used; or there is too little memory; or TensorRT-RTX does not support the
-            GPU.
+        DeviceError: the DLA core cannot be used; or memory is too small; or TensorRT-RTX does not support the GPU.
         UnopenedError: TensorRT cannot open the plan, such as one of another TensorRT or GPU.
     """
 
@@ -179,9 +174,7 @@ class TrtEngine:
     See :class:`~edgert.backend.gpu.GpuEngine`.
 
     Args:
-        plan: serialized engine.
         library: TensorRT that built the engine, or a later one for a version-compatible engine.
-        device: the GPU.
         queue: queue of all sessions, which engines of one DLA core must share; by default one per queue index.
         profiles: input shapes by profile, in the order of the engine's optimization profiles.
         scales: value of one step by int8 input, for inputs whose arrays on the host have real numbers.
@@ -193,7 +186,6 @@ class TrtEngine:
         others: further plans of the model and their cache entries, by profile and number of rows; 0 rows for a plan
             with all rows of its profile. With them, ``plan`` is for the first profile and all its rows, and each batch
             runs in the next larger plan. TensorRT-RTX needs a plan for every profile.
-        title: name of the model in messages.
 
     Attributes:
         recordable: whether runs may be recorded as CUDA graphs, as they may without DLA layers (TensorRT issue 3524).

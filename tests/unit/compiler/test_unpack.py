@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -198,21 +199,14 @@ class TestOnABoard:
 
 
 def test_engines_of_a_model_are_closed_where_a_later_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = SimpleNamespace(info={}, closed=0)
-    first.close = lambda: setattr(first, "closed", first.closed + 1)
-
-    def check(engines: BundleEngines, name: str, config: object, spec: SimpleNamespace) -> tuple[None, object]:
-        if spec.weight == 1:
-            return None, first
-        raise BuildError("the second engine was refused")
-
-    monkeypatch.setattr(BundleEngines, "_specs", lambda *_: [SimpleNamespace(weight=number) for number in (1, 2)])
-    monkeypatch.setattr(BundleEngines, "_compile_and_check", check)
-    chain, events = Chain(["tensorrt"], lambda engine: "", strict=True), BuildEvents(lambda progress: None)
-    engines = BundleEngines(Path(), manifest_of(), chain, bench().backend, cast("Any", None), events)
-    with pytest.raises(BuildError, match="the second engine was refused"):
-        engines.compile("parts", cast("Any", None), 1, 1)
-    assert first.closed == 1
+    first = Mock()
+    monkeypatch.setattr(BundleEngines, "_specs", lambda *_: [Mock(), Mock()])
+    monkeypatch.setattr(BundleEngines, "_compile_and_check", Mock(side_effect=[(None, first), BuildError("a bad engine")]))
+    chain = Chain(["tensorrt"], lambda engine: "", strict=True)
+    engines = BundleEngines(Path(), manifest_of(), chain, bench().backend, Mock(), BuildEvents())
+    with pytest.raises(BuildError, match="a bad engine"):
+        engines.compile("parts", Mock(), 1, 1)
+    first.close.assert_called_once_with()
 
 
 def test_several_engines_are_one() -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from edgert.backend import EngineOptions
-from edgert.backend.ort import CustomOpEngine, OrtBackend, OrtEngine
+from edgert.backend.ort import OrtBackend
 from edgert.board.host import core_accelerators
 from edgert.config import InputConfig
 from edgert.errors import BuildError
-from edgert.graph import Model, read
+from edgert.graph import read
 from edgert.placement.cutting import partition
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 from edgert.runtime import Result, Stage
@@ -138,19 +138,9 @@ def test_inputs_that_two_segments_read_have_a_tensor_per_slot() -> None:
 
 
 def test_segments_that_were_compiled_are_closed_where_a_later_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled, closed, compile_one = list[Model](), list[object](), OrtBackend.compile
-
-    def compile_two(backend: OrtBackend, model: Model, options: EngineOptions) -> OrtEngine | CustomOpEngine:
-        compiled.append(model)
-        if len(compiled) > 2:
-            raise BuildError("no such operator")
-        return compile_one(backend, model, options)
-
-    monkeypatch.setattr(OrtBackend, "compile", compile_two)
-    monkeypatch.setattr(OrtEngine, "close", lambda engine: closed.append(engine))
-    model = models.conv()
-    graph = read(model)
+    engine, graph = Mock(), read(models.conv())
+    monkeypatch.setattr(OrtBackend, "compile", Mock(side_effect=[engine, engine, BuildError("no such operator")]))
     parts = partition(graph, {node.name: f"cpu{number % 2}" for number, node in enumerate(graph.nodes)})
     with pytest.raises(BuildError, match="no such operator"):
-        compile_segments(model, graph, parts, None)
-    assert len(closed) == 2
+        compile_segments(models.conv(), graph, parts, None)
+    assert engine.close.call_count == 2

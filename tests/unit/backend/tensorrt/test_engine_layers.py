@@ -45,7 +45,7 @@ DLA_ENGINE = text(
 def test_where_layers_run() -> None:
     facts = engine_facts(DLA_ENGINE)
     assert accelerators(facts, NODES) == {"a": "dla", "b": "dla", "c": "dla", "d": "gpu", "e": "gpu"}
-    assert (facts.reformats, facts.loadables, facts.bindings, facts.detailed) == (1, 1, ("x", "y"), True)
+    assert (facts.reformats, facts.loadables, facts.detailed) == (1, 1, True)
 
 
 def test_formats() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgert.backend.tensorrt.network import Layer, correspond, metadata_names
+from edgert.backend.tensorrt.network import Correspondence, Layer, correspond, metadata_names
 
 
 def layer(name: str, node: str, reads: str = "", makes: str = "", kind: str = "CONVOLUTION") -> Layer:
@@ -24,8 +24,7 @@ def test_names_in_metadata() -> None:
 def test_several_layers_of_one_node() -> None:
     found = correspond([layer("a", "a", "x", "t"), layer("b", "b", "t", "u"), layer("b_1", "b", "t", "v")], NODES)
     assert found.nodes_of == (("a",), ("b",), ("b",))
-    assert found.layers_of["b"] == (1, 2) and found.computes == (True, True, True)
-    assert found.folded == ("c", "gone") and found.stray == ()
+    assert found.layers_of == {"a": (0,), "b": (1, 2)} and found.computes == (True, True, True)
 
 
 def test_nodes_without_a_name_are_called_after_their_output() -> None:
@@ -48,7 +47,7 @@ def test_helpers_belong_to_their_readers() -> None:
     ]
     found = correspond(layers, NODES)
     assert found.nodes_of[0] == found.nodes_of[1] == ("a", "b")
-    assert found.computes == (False, False, True, True, False) and found.stray == (4,)
+    assert found.computes == (False, False, True, True, False) and found.nodes_of[4] == ()
     assert found.layers_of["a"] == (0, 1, 2)
 
 
@@ -58,5 +57,4 @@ def test_a_helper_that_stands_after_its_reader_is_found() -> None:
 
 
 def test_nothing() -> None:
-    found = correspond([], NODES)
-    assert found.nodes_of == () and found.folded == tuple(NODES)
+    assert correspond([], NODES) == Correspondence((), (), {})
