@@ -206,7 +206,7 @@ def _wrong(profile: SharedProfile) -> Iterator[Mistake]:
         yield (
             "board",
             f"the profile is of board {profile.board!r}, which edgert does not know",
-            why + _near(profile.board),
+            why + nearest(profile.board, board_names()),
         )
         return
     at = board(profile.board)
@@ -230,10 +230,6 @@ def _wrong(profile: SharedProfile) -> Iterator[Mistake]:
                 f"a stage of kind {stage.kind!r} takes {stage.ms:g} ms",
                 "a time must be above 0",
             )
-
-
-def _near(name: str) -> str:
-    return nearest(name, board_names())
 
 
 def _wrong_clocks(clocks: Mapping[str, float], at: Board, mode: Mode) -> Iterator[Mistake]:

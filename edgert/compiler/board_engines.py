@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -162,8 +162,7 @@ class BundleEngines:
             for spec in self._specs(name, config, engine):
                 _, opened = self._compile_and_check(name, config, spec)
                 if opened is not None:
-                    unused.callback(opened.close)
-                    parts.append((opened, spec.weight))
+                    parts.append((unused.enter_context(closing(opened)), spec.weight))
             unused.pop_all()
         return parts[0][0] if len(parts) == 1 else Replicated(parts)
 

@@ -198,9 +198,7 @@ class _CommandBuilder:
 
     def _switches(self) -> Iterator[str]:
         request = self.request
-        sizes = {
-            name: f"{size_bytes / 2**20:.9f}" for name, size_bytes in request.pools.named_limits()
-        }  # in MiB, no exponent
+        sizes = {name: f"{size / 2**20:.9f}" for name, size in request.pools.named_limits()}  # in MiB, no exponent
         if sizes:
             pools = (f"{_POOLS[name]}:{text.rstrip('0').rstrip('.')}" for name, text in sizes.items())
             yield f"--memPoolSize={','.join(pools)}"

@@ -7,7 +7,7 @@ next segment reads slot 0 of frame n. The channel between them blocks the writer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -226,11 +226,9 @@ def compile_segments(model: Model, graph: Graph, parts: Sequence[Part], store: S
         BuildError: ONNX Runtime refuses a segment.
     """
     options = EngineOptions(threads=1, store=store)
-    engines = []
     with ExitStack() as unused:
-        for part in parts:
-            engines.append(OrtBackend().compile(cut(graph, part, model), options))
-            unused.callback(engines[-1].close)
+        compiled = (OrtBackend().compile(cut(graph, part, model), options) for part in parts)
+        engines = [unused.enter_context(closing(engine)) for engine in compiled]
         segmented = SegmentedEngine(parts, engines, graph, model.path)
         unused.pop_all()
     return segmented

@@ -201,7 +201,9 @@ class TestOnABoard:
 def test_engines_of_a_model_are_closed_where_a_later_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Mock()
     monkeypatch.setattr(BundleEngines, "_specs", lambda *_: [Mock(), Mock()])
-    monkeypatch.setattr(BundleEngines, "_compile_and_check", Mock(side_effect=[(None, first), BuildError("a bad engine")]))
+    monkeypatch.setattr(
+        BundleEngines, "_compile_and_check", Mock(side_effect=[(None, first), BuildError("a bad engine")])
+    )
     chain = Chain(["tensorrt"], lambda engine: "", strict=True)
     engines = BundleEngines(Path(), manifest_of(), chain, bench().backend, Mock(), BuildEvents())
     with pytest.raises(BuildError, match="a bad engine"):

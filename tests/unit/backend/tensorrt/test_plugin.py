@@ -18,13 +18,6 @@ from edgert.backend.tensorrt.build_process import read_request, write_request
 from edgert.backend.tensorrt.build_request import BuildRequest, request_of
 from edgert.backend.tensorrt.builder import compile_engine
 from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.plugin import (
-    MAX_DIMENSIONS,
-    kernel_arguments,
-    kernel_source,
-    operator_creator,
-    operator_plugin,
-)
 from edgert.custom_op import Operator, operator
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda.nvrtc import DriverKernel, nvrtc
@@ -130,7 +123,7 @@ def test_a_rule_that_computes_needs_numbers() -> None:
 @pytest.mark.parametrize("version", PLUGGED)
 def test_a_plugin_reports_what_it_takes_and_gives(version: str) -> None:
     trt = Double(version)
-    made = operator_plugin(trt, mish(), {"alpha": 0.25})
+    made = plugins.operator_plugin(trt, mish(), {"alpha": 0.25})
     assert (made.plugin_name, made.plugin_namespace, made.plugin_version, made.num_outputs) == (
         "HardMishLite",
         "demo",
@@ -152,7 +145,7 @@ def test_a_plugin_reports_what_it_takes_and_gives(version: str) -> None:
 
 def test_attributes_come_from_the_node_and_go_into_the_engine() -> None:
     trt = Double("10.3")
-    made = operator_creator(trt, mish()).create_plugin(
+    made = plugins.operator_creator(trt, mish()).create_plugin(
         "own0", [Field("alpha", np.array([0.25], np.float32)), Field("other", None)], 0
     )
     trt.calls.clear()
@@ -173,7 +166,7 @@ class Driver:
                 arguments[1]._obj.value = b"invalid image"
                 return 0
             if name == "cuLaunchKernel":
-                size = 8 * (2 * (1 + MAX_DIMENSIONS) + 2)
+                size = 8 * (2 * (1 + plugins.MAX_DIMENSIONS) + 2)
                 reported = ctypes.string_at(arguments[9][0], size)
                 self.calls.append((name, [item.value for item in arguments[1:9]] + [reported]))
             else:
@@ -185,15 +178,14 @@ class Driver:
 
 def test_enqueue_launches_one_thread_for_each_element(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, trt = Driver(), Double("10.7")
-    monkeypatch.setattr(
-        plugins, "_compile_kernel", lambda one, dtypes: DriverKernel(b"cubin", one.function.__name__, driver)
-    )
-    made = operator_plugin(trt, mish(), {"alpha": 0.25})
+    kernel = DriverKernel(b"cubin", mish().function.__name__, driver)
+    monkeypatch.setattr(plugins, "_compile_kernel", lambda one, dtypes: kernel)
+    made = plugins.operator_plugin(trt, mish(), {"alpha": 0.25})
     ports = [Port(trt, "FLOAT", (2, 3, 50))], [Port(trt, "FLOAT", (2, 3, 50))]
     made.enqueue(*ports, [4096], [8192], 0, 77)
     _, (*sizes, reported) = driver.calls[-1]
     assert sizes == [2, 1, 1, 256, 1, 1, 0, 77]
-    first = struct.unpack_from(f"<Q{MAX_DIMENSIONS}q", reported)
+    first = struct.unpack_from(f"<Q{plugins.MAX_DIMENSIONS}q", reported)
     assert first == (4096, 2, 3, 50, 1, 1, 1, 1, 1)
     assert struct.unpack_from("<qd", reported, len(reported) - 16) == (300, 0.25)
 
@@ -209,11 +201,11 @@ def test_nothing_is_launched_for_nothing_and_failures_are_reported() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_source_has_the_struct_that_is_packed(dtype: str) -> None:
-    text = kernel_source(mish(), [dtype, dtype])
+    text = plugins.kernel_source(mish(), [dtype, dtype])
     kind = {"float32": "float", "float16": "half"}[dtype]
     assert f"    const {kind} *x; long long x_size[8];\n    {kind} *y; long long y_size[8];\n" in text
     assert "    long long count;\n    double alpha;\n};" in text and "hard_mish_lite(Arguments a)" in text
-    packed, count = kernel_arguments(mish(), [1, 2], [(2, 3), (2, 3)], {"alpha": 0.5})
+    packed, count = plugins.kernel_arguments(mish(), [1, 2], [(2, 3), (2, 3)], {"alpha": 0.5})
     assert count == 6 and len(packed) == 8 * (2 * 9 + 2)
 
 
@@ -224,7 +216,5 @@ def test_the_source_compiles(dtype: str) -> None:
         compiler = nvrtc()
     except DeviceError as error:
         pytest.skip(f"{error.what}: {error.fix}")
-    assert (
-        compiler.compile(kernel_source(mish(), [dtype, dtype]), "mish.cu", ["--gpu-architecture=sm_87"])[:4]
-        == b"\x7fELF"
-    )
+    source = plugins.kernel_source(mish(), [dtype, dtype])
+    assert compiler.compile(source, "mish.cu", ["--gpu-architecture=sm_87"])[:4] == b"\x7fELF"
