@@ -14,7 +14,7 @@ from edgert.board.record import board
 from edgert.board.sections import Mode
 from edgert.bundle import shared_profile
 from edgert.bundle.bundle import is_bundle, open_bundle
-from edgert.bundle.measured_engines import MeasuredEngine, engines_of
+from edgert.bundle.measured_engines import MeasuredEngine, timed_engines
 from edgert.compiler.finish import members_but_engines, pipeline_of
 from edgert.config import PipelineFile
 from edgert.errors import ConfigError
@@ -49,7 +49,7 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
             "edgert bench BUNDLE --share FILE",
         )
     with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-        facts, engines = _engines_of_one_machine(engines_of(opened), str(bundle), detect(root))
+        facts, engines = _engines_of_one_machine(timed_engines(opened), str(bundle), detect(root))
         opened.extract(Path(folder), members_but_engines(opened.manifest))
         # A bundle's pipeline names forms for this machine, but a plan uses the float model.
         requested = {
@@ -80,7 +80,7 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
         models=models,
         stages=stages,
     )
-    shared_profile.check(found, str(bundle))
+    shared_profile.check_figures(found, str(bundle))
     return found
 
 

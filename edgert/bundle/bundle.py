@@ -1,4 +1,4 @@
-"""Bundles: a pipeline with its models prepared for a board, in one file that is complete or refused.
+"""Bundles: a pipeline with its models prepared for a board, in one file that must be complete to be opened.
 
 open_bundle(path) → Bundle with .manifest, .read(member), .extract(folder), .signer(signers)
 save_bundle(path, manifest, members)
@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from edgert import limits
 from edgert.bundle.manifest import NAME, Manifest, check_contents, parse_manifest
@@ -26,21 +25,18 @@ from edgert.zip_archive import ZipContainer, check_content, check_paths, pack
 
 SUFFIX = ".edgert"
 SIGNATURE = f"{NAME}.sig"
-"""The member with the signature of the manifest; it is in no list."""
+"""Member with the signature of the manifest, which does not list it."""
 _STALE_S = 3600.0
-"""Age from which a partly written file counts as abandoned."""
-_PARTS = ("[0-9a-f]" * 32, "[a-z0-9_]" * 8)
-"""Endings of names of partly written files, and of folders."""
-
-
-# A bundle as a folder of plain files, to look into during development.
+"""Age in seconds from which a partly written file counts as abandoned."""
+_PARTIAL_NAMES = ("[0-9a-f]" * 32, "[a-z0-9_]" * 8)
+"""Endings of the names of partly written files, and of folders."""
 
 
 class FolderContainer:
-    """A folder's files as members.
+    """Members that are plain files of a folder, for a look into a bundle during development.
 
     Raises:
-        ArtifactError: it cannot be read, or contains a link or something else that is no plain file.
+        ArtifactError: the folder cannot be read, or contains a link or something else that is no plain file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,18 +48,18 @@ class FolderContainer:
         check_paths(self.sizes, str(path))
 
     def read(self, path: str) -> bytes:
-        """Return a member's bytes; raise ArtifactError where it cannot be read."""
+        """Return the bytes of a member. Raises ArtifactError if it cannot be read."""
         try:
             return (self.path / path).read_bytes()
         except OSError as error:
             raise ArtifactError(f"cannot read {str(self.path / path)!r}", why=cause(error)) from error
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
+        """Do nothing, as no file is open."""
 
 
 def _sizes(root: Path) -> dict[str, int]:
-    found = {}
+    sizes = {}
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             path = Path(folder) / name
@@ -74,18 +70,18 @@ def _sizes(root: Path) -> dict[str, int]:
                     fix="name what edgert build wrote",
                 )
             if path.is_file():
-                found[path.relative_to(root).as_posix()] = path.stat().st_size
-    return found
+                sizes[path.relative_to(root).as_posix()] = path.stat().st_size
+    return sizes
 
 
 def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
-    """Write members as files; a folder that exists is replaced only if it is a bundle.
+    """Write members as files. An existing folder is replaced only if it is a bundle, or empty.
 
-    A reader, also after a kill, finds the old bundle or the new one. On the few file systems that cannot exchange two
-    folders there is none for a moment.
+    A reader finds the old bundle or the new one, even if this process is killed. On the few file systems that cannot
+    exchange two folders, there is none for a moment.
 
     Raises:
-        ArtifactError: it cannot be written, or something else is in its place.
+        ArtifactError: the folder cannot be written, or the path exists and is no bundle.
     """
     check_paths(members)
     if path.exists() and not (path.is_dir() and ((path / NAME).is_file() or not any(path.iterdir()))):
@@ -103,21 +99,11 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
                 new.rename(path)
 
 
-class _Container(Protocol):
-    """Source of members: a zip, or a folder."""
-
-    path: Path
-
-    @property
-    def sizes(self) -> Mapping[str, int]: ...
-
-    def read(self, path: str) -> bytes: ...
-
-    def close(self) -> None: ...
+_Container = ZipContainer | FolderContainer
 
 
 class Bundle:
-    """An open bundle whose members were all found intact; a context manager, created by :func:`open_bundle`."""
+    """An open bundle with intact members, as a context manager, created by :func:`open_bundle`."""
 
     def __init__(self, container: _Container, manifest: Manifest) -> None:
         self._container, self.manifest = container, manifest
@@ -131,7 +117,7 @@ class Bundle:
 
     @property
     def path(self) -> Path:
-        """The file, or the folder."""
+        """Path of the file or the folder."""
         return self._container.path
 
     def close(self) -> None:
@@ -139,10 +125,10 @@ class Bundle:
         self._container.close()
 
     def read(self, path: str) -> bytes:
-        """Return a member's bytes, checked once more: the file may have changed since it was opened.
+        """Return the bytes of a member, checked again, as the file may have changed since it was opened.
 
         Raises:
-            ArtifactError: no such member, or it is damaged.
+            ArtifactError: there is no such member, or it is damaged.
         """
         if path not in self.manifest.members:
             raise ArtifactError(f"the bundle has no member {path!r}", where=str(self.path))
@@ -151,21 +137,21 @@ class Bundle:
         return content
 
     def signer(self, signers: Path | None) -> Signer | None:
-        """Return who signed it; None where it is unsigned and may be.
+        """Return who signed the bundle; None if it is unsigned and needs no signature.
 
         Args:
-            signers: the file of those who may sign; None: only the signature is verified.
+            signers: file of allowed signers; None: anyone may sign, and a signature is optional.
 
         Raises:
-            ArtifactError: it is unsigned, was changed since it was signed, or the key is none of the signers'.
+            ArtifactError: the bundle is unsigned, was changed since it was signed, or its key is not allowed.
         """
         return verify(self.manifest.to_bytes(), self.signature, signers, str(self.path))
 
     def extract(self, folder: Path, paths: Iterable[str] | None = None) -> None:
-        """Write members below a folder of the caller's own; all by default.
+        """Write members, by default all, into a folder of the caller.
 
         Raises:
-            ArtifactError: as :meth:`read`, or they cannot be written.
+            ArtifactError: a member is missing or damaged, or cannot be written.
         """
         for path in self.manifest.members if paths is None else paths:
             content = self.read(path)
@@ -180,7 +166,7 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Return whether a path looks like a bundle, intact or damaged, rather than like a pipeline file."""
+    """Return whether a path seems to be a bundle, intact or damaged, and not a pipeline file."""
     if path.is_dir():
         return (path / NAME).is_file()
     if path.suffix == SUFFIX:
@@ -193,39 +179,40 @@ def is_bundle(path: Path) -> bool:
 
 
 def open_bundle(path: str | Path) -> Bundle:
-    """Open a bundle and check all of it, before anything of it is used; reads the whole file.
+    """Open a bundle after all of it was read and checked.
 
     Raises:
-        ArtifactError: it is missing, no bundle, cut short, damaged, or of a later edgert. Or it contains what edgert
-            does not write: links, paths that lead outside, members that are not listed.
+        ArtifactError: the bundle is missing, truncated, damaged, or of a later edgert; or it is no bundle; or it has
+            contents that edgert does not write: links, paths that lead outside, or members that are not listed.
     """
     file = Path(path)
     if not file.exists():
-        raise ArtifactError(f"there is no bundle {str(file)!r}", fix="edgert build PIPELINE -o FILE makes one")
+        raise ArtifactError(f"there is no bundle {str(file)!r}", fix="edgert build PIPELINE -o FILE creates one")
     container: _Container = FolderContainer(file) if file.is_dir() else ZipContainer(file)
     try:
-        return Bundle(container, _checked(container))
-    except ArtifactError:
+        return Bundle(container, _read_manifest(container))
+    except BaseException:
         container.close()
         raise
 
 
-def _checked(container: _Container) -> Manifest:
+def _read_manifest(container: _Container) -> Manifest:
+    """Return the manifest of a container, after all members were checked."""
     where, sizes = str(container.path), container.sizes
     if NAME not in sizes:
         raise ArtifactError(
             f"{where} is no bundle of edgert's", why=f"it has no {NAME}", fix="name what edgert build wrote"
         )
     manifest = parse_manifest(container.read(NAME), where)
-    odd = sorted((sizes.keys() - {NAME, SIGNATURE}) ^ manifest.members.keys())
-    if odd:
-        why = f"{odd[0]!r} is {'not listed in its manifest' if odd[0] in sizes else 'missing'}"
+    differing = sorted((sizes.keys() - {NAME, SIGNATURE}) ^ manifest.members.keys())
+    if differing:
+        why = f"{differing[0]!r} is {'not listed in its manifest' if differing[0] in sizes else 'missing'}"
         raise ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again", code="E601")
     for path, member in manifest.members.items():
         if sizes[path] != member.size_bytes:
             raise ArtifactError(
                 f"member {path!r} of the bundle is damaged",
-                why=f"it has {sizes[path]} bytes, and was made with {member.size_bytes}",
+                why=f"it has {sizes[path]} bytes instead of {member.size_bytes}",
                 where=where,
                 fix="build the bundle again, or copy it again",
                 code="E601",
@@ -244,16 +231,16 @@ def _signature(container: _Container) -> bytes:
 
 
 def sign_bundle(path: Path, key: Path, signers: Path | None = None) -> Signer:
-    """Sign a bundle in place, atomically; a signature that it has is replaced.
+    """Sign a bundle in place, atomically. An earlier signature is replaced.
 
     Args:
-        path: of its file or folder.
-        key: a private key of ssh-keygen; or a public one, whose private key ``ssh-agent`` has.
-        signers: the file of those who may sign; None: anyone may.
+        path: path of the file or the folder.
+        key: file of a private key; or of a public key, whose private key ``ssh-agent`` has.
+        signers: file of allowed signers; None: anyone may sign.
 
     Raises:
-        ArtifactError: the bundle is damaged or cannot be written; or ssh-keygen cannot sign with the key, or it is none
-            of the signers'. The bundle is as it was.
+        ArtifactError: the bundle is damaged or cannot be written; or ssh-keygen cannot sign with the key, or the key is
+            not allowed. The bundle is unchanged.
     """
     with open_bundle(path) as bundle:
         manifest, members = bundle.manifest, {name: bundle.read(name) for name in bundle.manifest.members}
@@ -268,24 +255,24 @@ def sign_bundle(path: Path, key: Path, signers: Path | None = None) -> Signer:
 def save_bundle(
     path: Path, manifest: Manifest, members: Mapping[str, bytes], *, folder: bool = False, signature: bytes = b""
 ) -> bool:
-    """Write a bundle, completely or not at all; a reader finds the previous one or this one.
+    """Write a bundle completely or not at all. A reader finds the previous one or this one.
 
     Args:
-        path: the file, or the folder.
-        manifest: of the bundle.
-        members: those that the manifest lists.
-        folder: write a folder of plain files, to look into, instead of one file.
-        signature: of the manifest; empty for none.
+        path: path of the file or the folder.
+        manifest: manifest of the bundle.
+        members: members that the manifest lists.
+        folder: whether to write a folder of plain files instead of one file.
+        signature: signature of the manifest; empty for none.
 
     Returns:
-        Whether anything was written: an equal, intact bundle that exists already is left alone, with its signature.
+        Whether anything was written; an equal and intact bundle that exists keeps its signature.
 
     Raises:
-        ArtifactError: it cannot be written; or something else than a bundle is in its place.
+        ArtifactError: the bundle cannot be written; or the path exists and is no bundle.
     """
-    if path.exists():  # otherwise a killed build may have left the previous one, which is better than none
-        _sweep(path)
-        if _is_there(path, manifest, folder, signature):
+    if path.exists():  # else a partly written file of a killed build may be the only copy of the previous bundle
+        _remove_abandoned_parts(path)
+        if _has_equal_bundle(path, manifest, folder, signature):
             return False
     content = {**members, NAME: manifest.to_bytes(), **({SIGNATURE: signature} if signature else {})}
     if folder:
@@ -298,19 +285,19 @@ def save_bundle(
     return True
 
 
-def _is_there(path: Path, manifest: Manifest, folder: bool, signature: bytes) -> bool:
+def _has_equal_bundle(path: Path, manifest: Manifest, folder: bool, signature: bytes) -> bool:
     if not (path.is_dir() if folder else path.is_file()):  # reading a FIFO would block
         return False
     try:
         with open_bundle(path) as bundle:
             return bundle.manifest == manifest and signature in (b"", bundle.signature)
-    except ArtifactError:  # damaged, or something else: write it again
+    except ArtifactError:  # damaged, or no bundle
         return False
 
 
-def _sweep(path: Path) -> None:
+def _remove_abandoned_parts(path: Path) -> None:
     """Remove the partly written files of killed builds."""
-    for old in (one for part in _PARTS for one in path.parent.glob(f".{glob.escape(path.name)}-{part}")):
+    for old in (one for name in _PARTIAL_NAMES for one in path.parent.glob(f".{glob.escape(path.name)}-{name}")):
         with contextlib.suppress(OSError):  # another build removes it at the same time, or another user owns it
             if time.time() - old.stat().st_mtime > _STALE_S:
                 shutil.rmtree(old) if old.is_dir() else old.unlink()

@@ -1,4 +1,4 @@
-"""``manifest.json`` of a bundle: its members, what they were made from, and the board they are for."""
+"""``manifest.json`` of a bundle: its members, their sources, and the target board."""
 
 import hashlib
 import json
@@ -15,12 +15,16 @@ NAME = "manifest.json"
 FORMAT, SCHEMA = "edgert bundle", 2
 
 
+_Line = Annotated[str, Field(pattern=r"^\P{Cc}*$")]
+"""Text without line breaks and other control characters."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class TensorEntry(_Part):
-    """An input or output; an open dimension has a name, or is None."""
+    """An input or output of a model. An open dimension is a name or None."""
 
     name: str
     dtype: str
@@ -31,13 +35,13 @@ class ModelEntry(_Part):
     """A model of the pipeline.
 
     Attributes:
-        source: name of the ONNX file it was made from.
-        digest: of that file, as in :attr:`edgert.graph.model.Model.digest`.
-        precision: that of the pipeline, with ``auto`` decided.
-        inputs: of every form.
-        outputs: of every form.
-        forms: form → the ONNX member that engines of that kind run: ``float``, ``ort``, ``gpu``, ``dla``, ``fp16``.
-        files: kind → member, of all other files: ``ranges``, ``cache``, ``fp16_nodes``, ``placement``, ``labels`` …
+        source: name of the original ONNX file.
+        digest: digest of that file, as in :attr:`edgert.graph.model.Model.digest`.
+        precision: precision in the pipeline, in which ``auto`` is replaced by the chosen one.
+        inputs: inputs of every form.
+        outputs: outputs of every form.
+        forms: ONNX members by the kind of engines that run them: ``float``, ``ort``, ``gpu``, ``dla``, ``fp16``.
+        files: other members by kind: ``ranges``, ``cache``, ``fp16_nodes``, ``placement``, ``labels`` …
     """
 
     source: str
@@ -53,8 +57,8 @@ class PlanEntry(_Part):
     """Result of one TensorRT build.
 
     Attributes:
-        plan: member with its serialized engine.
-        record: member on how it was built: facts, placement, log, inspector, as JSON.
+        plan: member with the serialized engine.
+        record: JSON member with the facts, placement, log and inspector of the build.
     """
 
     plan: str
@@ -65,9 +69,9 @@ class EngineEntry(PlanEntry):
     """A compiled engine of a model.
 
     Attributes:
-        checks: member with its checks: where nodes run, the error of its outputs, and the time of a run.
-        weight: its share of the frames, relative to the model's other engines.
-        others: for further profiles and sizes of a batch, of TensorRT-RTX.
+        checks: member with results of checks: accelerators of nodes, error of outputs, and time of a run.
+        weight: relative share of the frames among the model's engines.
+        others: plans of TensorRT-RTX for further profiles and batch sizes.
     """
 
     checks: str
@@ -76,11 +80,11 @@ class EngineEntry(PlanEntry):
 
 
 class CompiledEntry(_Part):
-    """Engines that one machine compiled; they run there only.
+    """Engines that one machine compiled, and that only run there.
 
     Attributes:
-        facts: name → value of the machine's properties that they and their times depend on.
-        engines: model → its engines.
+        facts: values of the machine's properties that the engines and their times depend on, by name.
+        engines: engines by model.
     """
 
     facts: dict[str, str]
@@ -88,7 +92,7 @@ class CompiledEntry(_Part):
 
     @property
     def members(self) -> list[str]:
-        """All its files."""
+        """All members of the engines."""
         every = [engine for engines in self.engines.values() for engine in engines]
         plans = [path for one in every for plan in (one, *one.others) for path in (plan.plan, plan.record)]
         return [*plans, *(one.checks for one in every)]
@@ -98,25 +102,25 @@ class Manifest(_Part):
     """Contents of a bundle.
 
     Attributes:
-        edgert: version that wrote it.
-        name: of the pipeline.
-        board: name of the board it is for; ``host`` for any machine's CPU.
-        mode: power mode it was planned for; empty for ``host``.
-        tensorrt: release that calibration caches and DLA rules are for; empty for ``host``.
-        engines: that may run it, in the order in which they are tried.
+        edgert: version of edgert that wrote the bundle.
+        name: name of the pipeline.
+        board: name of the target board; ``host`` for the CPU of any machine.
+        mode: power mode that the plan is for; empty for ``host``.
+        tensorrt: TensorRT release that calibration caches and DLA rules are for; empty for ``host``.
+        engines: names of engines that may run the pipeline, in the order in which they are tried.
         pipeline: member with the pipeline file.
-        sources: stage → kind, where frames come from.
-        sinks: stage → kind, where results go.
-        models: by name.
-        compiled: folder of a machine below ``engines`` → what it compiled; left out of the file where there is none.
-        members: every file of the bundle except the manifest itself.
+        sources: kinds of sources by stage.
+        sinks: kinds of sinks by stage.
+        models: models by name.
+        compiled: compiled engines by the machine's folder below ``engines``; absent from the file if empty.
+        members: every file of the bundle except the manifest.
     """
 
-    edgert: str = __version__
-    name: str
-    board: str
-    mode: str = ""
-    tensorrt: str = ""
+    edgert: _Line = __version__
+    name: _Line
+    board: _Line
+    mode: _Line = ""
+    tensorrt: Annotated[str, Field(pattern=r"^[0-9A-Za-z.+-]{0,32}$")] = ""
     engines: list[str] = Field(min_length=1)
     pipeline: str
     sources: dict[str, str]
@@ -126,14 +130,14 @@ class Manifest(_Part):
     members: dict[str, Member]
 
     def to_bytes(self) -> bytes:
-        """Return the file's content; equal manifests give equal bytes."""
+        """Return the content of the file. Equal manifests have equal bytes."""
         plain = self.model_dump(mode="json", exclude=None if self.compiled else {"compiled"})
         content = {"format": FORMAT, "schema": SCHEMA, **plain}
-        return _text({**content, "digest": hashlib.sha256(_text(content)).hexdigest()})
+        return _json_bytes({**content, "digest": hashlib.sha256(_json_bytes(content)).hexdigest()})
 
     @property
     def onnx_bytes(self) -> int:
-        """Size of all models in bytes."""
+        """Size of all ONNX models in bytes."""
         paths = {path for model in self.models.values() for path in model.forms.values()}
         return sum(self.members[path].size_bytes for path in paths)
 
@@ -142,13 +146,13 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     """Read a manifest and check that it is complete.
 
     Raises:
-        ArtifactError: no manifest, another schema, changed since it was written, or it names members that it does not
-            list or whose paths are not allowed.
+        ArtifactError: it is no manifest, has another schema, was changed since it was written, or names members that it
+            does not list, or whose paths are not allowed.
     """
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _damaged(where, f"the manifest is no JSON: {error}") from error
+        raise _damage_error(where, f"the manifest is no JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         what = f'does not have "format": "{FORMAT}"' if isinstance(content, dict) else "is no mapping"
         fix = "name what edgert build wrote"
@@ -157,7 +161,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     if schema != SCHEMA:
         raise ArtifactError(
             f"{where} is a bundle of schema {schema!r}",
-            why=f"edgert {content.get('edgert')} wrote it; this one, {__version__}, reads schema {SCHEMA}",
+            why=f"edgert {content.get('edgert')!r} wrote it; this one, {__version__}, reads schema {SCHEMA}",
             fix="build the bundle again with this edgert, or update edgert if it is the older one",
             code="E602",
         )
@@ -165,19 +169,19 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(json.dumps(written))
     except (ValidationError, ValueError) as error:
-        raise _damaged(where, str(error).splitlines()[0]) from error
+        raise _damage_error(where, str(error).splitlines()[0]) from error
     if manifest.to_bytes() != data:
-        raise _damaged(where, "the manifest's digest is not that of its content")
+        raise _damage_error(where, "the manifest's digest is not that of its content")
     check_paths([NAME, *manifest.members], where)
     of_models = [path for model in manifest.models.values() for path in (*model.forms.values(), *model.files.values())]
     compiled = [path for entry in manifest.compiled.values() for path in entry.members]
     for path in (manifest.pipeline, *of_models, *compiled):
         if path not in manifest.members:
-            raise _damaged(where, f"the manifest names {path!r}, but lists no such member")
+            raise _damage_error(where, f"the manifest names {path!r}, but lists no such member")
     return manifest
 
 
-# Content of JSON members, as far as edgert reads it; a correct digest does not check this.
+# The parts of JSON members that edgert reads. A correct digest does not make them valid.
 
 
 class _Content(BaseModel):
@@ -291,17 +295,17 @@ _CONTENTS: Mapping[str, type[_Content]] = {
     "fp16_nodes": _Nodes,
     "tune": _Tuned,
 }
-"""Content of a model's files, by kind."""
+"""Contents of a model's files, by kind."""
 
 
 def check_contents(manifest: Manifest, read: Callable[[str], bytes], where: str) -> None:
-    """Raise ArtifactError for a JSON member without the content of its kind, or a model without its forms."""
+    """Raise ArtifactError for a JSON member without the content of its kind, or a model without required members."""
     for name, model in manifest.models.items():
         if missing := [kind for kind, known in (("float", model.forms), ("quality", model.files)) if kind not in known]:
-            raise _damaged(where, f"its manifest names no {missing[0]} of model {name!r}")
+            raise _damage_error(where, f"its manifest names no {missing[0]} of model {name!r}")
     for target, entry in manifest.compiled.items():
-        if strange := entry.engines.keys() - manifest.models.keys():
-            raise _damaged(where, f"{target} compiled a model {min(strange)!r}, which the bundle does not have")
+        if unknown := entry.engines.keys() - manifest.models.keys():
+            raise _damage_error(where, f"{target} compiled a model {min(unknown)!r}, which the bundle does not have")
     for path, kind in _json_members(manifest):
         try:
             kind.model_validate_json(read(path))
@@ -316,14 +320,16 @@ def check_contents(manifest: Manifest, read: Callable[[str], bytes], where: str)
 def _json_members(manifest: Manifest) -> Iterator[tuple[str, type[_Content]]]:
     for model in manifest.models.values():
         yield from ((path, _CONTENTS[kind]) for kind, path in model.files.items() if kind in _CONTENTS)
-    for engine in (one for entry in manifest.compiled.values() for every in entry.engines.values() for one in every):
+    for engine in (
+        one for entry in manifest.compiled.values() for engines in entry.engines.values() for one in engines
+    ):
         yield engine.checks, _Checks
         yield from ((one.record, _Record) for one in (engine, *engine.others))
 
 
-def _text(content: Mapping[str, Any]) -> bytes:
+def _json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
 
 
-def _damaged(where: str, why: str) -> ArtifactError:
+def _damage_error(where: str, why: str) -> ArtifactError:
     return ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again", code="E601")

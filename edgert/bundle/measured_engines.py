@@ -1,4 +1,4 @@
-"""Times measured on the board where a bundle was finished, per engine and per layer."""
+"""Times of engines and layers that were measured on the board where a bundle was finished."""
 
 import json
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ GPU = "gpu"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLayer:
-    """A layer of an engine.
+    """Measured time of one layer of an engine.
 
     Attributes:
-        nodes: ONNX nodes in it; empty where they are unknown, or where it runs none.
-        median_ms: of a run, by itself.
-        is_reformat: whether it only changes the layout of a tensor, or copies it to another accelerator.
+        nodes: ONNX nodes of the layer; empty if they are unknown, or the layer runs none.
+        median_ms: median time of the layer in a run, in milliseconds.
+        is_reformat: whether the layer only changes the layout of a tensor, or copies it to another accelerator.
     """
 
     nodes: tuple[str, ...]
@@ -29,21 +29,21 @@ class MeasuredLayer:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEngine:
-    """An engine that ran on a board.
+    """Measured times of an engine.
 
     Attributes:
-        model: its name in the pipeline file.
-        digest: of the ONNX file that it was built from.
-        board: where it ran.
-        mode: power mode in which it ran.
-        placement: node → accelerator, of those that really were not on the GPU.
-        median_ms: of a run, host to host, alone on the board.
+        model: name of the model in the pipeline file.
+        digest: digest of the ONNX file that the engine was built from.
+        board: name of the board that ran the engine.
+        mode: power mode of the board.
+        placement: actual accelerators of nodes that did not run on the GPU.
+        median_ms: median time of a run from host to host, alone on the board.
         runs: number of runs behind the median.
-        layers: in the order they run; empty where they were not timed.
-        precision: that it was built in, ``fp32``, ``fp16`` or ``int8``; empty: not known.
-        frames: of a run.
-        clocks: keys of a mode → MHz, where they were set below those of the mode.
-        quantiles: of runs over their median; see :mod:`edgert.quantiles`. Empty: not known.
+        layers: layers in execution order; empty if they were not timed.
+        precision: precision of the engine, ``fp32``, ``fp16`` or ``int8``; empty if it is unknown.
+        frames: number of frames in a run.
+        clocks: clocks in MHz that were set below those of the mode, by key of the mode.
+        quantiles: times of runs relative to their median (:mod:`edgert.quantiles`); empty if they are unknown.
     """
 
     model: str
@@ -60,7 +60,7 @@ class MeasuredEngine:
     quantiles: tuple[float, ...] = ()
 
     def check(self, digest: str, where: str) -> None:
-        """Raise ConfigError when it was built from another file than the one that is planned for."""
+        """Raise ConfigError if the engine was built from another file than that with this digest."""
         if digest != self.digest:
             raise ConfigError(
                 f"the profile is of another model {self.model!r}",
@@ -71,10 +71,10 @@ class MeasuredEngine:
 
 
 def read_measured(path: Path) -> tuple[MeasuredEngine, ...]:
-    """Return the engines of a bundle that were timed.
+    """Return the timed engines of a bundle.
 
     Raises:
-        ConfigError: there is no such file, or it is not a bundle.
+        ConfigError: there is no such file, or it is no bundle.
         ArtifactError: the bundle is damaged, or none of its engines was timed.
     """
     if not is_bundle(path):
@@ -86,50 +86,51 @@ def read_measured(path: Path) -> tuple[MeasuredEngine, ...]:
             "--share; a file of edgert bench --units is for --board host",
         )
     with open_bundle(path) as bundle:
-        return tuple(engine for _, engine in engines_of(bundle))
+        return tuple(engine for _, engine in timed_engines(bundle))
 
 
-def engines_of(bundle: Bundle) -> tuple[tuple[Mapping[str, str], MeasuredEngine], ...]:
-    """Return the engines of an open bundle that were timed, with facts of the machine.
+def timed_engines(bundle: Bundle) -> tuple[tuple[Mapping[str, str], MeasuredEngine], ...]:
+    """Return the timed engines of an open bundle, each with facts of its machine.
 
     Raises:
-        ArtifactError: none was.
+        ArtifactError: no engine was timed.
     """
-    found = [
-        (entry.facts, one)
+    timed = [
+        (entry.facts, measured)
         for entry in bundle.manifest.compiled.values()
         for model, engines in entry.engines.items()
         for engine in engines
-        if (one := _engine(bundle, entry, model, engine)) is not None
+        if (measured := _measured_engine(bundle, entry, model, engine)) is not None
     ]
-    if not found:
+    if not timed:
         raise ArtifactError(
             f"no engine of {str(bundle.path)!r} was timed",
             why="it was not finished on a board, or the machine that finished it could not run it",
             where=str(bundle.path),
             fix="on the board: edgert build BUNDLE -o BUNDLE",
         )
-    return tuple(found)
+    return tuple(timed)
 
 
-def _engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntry) -> MeasuredEngine | None:
+def _measured_engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntry) -> MeasuredEngine | None:
     checks, record = json.loads(bundle.read(engine.checks)), json.loads(bundle.read(engine.record))
-    if "profile" not in checks:
+    profile = checks.get("profile")
+    if profile is None:
         return None
     misplaced = {node: where for node, _, where, _ in checks["placement"]["misplaced"]}
-    placement = {**record["placement"], **misplaced}  # as requested, except what TensorRT placed elsewhere
-    entered = bundle.manifest.models[model]
-    first = next((one.shape[0] for one in entered.inputs if one.shape), 1)
+    placement = {**record["placement"], **misplaced}  # as requested, except for nodes that TensorRT placed elsewhere
+    listed = bundle.manifest.models[model]
+    rows = next((one.shape[0] for one in listed.inputs if one.shape), 1)
     return MeasuredEngine(
         model,
-        entered.digest,
+        listed.digest,
         entry.facts.get("module", ""),
         entry.facts.get("power mode", ""),
         {node: where for node, where in placement.items() if where != GPU},
-        float(checks["profile"]["median_ms"]),
-        int(checks["profile"]["runs"]),
+        float(profile["median_ms"]),
+        int(profile["runs"]),
         tuple(MeasuredLayer(tuple(one["nodes"]), one["median_ms"], one["moves"]) for one in checks.get("layers", ())),
-        entered.precision,
-        first if isinstance(first, int) else 1,
-        quantiles=tuple(checks["profile"].get("quantiles", ())),
+        listed.precision,
+        rows if isinstance(rows, int) else 1,
+        quantiles=tuple(profile.get("quantiles", ())),
     )

@@ -150,9 +150,9 @@ def _write_profile(console: terminal.Console, target: Path, quick: bool, output:
 def _show_shared_profile(console: terminal.Console, target: Path, output: Path | None, run: Path | None) -> None:
     """Print a shared profile: one that is made of a bundle and written to ``output``, or one that is checked."""
     from edgert.benchmark import share
-    from edgert.bundle.shared_profile import read_shared
+    from edgert.bundle.shared_profile import read_shared_profile
 
-    found = share.share(target, run) if output is not None else read_shared(target)
+    found = share.share(target, run) if output is not None else read_shared_profile(target)
     for line in share.lines(found):
         console.print(line, markup=False, soft_wrap=True)
     if output is not None:

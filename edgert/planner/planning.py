@@ -13,7 +13,7 @@ from edgert.board import HOST
 from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
 from edgert.bundle.measured_engines import MeasuredEngine, read_measured
-from edgert.bundle.shared_profile import SharedProfile, is_shared, read_shared, shipped
+from edgert.bundle.shared_profile import SharedProfile, is_shared_profile, read_shared_profile, shipped_profiles
 from edgert.config import PipelineConfig, PipelineFile, PipelineSource, load_pipeline
 from edgert.config.flow import sources_of, tracker_thresholds
 from edgert.config.stages import InferStage
@@ -222,8 +222,8 @@ def _measured_engines(
     """
     found: list[MeasuredEngine] = []
     for path in map(Path, profiles):
-        if is_shared(path):
-            engines = measured_times.engines_of_profile(read_shared(path), planned, str(path))
+        if is_shared_profile(path):
+            engines = measured_times.engines_of_profile(read_shared_profile(path), planned, str(path))
         else:
             engines = read_measured(path)
             for subject in planned:
@@ -232,7 +232,11 @@ def _measured_engines(
                         engine.check(load(subject.config.onnx).digest, subject.where)
         measured_times.refuse_useless(engines, planned, targets, str(path))
         found += engines
-    sent = [engine for one in shipped() for engine in measured_times.engines_of_profile(one, planned, "configs/costs")]
+    sent = [
+        engine
+        for profile in shipped_profiles()
+        for engine in measured_times.engines_of_profile(profile, planned, "configs/costs")
+    ]
     return tuple(found), tuple(sent)
 
 
@@ -242,7 +246,8 @@ def shared_of(profiles: Sequence[str | Path]) -> tuple[SharedProfile, ...]:
     Raises:
         ArtifactError: a profile cannot be read.
     """
-    return (*(read_shared(Path(path)) for path in profiles if is_shared(Path(path))), *shipped())
+    paths = map(Path, profiles)
+    return (*(read_shared_profile(path) for path in paths if is_shared_profile(path)), *shipped_profiles())
 
 
 def _correction_notes(plans: Sequence[BoardPlan]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 from edgert.assemble.memory import frame_size
 from edgert.board.record import Board, board as board_named
 from edgert.board.sections import Mode
-from edgert.bundle.shared_profile import SharedProfile, shipped
+from edgert.bundle.shared_profile import SharedProfile, shipped_profiles
 from edgert.config import PipelineFile, StageConfig, stages as section
 from edgert.config.flow import upstream
 from edgert.installation import data_folder
@@ -187,7 +187,7 @@ def board_stages(
         objects: number of objects on a frame.
         profiles: shared profiles that may correct times; None for those in ``configs/costs``.
     """
-    costs = _StageCosts(file, board, mode, objects, shipped() if profiles is None else profiles)
+    costs = _StageCosts(file, board, mode, objects, shipped_profiles() if profiles is None else profiles)
     found = {name: costs.steps(name, stage) for name, stage in file.config.stages.items()}
     unknown = tuple(name for name, steps in found.items() if steps is None)
     is_unmeasured = any(not isinstance(file.config.stages[name], section.SourceStage) for name in unknown)

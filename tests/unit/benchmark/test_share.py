@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from edgert.benchmark.share import lines, share
 from edgert.bundle import shared_profile
 from edgert.bundle.bundle import open_bundle, save_bundle
-from edgert.bundle.shared_profile import SharedProfile, read_shared
+from edgert.bundle.shared_profile import SharedProfile, read_shared_profile
 from edgert.cli import app
 from edgert.compiler.finish import finish
 from edgert.config import load_pipeline
@@ -85,7 +85,7 @@ def test_it_has_what_was_measured_and_can_be_read_again(finished: Path, tmp_path
     (timed,) = one.engines
     assert (timed.runs, timed.median_ms, len(timed.quantiles)) == (30, 0.5, 25)
     assert [(layer.nodes, layer.median_ms) for layer in timed.layers] == [([0], 0.25), ([1], 0.125)]
-    assert read_shared(written(found, tmp_path / "p.json")) == found
+    assert read_shared_profile(written(found, tmp_path / "p.json")) == found
     assert any("0.50 ms, p99" in line and "30 runs" in line for line in lines(found))
 
 
@@ -126,7 +126,7 @@ def test_what_stands_in_the_folder_is_taken_without_being_asked_for(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, found = of_pipeline(tmp_path / "other"), share(finished)
-    monkeypatch.setattr("edgert.planner.planning.shipped", lambda: (found,))
+    monkeypatch.setattr("edgert.planner.planning.shipped_profiles", lambda: (found,))
     made = plan(file, board="orin-nx-16gb", mode="15W")
     assert any("0.50 ms measured" in note for note in made.notes)
     own = written(found.model_copy(update={"models": [twice_as_slow(found)]}), tmp_path / "own.json")
@@ -145,11 +145,11 @@ def test_the_folder_is_configs_costs(finished: Path, tmp_path: Path, monkeypatch
     (tmp_path / "configs/costs").mkdir(parents=True)
     written(share(finished), tmp_path / "configs/costs/orin-nx.json")
     monkeypatch.setattr(shared_profile, "data_folder", lambda name: tmp_path / name)
-    shared_profile.shipped.cache_clear()
+    shared_profile.shipped_profiles.cache_clear()
     try:
-        assert [one.board for one in shared_profile.shipped()] == ["orin-nx-16gb"]
+        assert [one.board for one in shared_profile.shipped_profiles()] == ["orin-nx-16gb"]
     finally:
-        shared_profile.shipped.cache_clear()
+        shared_profile.shipped_profiles.cache_clear()
 
 
 def test_networks_that_differ_in_weights_and_names_alone_are_one(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_bundle_that_nobody_timed_has_nothing_to_share(tmp_path: Path) -> None
 def test_the_command_writes_and_checks(finished: Path, tmp_path: Path) -> None:
     path, runner = tmp_path / "p.json", CliRunner()
     made = runner.invoke(app, ["bench", str(finished), "--share", str(path)])
-    assert made.exit_code == 0 and read_shared(path).board == "orin-nx-16gb"
+    assert made.exit_code == 0 and read_shared_profile(path).board == "orin-nx-16gb"
     assert runner.invoke(app, ["bench", str(path)]).exit_code == 0
     path.write_text(path.read_text().replace("0.5", "0.4"))
     assert isinstance(runner.invoke(app, ["bench", str(path)]).exception, ArtifactError | SystemExit)

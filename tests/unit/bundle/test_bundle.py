@@ -114,7 +114,13 @@ def test_a_bundle_of_another_schema_is_refused_by_name(tmp_path: Path, schema: i
     other = {**json.loads(manifest_of().to_bytes()), "schema": schema, "edgert": "9.1"}
     error = refused(tmp_path / "other.edgert", packed({**MEMBERS, NAME: json.dumps(other).encode()}))
     assert f"schema {schema}" in error.what and "reads schema 2" in error.why
-    assert "build the bundle again" in error.fix and "edgert 9.1" in error.why and "update edgert" in error.fix
+    assert "build the bundle again" in error.fix and "edgert '9.1'" in error.why and "update edgert" in error.fix
+
+
+@pytest.mark.parametrize(("field", "value"), [("tensorrt", "10.3\nx"), ("board", "a\x1b[2J"), ("mode", "15W\r")])
+def test_control_characters_in_a_manifest_are_refused(tmp_path: Path, field: str, value: str) -> None:
+    error = refused(tmp_path / "bad.edgert", packed({**MEMBERS, NAME: manifest_of(**{field: value}).to_bytes()}))
+    assert "is damaged" in error.what and not set("\n\r\x1b") & set(error.why)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgert.bundle import shared_profile
-from edgert.bundle.shared_profile import SharedProfile, is_shared, read_shared, shipped
+from edgert.bundle.shared_profile import SharedProfile, is_shared_profile, read_shared_profile, shipped_profiles
 from edgert.errors import ArtifactError
 from edgert.quantiles import AT
 
@@ -65,9 +65,9 @@ def engine(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_it_is_written_and_read_again(tmp_path: Path) -> None:
-    found = read_shared(write(tmp_path / "p.json", content_of()))
+    found = read_shared_profile(write(tmp_path / "p.json", content_of()))
     (tmp_path / "again.json").write_text(json.dumps(found.to_json()))
-    assert read_shared(tmp_path / "again.json") == found and is_shared(tmp_path / "again.json")
+    assert read_shared_profile(tmp_path / "again.json") == found and is_shared_profile(tmp_path / "again.json")
     assert found.models[0].engines[0].layers[1].median_ms == 2.5
 
 
@@ -104,8 +104,8 @@ def test_it_is_written_and_read_again(tmp_path: Path) -> None:
         (lambda c: engine(c).update(placement={"dla0": [3]}), "node 3 of a model with 3 nodes", "from 0"),
         (lambda c: c.update(board="orin-nx-17gb"), "board 'orin-nx-17gb', which edgert does not know", "did you mean"),
         (lambda c: c.update(mode="16W"), "orin-nx-16gb has no power mode '16W'", "modes: MAXN"),
-        (lambda c: c["clocks"].update(gpu_mhz=1300.0), "gpu_mhz 1300 is above what orin-nx-16gb can", "at most 918"),
-        (lambda c: c["clocks"].update(gpu_mhz=918.0), "gpu_mhz 918 is above what mode 15W allows", "at most 612"),
+        (lambda c: c["clocks"].update(gpu_mhz=1300.0), "1300 is too high for orin-nx-16gb", "at most 918"),
+        (lambda c: c["clocks"].update(gpu_mhz=918.0), "gpu_mhz 918 is too high for mode 15W", "at most 612"),
         (lambda c: c["clocks"].update(emc_mhz=0.0), "mhz is 0 MHz", "a clock must be above 0"),
         (lambda c: c["clocks"].update(usb_mhz=1.0), "there is no clock 'usb_mhz'", "gpu_mhz"),
         (lambda c: c["stages"][0].update(ms=0.0), "a stage of kind 'track' takes 0 ms", "a time must be above 0"),
@@ -114,7 +114,7 @@ def test_it_is_written_and_read_again(tmp_path: Path) -> None:
 def test_figures_that_cannot_be_are_refused_by_name(tmp_path: Path, change: Change, what: str, why: str) -> None:
     path = write(tmp_path / "p.json", content_of(change))
     with pytest.raises(ArtifactError) as caught:
-        read_shared(path)
+        read_shared_profile(path)
     assert what in caught.value.what and why in caught.value.why
     assert caught.value.where.startswith(str(path)) and "--share" in caught.value.fix
 
@@ -139,7 +139,7 @@ def test_figures_that_cannot_be_are_refused_by_name(tmp_path: Path, change: Chan
 )
 def test_what_does_not_belong_into_one_is_refused(tmp_path: Path, change: Change, key: str) -> None:
     with pytest.raises(ArtifactError, match=rf"wrong value in a shared profile at {key}"):
-        read_shared(write(tmp_path / "p.json", content_of(change)))
+        read_shared_profile(write(tmp_path / "p.json", content_of(change)))
 
 
 def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
         engine(content).update(median_ms=0.0)
 
     with pytest.raises(ArtifactError) as caught:
-        read_shared(write(tmp_path / "p.json", content_of(change)))
+        read_shared_profile(write(tmp_path / "p.json", content_of(change)))
     assert len(caught.value.others) == 2
 
 
@@ -156,23 +156,23 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "p.json", content_of())
     path.write_text(path.read_text().replace("8.0", "7.0"))
     with pytest.raises(ArtifactError, match="changed since it was written"):
-        read_shared(path)
+        read_shared_profile(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "something else"}', '{"schema": 1}', "[" * 100_000])
 def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "p.json"
     path.write_text(text)
-    assert not is_shared(path)
+    assert not is_shared_profile(path)
     with pytest.raises(ArtifactError, match=r"cannot read profile|cannot read this as"):
-        read_shared(path)
+        read_shared_profile(path)
     with pytest.raises(ArtifactError, match="cannot read profile"):
-        read_shared(tmp_path / "absent.json")
+        read_shared_profile(tmp_path / "absent.json")
 
 
 def test_a_file_of_a_later_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="cannot read this as a shared profile"):
-        read_shared(write(tmp_path / "p.json", {**content_of(), "schema": 2}))
+        read_shared_profile(write(tmp_path / "p.json", {**content_of(), "schema": 2}))
 
 
 def test_estimated_clocks_forbid_nothing(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_estimated_clocks_forbid_nothing(tmp_path: Path) -> None:
         content.update(board="thor-t4000", mode="unknown", clocks={"gpu_mhz": 1600.0})
         engine(content).update(placement={}, median_ms=0.02, layers=[])
 
-    assert read_shared(write(tmp_path / "p.json", content_of(change))).board == "thor-t4000"
+    assert read_shared_profile(write(tmp_path / "p.json", content_of(change))).board == "thor-t4000"
 
 
 def test_every_profile_that_comes_with_edgert_can_be() -> None:
-    assert all(isinstance(one, SharedProfile) for one in shipped())
+    assert all(isinstance(one, SharedProfile) for one in shipped_profiles())

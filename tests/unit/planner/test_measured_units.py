@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgert.bundle.bundle import open_bundle, save_bundle
+from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.measured_engines import MeasuredEngine, MeasuredLayer, read_measured
 from edgert.compiler.finish import finish
 from edgert.errors import ArtifactError, ConfigError
@@ -70,6 +70,13 @@ def test_a_bundle_that_was_not_finished_has_nothing_to_tell(tmp_path: Path) -> N
     with pytest.raises(ArtifactError, match=r"no engine of .* was timed") as caught:
         read_measured(trt_bundle(tmp_path / "dock.edgert"))
     assert "edgert build BUNDLE" in caught.value.fix
+
+
+def test_an_engine_whose_times_are_null_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = finished(tmp_path)
+    monkeypatch.setattr(Bundle, "read", lambda *_: b'{"profile": null}')
+    with pytest.raises(ArtifactError, match=r"no engine of .* was timed"):
+        read_measured(path)
 
 
 @pytest.mark.parametrize(("name", "why"), [("absent.json", "there is no such file"), ("p.json", "it is not a bundle")])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgert.backend import Engine, EngineOptions
 from edgert.backend.base import BuilderSettings
 from edgert.backend.tensorrt.build_process import CompileError
-from edgert.backend.tensorrt.build_request import Format, request_of
+from edgert.backend.tensorrt.build_request import BuildRequest, Format, request_of
 from edgert.backend.tensorrt.engine_cache import changes, key_of, read_built_engine, read_record
 from edgert.backend.tensorrt.log import classify
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request
@@ -231,11 +232,15 @@ def test_a_cached_engine_that_cannot_be_read_is_built_again_and_logged(store: Me
     assert len(bench.requests) == 1 and "cannot be read" in bench.reported[0]
 
 
+def placed(core: str = "dla0", **options: Any) -> BuildRequest:
+    nodes = request_of(models.conv()).nodes
+    return request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core), **options)
+
+
 def test_the_ladder_is_climbed_aloud_and_remembered(store: MemoryStore) -> None:
     bench = Bench()
     bench.failures = [CompileError("TensorRT built no engine", why="ForeignNode")]
-    nodes = list(request_of(models.conv()).nodes)
-    request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"))
+    request = placed()
     made = bench.backend.find_or_build(request, store)
     assert len(bench.requests) == 2 and made.attempts == ("the DLA compiler may have run out of memory",)
     assert bench.reported == ["again: the DLA compiler may have run out of memory"]
@@ -266,8 +271,7 @@ class TestDla:
     def test_programs_of_all_engines_of_a_backend_are_counted(self) -> None:
         log = tuple(classify("INFO", f"[DlaLayer] {{ForeignNode[part{number}]}}") for number in range(9))
         bench = Bench(answer={"log": log})
-        nodes = list(request_of(models.conv()).nodes)
-        request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"))
+        request = placed()
         first = bench.backend.open(bench.backend.find_or_build(request))
         with pytest.raises(DeviceError, match="9 DLA programs do not fit on dla0") as caught:
             bench.backend.open(bench.backend.find_or_build(request))
@@ -278,27 +282,24 @@ class TestDla:
     def test_the_other_core_has_room_of_its_own(self) -> None:
         log = tuple(classify("INFO", f"[DlaLayer] {{ForeignNode[part{number}]}}") for number in range(9))
         bench = Bench(answer={"log": log})
-        nodes = list(request_of(models.conv()).nodes)
         for core in ("dla0", "dla1"):
-            request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
+            request = placed(core)
             assert bench.backend.open(bench.backend.find_or_build(request)).loadables == 9
 
     def test_a_core_has_one_job_at_a_time_whoever_it_is_from(self) -> None:
         """Work on one stream is done in order; a GPU may do that of several at once."""
         bench = Bench(answer={"log": (classify("INFO", "[DlaLayer] {ForeignNode[part]}"),)})
-        nodes = list(request_of(models.conv()).nodes)
         streams = []
         for core in ("dla0", "dla0", "dla1", "gpu", "gpu"):
             bench.answer = {} if core == "gpu" else bench.answer
-            request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
+            request = placed(core)
             streams.append(bench.backend.open(bench.backend.find_or_build(request)).session().stream)
         assert streams[0] is streams[1] and len(set(streams)) == 4
 
     def test_a_layout_that_fails_in_the_first_run_is_given_up_for_good(self, store: MemoryStore) -> None:
         """A DLA may not read such an input from memory that it shares with the processor: only a run shows that."""
-        nodes = list(request_of(models.conv()).nodes)
         layout = {"x": Format("DLA_HWC4", "int8", 0.1, optional=True), "y": Format("LINEAR")}
-        request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"), formats=layout)
+        request = placed(formats=layout)
         loadable = (classify("INFO", "[DlaLayer] {ForeignNode[part]}"),)
         bench = Bench(answer={"log": loadable}, runs=False)
         made, engine = bench.backend.build_and_open(request, store)
@@ -314,9 +315,8 @@ class TestDla:
         assert found.cached and found.request.formats == plain and again.requests == again.reported == []
 
     def test_a_layout_that_runs_is_kept(self, store: MemoryStore) -> None:
-        nodes = list(request_of(models.conv()).nodes)
         layout = {"x": Format("DLA_HWC4", "int8", 0.1, optional=True)}
-        request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"), formats=layout)
+        request = placed(formats=layout)
         bench = Bench()
         made, _ = bench.backend.build_and_open(request, store)
         assert made.request.formats == layout and len(bench.requests) == 1 and bench.reported == []

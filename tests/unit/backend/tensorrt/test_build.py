@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -62,10 +62,7 @@ def test_an_error_keeps_its_class() -> None:
 
 
 def test_a_process_that_cannot_be_started_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(module.subprocess, "Popen", fail)
+    monkeypatch.setattr(module.subprocess, "Popen", Mock(side_effect=OSError("temporarily unavailable")))
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(DeviceError, match="cannot start a process that builds an engine") as caught:
         run(request("succeed"))

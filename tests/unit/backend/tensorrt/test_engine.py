@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -306,11 +307,11 @@ class TestTrouble:
             Bench(bound=bound).open()
 
     def test_plans_are_closed_where_a_session_cannot_be_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        closed = list[OpenPlan]()
-        monkeypatch.setattr(OpenPlan, "close", lambda plan: closed.append(plan))
+        closed = Mock()
+        monkeypatch.setattr(OpenPlan, "close", closed)
         with pytest.raises(ModelError, match="depends on the data"):
             Bench(bound={**FIXED, "y": ((3, -1), "FLOAT", "OUTPUT")}).open()
-        assert len(closed) == 1
+        closed.assert_called_once_with()
 
     def test_types_that_numpy_has_not(self) -> None:
         with pytest.raises(ModelError, match="of type FP8"):

@@ -98,11 +98,7 @@ def test_reasons(version: str, layer: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "layer"),
     [
-        (
-            "Default DLA is enabled but layer Resize_12 is not supported on DLA, falling back to GPU.",
-            "moved",
-            "Resize_12",
-        ),
+        ("Default DLA is enabled but layer Resize is not supported on DLA, falling back to GPU.", "moved", "Resize"),
         ("DLA Standalone is enabled but layer: a/b is not supported on DLA", "standalone", "a/b"),
         ("Cannot create DLA engine, 1 not available", "device", ""),
         ("a: Batch size (combined volume except for CHW dimensions) 8192 for DLA exceeds 4096", "batch", "a"),
