@@ -151,7 +151,7 @@ class Running:
 
         hooks = self.assembly.hooks
         hooks.stats, hooks.about = self._state_for_metrics, lambda: recorded_about(self.file, self.assembly)
-        hooks.control = lambda line, who: self.control.answer_line(line, who)
+        hooks.control = lambda line, who: self.control.answer(line, who)
         if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
             hooks.on_no_viewers = self.runner.stop_unless_listened_to
 
@@ -465,7 +465,7 @@ class Running:
         from edgert.control.control_socket import ControlSocket
 
         try:
-            made = ControlSocket(self.file.config.name, self.control.answer)
+            made = ControlSocket(self.file.config.name, self.control.perform)
             made.open()
         except (DeviceError, OSError) as error:
             what = f"{error.what}: {error.why}" if isinstance(error, DeviceError) else str(error)

@@ -90,10 +90,11 @@ def make_changes(run: Controlled, file: PipelineFile, changes: Sequence[Change])
     after = PipelineFile(_merge_changes(before.config, file.config, changes), file.document, before.passed_over)
     is_planned = any(one.effect in _SOURCE_EFFECTS or one.place == ("budgets",) for one in changes)
     keep_budgets = run.prepare_budgets(after) if is_planned else None
-    steps, done = _steps(run, before, after, changes), list[_Step]()
-    if keep_budgets is not None:
-        steps.append((keep_budgets, lambda: run.prepare_budgets(before)()))
+    done = list[_Step]()
     try:
+        steps = _steps(run, before, after, changes)
+        if keep_budgets is not None:
+            steps.append((keep_budgets, lambda: run.prepare_budgets(before)()))
         for step in steps:
             done.append(step)
             step[0]()

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from edgert import limits
-from edgert.control.request import VERBS, Request, parse_request, refusal, to_line
+from edgert.control.request import VERBS, Request, answer_to, parse_request, refusal
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.runtime.worker import OneJobWorker, Worker
 
-Answer = Callable[[Request, str], dict[str, Any]]
-"""A function of a request and its sender, in words for the log; it returns the answer."""
+Perform = Callable[[Request, str], Any]
+"""A function that performs a request, given its sender in words for the log, and returns the result."""
 _LOG = logging.getLogger(__name__)
 _SELECT_S, _CLOSING_S = 0.5, 5.0
 _LONGEST_PATH = 107  # sun_path of unix(7), without its NUL
@@ -61,14 +61,14 @@ class ControlSocket:
 
     Args:
         name: name of the pipeline and the socket; a second run of that name adds its process number.
-        answer: function that answers requests, one change at a time; requests that only read may come meanwhile.
+        perform: function that performs requests, one change at a time; requests that only read may come meanwhile.
 
     Attributes:
         path: path of the socket; None while it is closed.
     """
 
-    def __init__(self, name: str, answer: Answer) -> None:
-        self._name, self._answer = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:64].lstrip(".") or "pipeline", answer
+    def __init__(self, name: str, perform: Perform) -> None:
+        self._name, self._perform = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:64].lstrip(".") or "pipeline", perform
         self.path: Path | None = None
         self._server: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -180,22 +180,19 @@ class ControlSocket:
             client.write()
             return
         try:
-            line = client.line()
-            if line is None:
+            if (line := client.line()) is None:
                 return
             request = parse_request(line)
+            answer = partial(answer_to, partial(self._perform, request, client.who))
+            if VERBS[request.verb].is_reading:
+                client.send(answer())
+                return
+            client.pending = self._worker(request).submit(answer)
+            client.pending.add_done_callback(lambda _: self._wake())
         except EdgertError as error:
             client.send(refusal(error))
-            return
-        if VERBS[request.verb].is_reading:
-            client.send(self._make_answer(request, client.who))
-            return
-        try:
-            client.pending = self._worker(request).submit(partial(self._make_answer, request, client.who))
-        except RuntimeError as error:
+        except RuntimeError as error:  # no thread can start
             client.send(refusal(StageError("the request failed", why=str(error), fix="try again")))
-            return
-        client.pending.add_done_callback(lambda _: self._wake())
 
     def _worker(self, request: Request) -> Worker:
         """Return the worker for a request: one for all changes, and a new one for each long request without changes.
@@ -211,13 +208,6 @@ class ControlSocket:
             self._changes = worker
         return self._changes
 
-    def _make_answer(self, request: Request, who: str) -> dict[str, Any]:
-        try:
-            return self._answer(request, who)
-        except Exception:  # noqa: BLE001 - an error in one answer must not end the thread
-            _LOG.exception("a request failed")
-            return refusal(StageError("the request failed", why="a bug in edgert; its log has the traceback"))
-
 
 class _Client:
     """A connection of a client, with one request and one answer; its methods never block.
@@ -232,7 +222,7 @@ class _Client:
 
     def __init__(self, own: socket.socket) -> None:
         self.socket, self._text = own, bytearray()
-        self.pending: Future[dict[str, Any]] | None = None
+        self.pending: Future[bytes] | None = None
         self.answer: memoryview | None = None
         self.is_done = False
         self._deadline_s = time.monotonic() + limits.CONTROL_LINE_S
@@ -268,9 +258,9 @@ class _Client:
         self.is_done = not more and not end
         return bytes(line) if end else None
 
-    def send(self, answer: dict[str, Any]) -> None:
+    def send(self, answer: bytes) -> None:
         """Begin to send an answer; after :data:`limits.CONTROL_LINE_S` the connection is closed."""
-        self.answer, self._deadline_s = memoryview(to_line(answer)), time.monotonic() + limits.CONTROL_LINE_S
+        self.answer, self._deadline_s = memoryview(answer), time.monotonic() + limits.CONTROL_LINE_S
         self.write()
 
     def write(self) -> None:

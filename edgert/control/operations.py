@@ -17,7 +17,7 @@ from edgert.control import changing, model_changes, source_changes, trace_window
 from edgert.control.controlled import Controlled
 from edgert.control.live_keys import live_values
 from edgert.control.model_changes import KEEP_S, MIN_AGREEMENT, SHADOW
-from edgert.control.request import VERBS, Request, parse_request, read_file, refusal, to_line
+from edgert.control.request import VERBS, Request, answer_to, parse_request, read_file
 from edgert.control.saving import save
 from edgert.control.source_changes import source_state
 from edgert.errors import EdgertError
@@ -44,7 +44,7 @@ class Control:
         ``stats`` is the state of the run, as in its summary. Addresses of sources are left out, because they may have
         passwords.
         """
-        return self._perform(Request("show"), _THIS_PROGRAM)
+        return self.perform(Request("show"), _THIS_PROGRAM)
 
     def set(self, key: str, value: object) -> dict[str, Any]:
         """Change a live key, such as ``stages.find.every``; return its old and new value.
@@ -63,7 +63,7 @@ class Control:
         """Change several live keys together, each as :meth:`set` does; if one is refused, none changes."""
         texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
         words = tuple(f"{key}={text}" for key, text in texts.items())
-        made: list[dict[str, Any]] = self._perform(Request("set", words), _THIS_PROGRAM)["changes"]
+        made: list[dict[str, Any]] = self.perform(Request("set", words), _THIS_PROGRAM)["changes"]
         return made
 
     def pause(self, source: str) -> dict[str, Any]:
@@ -72,11 +72,11 @@ class Control:
         Raises:
             StageError: there is no such source.
         """
-        return self._perform(Request("pause", (source,)), _THIS_PROGRAM)
+        return self.perform(Request("pause", (source,)), _THIS_PROGRAM)
 
     def resume(self, source: str) -> dict[str, Any]:
         """Undo :meth:`pause`. Raises StageError: there is no such source."""
-        return self._perform(Request("resume", (source,)), _THIS_PROGRAM)
+        return self.perform(Request("resume", (source,)), _THIS_PROGRAM)
 
     def add(self, name: str, source: str, like: str = "") -> dict[str, Any]:
         """Add a source, to which every stage that listens to ``like`` then listens too.
@@ -89,11 +89,11 @@ class Control:
         Raises:
             EdgertError: the name exists, the source cannot be made, or no stage can listen to it.
         """
-        return self._perform(Request("add", (name, source, *filter(None, [like]))), _THIS_PROGRAM)
+        return self.perform(Request("add", (name, source, *filter(None, [like]))), _THIS_PROGRAM)
 
     def remove(self, source: str) -> dict[str, Any]:
         """Remove a source after its frames are processed. Raises StageError: there is no such source, or no other."""
-        return self._perform(Request("remove", (source,)), _THIS_PROGRAM)
+        return self.perform(Request("remove", (source,)), _THIS_PROGRAM)
 
     def apply(self, file: str | Path | Mapping[str, Any], plan: str = "") -> dict[str, Any]:
         """Plan the changes to another pipeline file, or make planned changes.
@@ -112,7 +112,7 @@ class Control:
             EdgertError: a change cannot be made, and so none was made.
         """
         text = json.dumps(file, default=str) if isinstance(file, Mapping) else read_file(Path(file))
-        return self._perform(Request("apply", (text,), {"plan": plan} if plan else {}), _THIS_PROGRAM)
+        return self.perform(Request("apply", (text,), {"plan": plan} if plan else {}), _THIS_PROGRAM)
 
     def swap(
         self,
@@ -139,7 +139,7 @@ class Control:
             EdgertError: a swap is under way, or the model cannot be swapped for this file.
         """
         options = {"shadow": str(shadow), "min-agreement": str(min_agreement), "keep": f"{keep}s"}
-        return self._perform(Request("swap", (model, str(Path(path).absolute())), options), _THIS_PROGRAM)
+        return self.perform(Request("swap", (model, str(Path(path).absolute())), options), _THIS_PROGRAM)
 
     def back(self, model: str) -> dict[str, Any]:
         """Switch back to the old model, or give up a swap that has not switched yet; return its state.
@@ -147,7 +147,7 @@ class Control:
         Raises:
             StageError: the model was not swapped, or the old one is no longer loaded.
         """
-        return self._perform(Request("back", (model,)), _THIS_PROGRAM)
+        return self.perform(Request("back", (model,)), _THIS_PROGRAM)
 
     def save(self) -> dict[str, Any]:
         """Write the differences from the pipeline's file to its overlay ``NAME.live.yaml``; the file is not changed.
@@ -159,7 +159,7 @@ class Control:
             StageError: the pipeline has no file.
             ArtifactError: the overlay cannot be written.
         """
-        return self._perform(Request("save"), _THIS_PROGRAM)
+        return self.perform(Request("save"), _THIS_PROGRAM)
 
     def trace(self, path: str | Path, seconds: float = 10.0) -> dict[str, Any]:
         """Record the pipeline's threads for some seconds, or until its end, and write a trace.
@@ -189,27 +189,20 @@ class Control:
         """
         return trace_window.traced(self._run, Path(path))
 
-    def answer(self, request: Request, who: str) -> dict[str, Any]:
-        """Perform a request, and return the answer: its result, or the error.
+    def answer(self, line: bytes, who: str) -> bytes:
+        """Perform a request given as a line of JSON, and return the answer as one; see :meth:`perform`."""
+        return answer_to(lambda: self.perform(parse_request(line), who))
+
+    def perform(self, request: Request, who: str) -> dict[str, Any]:
+        """Perform a request, log it, and return the result.
 
         Args:
-            request: request from another program.
+            request: request, maybe from another program.
             who: sender of the request, for the log.
+
+        Raises:
+            EdgertError: the request is refused; the methods say why.
         """
-        try:
-            return {"ok": True, "result": self._perform(request, who)}
-        except EdgertError as error:
-            return refusal(error)
-
-    def answer_line(self, line: bytes, who: str) -> bytes:
-        """Perform a request given as a line of JSON, and return the answer as one; see :meth:`answer`."""
-        try:
-            return to_line(self.answer(parse_request(line), who))
-        except EdgertError as error:
-            return to_line(refusal(error))
-
-    def _perform(self, request: Request, who: str) -> dict[str, Any]:
-        """Perform an operation, and log it."""
         values, verb = request.values(), VERBS[request.verb]
         operation = partial(_OPERATIONS[request.verb], self._run, *request.words, **values)
         if verb.is_reading or verb.is_long:

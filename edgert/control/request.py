@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.errors import ConfigError, EdgertError, cause, error_of, nearest
+from edgert.errors import ConfigError, EdgertError, StageError, cause, error_of, nearest
 from edgert.runtime.json_form import plain
 from edgert.units import parse_fraction, parse_seconds, parse_whole
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +166,20 @@ def parse_request(line: bytes) -> Request:
     return made
 
 
-def refusal(error: EdgertError) -> dict[str, Any]:
-    """Return the answer to a request that failed with this error."""
-    return {"ok": False, "error": error.to_json()}
+def answer_to(perform: Callable[[], Any]) -> bytes:
+    """Return the answer to a request as a line of JSON: what ``perform`` returns, or the error that it raises."""
+    try:
+        return to_line({"ok": True, "result": perform()})
+    except EdgertError as error:
+        return refusal(error)
+    except Exception:  # noqa: BLE001 - an error in one answer must not end a server
+        _LOG.exception("a request failed")
+        return refusal(StageError("the request failed", why="a bug in edgert; its log has the traceback"))
+
+
+def refusal(error: EdgertError) -> bytes:
+    """Return the answer to a request that failed with this error, as a line of JSON."""
+    return to_line({"ok": False, "error": error.to_json()})
 
 
 def get_result(answer: Any) -> Any:

@@ -21,6 +21,15 @@ from tests.integration.test_control import FRAME, STAGES, Seen, Submitters, pipe
 
 ZONES = {"half": [[0, 0], [1, 0], [1, 1]]}
 
+OWN = """
+class Good:
+    def process(self, result): return result
+class Odd(Good):
+    def __init__(self): raise ValueError("Odd")
+class Closed(Good):
+    def open(self): raise ValueError("Closed")
+"""
+
 
 def changed(*sources: str, **stages: Any) -> dict[str, Any]:
     """Return the pipeline of the tests with other keys in its stages."""
@@ -148,6 +157,21 @@ def test_a_step_that_fails_takes_the_others_back(monkeypatch: pytest.MonkeyPatch
             applied(pipeline, wanted)
         made, left = caught.value.why.split("; steps before it could not be undone: ")
         assert "ZeroDivisionError" in made and "ZeroDivisionError" in left and "restart" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["Odd", "Closed"])
+def test_own_code_that_fails_in_a_change_is_named_with_its_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    stages = {"a": {"source": "api"}, "b": {"python": "own:Good", "from": "a"}, "c": {"sink": "null", "from": "b"}}
+    with edgert.Pipeline({"stages": stages}) as pipeline:
+        pipeline.start()
+        with pytest.raises(StageError, match="the change failed") as caught:
+            applied(pipeline, {"stages": {**stages, "b": {"python": f"own:{name}", "from": "a"}}})
+        assert f"ValueError: {name} at {tmp_path}/own.py" in caught.value.why
+        assert pipeline.file.config.stages["b"].python == "own:Good"  # type: ignore[union-attr]
 
 
 def test_a_source_is_opened_again_by_another_address_even_the_only_one(tmp_path: Path) -> None:

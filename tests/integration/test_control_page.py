@@ -20,7 +20,7 @@ from edgert import Pipeline, limits
 from edgert.control import client
 from edgert.control.client import send_to_page
 from edgert.control.request import Request
-from edgert.errors import ConfigError, DeviceError, StageError
+from edgert.errors import ConfigError, DeviceError, EdgertError, StageError
 from tests.helpers.command import in_process
 from tests.helpers.recordings import LEFT, MODEL
 from tests.helpers.waiting import wait_until
@@ -100,7 +100,8 @@ def test_the_log_of_an_operation_is_one_line_without_secrets(
     belt: Pipeline, caplog: pytest.LogCaptureFixture, request_: Request, line: str
 ) -> None:
     caplog.set_level(logging.INFO, logger="edgert.control")
-    assert belt.control.answer(request_, "user 0")["ok"] is False
+    with pytest.raises(EdgertError):
+        belt.control.perform(request_, "user 0")
     (logged,) = (record.getMessage() for record in caplog.records if record.name == "edgert.control.operations")
     assert logged.startswith(line) and "sesame" not in logged and "\n" not in logged and len(logged) < 700
 

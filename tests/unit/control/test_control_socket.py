@@ -50,7 +50,7 @@ class listening(ControlSocket):
 
 
 def echo(request: Request, who: str) -> dict[str, Any]:
-    return {"ok": True, "result": {"verb": request.verb, "words": list(request.words), "who": who}}
+    return {"verb": request.verb, "words": list(request.words), "who": who}
 
 
 @pytest.fixture
@@ -269,8 +269,8 @@ def test_a_read_is_answered_while_a_change_is_under_way(path: Path) -> None:
 
 @pytest.mark.timing
 def test_clients_that_do_not_read_a_large_answer_hold_up_no_one_and_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(request: Request, who: str) -> dict[str, Any]:
-        return {"ok": True, "result": "x" * (1 << 20) if request.verb == "pause" else request.verb}
+    def answer(request: Request, who: str) -> str:
+        return "x" * (1 << 20) if request.verb == "pause" else request.verb
 
     monkeypatch.setattr(limits, "CONTROL_LINE_S", 0.5)
     with listening("large", answer) as path:
@@ -291,9 +291,11 @@ def test_an_error_in_one_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -
     def fail(request: Request, who: str) -> dict[str, Any]:
         if request.verb == "save":
             raise ValueError("a bug")
-        return echo(request, who)
+        return echo(request, who) if caplog.records else {"odd": object()}
 
     with listening("belt", fail) as path:
+        with pytest.raises(EdgertError, match="cannot write a"):
+            send_request(path, SHOW)
         with pytest.raises(StageError, match="the request failed") as caught:
             send_request(path, Request("save"))
         assert "its log has the traceback" in caught.value.why and "ValueError: a bug" in caplog.text
