@@ -128,9 +128,10 @@ class Governing:
     def __init__(self, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]) -> None:
         self._assembly, self._environment, self._fail = assembly, environment, fail
         self._timed = {name: time_run(engine) for name, engine in assembly.engines.items()}
-        self._meters = environment.meters or meters_here(environment.clock)
+        clock, root = environment.clock, Path("/")
+        self._meters = environment.meters or Meters(root, clock, power_model(clock, root))
         self._meters.sample()  # energy counters yield power only from the second read on
-        self._began_ns = environment.clock.now_ns()
+        self._began_ns = clock.now_ns()
         self._previous_report: GovernorReport | None = None
         self._controls: Controls | None = None
         self._watch: Watch | None = None
@@ -337,11 +338,6 @@ def time_run(engine: Engine | SegmentedEngine) -> tuple[float, float]:
         cpu_times.append(time.process_time_ns() - cpu_ns)
         wall_times.append(time.perf_counter_ns() - wall_ns)
     return min(cpu_times) / 1e9, min(wall_times) / 1e9
-
-
-def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
-    """Return the meters of this machine, with modeled power if it is a known board without a readable sensor."""
-    return Meters(root, clock, power_model(clock, root))
 
 
 def power_model(clock: Clock, root: Path) -> Model | None:

@@ -81,8 +81,8 @@ class Photo:
     control: View
 
 
-def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[tuple[Path, U8]]:
-    """Read images and the images of folders, at most ``limit``, evenly sampled.
+def read_photos(images: Sequence[str | Path]) -> list[tuple[Path, U8]]:
+    """Read images and the images of folders, at most :data:`PHOTO_LIMIT`, evenly sampled.
 
     Images are (h, w, 3) uint8 BGR, upright, at most 1920 pixels wide and high.
 
@@ -101,7 +101,7 @@ def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[
         paths += inside
     if not paths:
         raise ConfigError("no image was given", fix="--images photo.jpg, or a folder of them")
-    chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), limit)).astype(int)).tolist()
+    chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), PHOTO_LIMIT)).astype(int)).tolist()
     return [(paths[index], _read_image(paths[index])) for index in chosen]
 
 

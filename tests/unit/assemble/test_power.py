@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble.governing import meters_here, power_model
+from edgert.assemble.governing import power_model
+from edgert.meters.all import Meters
 from tests.helpers.sysfs import plant
 from tests.helpers.virtual_clock import VirtualClock
 
@@ -45,5 +46,6 @@ def test_meters_fall_back_on_it_and_a_workstation_has_none(tmp_path: Path) -> No
     for folder in tmp_path.rglob("hwmon*"):
         if folder.is_dir() and any(folder.glob("**/curr*_input")):
             shutil.rmtree(folder, ignore_errors=True)
-    assert meters_here(VirtualClock(), tmp_path).sample().power.kind == "modeled"
+    clock = VirtualClock()
+    assert Meters(tmp_path, clock, power_model(clock, tmp_path)).sample().power.kind == "modeled"
     assert power_model(VirtualClock(), tmp_path / "empty") is None

@@ -11,6 +11,7 @@ import pytest
 from edgert.config import InputConfig
 from edgert.errors import ConfigError
 from edgert.stages.preprocess import Preprocessor
+from edgert.wiring import photos
 from edgert.wiring.photos import make_photo, read_photos, scramble_phase
 from edgert.wiring.trial import Trial
 
@@ -83,11 +84,12 @@ def scene(width: int = 60, height: int = 40) -> np.ndarray:
     return image
 
 
-def test_a_folder_is_sampled_evenly(tmp_path: Path) -> None:
+def test_a_folder_is_sampled_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(photos, "PHOTO_LIMIT", 3)
     for n in range(9):
         cv2.imwrite(str(tmp_path / f"{n}.png"), scene())
     (tmp_path / "notes.txt").write_text("no image")
-    found = read_photos([tmp_path], limit=3)
+    found = read_photos([tmp_path])
     assert [path.name for path, _ in found] == ["0.png", "4.png", "8.png"]
     assert np.array_equal(found[0][1], scene())
 
