@@ -1,19 +1,19 @@
-"""Outputs of detection heads, made up, and what the heads' own authors make of them: for tests/bench/bench_decoders.py.
+"""Random outputs of detection heads, decoded by the heads' own authors, for tests/bench/bench_decoders.py.
 
     python tools/authors_decode.py FOLDER [--count 120] [--rt-detr CLONE] [--d-fine CLONE] [--yolox CLONE] ...
 
-It runs in an environment of its own, which is no part of edgert and from which only numbers are kept: some of these
-packages are under the AGPL. Whatever is installed there is used, and what is missing is named:
+It runs in a separate environment that is no part of edgert, and only its numbers are kept, because some of these
+packages are under the AGPL. It uses the packages that are installed there, and names those that are missing:
 
     python3.10 -m venv authors && authors/bin/pip install torch==1.12.1 torchvision==0.13.1 "numpy<2" scikit-learn
     authors/bin/pip install "numpy<2" "opencv-python-headless<4.12" pyyaml pillow
     authors/bin/pip install "numpy<2" requests psutil matplotlib pandas seaborn tqdm scipy
     authors/bin/pip install --no-deps ultralytics yolov5 sas-yolov7 super-gradients rfdetr nvidia-tao-deploy
 
-and for PP-YOLOE, in one more, paddlepaddle==2.6.2, paddledet==2.6.0 (--no-deps), pycocotools, scikit-learn, shapely and
-the like of the above. RT-DETR, D-FINE, YOLOX and NanoDet are clones of github.com/lyuwenyu/RT-DETR,
-github.com/Peterande/D-FINE, github.com/Megvii-BaseDetection/YOLOX and github.com/RangiLyu/nanodet. Of packages that
-import more than their post-processing needs, the one file is loaded, with names in place of the rest.
+PP-YOLOE needs another environment with paddlepaddle==2.6.2, paddledet==2.6.0 (--no-deps), pycocotools, scikit-learn,
+shapely and most of the above. RT-DETR, D-FINE, YOLOX and NanoDet are clones of github.com/lyuwenyu/RT-DETR,
+github.com/Peterande/D-FINE, github.com/Megvii-BaseDetection/YOLOX and github.com/RangiLyu/nanodet. If a package imports
+more than its post-processing needs, only one file of it is loaded, with stubs for the rest.
 """
 
 import argparse
@@ -34,7 +34,7 @@ CASES = {}
 
 
 def case(decoder, iou=IOU, **options):
-    """Registers a function of a random generator that returns the outputs, and the answer to them."""
+    """Return a decorator that registers a function from a random generator to outputs and the authors' result."""
 
     def known(function):
         CASES[function.__name__.replace("_", "-")] = (function, {"decoder": decoder, "iou": iou, "options": options})
@@ -47,7 +47,7 @@ def case(decoder, iou=IOU, **options):
 
 
 def objects(rng, most=40, side=SIDE):
-    """Boxes x, y, w, h of candidates, several around each object; their scores and classes.
+    """Return boxes x, y, w, h of candidates, several around each object, with scores and classes.
 
     No two overlap by almost exactly what is asked for: there the last bits of a float32 decide, and some authors shift
     boxes by thousands of pixels to keep classes apart.
@@ -76,7 +76,7 @@ def drawn(rng, most, side):
 
 
 def table(rng, boxes, scores, classes, rows=CELLS, columns=CLASSES, second=0.3):
-    """(rows, 4) boxes and (rows, columns) scores, most of them of nothing; which rows are the objects'."""
+    """Return (rows, 4) boxes and (rows, columns) scores, mostly of background, and the rows of objects."""
     places = rng.choice(rows, len(boxes), replace=False)
     every = np.hstack([rng.uniform(0, SIDE, (rows, 2)), rng.uniform(4, 90, (rows, 2))]).astype(np.float32)
     numbers = (rng.random((rows, columns)) ** 6 * 0.2).astype(np.float32)
@@ -87,7 +87,7 @@ def table(rng, boxes, scores, classes, rows=CELLS, columns=CLASSES, second=0.3):
 
 
 def smooth(rng, count, height, width):
-    """(count, height, width) maps without edges, as prototypes are."""
+    """Return (count, height, width) smooth maps, like prototypes of masks."""
     import cv2
 
     coarse = rng.standard_normal((count, 9, 9)).astype(np.float32)
@@ -95,23 +95,23 @@ def smooth(rng, count, height, width):
 
 
 def corners(boxes):
-    """x, y, w, h → x1, y1, x2, y2."""
+    """Convert boxes x, y, w, h to x1, y1, x2, y2."""
     return np.hstack([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2]).astype(np.float32)
 
 
 def logits(values):
-    """What a sigmoid makes these of."""
+    """Return the logits of scores."""
     values = np.clip(values, 1e-4, 1 - 1e-4)
     return np.log(values / (1 - values)).astype(np.float32)
 
 
 def answer(boxes, scores, classes, **more):
-    """As arrays."""
+    """Return tensors as arrays."""
     return {"boxes": np.asarray(boxes), "scores": np.asarray(scores), "classes": np.asarray(classes), **more}
 
 
 def alone(path, name, **stubs):
-    """The module of one file, other modules being as given."""
+    """Return the module of one file, with the given stubs for other modules."""
     for module, names in stubs.items():
         made = sys.modules.setdefault(module.replace("__", "."), types.ModuleType(module))
         vars(made).update(names)
@@ -123,7 +123,7 @@ def alone(path, name, **stubs):
 
 
 def names_of(path, *projects, **given):
-    """What a file of a project defines, without what it imports from there; ``given`` stands in place of that."""
+    """Return the definitions of a project's file, with ``given`` instead of its imports from the project."""
     tree = ast.parse(path.read_text())
     tree.body = [
         node
@@ -136,7 +136,7 @@ def names_of(path, *projects, **given):
 
 
 def package(name):
-    """The folder of an installed package, which is not imported."""
+    """Return the folder of an installed package without importing it."""
     for folder in map(Path, sys.path):
         if (folder / name / "__init__.py").exists():
             return folder / name
@@ -198,7 +198,7 @@ def ultralytics_oriented(rows):
 
 
 def final(rng, extra):
-    """[300, 6 + extra], as YOLO26's own choice of 300 leaves them: by falling score."""
+    """Return [300, 6 + extra], sorted by falling score as in YOLO26's selection of 300."""
     boxes, scores, classes = objects(rng)
     rows = np.zeros((300, 6 + extra), np.float32)
     count = min(len(scores), 300)
@@ -235,7 +235,7 @@ def yolo26_obb(rng):
 
 
 def queries(rng, count=300, classes=CLASSES):
-    """Boxes, relative, and logits."""
+    """Return relative boxes, and logits."""
     boxes, numbers, _ = table(rng, *objects(rng, count // 9), count, classes)
     return (boxes / SIDE).astype(np.float32), logits(numbers)
 
@@ -250,7 +250,7 @@ def rt_detr_answer(post, boxes, numbers):
 
 
 def register(*given, **_):
-    """A registry of a project, in place of which nothing is registered."""
+    """Stub of a project's registry."""
     return given[0] if given and isinstance(given[0], type) else lambda kind: kind
 
 
@@ -275,7 +275,7 @@ def d_fine(rng):
 
 @case("detr")
 def d_fine_deployed(rng):
-    """``labels``, ``boxes`` and ``scores``; the source's size is the network's."""
+    """Return ``labels``, ``boxes`` and ``scores``, with an image of the network's size."""
     import torch
 
     boxes, numbers = queries(rng)
@@ -328,7 +328,7 @@ def rf_detr_seg(rng):
 
 
 def raw_maps(rng, anchors, decode):
-    """[3, h, w, 5 + C] of three strides, before the sigmoid."""
+    """Return [3, h, w, 5 + C] for three strides, before the sigmoid."""
     maps = []
     for stride in (8, 16, 32):
         count = SIDE // stride
@@ -342,7 +342,7 @@ def raw_maps(rng, anchors, decode):
 
 
 def head_of(kind, anchors):
-    """A head whose convolutions pass on what they are given."""
+    """Return a head whose convolutions return their input."""
     import torch
 
     head = kind(nc=CLASSES, anchors=anchors, ch=(1, 1, 1)).eval()
@@ -483,7 +483,7 @@ def paddle_head(**more):
 
 
 def paddle_answer(rng):
-    """What the head makes of the distances and scores of every cell, before and after NMS."""
+    """Return the head's results for distances and scores of every cell, before and after NMS."""
     import paddle
 
     boxes, numbers, _ = table(rng, *objects(rng), second=0.6)
@@ -564,7 +564,7 @@ def detectnet(rng):
 
 
 def main():
-    """Writes one file for each case whose authors' code is there."""
+    """Write one file for each case whose authors' code is installed."""
     global OPTIONS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)

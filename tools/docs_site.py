@@ -33,9 +33,9 @@ READABLE = """
 .md-typeset pre { overflow-x: auto; }
 .md-typeset pre > code { overflow: visible; min-width: max-content; }
 """
-"""Colors with the contrast that WCAG 2.2 asks for, 4.5 to 1, and wide blocks that keys can scroll."""
+"""Colors with the contrast of WCAG 2.2, 4.5 to 1, and wide blocks that keys can scroll."""
 LARGEST_PAGE_BYTES = 300_000
-"""Most that a reader downloads for a page: its HTML, without what the browser keeps for all pages."""
+"""Largest size of a page's HTML, without files that the browser caches for all pages."""
 
 
 def sections() -> Iterator[tuple[str, list[dict[str, str]]]]:
@@ -63,12 +63,12 @@ def page_text(path: Path) -> str:
 
 
 def plain_page(path: Path) -> str:
-    """Return a page as Markdown whose links lead to other pages as Markdown, as the site serves them."""
+    """Return a page as Markdown with links to other pages as Markdown, as the site serves them."""
     return PAGE_LINK.sub(r"\1.html.md\2", page_text(path))
 
 
 def plain_name(page: str) -> str:
-    """Return under which name the site serves a page as Markdown: ``plan.md`` → ``plan.html.md``."""
+    """Return the name of a page as Markdown on the site: ``plan.md`` → ``plan.html.md``."""
     return f"{Path(page).stem}.html.md"
 
 
@@ -122,7 +122,7 @@ pymdownx.superfences = {{}}
 
 
 def plain_list() -> str:
-    """Return llms.txt: what edgert is, and each page with one line about it (https://llmstxt.org)."""
+    """Return llms.txt: a description of edgert, and a line on each page (https://llmstxt.org)."""
     lines = ["# edgert", "", "> Camera, ONNX model, output: one YAML file, on a Jetson or any other machine.", ""]
     for heading, entries in sections():
         lines += [f"## {heading}", ""]

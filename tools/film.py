@@ -1,4 +1,4 @@
-"""Draws a recorded terminal as one SVG that plays by CSS alone, light or dark as the reader's system is.
+"""Draws a recorded terminal as one SVG that is animated by CSS, light or dark as the reader's system.
 
     python tools/film.py session.cast session.svg
 
@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 SPEED = 4.0
-"""How many times as fast as the terminal the film plays; its clock shows the terminal's time."""
+"""Speed of the film relative to the terminal; its clock shows the terminal's time."""
 LONGEST_PAUSE_S, FRAME_S, PAGE_S = 1.0, 0.25, 6.0
-"""Of the film: a pause, the time between two frames, and the last frame."""
+"""Seconds of the film: longest pause, shortest time between two frames, and last frame."""
 CELL_PX, LINE_PX, MARGIN_PX, BAR_PX = 7.8, 17, 14, 30
 _TOKEN = re.compile(
     r"\x1b\[(?P<private>\??)(?P<numbers>[\d;]*)(?P<verb>[A-Za-z])|\x1b\][^\x07]*\x07|(?P<control>[\r\n\b])"
     r"|(?P<text>[^\x00-\x1f]+)"
 )
-_CUT = re.compile(r"\x1b(\[\??[\d;]*|\][^\x07]{0,100})?")  # what the next output may complete
+_CUT = re.compile(r"\x1b(\[\??[\d;]*|\][^\x07]{0,100})?")  # the next output may complete it
 _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _NAMED = {1: "b", 2: "d", 4: "u"}
 _STYLE = """
@@ -46,14 +46,14 @@ text { fill: var(--text); white-space: pre } .b { font-weight: 600 } .d { fill: 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a terminal showed at a time since the start."""
+    """Output of a terminal, and its time since the start."""
 
     at_s: float
     text: str
 
 
 class Screen:
-    """A terminal's cells as text and control sequences change them: a character, and the classes of its style."""
+    """Cells of a terminal, each a character with the classes of its style, changed by text and control sequences."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self._columns, self._rows = columns, rows
@@ -66,7 +66,7 @@ class Screen:
         """Show text.
 
         Raises:
-            ValueError: it has a control sequence that this terminal does not know.
+            ValueError: the text has an unknown control sequence.
         """
         text = self._rest + text
         place = 0
@@ -134,7 +134,7 @@ class Screen:
             raise ValueError(f"unknown control sequence: CSI {numbers} {verb}")
 
     def _dress(self, numbers: list[int]) -> None:
-        """Select Graphic Rendition: bold, dim, underlined, and sixteen colors or the nearest of them."""
+        """Set the style (Select Graphic Rendition): bold, dim, underlined, and the nearest of sixteen colors."""
         left = iter(numbers)
         for number in left:
             if number == 0:
@@ -155,7 +155,7 @@ class Screen:
 
 
 def _nearest(parts: Sequence[int]) -> int:
-    """Return the one of eight colors that is most like an entry of the 256 colors, or red, green and blue."""
+    """Return the nearest of eight colors to an entry of the 256 colors, or to red, green and blue."""
     if len(parts) == 1:
         number = parts[0]
         if number < 16:
@@ -168,14 +168,14 @@ def _nearest(parts: Sequence[int]) -> int:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Output]]:
-    """Return what a recording says of its terminal, and its outputs."""
+    """Return a recording's description of the terminal, and its outputs."""
     head, *lines = path.read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines]
     return json.loads(head), [Output(at_s, text) for at_s, kind, text in events if kind == "o"]
 
 
 def frames(head: Mapping[str, Any], outputs: Sequence[Output]) -> Iterator[tuple[float, float, list[str]]]:
-    """Yield when a screen is shown in the film, when it was in the terminal, and its rows as SVG."""
+    """Yield the time of each screen in the film, its time in the terminal, and its rows as SVG."""
     screen = Screen(head["width"], head["height"])
     film_s, before_s, shown_s, shown = 0.0, 0.0, -FRAME_S, [""]
     for number, output in enumerate(outputs):
@@ -191,7 +191,7 @@ def frames(head: Mapping[str, Any], outputs: Sequence[Output]) -> Iterator[tuple
 
 
 def row(line: Sequence[tuple[str, str]]) -> str:
-    """Return one line of the screen as SVG; empty where it shows nothing."""
+    """Return one line of the screen as SVG; empty for a blank line."""
     runs, column = [], 0
     for style, cells in groupby(line, key=lambda cell: cell[1]):
         text = "".join(letter for letter, _ in cells)
@@ -205,10 +205,12 @@ def row(line: Sequence[tuple[str, str]]) -> str:
 
 
 def draw(head: Mapping[str, Any], outputs: Sequence[Output], page: Mapping[str, bytes] | None = None) -> str:
-    """Return the film.
+    """Return the film as SVG.
 
     Args:
-        page: what a browser showed at the end, as WebP: for ``day``, and for ``night``.
+        head: description of the terminal.
+        outputs: outputs of the terminal.
+        page: images of a browser at the end, as WebP: ``day`` and ``night``.
     """
     played = list(frames(head, outputs))
     ids: dict[str, str] = {}

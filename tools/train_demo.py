@@ -123,7 +123,7 @@ class Detector(nn.Module):
 
 
 def cells() -> tuple[Tensor, Tensor]:
-    """(N, 2) grid positions x y and (N, 1) strides of the rows, in their order."""
+    """Return (N, 2) grid positions x y and (N, 1) strides of the rows, in order."""
     grids = [
         torch.stack(torch.meshgrid(torch.arange(WIDTH // s), torch.arange(HEIGHT // s), indexing="xy"), -1)
         for s in STRIDES
@@ -140,7 +140,7 @@ class Camera:
         self._scenes: dict[int, Conveyor] = {}
 
     def batch(self, size: int) -> Batch:
-        """Images (B, 3, H, W) float32 in 0 to 1, boxes (B, M, 4) x1 y1 x2 y2 px, classes (B, M) int64 or -1."""
+        """Return images (B, 3, H, W) float32 in 0 to 1, boxes (B, M, 4) x1 y1 x2 y2 px, classes (B, M) int64 or -1."""
         images = np.empty((size, HEIGHT, WIDTH, 3), np.uint8)
         boxes, kinds = torch.zeros(size, MOST_PARTS, 4), torch.full((size, MOST_PARTS), -1)
         for i in range(size):
@@ -164,7 +164,7 @@ class Camera:
         return np.concatenate((low, high), 1)[kept].astype(np.float32), truth.classes[kept].astype(np.int64)
 
     def _disturb(self, frame: U8) -> U8:
-        """Other colors and brightness; half the time the chroma of video."""
+        """Change colors and brightness, and for half of the frames the chroma as in video."""
         gain = self._rng.uniform(0.85, 1.15) * self._rng.uniform(0.95, 1.05, 3)
         frame = np.asarray(cv2.multiply(frame, (*gain.tolist(), 1.0)), np.uint8)
         if self._rng.random() < 0.5:
@@ -172,7 +172,7 @@ class Camera:
         return np.asarray(frame, np.uint8)
 
     def _place(self, frame: U8, boxes: F32, out: U8) -> F32:
-        """Letterbox ``frame`` into ``out`` as RGB, zoomed and moved; returns where the boxes went."""
+        """Letterbox ``frame`` into ``out`` as RGB, zoomed and moved; return the boxes in it."""
         height, width = frame.shape[:2]
         scale = min(WIDTH / width, HEIGHT / height) * float(self._rng.choice((1.0, self._rng.uniform(0.85, 1.2))))
         how = cv2.INTER_AREA if self._rng.random() < 0.4 else cv2.INTER_LINEAR
@@ -189,7 +189,7 @@ class Camera:
 
 
 class Cameras(IterableDataset[Batch]):
-    """Batches without end, from a camera of its own in every process that draws."""
+    """Endless batches, from a separate camera in every worker process."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -203,7 +203,7 @@ class Cameras(IterableDataset[Batch]):
 
 
 def overlaps(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """IoU and generalized IoU of boxes (..., 4) with boxes (..., 4), broadcast."""
+    """Return IoU and generalized IoU of boxes (..., 4) with boxes (..., 4), broadcast."""
     shared = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0).prod(-1)
     around = (torch.maximum(a[..., 2:], b[..., 2:]) - torch.minimum(a[..., :2], b[..., :2])).prod(-1).clamp(min=1e-6)
     both = (a[..., 2:] - a[..., :2]).prod(-1) + (b[..., 2:] - b[..., :2]).prod(-1) - shared
@@ -213,7 +213,7 @@ def overlaps(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def assign(boxes: Tensor, scores: Tensor, wanted: Tensor, kinds: Tensor, middles: Tensor) -> tuple[Tensor, Tensor]:
-    """Which part each cell learns, (B, N) int64 or -1, and how good it should call itself, (B, N) 0 to 1.
+    """Return the part of each cell, (B, N) int64 or -1, and its target score, (B, N) 0 to 1.
 
     ``boxes`` (B, N, 4) and ``scores`` (B, N, C) are predictions, ``wanted`` (B, M, 4) and ``kinds`` (B, M) the truth,
     ``middles`` (N, 2) the cells' middles in pixels.
@@ -231,7 +231,7 @@ def assign(boxes: Tensor, scores: Tensor, wanted: Tensor, kinds: Tensor, middles
 
 
 def loss(rows: Tensor, wanted: Tensor, kinds: Tensor, grid: Tensor, step: Tensor) -> Tensor:
-    """How far rows (B, N, 5 + C) of logits are from the truth, per positive cell."""
+    """Return the loss of rows (B, N, 5 + C) of logits, per positive cell."""
     center, half = (rows[..., :2] + grid) * step, rows[..., 2:4].clamp(max=4).exp() * step / 2
     boxes = torch.cat((center - half, center + half), -1)
     scores = rows[..., 4:5].sigmoid() * rows[..., 5:].sigmoid()
@@ -251,7 +251,7 @@ def loss(rows: Tensor, wanted: Tensor, kinds: Tensor, grid: Tensor, step: Tensor
 
 
 def train(options: argparse.Namespace) -> Detector:
-    """The averaged weights after ``steps``, or fewer when ``minutes`` run out: then the cycle is run through faster."""
+    """Return the averaged weights after ``steps``; with ``minutes``, the cycle is shortened to end in time."""
     torch.manual_seed(options.seed)
     model = Detector(len(LABELS)).to(options.device).train()
     average = torch.optim.swa_utils.AveragedModel(
@@ -284,7 +284,7 @@ def train(options: argparse.Namespace) -> Detector:
 
 
 def rate(step: int, done: float) -> float:
-    """Learning rate: a short rise, then a cosine down to a hundredth of PEAK when ``done`` reaches 1."""
+    """Return the learning rate: a short rise, then a cosine down to a hundredth of PEAK at ``done`` = 1."""
     return PEAK * min(1.0, (step + 1) / 40) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
@@ -302,7 +302,7 @@ def export(model: Detector, path: Path, seed: int) -> None:
 
 
 def facts(seed: int) -> dict[str, str]:
-    """What the file says of itself: the input in words, and as OpenVINO's Model API and ``edgert check`` read it."""
+    """Return the metadata of the file: the input in words, and for OpenVINO's Model API and ``edgert check``."""
     return {
         "labels": ",".join(LABELS),
         "seed": str(seed),
@@ -317,7 +317,7 @@ def facts(seed: int) -> dict[str, str]:
 
 
 def tidy(graph: onnx.GraphProto) -> None:
-    """Constants become initializers; notes of the exporter, which name source files, go."""
+    """Convert constants to initializers, and remove notes of the exporter, which name source files."""
     constants = [node for node in graph.node if node.op_type == "Constant"]
     for node in constants:
         graph.initializer.add().CopyFrom(node.attribute[0].t)

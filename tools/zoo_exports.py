@@ -1,15 +1,14 @@
-"""Models as their authors' own packages export them, with random weights: for tests/bench/bench_zoo.py.
+"""Exports of models with random weights by their authors' own packages, for tests/bench/bench_zoo.py.
 
     python tools/zoo_exports.py FOLDER [--only NAME ...] [--again]
 
-It runs in an environment of its own, which is no part of edgert and from which only the exported files are kept: some
-of these packages are under the AGPL. Whatever is installed there is used, what is missing is named, and files that are
-there already stay. Beside each is a JSON file with its package, and the task and decoder that are right for it.
-``tools/zoo`` makes the environment; further packages are used where they are installed there: facenet-pytorch,
-python-doctr, rfdetr, yolov5, torchreid, effdet.
+It runs in a separate environment that is no part of edgert, and only the exported files are kept, because some of these
+packages are under the AGPL. It uses the packages that are installed there, names those that are missing, and keeps
+existing files. Beside each is a JSON file with its package and the right task and decoder. ``tools/zoo`` makes the
+environment; further packages are used if they are installed there: facenet-pytorch, python-doctr, rfdetr, yolov5,
+torchreid, effdet.
 
-Where torchvision's own operators were built for another torch than this one, their names are stood in for, as no export
-of this list runs them.
+If torchvision's operators were built for another torch, stubs replace them, as no export of this list runs them.
 """
 
 import argparse
@@ -28,7 +27,7 @@ ZOO = {}
 
 
 def author(package, task, *names):
-    """Registers a function of a name that exports it to a path; ``task`` is what is right, others ``|`` apart."""
+    """Return a decorator that registers an exporter of models; ``task`` is the right one, or several with ``|``."""
 
     def known(function):
         for name in names:
@@ -39,7 +38,7 @@ def author(package, task, *names):
 
 
 def written(network, path, size, outputs=("output",), inputs=("images",), channels=3, **options):
-    """Exports with PyTorch's own exporter, as most authors' scripts do."""
+    """Export with PyTorch's exporter, as most authors' scripts do."""
     import torch
 
     network.eval()
@@ -62,7 +61,7 @@ def written(network, path, size, outputs=("output",), inputs=("images",), channe
 @author("ultralytics", "detect: yolov10", "yolo11n-nms", "yolo26n-end2end", "rtdetr-l")
 @author("ultralytics", "classify: auto", "yolov8n-cls", "yolo11n-cls")
 def ultralytics(name, path):
-    """The package's own ``export``, from the network's description."""
+    """Export with the package's ``export``, from the description of a network."""
     from ultralytics import RTDETR, YOLO
 
     file = name.removesuffix("-nms").removesuffix("-end2end")
@@ -78,12 +77,12 @@ def ultralytics(name, path):
 
 
 def kept_output(seen, layer, _, output):
-    """A hook that keeps what a layer wrote."""
+    """Store the output of a layer; a hook of PyTorch."""
     seen[layer] = output
 
 
 def with_boxes(network, size):
-    """Makes a network of Ultralytics with random weights find some sixty boxes: their layers spread, and a bias."""
+    """Scale the layers and biases of a random network of Ultralytics, so that it finds about sixty boxes."""
     import torch
 
     head = network.model[-1]
@@ -123,7 +122,7 @@ def with_boxes(network, size):
 
 @author("yolov5", "detect: yolov5", "yolov5n", "yolov5s-three-classes")
 def yolov5(name, path):
-    """The network with its ``Detect`` head as its export.py leaves it."""
+    """Export the network with its ``Detect`` head, as its export.py does."""
     import yolov5
     from yolov5.models.yolo import Model
 
@@ -140,7 +139,7 @@ def yolov5(name, path):
     "resnet18", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "shufflenet_v2_x0_5", "regnet_y_400mf",
 )  # fmt: skip
 def torchvision_classifier(name, path):
-    """As its documentation exports one."""
+    """Export a classifier as in the documentation."""
     import torchvision.models as models
 
     written(getattr(models, name)(weights=None), path, (224, 224))
@@ -151,7 +150,7 @@ def torchvision_classifier(name, path):
     "retinanet_resnet50_fpn", "fcos_resnet50_fpn", "maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn",
 )  # fmt: skip
 def torchvision_detector(name, path):
-    """As its documentation exports one: boxes, and beside them labels, scores, masks or key points."""
+    """Export a detector as in the documentation: boxes, labels and scores, with masks or key points."""
     import torch
     import torchvision.models.detection as models
 
@@ -172,7 +171,7 @@ def torchvision_detector(name, path):
 
 @author("torchvision", "segment: argmax", "lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large")
 def torchvision_segmentation(name, path):
-    """The map alone, which the network returns in a mapping."""
+    """Export only the map of classes, which the network returns in a mapping."""
     import torch
     import torchvision.models.segmentation as models
 
@@ -196,7 +195,7 @@ def torchvision_segmentation(name, path):
 )  # fmt: skip
 @author("timm", "embed: l2", "resnet10t-features", "vit_small_patch16_224-features")
 def timm(name, path):
-    """The package's own exporter."""
+    """Export with the package's exporter."""
     import timm
     from timm.utils.onnx import onnx_export
 
@@ -209,7 +208,7 @@ def timm(name, path):
 
 
 class HuggingFace:
-    """A model class of transformers, its configuration, the size and the names of its outputs."""
+    """Return a model class of transformers, its configuration, the size, and the names of its outputs."""
 
     def __init__(self, kind, size, outputs, **config):
         self.kind, self.size, self.outputs, self.config = kind, size, outputs, config
@@ -251,7 +250,7 @@ HUGGING_FACE = {
 @author("transformers", "keypoints: heatmap", "vitpose")
 @author("transformers", "image: unit", "swin2sr")
 def transformers(name, path):
-    """A small one of its class; outputs other than the named ones are left out, as optimum does."""
+    """Export a small model of its class with only the named outputs, as optimum does."""
     import torch
     import transformers as package
 
@@ -288,7 +287,7 @@ def transformers(name, path):
 @author("segmentation-models-pytorch", "segment: argmax", "smp-unet-12", "smp-deeplabv3plus-21", "smp-fpn-4")
 @author("segmentation-models-pytorch", "segment: threshold", "smp-unet-1", "smp-linknet-1")
 def smp(name, path):
-    """An encoder that is small, without weights."""
+    """Export a segmentation network with a small, random encoder."""
     import segmentation_models_pytorch as package
 
     _, kind, classes = name.split("-")
@@ -303,7 +302,7 @@ def smp(name, path):
 
 @author("rfdetr", "detect: detr", "rf-detr-nano")
 def rfdetr(name, path):
-    """The package's own ``export``."""
+    """Export with the package's ``export``."""
     from rfdetr import RFDETRNano
 
     with tempfile.TemporaryDirectory() as folder:
@@ -314,7 +313,7 @@ def rfdetr(name, path):
 @author("python-doctr", "detect: db", "db_mobilenet_v3_large")
 @author("python-doctr", "text: ctc", "crnn_mobilenet_v3_small")
 def doctr(name, path):
-    """The package's own exporter: https://mindee.github.io/doctr/using_doctr/using_model_export.html."""
+    """Export with the package: https://mindee.github.io/doctr/using_doctr/using_model_export.html."""
     import torch
     from doctr import models
     from doctr.models.utils import export_model_to_onnx
@@ -328,7 +327,7 @@ def doctr(name, path):
 
 @author("facenet-pytorch", "embed: l2", "inception-resnet-v1")
 def facenet(name, path):
-    """The face embedder."""
+    """Export the embedder of faces."""
     from facenet_pytorch import InceptionResnetV1
 
     written(InceptionResnetV1(pretrained=None), path, (160, 160), inputs=("input",))
@@ -336,7 +335,7 @@ def facenet(name, path):
 
 @author("torchreid", "embed: l2", "osnet_x0_5")
 def torchreid(name, path):
-    """A person embedder: without its training's head."""
+    """Export an embedder of persons, without the head for training."""
     from torchreid.reid.models import build_model
 
     written(build_model(name, num_classes=751, pretrained=False), path, (256, 128))
@@ -346,20 +345,20 @@ def torchreid(name, path):
 @author("rapidocr_onnxruntime", "text: ctc", "ch_PP-OCRv4_rec_infer")
 @author("rapidocr_onnxruntime", "classify: auto", "ch_ppocr_mobile_v2.0_cls_infer")
 def rapidocr(name, path):
-    """PaddleOCR's models with their weights, which the package ships as paddle2onnx wrote them."""
+    """Copy PaddleOCR's models with their weights, which the package ships as paddle2onnx exported them."""
     package = Path(importlib.util.find_spec("rapidocr_onnxruntime").origin).parent
     shutil.copy(package / "models" / f"{name}.onnx", path)
 
 
 @author("nudenet", "detect: yolov8", "nudenet_320n")
 def nudenet(name, path):
-    """A detector with its weights, which the package ships as Ultralytics exported it."""
+    """Copy a detector with its weights, which the package ships as Ultralytics exported it."""
     shutil.copy(Path(importlib.util.find_spec("nudenet").origin).with_name("320n.onnx"), path)
 
 
 @author("effdet", "", "efficientdet_lite0")
 def effdet(name, path):
-    """Ten raw maps of five levels, which nothing here reads: what is right is to say so."""
+    """Export ten raw maps of five levels, which no decoder reads; the right result is an error."""
     from effdet import create_model
 
     written(create_model(f"tf_{name}", pretrained=False, pretrained_backbone=False), path, (320, 320),
@@ -367,7 +366,7 @@ def effdet(name, path):
 
 
 def stand_in():
-    """torchvision without operators of its own imports where they have at least a name."""
+    """Define stubs of torchvision's operators, so that it can be imported without them."""
     import torch
 
     for name in [one for one in sys.modules if one.partition(".")[0] == "torchvision"]:
@@ -380,7 +379,7 @@ def stand_in():
 
 
 def main():
-    """Exports what is missing."""
+    """Export the models that are missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
