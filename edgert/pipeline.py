@@ -200,6 +200,8 @@ class Pipeline:
         import asyncio  # it takes 40 ms, and few programs need it
 
         with self._running.turn:
+            if self._assembly.closed:
+                self._running.call()  # raises StageError
             if self._acalls is None:
                 self._acalls = ThreadPoolExecutor(1, "edgert:acall")
             future = self._acalls.submit(self, frame, format=format, timestamp_ns=timestamp_ns, copy=copy)

@@ -148,6 +148,8 @@ def test_asyncio_reads_results_and_calls_without_blocking_its_loop(tmp_path: Pat
         assert asyncio.run(call(pipeline)) == [0, 1, 2, 3]
         with pytest.raises(StageError, match="a call takes one frame"):
             asyncio.run(pipeline.acall([IMAGE]))
+    with pytest.raises(StageError, match="has ended cannot be called"):
+        asyncio.run(pipeline.acall(IMAGE))
     wait_until(lambda: not threads())
 
 
