@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from edgert.assemble.default_engines import leaves_engine
 from edgert.backend import Engine, backend
 from edgert.backend.chain import Chain, Skipped, why_not
-from edgert.board import HOST, detect
+from edgert.board import THIS_MACHINE, detect
 from edgert.board.host import core_accelerators
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.engine_choice import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # imported when needed, to start faster
     from edgert.board.record import Board
 
 log = logging.getLogger("edgert.backend")
-THIS_MACHINE = ("auto", HOST)
-"""Values of ``board:`` that mean this machine; ``host`` is only its CPU."""
 _GPU_BACKENDS = ("tensorrt", "onnxruntime-cuda")
 Form = Literal["ort", "gpu"]
 """Kind of engine for which an INT8 model is made."""

@@ -1,5 +1,5 @@
 """Jetson boards as data, and detection of this machine; :mod:`edgert.board.record` has the records of boards."""
 
-from edgert.board.detect import HOST, UNKNOWN, Machine, detect
+from edgert.board.detect import HOST, THIS_MACHINE, UNKNOWN, Machine, detect
 
-__all__ = ["HOST", "UNKNOWN", "Machine", "detect"]
+__all__ = ["HOST", "THIS_MACHINE", "UNKNOWN", "Machine", "detect"]

@@ -96,6 +96,8 @@ def package_version(package: str, root: Path = Path("/")) -> str:
 
 HOST = "host"
 """Name of a machine that is not a Jetson."""
+THIS_MACHINE = ("auto", HOST)
+"""Values of ``board:`` that mean this machine; ``host`` is only its CPU."""
 UNKNOWN = "jetson"
 """Name of a Jetson without a board file."""
 DEVICE_TREE = "its device tree"

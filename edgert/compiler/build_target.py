@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dla import Target as Dla
-from edgert.board import HOST
+from edgert.board import HOST, THIS_MACHINE
 from edgert.board.record import Board, board_file, find_board
 from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, SourceStage
 from edgert.config.engine_choice import ENGINES, ORT, TENSORRT_DLA, ReplicateConfig
@@ -30,7 +30,6 @@ MODEL = "model.onnx"
 COMPARED_IMAGES = 4
 """Number of images on which outputs are compared."""
 
-THIS_MACHINE = ("auto", HOST)
 _TENSORRT = {5: "8.5.2", 6: "10.3.0", 7: "10.13.3"}
 """JetPack → TensorRT of its last common release: JetPack 5.1 has 8.5.2, 6.2 has 10.3.0 and 7.0 has 10.13.3
 (https://developer.nvidia.com/embedded/jetpack-archive)."""

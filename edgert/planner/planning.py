@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from dla import MAX_LOADABLES, USUAL_RELEASE
-from edgert.board import HOST
+from edgert.board import HOST, THIS_MACHINE
 from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
 from edgert.bundle.measured_engines import MeasuredEngine, read_measured
@@ -125,7 +125,7 @@ def plan_boards(
     check_objective(objective)
     start = parse_launch(launch)
     board_name = board or file.config.board
-    if board_name in (HOST, "auto") and profiles:
+    if board_name in THIS_MACHINE and profiles:
         found = plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
         notes = dict.fromkeys(
             [MODELS_ALONE, *seen, *(note for demand in demands(file.config) for note in demand.notes)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.assemble.run_settings import PowerStep, PowerSteps, RunSetting, predicted_setting, run_settings
-from edgert.board import HOST, detect
+from edgert.board import HOST, THIS_MACHINE, detect
 from edgert.board.host import core_accelerators
 from edgert.board.record import Board, find_board
 from edgert.board.sections import Mode
@@ -302,7 +302,7 @@ def simulate(
     times = read_stage_times(scenario.stages) if scenario.stages is not None else StageTimes()
     scene = Scene(traces, scenario.objects, scenario.jitter, times)
     requested = board or file.config.board
-    if requested in (HOST, "auto") and profiles:
+    if requested in THIS_MACHINE and profiles:
         levels = levels_of(file)
         measured = {profile.digest: profile for profile in map(read_profile, map(Path, profiles))}
         known = {one.model: profile_of(at, one.model, measured) for at in levels for one in demands(at.config)}

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from edgert._version import __version__
-from edgert.board import HOST
+from edgert.board import HOST, THIS_MACHINE
 from edgert.board.record import find_board
-from edgert.compiler.build_target import THIS_MACHINE, BuildTarget, build_target
+from edgert.compiler.build_target import BuildTarget, build_target
 from edgert.config import PipelineFile
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.errors import ArtifactError, ConfigError, DeviceError
