@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
@@ -334,9 +334,7 @@ class TrtEngine:
         self._sessions.append(session)
         return session
 
-    def _refine(
-        self, sizes: Sequence[int], record: Callable[[int], object], profile: str | None = None
-    ) -> Refinement | None:
+    def _refine(self, sizes: Sequence[int], profile: str | None = None) -> Refinement | None:
         """Open contexts for some batch sizes in a thread, while others run.
 
         Opened sizes are added to ``renewed`` of the sessions, whose user then records them.

@@ -147,16 +147,6 @@ class InferenceSlot:
                     self.session.stream.synchronize()
             self.no_graph = reason
 
-    def record(self, rows: int) -> None:
-        """Record one of the :attr:`late` sizes while batches of other sizes run. Callable from any thread.
-
-        Raises DeviceError, BuildError.
-        """
-        with self.session.exclusive:
-            self._graphs[rows] = self._record_graphs(rows)
-            self._warm.add(rows)
-            self.late.discard(rows)
-
     def enqueue(self, frames: Sequence[ReadyFrame], mode: WaitMode = "block") -> None:
         """Enqueue a batch, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
@@ -323,8 +313,7 @@ class GpuInference:
         slots: slots to use in turn. A batch that was not waited for is read before its slot is used again.
         uploader: uploader of host frames, owned by this object.
         without_graph: function that :meth:`warm_up` calls with the reason if the work is not recorded as a CUDA graph.
-        refine: function that makes an engine faster while it runs; see
-            :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`.
+        refine: function that prepares batch sizes of the engine while it runs: a TensorRT engine's ``refine``.
 
     Attributes:
         preprocessor: preprocessor of one of the slots, which are all alike.
@@ -339,7 +328,7 @@ class GpuInference:
         slots: Sequence[InferenceSlot],
         uploader: Uploader,
         without_graph: Callable[[str], None] = lambda reason: None,
-        refine: Callable[[Sequence[int], Callable[[int], None]], Refinement | None] | None = None,
+        refine: Callable[[Sequence[int]], Refinement | None] | None = None,
     ) -> None:
         self._slots, self._uploader, self.device = slots, uploader, uploader.device
         self._without_graph, self._refine = without_graph, refine
@@ -387,16 +376,12 @@ class GpuInference:
         if refine is not None:
             for slot in self._slots:
                 slot.late.update(late)
-            self._refining = refine(late, self._record)
+            self._refining = refine(late)
 
     def _warm_up(self, sizes: Sequence[int]) -> None:
         for rows in reversed(sizes):
             for slot in self._slots:
                 slot.warm_up(rows)
-
-    def _record(self, rows: int) -> None:
-        for slot in self._slots:
-            slot.record(rows)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Copy a frame to the GPU if necessary, for a row of the next batch. The caller may release it at once."""

@@ -139,7 +139,7 @@ def test_sets_for_the_gpu_open_contexts_of_fewer_rows_in_a_thread_and_are_record
     sessions = [engine.session(on_host="outputs") for _ in range(2)]
     assert contexts(bench) == 2 and engine.refine is not None
     with engine.device.recording:
-        refining = engine.refine((1, 2, 4), print)
+        refining = engine.refine((1, 2, 4))
         time.sleep(0.05)
         assert contexts(bench) == 2  # what opening puts on the stream would be recorded
     assert refining is not None
@@ -149,7 +149,7 @@ def test_sets_for_the_gpu_open_contexts_of_fewer_rows_in_a_thread_and_are_record
         for rows in (1, 2, 3, 4, 5, 6):
             session.enqueue(rows)
     assert contexts(bench) == 2 * len(SIZES) and bench.ran == [1, 2, 4, 4, 6, 6] * 2
-    assert engine.refine((), print) is None
+    assert engine.refine(()) is None
     engine.close()
     assert bench.device.live_bytes == 0
 
@@ -167,7 +167,7 @@ def test_a_context_that_finds_no_room_leaves_its_batches_to_larger_ones(
 
     monkeypatch.setattr(OpenPlan, "context", context)
     assert engine.refine is not None
-    refining = engine.refine((1, 2, 4), print)
+    refining = engine.refine((1, 2, 4))
     assert refining is not None
     refining.wait(10)
     assert session.renewed == {1} and "no contexts for fewer rows: TensorRT made no execution context" in caplog.text
@@ -192,7 +192,7 @@ def test_closing_breaks_off_what_is_opened(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(OpenPlan, "context", context)
     assert engine.refine is not None
-    engine.refine((1, 2, 4), print)
+    engine.refine((1, 2, 4))
     assert began.wait(10)
     engine.close()
     assert opened == [1] and engine.device.live_bytes == 0

@@ -86,11 +86,10 @@ class Refine:
     """What an engine is asked to prepare while it runs."""
 
     sizes: Sequence[int] = ()
-    record: Callable[[int], object] = print
     is_closed: bool = False
 
-    def __call__(self, sizes: Sequence[int], record: Callable[[int], object]) -> Refine:
-        self.sizes, self.record = sizes, record
+    def __call__(self, sizes: Sequence[int]) -> Refine:
+        self.sizes = sizes
         return self
 
     def close(self) -> None:
@@ -114,12 +113,6 @@ def test_batches_that_are_not_full_are_prepared_while_full_ones_run(graphs: list
 
     full = graphs[::2]
     assert all(ran(rows) in full for rows in (1, 2, 3, 4))
-    refine.record(2)
-    two = graphs[2 * SLOTS :: 2]
-    assert len(two) == SLOTS and ran(1) in two and ran(2) in two and ran(3) in full
-    refine.record(1)
-    assert ran(1) in graphs[4 * SLOTS :: 2] and ran(2) in two
-    assert [session.sizes[:1] for session in rig.sessions] == [[4]] * SLOTS
     rig.close()
     assert refine.is_closed
 
