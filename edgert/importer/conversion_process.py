@@ -113,6 +113,8 @@ def _read(path: Path) -> dict[str, Any] | None:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
+_CONVERSION_S, _TF2ONNX_S = 7200.0, 3600.0
+"""Time limits of a conversion, which may download weights, and of tf2onnx within it."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _QUIET = {
     "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",  # reads only the tensors of a program, and runs no code from pickles
@@ -130,23 +132,23 @@ def convert_in_process(request: Request, folder: Path, python: Path | None = Non
         python: interpreter; this one by default.
 
     Returns:
-        Package → version of the converters.
+        Versions of the converters by package.
 
     Raises:
         DeviceError: the framework is not installed there, or the interpreter cannot be run.
         ModelError: the source cannot be read.
-        BuildError: it cannot be converted, or the process crashed.
+        BuildError: the source cannot be converted, or the process crashed or took too long.
     """
     write_request(request, folder)
     interpreter = str(python or sys.executable)
     with tempfile.TemporaryDirectory(prefix="edgert-") as path:
-        # this edgert, without the packages beside it, which another Python may be unable to import
+        # edgert without the packages beside it, which another Python may be unable to import
         (Path(path) / "edgert").symlink_to(_PACKAGE, target_is_directory=True)
         inherited = [] if python else filter(None, [os.environ.get("PYTHONPATH")])
         environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join([path, *inherited])}
         command = [interpreter, "-m", "edgert.importer.converter", str(folder)]
         try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+            done = _run_limited(command, request, _CONVERSION_S, env=environment)
         except OSError as error:
             raise DeviceError(f"cannot run {interpreter!r}", why=cause(error), fix="--python PATH") from error
     versions, failed = read_versions(folder), _read(folder / _ERROR)
@@ -161,6 +163,21 @@ def convert_in_process(request: Request, folder: Path, python: Path | None = Non
             fix="repair what the last lines name; tools of the framework may show more",
         )
     return versions
+
+
+def _run_limited(
+    command: Sequence[str], request: Request, limit_s: float, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without a shell. Raises BuildError if it takes too long, and OSError if it cannot be started."""
+    try:
+        return subprocess.run(  # noqa: S603 - arguments, no shell
+            command, capture_output=True, text=True, check=False, timeout=limit_s, **options
+        )
+    except subprocess.TimeoutExpired as error:
+        why = f"{' '.join(command[1:3])} took longer than {limit_s:g} s, and was ended"
+        raise BuildError(
+            f"{request.source} cannot be converted", why=why, fix="convert a smaller input size"
+        ) from error
 
 
 # Conversion of SavedModels and TFLite files by tf2onnx (Apache-2.0). Only this part imports tensorflow.
@@ -274,7 +291,7 @@ def _run_tf2onnx(request: Request, folder: Path) -> None:
         what = ["--saved-model", request.source, "--tag", "serve", "--signature_def", request.signature]
     command = [sys.executable, "-m", "tf2onnx.convert", *what]
     command += ["--opset", str(request.opset), "--output", str(folder / MODEL)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - arguments, no shell
+    done = _run_limited(command, request, _TF2ONNX_S)
     if done.returncode or not (folder / MODEL).exists():
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise BuildError(

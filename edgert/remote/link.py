@@ -194,11 +194,10 @@ class Call:
                 bufsize=0,
                 start_new_session=True,  # Ctrl-C must not end the connection, which is needed to cancel the job
             )
-        except FileNotFoundError as error:
+        except OSError as error:
             self._stderr.close()
-            raise DeviceError(
-                "ssh is not installed on this machine", why=str(error), fix="sudo apt install openssh-client"
-            ) from error
+            what, fix = "ssh cannot be run on this machine", "sudo apt install openssh-client"
+            raise DeviceError(what, why=str(error), fix=fix) from error
 
     def __enter__(self) -> Call:
         return self
@@ -293,9 +292,9 @@ class Call:
         return code, content.decode("utf-8", "replace")
 
     def stderr(self) -> str:
-        """Return the standard error of ssh and the command."""
-        self._stderr.seek(0)
-        return self._stderr.read().decode("utf-8", "replace")
+        """Return the end of the standard error of ssh and the command."""
+        self._stderr.seek(max(self._stderr.seek(0, os.SEEK_END) - _LONGEST_LINE, 0))
+        return self._stderr.read(_LONGEST_LINE).decode("utf-8", "replace")
 
     def _piece(self, poll: Poll) -> bytes:
         """Return the next bytes of standard output; none at its end."""

@@ -152,6 +152,13 @@ def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path: Path) -> 
         convert_in_process(Request("program", "m"), tmp_path, tmp_path / "nowhere")
 
 
+def test_a_conversion_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgert.importer.conversion_process._CONVERSION_S", 0.05)
+    with pytest.raises(BuildError, match="m cannot be converted") as caught:
+        convert_in_process(Request("program", "m"), tmp_path, interpreter(tmp_path, "exec sleep 60"))
+    assert "took longer than 0.05 s" in caught.value.why
+
+
 def test_a_framework_that_is_not_there_is_told(tmp_path: Path) -> None:
     """The interpreter's own packages are hidden, so that there is none."""
     bare = interpreter(

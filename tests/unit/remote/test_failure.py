@@ -46,6 +46,13 @@ def test_what_ssh_says_becomes_an_error_with_a_way_out(said: str, what: str, fix
     assert error.why == said.strip().splitlines()[-1]
 
 
+def test_an_ssh_that_may_not_be_run_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ssh").touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceError, match="ssh cannot be run on this machine"):
+        Link("jetson").call("doctor")
+
+
 def test_an_ssh_that_was_killed_says_nothing() -> None:
     assert link_error("jetson", "").why == "ssh ended without a message"
 
