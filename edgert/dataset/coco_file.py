@@ -21,8 +21,9 @@ _FILES = (
 
 
 def file_in(folder: Path, points: bool) -> Path | None:
-    """Return the annotation file in an unpacked COCO folder or a Roboflow export; None for another folder."""
-    exported = (folder / name / "_annotations.coco.json" for name in (".", "valid", "test", "train"))
+    """Return the annotation file in an unpacked COCO folder or an export; None for another folder."""
+    exported = [folder / name / "_annotations.coco.json" for name in (".", "valid", "test", "train")]
+    exported.append(folder / "labels.json")  # beside FiftyOne's folder data
     if (found := next((one for one in exported if one.is_file()), None)) is not None:
         return found
     files = sorted((folder / "annotations").glob("*.json"))

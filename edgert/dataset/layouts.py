@@ -6,7 +6,10 @@ Each reader returns the folder of the images, and annotations as in a COCO file 
                                      split is a folder, a text file with one image per line, or a list of these
     images/ + labels/                the same without the file: one .txt per image, rows of class and relative numbers:
                                      of boxes, polygons, oriented boxes (four corners), or boxes and points
-    Annotations/ + JPEGImages/       http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc: one .xml per image
+    classes.txt                      the same rows beside the images, as of LabelImg; also obj.names of CVAT's YOLO 1.1,
+                                     and _darknet.labels of Roboflow
+    Annotations/ + JPEGImages/       http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc: one .xml per image; or
+                                     beside the images
     gt/gt.txt + img1/                https://motchallenge.net/instructions: rows of frame, id, x, y, w, h, ...
 """
 
@@ -30,8 +33,8 @@ from edgert.units import whole_number
 
 LOOKED_FOR = (
     "a COCO .json or folder annotations, a .csv of file,label_index (label, labels or text), a data.yaml, folders "
-    "images and labels (YOLO), masks, depth or targets, Annotations (Pascal VOC), gt/gt.txt (MOT), or a folder for "
-    "each class"
+    "images and labels (YOLO), classes.txt or .xml beside images, masks, depth or targets, Annotations (Pascal VOC), "
+    "gt/gt.txt (MOT), or a folder for each class"
 )
 
 
@@ -72,12 +75,19 @@ def read_boxes(path: Path, limit: int | None, points: bool = False) -> Found | N
     if (path / "gt" / "gt.txt").is_file() and (path / "img1").is_dir():
         return _read_mot(path, limit)
     if (path / "Annotations").is_dir() and (path / "JPEGImages").is_dir():
-        return _read_voc(path, limit)
+        return _read_voc(path, path / "Annotations", path / "JPEGImages", limit)
     for name in ("data.yaml", "dataset.yaml"):
         if (path / name).is_file():
             return _read_data_yaml(path / name, limit, points)
+    listed = next((path / name for name in _NAMES if (path / name).is_file()), None)
+    names = dict(enumerate(line.strip() for _, line in lines_of(listed))) if listed else {}
     if (path / "images").is_dir() and (path / "labels").is_dir():
-        return _read_yolo([path / "images"], {}, limit, path, 3 if points else 0)
+        return _read_yolo([path / "images"], names, limit, path, 3 if points else 0)
+    if listed:
+        return _read_yolo([path], names, limit, path, 3 if points else 0)
+    stems = {file.stem for file in path.glob("*.xml")}
+    if stems and any(file.stem in stems for file in _image_files(path)):
+        return _read_voc(path, path, path, limit)
     return None
 
 
@@ -100,6 +110,7 @@ def _table(rows: Iterable[Sequence[float]]) -> Boxes:
 
 # YOLO.
 
+_NAMES = ("classes.txt", "_darknet.labels", "obj.names")
 _SPLITS = ("val", "validation", "test", "train")
 """Splits of a data.yaml; the first that exists is used."""
 
@@ -263,14 +274,12 @@ def _is_label_row(first: float, values: Sequence[float], numbers: int) -> bool:
 # Pascal VOC.
 
 
-def _read_voc(path: Path, limit: int | None) -> Found:
-    folder = path / "Annotations"
-    files = {file.stem: file for file in folder.glob("*.xml")}
+def _read_voc(path: Path, folder: Path, photos: Path, limit: int | None) -> Found:
+    files = {file.stem: file for file in folder.rglob("*.xml")}
     lists = (path / "ImageSets" / "Main" / f"{name}.txt" for name in ("val", "test", "trainval"))
     if (chosen := next((one for one in lists if one.is_file()), None)) is not None:
-        stems = [line.split()[0] for _, line in lines_of(chosen)]
+        stems = [Path(line.split()[0]).name for _, line in lines_of(chosen)]
         files = {stem: files[stem] for stem in stems if stem in files}
-    photos = path / "JPEGImages"
     images = {file.stem: file.relative_to(photos).as_posix() for file in _image_files(photos)}
     known = fair_order(images[stem] for stem in files if stem in images)[:limit]
     if not known:

@@ -70,6 +70,20 @@ def test_a_data_yaml(content: str, tmp_path: Path) -> None:
     assert boxes(open_dataset(root, DETECT)) == boxes(found)  # the folder that has it
 
 
+@pytest.mark.parametrize(
+    ("folder", "names"), [("", "classes.txt"), ("", "_darknet.labels"), ("obj_train_data", "obj.names")]
+)
+def test_labels_beside_images_with_a_file_of_names(folder: str, names: str, tmp_path: Path) -> None:
+    root = yolo(tmp_path / "set")
+    for file in [*(root / "images" / "val").iterdir(), *(root / "labels" / "val").iterdir()]:
+        (tmp_path / "flat" / folder).mkdir(parents=True, exist_ok=True)
+        file.rename(tmp_path / "flat" / folder / file.name)
+    text(tmp_path / "flat" / names, "cat\ndog\n")
+    found = open_dataset(tmp_path / "flat", DETECT)
+    assert boxes(found) == [pytest.approx(row) for row in A_AND_B]
+    assert isinstance(found.ground_truth, GroundTruthBoxes) and found.ground_truth.names == {0: "cat", 1: "dog"}
+
+
 def test_names_are_matched_with_the_models(tmp_path: Path) -> None:
     root = yolo(tmp_path)
     data = text(root / "data.yaml", "val: images/val\nnames: [cat, dog]\n")
@@ -153,6 +167,13 @@ def test_pascal_voc(tmp_path: Path) -> None:
     assert boxes(found) == [[1, 10, 5, 20, 15], [0, 10, 5, 20, 15]]
     assert isinstance(found.ground_truth, GroundTruthBoxes)
     assert found.ground_truth.images[0].crowds.tolist() == [False, True]
+    for part in ("JPEGImages", "Annotations"):  # a subset of CVAT, and an export of Roboflow
+        (root / part / "default").mkdir()
+        for file in [*(root / part).glob("a.*")]:
+            text(root / "flat" / file.name, "").write_bytes(file.read_bytes())
+            file.rename(root / part / "default" / file.name)
+    text(root / "ImageSets" / "Main" / "val.txt", "default/a\n")
+    assert boxes(open_dataset(root, DETECT)) == boxes(open_dataset(root / "flat", DETECT)) == boxes(found)
     text(root / "ImageSets" / "Main" / "val.txt", "b\n")
     with pytest.raises(ConfigError, match="no image with an annotation"):
         open_dataset(root, DETECT)
