@@ -30,6 +30,9 @@ READABLE = """
 [data-md-color-scheme=default] { --md-accent-fg-color: #3040b0; --md-typeset-a-color: #3040b0; }
 [data-md-color-scheme=slate] { --md-accent-fg-color: #9fb0ff; --md-typeset-a-color: #9fb0ff; }
 .md-typeset table:not([class]) :is(th, td, code) { min-width: 0; overflow-wrap: anywhere; }
+@media (min-width: 60em) {
+  .md-typeset table:not([class]) td:first-child code { overflow-wrap: normal; word-break: normal; }
+}
 .md-typeset pre { overflow-x: auto; }
 .md-typeset pre > code { overflow: visible; min-width: max-content; }
 """

@@ -86,6 +86,10 @@ def test_the_site_keeps_nobody_out_and_asks_nobody_else(address: str, tmp_path: 
             for width_px in (390, 1440):
                 page.open(f"{address}/{name}", width_px, dark=dark)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width_px
+                if width_px > 1000:
+                    keys = "[...document.querySelectorAll('td:first-child code')]"
+                    whole = f"{keys}.every(k => k.textContent.includes(' ') || k.getClientRects().length === 1)"
+                    assert page.evaluate(whole), name
                 page.evaluate(f"{axe()};0")
                 wrong = "axe.run().then(r => r.violations.map(v => `${v.id}: ${v.nodes[0].html.slice(0, 200)}`))"
                 assert page.evaluate(wrong) == [], (name, width_px)
