@@ -163,7 +163,8 @@ class FleetBoard:
         release = self.link.parent / "releases" / digest
         release.mkdir(parents=True)
         (release / "dock.edgert").write_bytes(bundle.read_bytes())
-        self.link.symlink_to(f"releases/{digest}")
+        for link in (self.link, self.link.with_name("ready")):
+            link.symlink_to(f"releases/{digest}")
         drop_in = self.folder / "units" / "edgert@dock.service.d" / "bundle.conf"
         drop_in.parent.mkdir()
         line = f"{self.folder / 'bin' / 'edgert'} run {self.link}/dock.edgert --json summary.json"

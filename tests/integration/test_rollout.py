@@ -266,3 +266,16 @@ def test_a_board_that_once_restarted_does_not_hold_up_the_same_release(fleet: Fl
     (canary.folder / "restarts").write_text("2\n")
     code, text = fleet.roll_out(fleet.after, ["100%"])
     assert code == 0 and recap(text)["canary"]["changed"] == 0, text
+
+
+@pytest.mark.parametrize("fleet", [("canary", "blind")], indirect=True, ids=["two"])
+def test_a_rollout_that_was_interrupted_after_its_switch_is_done_again(fleet: Fleet) -> None:
+    for board in fleet.boards.values():  # a link to the new release, and the old one runs
+        (board.link.parent / "releases" / fleet.new).mkdir()
+        board.link.unlink()
+        board.link.symlink_to(f"releases/{fleet.new}")
+    code, text = fleet.roll_out(fleet.after, [1, "100%"])
+    assert code != 0 and set(reasons(text)) == {"blind"}, text
+    assert (fleet.boards["blind"].release, fleet.boards["canary"].release) == (fleet.old, fleet.new), text
+    assert all(board.readiness()[0] == 200 for board in fleet.boards.values()), text
+    assert all("restart" in " ".join(board.calls) for board in fleet.boards.values()), text
