@@ -27,9 +27,12 @@ def main(url: str) -> int:
     """0 when the pipeline of this container answers."""
     try:
         if url:
+            import ssl
             from urllib.request import urlopen
 
-            with urlopen(url, timeout=WAIT_S) as answer:  # noqa: S310 - whoever starts the container set it
+            trusting = ssl.create_default_context()  # the page's certificate names the board, not 127.0.0.1
+            trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+            with urlopen(url, timeout=WAIT_S, context=trusting) as answer:  # noqa: S310 - set by who starts the container
                 return int(answer.status != 200)
         if any(map(answers, sockets())):
             return 0

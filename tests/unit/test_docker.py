@@ -7,6 +7,7 @@ import http.server
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import yaml
 
 from edgert.board.record import board_names
 from edgert.exporter.fleet import Release, compose_file
+from tests.helpers.brokers import certificate
 from tests.helpers.command import ROOT
 from tests.helpers.shown_run import shown_run
 
@@ -127,6 +129,17 @@ def test_health_is_what_the_pipeline_answers(server: str) -> None:
     for url, code in ((f"{server}/healthz", 0), (f"{server}/broken", 1), ("http://127.0.0.1:1/healthz", 1)):
         done = asked({"EDGERT_HEALTH": url})
         assert done.returncode == code and ("find: in one call" in done.stderr) == url.endswith("broken")
+
+
+def test_health_of_a_page_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate(tmp_path, "dock.local"))
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as opened:
+        opened.socket = context.wrap_socket(opened.socket, server_side=True)
+        thread = threading.Thread(target=opened.handle_request)
+        thread.start()
+        assert asked({"EDGERT_HEALTH": f"https://127.0.0.1:{opened.server_port}/healthz"}).returncode == 0
+        thread.join()
 
 
 def test_without_a_server_the_pipeline_itself_is_asked() -> None:
