@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -26,6 +26,7 @@ from edgert.errors import printable, printable_record
 if TYPE_CHECKING:
     from rich.console import Console
 
+GetStages = Callable[[], Mapping[str, object]]
 LogFormat = Literal["terminal", "text", "json", "journal"]
 """Form of the log: for people, as lines of text or JSON, or as messages of systemd's journal."""
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
@@ -48,10 +49,11 @@ def log_format(wanted: str | None, stderr: TextIO) -> LogFormat:
     return "text"
 
 
-def start_log(
-    how: LogFormat, console: Console, *, quiet: bool, sources: Collection[str], stages: Collection[str]
-) -> None:
-    """Write edgert's log records in this format from now on; with ``quiet``, only warnings and errors."""
+def start_log(how: LogFormat, console: Console, *, quiet: bool, stages: GetStages) -> None:
+    """Write edgert's log records in this format from now on; with ``quiet``, only warnings and errors.
+
+    ``stages`` returns the pipeline's stages by name, as they are now: sources come and go.
+    """
     handler: logging.Handler
     if how == "terminal":
         from rich.logging import RichHandler
@@ -60,11 +62,11 @@ def start_log(
             console=console, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False
         )
     elif how == "json":
-        handler = _JsonHandler(json_stderr().under, sources, stages)
+        handler = _JsonHandler(json_stderr().under, stages)
     elif how == "journal":
-        handler = _JournalHandler(sys.stderr, sources, stages)
+        handler = _JournalHandler(sys.stderr, stages)
     else:
-        handler = _TextHandler(sys.stderr, sources, stages)
+        handler = _TextHandler(sys.stderr, stages)
     handler.addFilter(printable_record)
     logger = logging.getLogger(_LOGGER)
     logger.handlers = [handler]
@@ -72,7 +74,7 @@ def start_log(
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
 
 
-def record_fields(record: logging.LogRecord, sources: Collection[str], stages: Collection[str]) -> dict[str, str]:
+def record_fields(record: logging.LogRecord, stages: Mapping[str, object]) -> dict[str, str]:
     """Return the fields of a record by name.
 
     They are ``time`` (RFC 3339), ``level``, ``logger`` and ``message``. A record about a stage or stream also has
@@ -90,8 +92,8 @@ def record_fields(record: logging.LogRecord, sources: Collection[str], stages: C
     about = message.partition(":")[0].removeprefix("stage ").strip("'")  # as messages about a stage begin
     if about in stages:
         found["stage"] = about
-    if about in sources:
-        found["stream"] = about
+        if hasattr(stages[about], "source"):
+            found["stream"] = about
     if record.exc_info:
         found["traceback"] = printable("".join(traceback.format_exception(*record.exc_info)))
     return found
@@ -100,13 +102,13 @@ def record_fields(record: logging.LogRecord, sources: Collection[str], stages: C
 class _LineHandler(logging.Handler, ABC):
     """A log handler that writes each record as a line."""
 
-    def __init__(self, stream: TextIO, sources: Collection[str], stages: Collection[str]) -> None:
+    def __init__(self, stream: TextIO, stages: GetStages) -> None:
         super().__init__()
-        self._stream, self._sources, self._stages = stream, sources, stages
+        self._stream, self._stages = stream, stages
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ValueError):  # a run goes on when the log's reader is gone or its stream is closed
-            self._stream.write(f"{self.line(record_fields(record, self._sources, self._stages), record.levelno)}\n")
+            self._stream.write(f"{self.line(record_fields(record, self._stages()), record.levelno)}\n")
             self._stream.flush()
 
     @abstractmethod
@@ -127,12 +129,12 @@ class _JsonHandler(_LineHandler):
 class _JournalHandler(_LineHandler):
     """A log handler that sends records to systemd's journal; lines with a priority prefix where sending fails."""
 
-    def __init__(self, stream: TextIO, sources: Collection[str], stages: Collection[str]) -> None:
-        super().__init__(stream, sources, stages)
+    def __init__(self, stream: TextIO, stages: GetStages) -> None:
+        super().__init__(stream, stages)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def emit(self, record: logging.LogRecord) -> None:
-        found = record_fields(record, self._sources, self._stages)
+        found = record_fields(record, self._stages())
         named = {
             "MESSAGE": found["message"] + _traceback_below(found),
             "PRIORITY": str(priority(record.levelno)),
@@ -208,7 +210,7 @@ class JsonStderr(io.TextIOBase):
     def _write_message(self, message: str) -> None:
         level = logging.ERROR if message.startswith("error: ") else logging.INFO
         record = logging.LogRecord(_LOGGER, level, __file__, 0, printable(message), None, None, "stderr")
-        found: dict[str, Any] = record_fields(record, (), ())
+        found: dict[str, Any] = record_fields(record, {})
         self.under.write(json.dumps(found) + "\n")
         self.under.flush()
 

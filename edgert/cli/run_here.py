@@ -55,13 +55,11 @@ def play_videos(
         typer.Exit: a video is damaged or lacks results, or the run was interrupted.
     """
     from edgert.cli import log
-    from edgert.config import SourceStage
     from edgert.video_runs import VideoRuns
 
-    screen, stages = console(stderr=True), file.config.stages
-    sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
+    screen = console(stderr=True)
     runs = VideoRuns(file, environment, jobs=jobs, dask=dask, on_progress=on_progress, strict=strict)
-    log.start_log(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
+    log.start_log(view.how, screen, quiet=view.quiet, stages=lambda: file.config.stages)
     for handler in logging.getLogger("edgert").handlers:
         handler.addFilter(_new_notes_only())
     results: list[VideoResult] = []

@@ -162,11 +162,9 @@ def run_with_progress(
 ) -> None:
     """Run the pipeline to its end and show its progress. Raises the pipeline's first error."""
     from edgert.cli import log  # --help starts without logging
-    from edgert.config import SourceStage
 
-    screen, stages = console(stderr=True), pipeline.file.config.stages
-    sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
-    log.start_log(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
+    screen = console(stderr=True)
+    log.start_log(view.how, screen, quiet=view.quiet, stages=lambda: pipeline.file.config.stages)
     pipeline.start()
     now_ns = (clock or REAL).now_ns
     ends_ns = None if view.duration_s is None else now_ns() + round(1e9 * view.duration_s)

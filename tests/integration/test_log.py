@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -15,9 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from edgert.cli import log, run_view
-from edgert.cli.log import JsonStderr, journal_message, priority, record_fields
+from edgert.cli.log import JsonStderr, journal_message, priority, record_fields, start_log
 from edgert.errors import ArtifactError
 from tests.helpers.command import edgert, environment, in_process
 
@@ -96,7 +98,7 @@ def test_text_that_is_no_terminal_is_a_line_with_date_and_level(tmp_path: Path) 
             log.log_format(None, out) == log.log_format("text", sys.stderr) == "text"
             and log.log_format("json", out) == "json"
         )
-        log._TextHandler(out, ["cam"], ["cam"]).emit(record("cam: gone", level=logging.WARNING))
+        log._TextHandler(out, dict).emit(record("cam: gone", level=logging.WARNING))
     at, level, message = (tmp_path / "out").read_text().split(" ", 2)
     assert datetime.fromisoformat(at).utcoffset() is not None and (level, message) == ("warning", "cam: gone\n")
 
@@ -157,10 +159,20 @@ def record(message: str, *arguments: object, level: int = logging.INFO) -> loggi
 
 
 def test_a_message_that_is_about_no_stage_has_none() -> None:
-    assert "stage" not in record_fields(record("other: gone"), ["cam"], ["cam", "find"])
-    found = record_fields(record("%s: gone", "cam"), ["cam"], ["cam", "find"])
+    stages: dict[str, object] = {"cam": SimpleNamespace(source="rtsp://10.0.0.9"), "find": object()}
+    assert "stage" not in record_fields(record("other: gone"), stages)
+    found = record_fields(record("%s: gone", "cam"), stages)
     assert (found["stage"], found["stream"]) == ("cam", "cam") and "code" not in found
-    assert record_fields(record("find: slow"), ["cam"], ["cam", "find"]).get("stream") is None
+    assert record_fields(record("find: slow"), stages).get("stream") is None
+
+
+def test_a_camera_that_came_later_is_a_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    stages = dict[str, object]()
+    start_log("json", Console(), quiet=False, stages=lambda: stages)
+    stages["gate"] = SimpleNamespace(source="rtsp://10.0.0.9")
+    logging.getLogger("edgert.source").warning("gate: lost")
+    assert json.loads(sys.stderr.under.getvalue())["stream"] == "gate"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("level", "number"), [(10, 7), (20, 6), (25, 6), (30, 4), (40, 3), (50, 2), (99, 2)])
@@ -176,7 +188,7 @@ def test_entries_of_the_journal_hold_anything() -> None:
 def test_without_a_journal_there_lines_have_its_priorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "JOURNAL", str(tmp_path / "none"))
     with (tmp_path / "out").open("w") as out:
-        log._JournalHandler(out, (), ()).emit(record("cam: two\nlines", level=logging.WARNING))
+        log._JournalHandler(out, dict).emit(record("cam: two\nlines", level=logging.WARNING))
     assert (tmp_path / "out").read_text() == "<4>cam: two\n<4>lines\n"
 
 
@@ -184,7 +196,7 @@ def test_too_long_for_a_datagram_goes_to_standard_error(tmp_path: Path, monkeypa
     monkeypatch.setattr(log, "JOURNAL", str(tmp_path / "journal"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal, (tmp_path / "out").open("w") as out:
         journal.bind(str(tmp_path / "journal"))
-        log._JournalHandler(out, (), ()).emit(record("y" * 5_000_000))
+        log._JournalHandler(out, dict).emit(record("y" * 5_000_000))
     assert (tmp_path / "out").stat().st_size == 5_000_004
 
 
