@@ -353,6 +353,10 @@ def numbers(board: Board) -> Iterator[Number]:
         section = getattr(board, name)
         if isinstance(section, Sourced):
             yield from (Number(f"{name}.{key}", value, section.origin(key)) for key, value in _entries(board, section))
+    if (match := board.match) is not None:
+        for one in match.variants:
+            origin = Origin(of=("variants",), source=one.source, confidence=match.confidence, note=one.note)
+            yield Number(f"match.{one.word}", one.name, origin)
     for index, line in enumerate(board.idle):
         yield from (Number(f"idle.{index}.{key}", value, line.origin(key)) for key, value in _entries(board, line))
     for mode in board.modes:
@@ -370,6 +374,6 @@ def _entries(board: Board, section: Sourced) -> Iterator[tuple[str, Any]]:
     for key in type(section).model_fields:
         of_dla = section is board.dla and key != "cores"
         absent = key not in written or (("dla" in key or of_dla) and not board.dla.cores)
-        if key not in _ABOUT and key not in ("uncapped", "estimated") and not absent:
+        if key not in _ABOUT and key not in ("uncapped", "estimated", "variants") and not absent:
             value = getattr(section, key)
             yield key, value.model_dump() if isinstance(value, Part) else value

@@ -33,6 +33,7 @@ def test_one_board_with_its_modes_and_sources(tmp_path: Path) -> None:
     sources = [line.split()[1] for line in done.stdout.splitlines() if line.split()[1:2] and "://" in line]
     assert len(sources) == len(set(sources)) > 4
     assert all(source.startswith("https://") and "…" not in source for source in sources)
+    assert "match.p3767-0002" in done.stdout and "word=" not in done.stdout
 
 
 def test_a_board_of_ones_own_begins_with_a_copy(tmp_path: Path) -> None:
