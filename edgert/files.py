@@ -26,10 +26,7 @@ _STALE_S = 3600.0
 
 
 def cache_folder() -> Path:
-    """Return ``$EDGERT_CACHE``, else ``$XDG_CACHE_HOME/edgert``, else ``~/.cache/edgert``.
-
-    Without a home it is ``/.cache/edgert``, as in Docker, which such a user cannot write: a run then goes on without.
-    """
+    """Return ``$EDGERT_CACHE``, ``$XDG_CACHE_HOME/edgert``, ``~/.cache/edgert``, or ``/.cache/edgert`` with no home."""
     if folder := os.environ.get("EDGERT_CACHE"):
         return Path(folder)
     if base := os.environ.get("XDG_CACHE_HOME"):
