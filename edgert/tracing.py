@@ -90,10 +90,10 @@ HERE = _Here()
 class Sampler(Protocol):
     """Receiver of frames of sources, some of which it samples for export, and of errors. Any thread may call it."""
 
-    def give(self, frame: Any, now_ns: int) -> object:
+    def sample(self, frame: Any, now_ns: int) -> object:
         """Take a frame of a source, which may be sampled."""
 
-    def fail(self, frame: Any, task: str, error: str, now_ns: int) -> object:
+    def add_error(self, frame: Any, task: str, error: str, now_ns: int) -> object:
         """Take an error of a task, on a frame, or on none (None)."""
 
 
@@ -174,7 +174,7 @@ class TaskTrace:
         ring, sampler = self._recorder.ring(), self._recorder.sampler
         for frame in frames:
             if sampler is not None:
-                sampler.give(frame, made_ns)
+                sampler.sample(frame, made_ns)
             own = frame.stream, frame.index, frame.timestamp_ns
             ring.add(("give", made_ns - worked_ns, made_ns, self._task, *own))
             worked_ns = 0
@@ -200,7 +200,7 @@ class TaskTrace:
             ring.add(("fail", now_ns, now_ns, self._task, frame.stream, frame.index, error))
         if sampler is not None:
             for frame in failed or [None]:
-                sampler.fail(frame, self._task, error, now_ns)
+                sampler.add_error(frame, self._task, error, now_ns)
 
 
 # Recordings as plain data.

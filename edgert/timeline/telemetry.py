@@ -38,8 +38,8 @@ _OFF = {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"}
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """A sampled frame, or an error.
+class PendingExport:
+    """A sampled frame, or an error, that is not exported yet.
 
     Attributes:
         trace: trace id; empty where there is none.
@@ -57,7 +57,7 @@ class Noted:
     at_ns: int = 0
 
     @classmethod
-    def of(cls, frame: Frame | None, *more: Any) -> Noted:
+    def from_frame(cls, frame: Frame | None, *more: Any) -> PendingExport:
         """Return the record of a frame; ``more`` is task, text and time of an error."""
         if frame is None:
             return cls("", "", "", -1, *more)
@@ -74,28 +74,28 @@ class Sampler:
     """
 
     def __init__(self) -> None:
-        self.chosen, self.failures = deque[Noted](maxlen=8), deque[Noted](maxlen=_MOST_ERRORS)
+        self.chosen, self.failures = deque[PendingExport](maxlen=8), deque[PendingExport](maxlen=_MOST_ERRORS)
         self._next_ns = 0
         self._failed_ns: dict[tuple[str, str], int] = {}
 
-    def give(self, frame: Frame, now_ns: int) -> None:
+    def sample(self, frame: Frame, now_ns: int) -> None:
         """Sample a frame of a source if it is due. Called in threads of sources."""
         is_sent = frame.delivery is not None and frame.delivery.is_sampled
         if now_ns < self._next_ns and not is_sent:
             return
         self._next_ns = now_ns + _EVERY_NS
-        chosen = Noted.of(frame)
+        chosen = PendingExport.from_frame(frame)
         SAMPLED.append(chosen.trace)
         self.chosen.append(chosen)
 
-    def fail(self, frame: Frame | None, task: str, error: str, now_ns: int) -> None:
+    def add_error(self, frame: Frame | None, task: str, error: str, now_ns: int) -> None:
         """Record an error, unless it repeats within a second."""
         if now_ns - self._failed_ns.get((task, error), -_REPEAT_NS) < _REPEAT_NS:
             return
         if len(self._failed_ns) > _MOST_ERRORS:
             self._failed_ns.clear()
         self._failed_ns[task, error] = now_ns
-        self.failures.append(Noted.of(frame, task, error, now_ns))
+        self.failures.append(PendingExport.from_frame(frame, task, error, now_ns))
 
 
 class Telemetry:
@@ -114,7 +114,7 @@ class Telemetry:
         self._thread: threading.Thread | None = None
         self._counts: dict[int, int] = {}
         self._before: list[tuple[Ring, list[Event]]] = []
-        self._chosen: list[Noted] = []
+        self._chosen: list[PendingExport] = []
         self._roots = deque[str](maxlen=_MOST_ERRORS)
         self.sampler = Sampler()
 
@@ -157,11 +157,11 @@ class Telemetry:
         for failure in _take_all(self.sampler.failures):
             self._processor.on_end(self._error_span(failure, day_ns))
 
-    def _tree(self, frame: Noted, seen: Iterable[tuple[Ring, list[Event]]], day_ns: int) -> Iterator[Any]:
+    def _tree(self, frame: PendingExport, seen: Iterable[tuple[Ring, list[Event]]], day_ns: int) -> Iterator[Any]:
         """Yield the root span of a frame, then the spans of its waits, its steps and their parts."""
         threads: dict[str, list[Event]] = {}
         for ring, events in seen:
-            if found := [*_about(frame, events)]:
+            if found := [*_events_of_frame(frame, events)]:
                 threads.setdefault(ring.thread, []).extend(found)
         each = [ThreadEvents(name, number, events) for number, (name, events) in enumerate(threads.items(), 1)]
         tracks = spans_of(Recorded(self._pipeline, 0, 0, 0, 0, each)).tracks
@@ -186,7 +186,7 @@ class Telemetry:
                 yield self._span(frame.trace, own, parent, _span_name(track, span), times, day_ns, more)
                 around.append((span.end_ns, own))
 
-    def _error_span(self, failure: Noted, day_ns: int) -> Any:
+    def _error_span(self, failure: PendingExport, day_ns: int) -> Any:
         """Return the span of an error."""
         about: dict[str, Any] = {"edgert.pipeline": self._pipeline, "edgert.stage": failure.task}
         if failure.trace:
@@ -228,7 +228,7 @@ class Telemetry:
         )
 
 
-def _about(frame: Noted, events: Sequence[Event]) -> Iterator[Event]:
+def _events_of_frame(frame: PendingExport, events: Sequence[Event]) -> Iterator[Event]:
     """Yield the events of a frame, with the parts of its steps."""
     key = frame.stream, frame.index
     parts = list[Event]()

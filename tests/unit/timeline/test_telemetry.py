@@ -144,7 +144,7 @@ def test_a_frame_that_is_not_exported_says_so_in_its_header() -> None:
 def test_errors_are_bounded() -> None:
     sampler = Sampler()
     for number in range(10_000):
-        sampler.fail(None, "find", f"error {number}", number)
+        sampler.add_error(None, "find", f"error {number}", number)
     assert len(sampler.failures) == telemetry._MOST_ERRORS and len(sampler._failed_ns) <= telemetry._MOST_ERRORS + 1
 
 
