@@ -143,19 +143,19 @@ class ModelSwap:
     def state(self) -> State:
         """Current state."""
         state, shadow = self._state, self._shadow
-        if shadow is None or not (state.phase == "shadow" or shadow.looks.values):
+        if shadow is None or not (state.phase == "shadow" or shadow.results.values):
             return state
-        looks = shadow.looks
-        values, times_s = list(looks.values), list(looks.times_s)
+        results = shadow.results
+        values, times_s = list(results.values), list(results.times_s)
         return replace(
             state,
             frames=len(values),
             agreement=agreement_bound(values),
             run_ms=_ms(sum(times_s) / len(times_s)) if times_s else None,
             allowed_ms=_ms(self._allowed_s),
-            every=round(looks.seen / max(len(times_s), 1)),
-            empty=looks.empty,
-            waits=looks.waits if state.phase == "shadow" else "",
+            every=round(results.seen / max(len(times_s), 1)),
+            empty=results.empty,
+            waits=results.waits if state.phase == "shadow" else "",
         )
 
     @property
@@ -221,18 +221,18 @@ class ModelSwap:
         """Load the model and run its shadow in a thread, and detect a run that hangs; return whether it takes over."""
         worker = threading.Thread(target=self._load_and_compare, name=f"edgert:shadow {self._name}", daemon=True)
         worker.start()
-        asked_s = 0.0
+        interrupted_s = 0.0
         while worker.is_alive():
             worker.join(_POLL_S)
             now_s, shadow = time.monotonic(), self._shadow
-            since_s = shadow.looks.since_s if shadow is not None else 0.0
+            since_s = shadow.results.since_s if shadow is not None else 0.0
             if not since_s or now_s - since_s < self._hang_s:
-                asked_s = 0.0
-            elif not asked_s:
-                asked_s = now_s
+                interrupted_s = 0.0
+            elif not interrupted_s:
+                interrupted_s = now_s
                 for place in self._candidate.places if self._candidate else ():
                     getattr(place.new, "interrupt", bool)()
-            elif now_s - asked_s > _GRACE_S:  # memory that a call still uses must not be freed
+            elif now_s - interrupted_s > _GRACE_S:  # memory that a call still uses must not be freed
                 self._candidate = None
                 self._refuse(f"a run of the new model has not ended for {now_s - since_s:.0f} s")
                 return False
@@ -261,7 +261,7 @@ class ModelSwap:
             shadow = self._shadow = self._make_shadow(made)
             if self._terms.shadow:
                 shadow.run()
-                why = "" if self._cancel.is_set() else why_refused(shadow.looks.values, self._terms)
+                why = "" if self._cancel.is_set() else why_refused(shadow.results.values, self._terms)
                 if why:
                     raise StageError(why)
         except Exception as error:  # noqa: BLE001 - reported by the thread that watches
@@ -333,7 +333,7 @@ class ModelSwap:
 
     def _keep(self) -> None:
         """Wait until the old model can be freed; go back to it where the new one fails or hangs."""
-        until_s, asked = time.monotonic() + self._terms.keep_s, False
+        until_s, was_interrupted = time.monotonic() + self._terms.keep_s, False
         while not self._cancel.is_set() and self._state.phase == "switched":
             left_s = until_s - time.monotonic()
             if self._fault.wait(max(min(left_s, _POLL_S), 0)):
@@ -344,11 +344,11 @@ class ModelSwap:
                 return
             now_s = time.monotonic()
             hung = [guard for _, guard in self._guards if guard.since_s and now_s - guard.since_s > self._hang_s]
-            for guard in hung if not asked else ():
+            for guard in hung if not was_interrupted else ():
                 guard.go_back(f"a run has not ended for {now_s - guard.since_s:.0f} s")
                 getattr(guard.new, "interrupt", bool)()
                 self._fault.set()
-            asked = bool(hung)
+            was_interrupted = bool(hung)
             if left_s <= 0 and not hung:
                 with self._run.changing:
                     if self._state.phase == "switched":

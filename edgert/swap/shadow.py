@@ -178,7 +178,7 @@ class Shadow:
         cancel: event that ends the shadow.
 
     Attributes:
-        looks: results so far.
+        results: agreements, times and counts so far.
         disagreements: frames with the least agreement, the worst first.
     """
 
@@ -195,7 +195,7 @@ class Shadow:
         self._assembly, self._stages, self._terms = assembly, stages, terms
         self._count_impossible = count_impossible
         self._pace, self._is_private, self._cancel = pace, is_private, cancel
-        self.looks = ShadowResults([], [])
+        self.results = ShadowResults([], [])
         self.disagreements: tuple[Disagreement, ...] = ()
         self._overlay, self._images = Overlay(ELEMENTS), ImagePainter()
         self._began_s = self._spent_s = 0.0
@@ -223,10 +223,10 @@ class Shadow:
             self._images.close()
 
     def _compare_all(self, listener: Task, names: Sequence[str]) -> None:
-        inlet, looks, terms = listener.wiring.inlet, self.looks, self._terms
+        inlet, results, terms = listener.wiring.inlet, self.results, self._terms
         began = self._count_results(names), time.monotonic()
         self._began_s = began[1]
-        while len(looks.values) < terms.shadow and not self._cancel.is_set():
+        while len(results.values) < terms.shadow and not self._cancel.is_set():
             try:
                 item = inlet.get(_POLL_S)
             except queue.Empty:
@@ -239,53 +239,55 @@ class Shadow:
             try:
                 if has_pixels(result.frame) and names[edge] in result.outputs:
                     made, now_s = self._count_results(names) - began[0], time.monotonic()
-                    self._look(names[edge], result, made / max(now_s - began[1], 1e-9), made >= _FIRST)
+                    self._compare(names[edge], result, made / max(now_s - began[1], 1e-9), made >= _FIRST)
             finally:
                 result.frame.lease.release()
                 del result, item  # these variables would keep the frame's memory in use
-            if cannot_agree(looks.values, terms):
-                raise StageError(f"after {len(looks.values)} frames the agreement can no longer be reached")
-            if looks.empty + len(looks.values) >= _MOST_EMPTY * terms.shadow:
-                raise StageError(f"neither model finds anything on {looks.empty} frames, so nothing can be compared")
+            if cannot_agree(results.values, terms):
+                raise StageError(f"after {len(results.values)} frames the agreement can no longer be reached")
+            if results.empty + len(results.values) >= _MOST_EMPTY * terms.shadow:
+                raise StageError(f"neither model finds anything on {results.empty} frames, so nothing can be compared")
 
     def _count_results(self, names: Sequence[str]) -> int:
         """Return the number of results that the stages have made so far."""
         return sum(self._assembly.ends[name].meter.results_out for name in names)
 
-    def _look(self, name: str, result: Result, rate_hz: float, is_known: bool) -> None:
+    def _compare(self, name: str, result: Result, rate_hz: float, is_known: bool) -> None:
         """Run the new model on a frame, and compare, if there is time for it."""
-        looks = self.looks
-        looks.seen += 1
+        results = self.results
+        results.seen += 1
         began_s = time.monotonic()
         if not (is_known and has_turn(self._spent_s, began_s - self._began_s)):
             return
-        looks.waits = self._pace.pressure()
-        if looks.waits:
+        results.waits = self._pace.pressure()
+        if results.waits:
             return
         record = self._record_of(name, result)
-        looks.times_s.append(time.monotonic() - began_s)
+        results.times_s.append(time.monotonic() - began_s)
         found = agreement_of(result.outputs[name], record)
         if found is None:
-            looks.empty += 1
+            results.empty += 1
         else:
-            looks.values.append(found)
+            results.values.append(found)
             if found < 1:
                 self._keep(name, result, record, found)
         self._spent_s += time.monotonic() - began_s
-        if len(looks.times_s) >= JUDGED_RUNS and (why := self._pace.too_slow(_first_quartile(looks.times_s), rate_hz)):
+        if len(results.times_s) >= JUDGED_RUNS and (
+            why := self._pace.too_slow(_first_quartile(results.times_s), rate_hz)
+        ):
             raise StageError(why)
 
     def _record_of(self, name: str, result: Result) -> Record:
         """Return the new model's record for the frame of a result. Raises StageError: it fails."""
         stage, _ = self._stages[name]
         impossible, before = self._count_impossible(), result.outputs[name]
-        self.looks.since_s = time.monotonic()
+        self.results.since_s = time.monotonic()
         try:
             made = stage.process(result)
         except Exception as error:
             raise StageError(f"the new model fails on a frame: {describe_error(error)}") from error
         finally:
-            self.looks.since_s = 0.0
+            self.results.since_s = 0.0
         results = [made] if isinstance(made, Result) else list(made or ())
         if isinstance(stage, AsyncStage):
             for one in results:

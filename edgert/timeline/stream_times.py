@@ -9,7 +9,7 @@ from statistics import median
 
 from edgert.timeline.timeline_spans import Spans
 
-_FELT = 0.01
+_LEAST_SHARE = 0.01
 """Fraction of the longest time below which a place is left out."""
 
 
@@ -66,7 +66,9 @@ def stream_times(spans: Spans) -> list[StreamTime]:
             for (one, place, is_wait), each in taken.items()
             if one == stream
         ]
-        shares = [share for share in shares if share.p99_ms >= _FELT * max((one.p99_ms for one in shares), default=0)]
+        shares = [
+            share for share in shares if share.p99_ms >= _LEAST_SHARE * max((one.p99_ms for one in shares), default=0)
+        ]
         shares.sort(key=lambda share: -share.median_ms)
         losses = Counter(words for one, words in lost if one == stream)
         found.append(StreamTime(stream, len(mine), *_figures(mine), tuple(losses.most_common()), tuple(shares)))

@@ -146,12 +146,12 @@ def chrome_bytes(spans: Spans) -> bytes:
 
 def _chrome_events(spans: Spans) -> Iterator[dict[str, Any]]:
     process = spans.recorded.process
-    yield _named("process_name", process, 0, f"edgert {spans.recorded.pipeline}")
+    yield _metadata_event("process_name", process, 0, f"edgert {spans.recorded.pipeline}")
     seen = set[int]()  # frames whose flow has begun
     steps = list[tuple[Span, int]]()
     for number, track in enumerate(spans.tracks):
         row = track.thread_id or _FIRST_LANE + number
-        yield _named("thread_name", process, row, title_of(track))
+        yield _metadata_event("thread_name", process, row, title_of(track))
         for span in track.spans:
             yield _chrome_span(span, track, process, row, spans)
             if span.category in ("source", "stage"):
@@ -167,7 +167,7 @@ def _chrome_events(spans: Spans) -> Iterator[dict[str, Any]]:
             yield {"ph": kind, **at, "id": frame, "name": "frame", "cat": "frame", "bp": "e"}
 
 
-def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:
+def _metadata_event(what: str, process: int, row: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": row, "args": {"name": name}}
 
 

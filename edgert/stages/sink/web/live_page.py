@@ -191,13 +191,13 @@ class LivePage:
             await (self._send_wall if is_wall else self._send_images)(exchange, request.query)
         return None
 
-    async def _send_images(self, exchange: Exchange, asked: Mapping[str, str]) -> None:
+    async def _send_images(self, exchange: Exchange, query: Mapping[str, str]) -> None:
         """Send the images of one camera; without a name, of the first that has any.
 
         A phone, which shows them ``tile`` pixels wide, gets those of a tile, with larger letters.
         """
-        images, stream = self._source.images, asked.get("stream")
-        shown_px = _pixels(asked, LARGE_PX)
+        images, stream = self._source.images, query.get("stream")
+        shown_px = _pixels(query, LARGE_PX)
         tile_px = _tile(shown_px) if shown_px <= _PHONE_PX else 0
 
         def wanted(numbers: Mapping[str, int]) -> list[str]:
@@ -211,15 +211,15 @@ class LivePage:
             head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(image)
             await exchange.write(b"".join((head, image, b"\r\n--", _BOUNDARY, b"\r\n")))
 
-    async def _send_wall(self, exchange: Exchange, asked: Mapping[str, str]) -> None:
+    async def _send_wall(self, exchange: Exchange, query: Mapping[str, str]) -> None:
         """Send small images of all cameras, each after a line of JSON with its name and length.
 
         Their labels are readable at a width of ``tile`` pixels; those of the camera ``large`` at twice the width.
         """
-        shown_px = _pixels(asked, _TILE_PX)
+        shown_px = _pixels(query, _TILE_PX)
 
         def tile_px(name: str) -> int:
-            return _tile(shown_px * (2 if name == asked.get("large") else 1))
+            return _tile(shown_px * (2 if name == query.get("large") else 1))
 
         def rate_hz(count: int) -> float:
             return min(_TILES_HZ / max(count, 1), _IMAGE_HZ)
@@ -258,9 +258,9 @@ class LivePage:
             await asyncio.sleep(_TICK_S)
 
 
-def _pixels(asked: Mapping[str, str], default_px: int) -> int:
+def _pixels(query: Mapping[str, str], default_px: int) -> int:
     """Return the width on the screen that a viewer requests."""
-    text = asked.get("tile", "")
+    text = query.get("tile", "")
     return int(text) if re.fullmatch(r"\d{1,5}", text, re.ASCII) else default_px
 
 
