@@ -33,7 +33,7 @@ from edgert.runtime.health import unready_reasons
 from edgert.units import format_ms
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 _ANSWER_S = 3.0
 """Timeout of a request to a board: for the connection, and for each piece of the answer."""
@@ -167,9 +167,9 @@ def _cameras_up(stats: Mapping[str, Any]) -> str:
 
 
 def watch_boards(
-    urls: Sequence[str], every_s: float, stopped: threading.Event, width: int, once: bool
+    urls: Sequence[str], every_s: float, stopped: threading.Event, screen: Console, once: bool
 ) -> Iterator[Snapshot]:
-    """Yield snapshots of the boards with these live pages, polled every ``every_s`` seconds, until stopped."""
+    """Yield snapshots of boards by their live pages, polled every ``every_s`` seconds, as wide as the screen is then."""
     history = None if once else History()
     boards = [BoardPoller(url, every_s, stopped) for url in dict.fromkeys(urls)]
     for board in boards:
@@ -182,4 +182,6 @@ def watch_boards(
         if history is not None:
             history.add(rows)
         data = {"time": time.time(), "boards": rows}
-        yield Snapshot(rows, partial(board_table, rows, width, history), data, all("stats" in row for row in rows))
+        yield Snapshot(
+            rows, partial(board_table, rows, screen.width, history), data, all("stats" in row for row in rows)
+        )

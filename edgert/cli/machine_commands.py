@@ -27,7 +27,7 @@ from edgert.errors import EXIT_ERROR, DeviceError
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from edgert.control.client import RunningPipeline
     from edgert.meters import Reading
@@ -155,7 +155,7 @@ def top(
             live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=True))
             draw, read = partial(live.update, refresh=True), stack.enter_context(keyboard())
         panel = Panel(draw, read, stopped, screen)
-        for look in looks(every_s, stopped, screen.width, once):
+        for look in looks(every_s, stopped, screen, once):
             have_answered = look.have_answered
             write(look.data)
             panel.show(look)
@@ -165,7 +165,9 @@ def top(
         raise typer.Exit(EXIT_ERROR)
 
 
-def _watch_machine(root: Path, every_s: float, stopped: threading.Event, width: int, once: bool) -> Iterator[Snapshot]:
+def _watch_machine(
+    root: Path, every_s: float, stopped: threading.Event, screen: Console, once: bool
+) -> Iterator[Snapshot]:
     """Yield snapshots of this machine until stopped; rates of the first one are those of ``every_s`` seconds."""
     from functools import partial
 
@@ -182,7 +184,7 @@ def _watch_machine(root: Path, every_s: float, stopped: threading.Event, width: 
         if history is not None:
             history.add(rows)
         data = {**sample.to_json(), "time": time.time(), "energy": _energy_json(energy), "pipelines": rows}
-        yield Snapshot(rows, partial(machine_view, sample, energy, rows, width, history), data)
+        yield Snapshot(rows, partial(machine_view, sample, energy, rows, screen.width, history), data)
 
 
 def _energy_json(energy: Energy) -> dict[str, float]:

@@ -91,7 +91,7 @@ def test_forty_boards_are_forty_lines_and_the_worst_come_first(pages: str, monke
     urls = [*(f"{pages}/b{number:02}" for number in range(33)), *(f"{pages}/{name}" for name in bad)]
     urls.append("http://127.0.0.1:1")
     started_s, stopped = time.monotonic(), threading.Event()
-    look = next(watch_boards(urls, 2.0, stopped, 120, True))
+    look = next(watch_boards(urls, 2.0, stopped, Console(width=120), True))
     stopped.set()
     assert time.monotonic() - started_s < 10, "one board after the other"
     rows = look.rows
