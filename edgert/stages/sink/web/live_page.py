@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from edgert import limits
+from edgert.errors import StageError, cause
 from edgert.runtime import health
 from edgert.runtime.json_form import plain
 from edgert.runtime.worker import OneJobWorker, Worker
@@ -121,7 +122,10 @@ class LivePage:
         return await asyncio.shield(task)
 
     async def _run(self, worker: Worker, work: Callable[[], _T]) -> _T:
-        return await asyncio.wrap_future(worker.submit(work))
+        try:
+            return await asyncio.wrap_future(worker.submit(work))
+        except OSError as error:  # else the server takes it for the client's connection
+            raise StageError("the answer cannot be made", why=cause(error)) from error
 
     async def _control(self, exchange: Exchange, request: Request) -> Response:
         """Return the answer to a request to change the pipeline.
