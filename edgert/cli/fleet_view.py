@@ -169,7 +169,7 @@ def _cameras_up(stats: Mapping[str, Any]) -> str:
 def watch_boards(
     urls: Sequence[str], every_s: float, stopped: threading.Event, screen: Console, once: bool
 ) -> Iterator[Snapshot]:
-    """Yield snapshots of boards by their live pages, polled every ``every_s`` seconds, as wide as the screen is then."""
+    """Yield snapshots of boards by their live pages, polled every ``every_s`` seconds, as wide as the screen."""
     history = None if once else History()
     boards = [BoardPoller(url, every_s, stopped) for url in dict.fromkeys(urls)]
     for board in boards:
