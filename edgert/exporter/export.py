@@ -1,6 +1,6 @@
 """``edgert export``: writes models for a Triton server, any ONNX runtime, or trtexec.
 
-The written files and the returned result name everything that a format cannot express.
+The written files and the returned result list everything that a format cannot express.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ Target = Literal["ort", "gpu", "dla"]
 FORMS: tuple[Form, ...] = get_args(Form)
 TARGETS: tuple[Target, ...] = get_args(Target)
 _TOLERANCE: Mapping[Form, float] = {"fp16": TOLERANCE["fp16"], "fit": REWRITE_TOLERANCE}
-"""Form → largest accepted difference of its outputs from the float model's."""
+"""Largest accepted difference from the outputs of the float model, by form."""
 
 
 def model_in_form(item: Item, form: Form, target: Target = "ort") -> Model:
@@ -42,12 +42,12 @@ def model_in_form(item: Item, form: Form, target: Target = "ort") -> Model:
 
     Args:
         item: the model.
-        form: ``float``: as built; ``fp16``; ``int8-qdq``: INT8 with Q/DQ nodes; ``fit``: rewritten for a DLA's
-            operators.
+        form: ``float``: as built; ``fp16``; ``int8-qdq``: INT8 with Q/DQ nodes; ``fit``: rewritten with operators of
+            a DLA.
         target: runtime of the Q/DQ nodes: ONNX Runtime, or TensorRT on a GPU or a DLA.
 
     Raises:
-        BuildError: there is no INT8 form, or a new form does not compute what the float model does.
+        BuildError: there is no INT8 form, or the outputs of a new form differ from those of the float model.
         ModelError: the form needs fixed sizes, and the model has open dimensions.
     """
     if form == "float":
@@ -58,49 +58,44 @@ def model_in_form(item: Item, form: Form, target: Target = "ort") -> Model:
         return load(item.forms[FP16])
     model = load(item.forms[FLOAT])
     if form == "fp16":
-        made = fp16_model(model, item.config).model
+        converted = fp16_model(model, item.config).model
     else:
-        made, _ = fit_model(model, remaining_rewrites(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))
-    apart, most, what = boxes_apart(model, made, uniform_feeds(model, item.config, 1)), 0.0, "boxes have no partner"
-    if apart is None:
-        apart, most, what = (
-            output_distance(item, model, made),
-            _TOLERANCE[form],
-            "the largest value are between outputs",
-        )
-    else:
-        most = BOXES_TOLERANCE["fp16" if form == "fp16" else "float"]
-    if not apart <= most:
+        converted, _ = fit_model(model, remaining_rewrites(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))
+    difference = boxes_apart(model, converted, uniform_feeds(model, item.config, 1))
+    limit, what = BOXES_TOLERANCE["fp16" if form == "fp16" else "float"], "of the boxes have no match"
+    if difference is None:
+        difference, limit, what = output_distance(item, model, converted), _TOLERANCE[form], "of the largest value"
+    if not difference <= limit:
         raise BuildError(
-            f"the {form} form of model {item.name!r} does not compute what the model does",
-            why=f"{apart:.2g} of {what}; at most {most:g} is accepted",
+            f"the outputs of the {form} form of model {item.name!r} differ from those of the model",
+            why=f"difference: {difference:.2g} {what}; at most {limit:g} is accepted",
             where=item.where,
             fix="leave out --form; please report the model",
         )
-    return made
+    return converted
 
 
 def check_written(path: Path, item: Item, model: Model) -> None:
-    """Read a written file, check it against the ONNX standard, and compare one run of it with the original.
+    """Read a written file, check it against the ONNX standard, and compare the outputs of one run with the original.
 
     Raises:
-        ArtifactError: any output differs.
-        ModelError: it is not valid ONNX.
+        ArtifactError: an output differs.
+        ModelError: the file is not valid ONNX.
         BuildError: ONNX Runtime cannot run it.
     """
     written = load(path)
     check_standard(written)
-    apart = output_distance(item, model, written)
-    if apart != 0:
+    difference = output_distance(item, model, written)
+    if difference != 0:
         raise ArtifactError(
-            f"{path} does not compute what was written",
-            why=f"outputs are {apart:.2g} of the largest apart",
+            f"the outputs of {path} differ from those of the written model",
+            why=f"difference: {difference:.2g} of the largest value",
             fix="write it again; check the disk",
         )
 
 
 def output_distance(item: Item, first: Model, second: Model) -> float:
-    """Return the difference of two models' outputs on one random input, as a fraction of the largest value."""
+    """Return the difference between two models' outputs for one random input, as a fraction of the largest value."""
     functions = {id(model): Function(model) for model in (first, second)}
     feeds = uniform_feeds(first, item.config, 1)
     return prove(first, second, feeds, lambda model, feed: list(functions[id(model)](feed).values())).relative
@@ -109,15 +104,15 @@ def output_distance(item: Item, first: Model, second: Model) -> float:
 def _quantized_form(item: Item, target: Target) -> Model:
     if target in item.forms:
         return load(item.forms[target])
-    plain = load(item.forms[FLOAT])
-    if is_quantized(plain):
-        return plain
-    known = [name for name in ("ort", "gpu", "dla") if name in item.forms]
+    model = load(item.forms[FLOAT])
+    if is_quantized(model):
+        return model
+    built = [name for name in ("ort", "gpu", "dla") if name in item.forms]
     what, why = f"there is no INT8 form of model {item.name!r}", "its ranges must be measured on typical images"
-    fix = f"edgert quantize {item.config.onnx.name} --images FOLDER; or a pipeline with precision: int8"
-    if known:
-        what, why = f"{what} for {target}", f"it was built for {', '.join(known)}"
-        fix = f"--target {known[0]}, or build it for a board that has one"
+    fix = f"edgert quantize {item.config.onnx.name} --images FOLDER; or use a pipeline with precision: int8"
+    if built:
+        what, why = f"{what} for {target}", f"it was built for {', '.join(built)}"
+        fix = f"use --target {built[0]}, or build it for a board that has one"
     raise BuildError(what, why=why, where=item.where, fix=fix)
 
 
@@ -125,7 +120,7 @@ Format = Literal["triton", "onnx", "trtexec"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SCRIPT = "build.sh"
 _OPTIONS = {"onnx": ("form", "target"), "triton": ("device", "max_batch"), "trtexec": ()}
-"""Format → its options."""
+"""Options of each format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +129,7 @@ class Exported:
 
     Attributes:
         files: paths in the order of writing.
-        limitations: what the format cannot express, one line each.
+        limitations: parts that the format cannot express, one line each.
     """
 
     files: tuple[Path, ...]
@@ -164,20 +159,15 @@ class ExportRequest:
 
     format: Format
     output: Path
-    form: Form | None = None
-    target: Target | None = None
-    device: Device | None = None
-    max_batch: int | None = None
+    options: ExportOptions = ExportOptions()
 
     def __post_init__(self) -> None:
-        known = {"format": FORMATS, "form": FORMS, "target": TARGETS, "device": DEVICES}
-        for name, values in known.items():
-            value = getattr(self, name)
-            if value is not None and value not in values:
-                where = f"--{name}"
-                raise ConfigError(
-                    f"no {value!r}{nearest(value, values)}", where=where, fix=f"one of {', '.join(values)}"
-                )
+        given, known = self.options, {"format": FORMATS, "form": FORMS, "target": TARGETS, "device": DEVICES}
+        values = {"format": self.format, "form": given.form, "target": given.target, "device": given.device}
+        for name, value in values.items():
+            if value is not None and value not in known[name]:
+                what, fix = f"no {value!r}{nearest(value, known[name])}", f"one of {', '.join(known[name])}"
+                raise ConfigError(what, where=f"--{name}", fix=fix)
 
 
 def export(
@@ -199,22 +189,22 @@ def export(
 
     Args:
         source: pipeline file or name of a shipped one, ONNX file, or bundle of :func:`edgert.build`.
-        output: folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
+        output: folder; for ``onnx`` and a single model, it may be a file that ends in ``.onnx``.
         format: ``triton``, ``onnx`` or ``trtexec``.
-        model: name of the only model to export; all by default.
-        board: name or file of the board; that of the pipeline by default. A bundle already has one.
-        tensorrt: release of TensorRT; that of the board's default JetPack by default.
+        model: name of the only model to export; by default all.
+        board: name or file of the board; by default that of the pipeline. A bundle already has one.
+        tensorrt: release of TensorRT; by default that of the board's default JetPack.
         options: options of single formats.
-        overrides: ``key.path=value`` for a pipeline, as given to ``--set``.
-        on_progress: called with the events of the build, from several threads; an exception in it ends the build.
+        overrides: ``key.path=value`` for a pipeline, as with ``--set``.
+        on_progress: function called with the events of the build, from several threads; an error in it ends the build.
 
     Raises:
         ConfigError: the format or source has no such option, or there is no such model, board or TensorRT.
-        ArtifactError: nothing can be written there, or a written file does not compute what it should.
+        ArtifactError: a file cannot be written, or its outputs differ from those of the model.
         BuildError: the format cannot express a model.
         EdgertError: the source cannot be read or built.
     """
-    request = ExportRequest(format, Path(output), options.form, options.target, options.device, options.max_batch)
+    request = ExportRequest(format, Path(output), options)
     path = pipeline_path(str(source))
     with open_source(
         path,
@@ -247,7 +237,7 @@ def _check(request: ExportRequest, path: Path, names: Sequence[str], tensorrt: s
         ConfigError: the format has no such option, one file cannot have several models, or TensorRT is unknown.
     """
     for name in ("form", "target", "device", "max_batch"):
-        if getattr(request, name) is not None and name not in _OPTIONS[request.format]:
+        if getattr(request.options, name) is not None and name not in _OPTIONS[request.format]:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} has no effect with --format {request.format}", fix=f"leave {option} out")
     if request.format == "onnx" and request.output.suffix == ".onnx" and len(names) > 1:
@@ -265,10 +255,10 @@ def _check(request: ExportRequest, path: Path, names: Sequence[str], tensorrt: s
 
 def _onnx(source: Source, request: ExportRequest) -> Exported:
     written, limitations = [], list(source.other_parts)
-    output = request.output
+    output, options = request.output, request.options
     for item in source.items:
-        usual: Form = "int8-qdq" if ORT in item.forms else "fp16" if FP16 in item.forms else "float"
-        model = model_in_form(item, request.form or usual, request.target or "ort")
+        default: Form = "int8-qdq" if ORT in item.forms else "fp16" if FP16 in item.forms else "float"
+        model = model_in_form(item, options.form or default, options.target or "ort")
         path = output if output.suffix == ".onnx" else output / f"{item.name}.onnx"
         replace_bytes(path, to_bytes(model))
         check_written(path, item, model)
@@ -278,10 +268,10 @@ def _onnx(source: Source, request: ExportRequest) -> Exported:
 
 
 def _triton(source: Source, request: ExportRequest) -> Exported:
-    device = request.device or ("cpu" if source.board == HOST else "gpu")
-    every = [one for item in source.items for one in served_models(item, device, request.max_batch)]
-    files = {name: content for one in every for name, content in repository_part(one).items()}
-    limitations = (*(f"{one.name}, {line}" for one in every for line in one.limitations), *source.other_parts)
+    device = request.options.device or ("cpu" if source.board == HOST else "gpu")
+    served = [one for item in source.items for one in served_models(item, device, request.options.max_batch)]
+    files = {name: content for one in served for name, content in repository_part(one).items()}
+    limitations = (*(f"{one.name}, {line}" for one in served for line in one.limitations), *source.other_parts)
     return Exported(_write(request.output, files), limitations)
 
 

@@ -4,7 +4,6 @@ Docker Compose also starts Prometheus and Grafana. The files are in ``configs/``
 templates, the other files are copied.
 """
 
-import hashlib
 import json
 import re
 import shutil
@@ -20,7 +19,7 @@ from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
 from edgert.config.document import parse_document
 from edgert.errors import ArtifactError, ConfigError
 from edgert.exporter.dashboard import dashboard
-from edgert.files import replace_bytes, replacing
+from edgert.files import digest_of_file, replace_bytes, replacing
 from edgert.installation import data_folder
 from edgert.units import whole_number
 
@@ -31,7 +30,7 @@ USER_FILES = ("inventory.yaml", "targets.yaml")
 PROGRAM = "/opt/edgert/bin/edgert"
 """Program that ``scripts/setup-jetson --system`` installs."""
 _IMAGES = {"tegra234": "jetpack6", "tegra264": "jetpack7"}
-"""Chip → image of ``docker/``."""
+"""Images of ``docker/`` by chip."""
 _MOUNTS = ("/tmp", "/etc/nv_tegra_release", "/etc/nvpmodel.conf", "/var/lib/nvpmodel")  # noqa: S108 - sockets of the camera daemon
 _VARIABLE = re.compile(r"\$\{\w+\}")
 """A variable without a default; no exported file needs its value."""
@@ -116,20 +115,20 @@ def read_releases(paths: Sequence[Path]) -> list[Release]:
     """Read bundles of one pipeline, each for another kind of board.
 
     Raises:
-        ArtifactError: one is damaged.
-        ConfigError: one is not a bundle file, or they are of several pipelines, or two are for one kind of board.
+        ArtifactError: a bundle is damaged.
+        ConfigError: a path is not a bundle file, or they are of several pipelines, or two are for one kind of board.
     """
-    found = list(map(_release, paths))
-    names = sorted({one.name for one in found})
+    releases = list(map(_release, paths))
+    names = sorted({one.name for one in releases})
     if len(names) > 1:
         fix = f"export each into a folder of its own; or give both the name {names[0]!r}, by name: in the pipeline file"
         raise ConfigError("the bundles are of several pipelines", why=", ".join(names), fix=fix)
-    for one in found:
-        alike = [str(other.path) for other in found if other.board == one.board]
-        if len(alike) > 1:
-            what = f"{len(alike)} bundles are for {one.board}"
-            raise ConfigError(what, why=", ".join(alike), fix="name one for each kind of board")
-    return found
+    for release in releases:
+        same_board = [str(other.path) for other in releases if other.board == release.board]
+        if len(same_board) > 1:
+            what = f"{len(same_board)} bundles are for {release.board}"
+            raise ConfigError(what, why=", ".join(same_board), fix="name one for each kind of board")
+    return releases
 
 
 def _release(path: Path) -> Release:
@@ -142,15 +141,7 @@ def _release(path: Path) -> Release:
             why = f"{bundle.manifest.board!r} is the name of no board"
             raise ArtifactError(f"{path} cannot be exported", why=why, fix="build the bundle again")
         name = re.sub(r"[^A-Za-z0-9_.]+", "-", bundle.manifest.name).strip("-.") or "pipeline"
-        return Release(path, _digest(path), name, bundle.manifest.board, _page(bundle, path))
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
+        return Release(path, digest_of_file(path), name, bundle.manifest.board, _page(bundle, path))
 
 
 def _page(bundle: Bundle, path: Path) -> Page | None:
@@ -187,19 +178,19 @@ def export_fleet(paths: Sequence[Path], format: FleetFormat, output: Path) -> tu
     if output.exists() and not output.is_dir():
         raise ArtifactError(f"cannot write {str(output)!r}", why="it is a file", fix="name a folder")
     releases = read_releases(paths)
-    makers = {"ansible": _ansible, "compose": _compose, "systemd": _systemd, "kubernetes": _kubernetes}
-    done, notes = [], list(_format_notes(format, releases))
-    for name, content in makers[format](releases).items():
+    formats = {"ansible": _ansible, "compose": _compose, "systemd": _systemd, "kubernetes": _kubernetes}
+    written, notes = [], list(_format_notes(format, releases))
+    for name, content in formats[format](releases).items():
         target = output / name
         if target.name in USER_FILES and target.exists():
-            notes.append(f"{name} is yours, and was left as it is")
+            notes.append(f"{name} exists, and may have your changes: it was not replaced")
             continue
         if isinstance(content, Path):
             _copy_bundle(content, target)
         else:
             replace_bytes(target, content.encode())
-        done.append(target)
-    return tuple(done), tuple(notes)
+        written.append(target)
+    return tuple(written), tuple(notes)
 
 
 def _format_notes(format: FleetFormat, releases: Sequence[Release]) -> Iterator[str]:
@@ -213,7 +204,7 @@ def _format_notes(format: FleetFormat, releases: Sequence[Release]) -> Iterator[
 
 
 Files = Mapping[str, "str | Path"]
-"""Path below the folder → text, or path of a file to copy."""
+"""Texts, or paths of files to copy, by path below the folder."""
 
 
 def _ansible(releases: Sequence[Release]) -> Files:

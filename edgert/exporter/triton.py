@@ -30,7 +30,7 @@ class Word(str):
 
 
 Message: TypeAlias = Mapping[str, Any]
-"""Field → a Word, text, bool or int; a Message; or a sequence of these."""
+"""Values by field: a Word, text, bool or int; a Message; or a sequence of these."""
 
 
 def format_message(message: Message) -> str:
@@ -67,7 +67,7 @@ def _scalar(value: Word | str | bool | int) -> str:
         return "true" if value else "false"
     if isinstance(value, (Word, int)):
         return str(value)
-    # bytes other than plain ASCII as three octal digits, which every reader accepts
+    # bytes that are no printable ASCII as three octal digits, which every reader accepts
     plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}" for byte in value.encode())
     return f'"{"".join(plain)}"'
 
@@ -102,12 +102,12 @@ class Served:
         threads: CPU threads of each copy; None uses the default of ONNX Runtime.
         dla_core: DLA core of a TensorRT engine's DLA layers.
         precision: precision with which ONNX Runtime's TensorRT runs a model on a GPU; empty without TensorRT.
-        shapes: input → a typical shape, for the warm-up of inputs with open dimensions.
-        max_batch: requested largest batch; None uses ``usual_batch``.
+        shapes: typical shapes by input, for the warm-up of inputs with open dimensions.
+        max_batch: requested largest batch; None for ``usual_batch``.
         usual_batch: largest batch by default, for a model with an open batch.
         labels: content of the file of class names.
         is_classifier: whether its only output is a score for each label.
-        limitations: work that the server leaves to its clients, one line each.
+        limitations: work that clients of the server have to do, one line each.
     """
 
     name: str
@@ -141,7 +141,7 @@ def repository_part(served: Served) -> dict[str, bytes]:
 
 
 def config_text(served: Served) -> str:
-    """Return ``config.pbtxt``; comments on top name its omissions. Raises BuildError as :func:`repository_part`."""
+    """Return ``config.pbtxt``, whose comments list its omissions. Raises BuildError as :func:`repository_part`."""
     lines = [f"{served.name}, written by edgert {__version__}"]
     missing = [] if _warmup(served, batch_of(served)) else ["a warm-up: the sizes of its inputs are open"]
     if found := [*served.limitations, *missing]:
@@ -153,25 +153,25 @@ def config_text(served: Served) -> str:
 def config(served: Served) -> Message:
     """Return the message ``ModelConfig``. Raises BuildError as :func:`repository_part`."""
     batch = batch_of(served)
-    made: dict[str, Any] = {"name": served.name, "backend": served.backend, "max_batch_size": batch}
-    made["input"] = [_port(spec, batch, served) for spec in served.inputs]
+    message: dict[str, Any] = {"name": served.name, "backend": served.backend, "max_batch_size": batch}
+    message["input"] = [_port(spec, batch, served) for spec in served.inputs]
     outputs = [_port(spec, batch, served) for spec in served.outputs]
     if served.labels and served.is_classifier and len(outputs) == 1:
         outputs[0]["label_filename"] = "labels.txt"
-    made["output"] = outputs
+    message["output"] = outputs
     group: dict[str, Any] = {"count": served.instances, "kind": Word(f"KIND_{served.device.upper()}")}
     if served.dla_core is not None:
         group["secondary_devices"] = [{"kind": Word("KIND_NVDLA"), "device_id": served.dla_core}]
-    made["instance_group"] = [group]
+    message["instance_group"] = [group]
     if batch:
-        made["dynamic_batching"] = {}
+        message["dynamic_batching"] = {}
     if served.threads is not None and served.backend == "onnxruntime":
-        made["parameters"] = map_entries({"intra_op_thread_count": {"string_value": str(served.threads)}})
+        message["parameters"] = map_entries({"intra_op_thread_count": {"string_value": str(served.threads)}})
     if served.precision and served.device == "gpu" and served.backend == "onnxruntime":
         accelerator = {"name": "tensorrt", "parameters": map_entries({"precision_mode": served.precision})}
-        made["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
+        message["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
     warmup = _warmup(served, batch)
-    return {**made, "model_warmup": [warmup]} if warmup else made
+    return {**message, "model_warmup": [warmup]} if warmup else message
 
 
 def batch_of(served: Served) -> int:
@@ -201,8 +201,8 @@ def _port(spec: TensorSpec, batch: int, served: Served) -> dict[str, Any]:
     """Return an input or output. A scalar has dims of 1 and is reshaped, since Triton has no empty ``dims``."""
     if not spec.ranked:
         raise BuildError(
-            f"tensor {spec.name!r} of model {served.name!r} has no known number of dimensions",
-            why="Triton needs the number",
+            f"tensor {spec.name!r} of model {served.name!r} has an unknown number of dimensions",
+            why="Triton's configuration needs this number",
             fix="export the model with shapes, or run edgert build, which finds them",
         )
     dims = [dim if isinstance(dim, int) else -1 for dim in spec.shape[1 if batch else 0 :]]
@@ -215,13 +215,13 @@ def _type(spec: TensorSpec, served: Served) -> Word:
         raise BuildError(
             f"tensor {spec.name!r} of model {served.name!r} is {spec.dtype}",
             why=f"Triton serves {', '.join(_TYPES)}",
-            fix="export the model with another type at its ends",
+            fix="export the model with inputs and outputs of another type",
         )
     return Word(_TYPES[spec.dtype])
 
 
 def _warmup(served: Served, batch: int) -> Message | None:
-    """Return a request of zeros, which makes the first real request fast; None if a size is unknown."""
+    """Return a warm-up request of zeros, after which the first real request is fast; None if a size is unknown."""
     inputs: dict[str, Message] = {}
     for spec in served.inputs:
         sizes = (served.shapes or {}).get(spec.name, spec.shape)[1 if batch else 0 :]
@@ -237,7 +237,7 @@ def _warmup(served: Served, batch: int) -> Message | None:
 _GPU = "gpu"
 _FORMS: Mapping[Device, tuple[str, ...]] = {"cpu": (ORT, FP16, FLOAT), "gpu": (_GPU, FP16, FLOAT)}
 _TENSORRT_MODES = {_GPU: "INT8", FP16: "FP16", FLOAT: "FP32"}
-"""Form on a GPU → precision of TensorRT inside ONNX Runtime:
+"""Precisions of TensorRT inside ONNX Runtime, by form on a GPU:
 https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with-tensorrt-optimization."""
 
 
@@ -269,31 +269,28 @@ def served_models(item: Item, device: Device, max_batch: int | None = None) -> l
     if plans:
         return [_with_engine(served, item, plan) for plan in plans]
     places = " and ".join("+".join(engine["accelerators"]) for engine in item.engines)
-    placed = (f"its placement on {places}: here it runs in one place",) if item.uses_dla else ()
-    # on a GPU, options of the builder inside ONNX Runtime
-    built = _settings("tensorrt", item.config.tensorrt) if device == "gpu" else ()
-    return [replace(served, limitations=(*served.limitations, *placed, *built))]
+    placement = (f"its placement on {places}: here it runs on one device",) if item.uses_dla else ()
+    # on a GPU, builder options of TensorRT inside ONNX Runtime
+    builder = _settings("tensorrt", item.config.tensorrt) if device == "gpu" else ()
+    return [replace(served, limitations=(*served.limitations, *placement, *builder))]
 
 
 def _with_engine(served: Served, item: Item, plan: Plan) -> Served:
     """Return the model on one engine, with the model's name if there is only one engine."""
     total = sum(one.weight for one in item.plans)
-    several = (f"engines: clients send {plan.weight} of {total} frames here",) if len(item.plans) > 1 else ()
+    share = (f"engines: clients send {plan.weight} of {total} frames here",) if len(item.plans) > 1 else ()
+    machine = "that an engine only runs on the machine that compiled it"
     return replace(
         served,
-        name=served.name if not several else f"{served.name}-{item.plans.index(plan)}-{plan.place}",
+        name=served.name if not share else f"{served.name}-{item.plans.index(plan)}-{plan.place}",
         backend="tensorrt",
         content=plan.path.read_bytes(),
         dla_core=plan.dla_core,
-        limitations=(
-            *served.limitations,
-            *several,
-            "that an engine runs on the machine that compiled it, and on no other",
-        ),
+        limitations=(*served.limitations, *share, machine),
     )
 
 
 def _settings(section: str, values: BaseModel) -> tuple[str, ...]:
     """Return the settings of a section that differ from the defaults."""
-    found = values.model_dump(mode="json", exclude_defaults=True)
-    return (f"{section}: {' '.join(key_value(key, value) for key, value in found.items())}",) if found else ()
+    changed = values.model_dump(mode="json", exclude_defaults=True)
+    return (f"{section}: {' '.join(key_value(key, value) for key, value in changed.items())}",) if changed else ()

@@ -27,8 +27,8 @@ from edgert.exporter.source import Item
 from edgert.graph import Model, TensorSpec, inputs, load, outputs
 from edgert.quantization.scheme.trt_scheme import can_be_named, layer_precisions
 
-_MOST_ARGUMENT_BYTES = 131_071
-"""Longest argument on Linux, MAX_ARG_STRLEN without the final zero: ``man 2 execve``."""
+_MAX_ARGUMENT_BYTES = 131_071
+"""Size of the longest argument on Linux, MAX_ARG_STRLEN without the final zero: ``man 2 execve``."""
 _LAYOUTS = {"LINEAR": "chw"}
 """Layouts whose trtexec name is not TensorRT's name in lower case."""
 _NEW_LAYOUTS = {"HWC16": 11}
@@ -48,10 +48,10 @@ class Command:
     """A command that builds an engine.
 
     Attributes:
-        stem: name of its files before the dot.
+        stem: path of its files without the ending.
         options: arguments of ``trtexec``, not quoted for a shell.
-        members: file that the options name → content.
-        limitations: parts of an edgert build without an option in trtexec, one line each.
+        members: contents of the files that the options name, by path.
+        limitations: parts of an edgert build for which trtexec has no option, one line each.
     """
 
     stem: str
@@ -65,13 +65,13 @@ def command(request: BuildRequest, library: Library, stem: str, known: Mapping[s
 
     Args:
         request: request of the engine.
-        library: TensorRT of the trtexec; it need not be installed.
-        stem: name of its files before the dot: ``parts/gpu`` makes ``parts/gpu.onnx`` and ``parts/gpu.plan``.
+        library: TensorRT release of trtexec, which need not be installed.
+        stem: path of its files without the ending: ``parts/gpu`` for ``parts/gpu.onnx`` and ``parts/gpu.plan``.
         known: members of other commands, of which equal ones are reused.
 
     Raises:
-        BuildError: this TensorRT cannot build the request, or an option is too long or has a name that cannot be
-            written.
+        BuildError: this TensorRT cannot build the request, or an option is too long, or a name cannot be written on
+            the command line.
     """
     dialect_of(library).check(request)
     if request.compute:
@@ -81,12 +81,12 @@ def command(request: BuildRequest, library: Library, stem: str, known: Mapping[s
     )
     options = tuple(builder.options())
     for option in options:
-        if len(option.encode()) > _MOST_ARGUMENT_BYTES:
+        if len(option.encode()) > _MAX_ARGUMENT_BYTES:
             name = option.partition("=")[0]
             raise request.refusal(
                 f"{name} would have {len(option.encode())} bytes",
-                f"Linux lets one argument have {_MOST_ARGUMENT_BYTES}",
-                "place the model whole (placement: gpu or dla0), or build it with edgert",
+                f"an argument has at most {_MAX_ARGUMENT_BYTES} on Linux",
+                "place the complete model on one accelerator (placement: gpu or dla0), or build it with edgert",
             )
     return Command(stem, options, builder.members, tuple(builder.limitations))
 
@@ -112,13 +112,13 @@ class _CommandBuilder:
         yield "--profilingVerbosity=detailed"
         yield f"--exportLayerInfo={self.stem}.layers.json"
         if self.release[0] < 10 and self.request.version_compatible:
-            yield "--nativeInstanceNorm"  # from 10 on the default
+            yield "--nativeInstanceNorm"  # the default from 10 on
         if self.release[0] >= 11 and self.request.dla_core is not None:
             yield from ("--adjustForDLA", *(["--reportCapabilityDLA"] if self.request.all_on_dla else []))
         yield from self._formats(ports)
         yield from self._shapes(ports[0])
         yield from self._switches()
-        # the engines in one folder share a cache, which trtexec creates and extends
+        # the engines of a folder share a cache, which trtexec creates and extends
         cache = f"{''.join(self.stem.rpartition('/')[:2])}timing.cache"
         if self.request.timing_cache:
             self.members[cache] = self.request.timing_cache
@@ -134,7 +134,7 @@ class _CommandBuilder:
         return name
 
     def _formats(self, ports: tuple[Sequence[TensorSpec], Sequence[TensorSpec]]) -> Iterator[str]:
-        """Yield the formats of all tensors in the model's order; trtexec refuses incomplete lists."""
+        """Yield the formats of all tensors in the model's order, as trtexec does not accept incomplete lists."""
         known = {spec.name for specs in ports for spec in specs}
         for name in self.request.formats:
             if name not in known:
@@ -151,13 +151,13 @@ class _CommandBuilder:
             raise self.request.refusal(
                 f"trtexec of TensorRT {self.release[0]}.{self.release[1]} cannot make tensor {spec.name!r} "
                 f"{dtype} in {form.layout}",
-                "it has no option for it",
-                "leave its format out, or build it with edgert",
+                "it has no option for this format",
+                "leave the format out, or build the model with edgert",
             )
         return f"{dtypes[dtype]}:{_LAYOUTS.get(form.layout, form.layout.lower())}"
 
     def _shapes(self, specs: Sequence[TensorSpec]) -> Iterator[str]:
-        """Yield shapes of inputs with open dimensions; trtexec refuses shapes for a static model."""
+        """Yield shapes of inputs with open dimensions only, as trtexec does not accept shapes for a static model."""
         fixed = {spec.name for spec in specs if spec.is_static}
         self._check_open([spec for spec in specs if spec.name not in fixed])
         profiles = [
@@ -178,13 +178,13 @@ class _CommandBuilder:
                 yield f"{option}={','.join(texts)}"
 
     def _check_open(self, specs: Sequence[TensorSpec]) -> None:
-        """Raise BuildError for open dimensions without a shape: trtexec would take 1 for each, with a warning."""
+        """Raise BuildError for open dimensions without a shape, which trtexec would set to 1 with a warning."""
         for spec in specs:
             if not self.request.profiles or any(spec.name not in profile for profile in self.request.profiles):
                 raise self.request.refusal(
                     f"input {spec.name!r} has open dimensions: {spec}",
                     "no profile gives shapes for it",
-                    "a pipeline with input: {shape: …}, or export the model with fixed sizes",
+                    "use a pipeline with input: {shape: …}, or export the model with fixed sizes",
                 )
 
     def _quoted_name(self, name: str) -> str:
@@ -210,10 +210,7 @@ class _CommandBuilder:
             yield "--sparsity=enable"
 
     def _precision(self) -> Iterator[str]:
-        """Yield the precision as in :class:`~edgert.backend.tensorrt.dialects.WeakDialect`.
-
-        From TensorRT 11 on, the model has it.
-        """
+        """Yield the precision as in :class:`~edgert.backend.tensorrt.dialects.WeakDialect`, before TensorRT 11."""
         request = self.request
         if request.precision != "fp32" or request.dla_core is not None:
             yield "--fp16"
@@ -228,7 +225,7 @@ class _CommandBuilder:
             yield "--precisionConstraints=prefer"
             yield f"--layerPrecisions={layer_precisions(named)}"
         self.limitations.append(
-            "where a node becomes several layers, only the one that has its name stays in float16; edgert keeps all"
+            "if a node becomes several layers, only the one with its name stays in float16; edgert keeps all"
         )
 
     def _placement(self) -> Iterator[str]:
@@ -241,8 +238,8 @@ class _CommandBuilder:
         yield "--allowGPUFallback"
         if self.release[0] < 11 and not request.fp16_nodes:
             self.limitations.append(
-                "with --useDLACore trtexec sets PREFER_PRECISION_CONSTRAINTS by itself; edgert does so for "
-                "nodes that are preferred in float16 only"
+                "with --useDLACore, trtexec always sets PREFER_PRECISION_CONSTRAINTS; edgert does so only for "
+                "nodes that stay in float16"
             )
         if request.all_on_dla:
             return
@@ -252,24 +249,24 @@ class _CommandBuilder:
         pairs = ["*:GPU", *(layer_precisions([name], "DLA") for name in named)]
         yield f"--layerDeviceTypes={','.join(pairs)}"
         self.limitations.append(
-            "where a node becomes several layers, only the one that has its name is put on the DLA; edgert puts all"
+            "if a node becomes several layers, only the one with its name is put on the DLA; edgert puts all"
         )
 
     def _nameable(self, names: Iterable[str], where: str) -> list[str]:
         """Return the parser's names of nodes, without names that the command line cannot express."""
         names_in_graph = {node.name for node in self.model.proto.graph.node}
-        # The parser calls a node without a name after its first output: edgert.backend.tensorrt.network.
-        called = [name if name in names_in_graph else f"node_of_{self.request.nodes[name][0]}" for name in names]
-        lost = [name for name in called if not can_be_named(name)]
-        self.limitations += [f"layer {name!r} {where}: trtexec would take its name apart" for name in lost]
-        return [name for name in called if can_be_named(name)]
+        # The parser names a node without a name after its first output: edgert.backend.tensorrt.network.
+        in_parser = [name if name in names_in_graph else f"node_of_{self.request.nodes[name][0]}" for name in names]
+        lost = [name for name in in_parser if not can_be_named(name)]
+        self.limitations += [f"layer {name!r} {where}: trtexec would split its name" for name in lost]
+        return [name for name in in_parser if can_be_named(name)]
 
 
 # ``build.sh`` with a command for each engine, quoted for any shell.
 
 
 def engine_commands(item: Item, tensorrt: str) -> list[Command]:
-    """Return a command for each engine that a board would build of a model, most frames first.
+    """Return a command for each engine that a board would build of a model, in descending order of their frames.
 
     Args:
         item: the model.
@@ -279,7 +276,7 @@ def engine_commands(item: Item, tensorrt: str) -> list[Command]:
         BuildError, CalibrationError, ModelError: this TensorRT, or its trtexec, cannot build the model.
     """
     library = library_named(tensorrt)
-    found: list[Command] = []
+    commands: list[Command] = []
     places: list[str] = []
     if item.packed is None:
         requests = [static_request(load(item.forms[FLOAT]), EngineOptions(), title=str(Path(item.where)))]
@@ -291,13 +288,13 @@ def engine_commands(item: Item, tensorrt: str) -> list[Command]:
         places.append(place)
         number = places.count(place)
         stem = f"{item.name}/{place}{f'-{number}' if number > 1 else ''}"
-        known = {name: content for one in found for name, content in one.members.items()}
-        found.append(command(request, library, stem, known))
-    return found
+        known = {name: content for one in commands for name, content in one.members.items()}
+        commands.append(command(request, library, stem, known))
+    return commands
 
 
 def dispatch_shares(item: Item) -> tuple[str, ...]:
-    """Return the shares of frames of several engines, which no build command expresses."""
+    """Return the frame shares of several engines, which build commands cannot express."""
     if len(item.engines) < 2:
         return ()
     shares = ", ".join(f"{'+'.join(one['accelerators'])} {one['share']:.0%}" for one in item.engines)
@@ -309,7 +306,7 @@ def library_named(tensorrt: str) -> Library:
     try:
         return library_of(SimpleNamespace(__version__=tensorrt, __name__="tensorrt"))
     except BuildError as error:
-        error.fix = "--format onnx, which its own trtexec reads"
+        error.fix = "use --format onnx, which its own trtexec reads"
         raise
 
 
@@ -328,7 +325,7 @@ def build_script(commands: Sequence[Command], tensorrt: str, limitations: Sequen
 
     Args:
         commands: commands of all engines.
-        tensorrt: release of trtexec; it may come from a stranger's bundle.
+        tensorrt: release of trtexec, possibly from an untrusted bundle.
         limitations: parts without an option, one line each.
     """
     release = " ".join(tensorrt.split())  # a line break would end the comment

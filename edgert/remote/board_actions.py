@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from edgert.errors import ArtifactError, EdgertError, nearest
+from edgert.files import digest_of_file
 from edgert.remote import board_job as job
-from edgert.remote.link import CHUNK_BYTES, sha256_of, write_line
+from edgert.remote.link import CHUNK_BYTES, write_line
 
 SILENCE_S = 30.0
 """Time without data after which the sender counts as gone."""
@@ -39,7 +40,7 @@ def receive(content: job.Content, size_bytes: int, source: BinaryIO, out: Binary
     """
     with job.hold_lock(content.lock, 2 * SILENCE_S):
         try:
-            if content.bundle.is_file() and sha256_of(content.bundle) == content.digest:  # received before
+            if content.bundle.is_file() and digest_of_file(content.bundle) == content.digest:  # received before
                 os.utime(content.bundle)
                 write_line(out, {"at": size_bytes})
             else:
@@ -86,7 +87,7 @@ def _check_received(content: job.Content, size_bytes: int) -> None:
             why=f"{have} of {size_bytes} bytes came",
             fix="build again: it resumes",
         )
-    found = sha256_of(content.part)
+    found = digest_of_file(content.part)
     if found != content.digest:
         content.part.unlink()
         raise ArtifactError(

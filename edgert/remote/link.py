@@ -5,7 +5,6 @@ ssh asks nothing on the terminal (``BatchMode``). It accepts no new host key, an
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import select
@@ -14,7 +13,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from edgert.errors import ConfigError, DeviceError, EdgertError, error_of
@@ -124,17 +122,8 @@ CHUNK_BYTES = 1 << 18
 """Size of the chunks in which files are read and sent."""
 
 
-def sha256_of(path: Path) -> str:
-    """Return a file's SHA-256, in hexadecimal digits."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            found.update(chunk)
-    return found.hexdigest()
-
-
 Poll = Callable[[], object]
-"""A function that is called regularly during a wait; an exception from it ends the wait."""
+"""Function called regularly during a wait; an exception in it ends the wait."""
 _OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "15", "ServerAliveInterval": "5", "ServerAliveCountMax": "4"}
 """Options of ssh, by which a dead connection ends after 20 s (https://man.openbsd.org/ssh_config#ServerAliveCountMax)."""
 _POLL_S = 0.2
@@ -145,7 +134,7 @@ _LONGEST_LINE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The address of the board, and the command of edgert there.
+    """Address of the board, and command of edgert there.
 
     Attributes:
         address: address for ssh: ``user@host``, a name of its configuration, or ``ssh://user@host:port``.
@@ -160,11 +149,11 @@ class Link:
             raise ConfigError(f"{self.address!r} is not an address", where="--remote", fix="write user@host")
 
     def call(self, *words: str) -> Call:
-        """Start edgert there with these words; the result is a context manager."""
+        """Start edgert there with these words, and return the running command."""
         return Call(self.address, [*self.program, *words])
 
     def ask(self, *words: str, poll: Poll = bool) -> dict[str, Any]:
-        """Call edgert to its end, and return its last line of JSON; raise as :meth:`Call.lines`."""
+        """Run edgert, and return its last line of JSON. Raises as :meth:`Call.lines`."""
         with self.call(*words) as call:
             return [{}, *call.lines(poll)][-1]
 
@@ -259,7 +248,7 @@ class Call:
         self.check()
 
     def raw(self, poll: Poll) -> Iterator[bytes]:
-        """Yield the bytes after the lines read so far, in pieces; raise as :meth:`lines`."""
+        """Yield the bytes after the lines read so far, in pieces. Raises as :meth:`lines`."""
         piece, self._rest = self._rest, b""
         while piece or (piece := self._piece(poll)):
             yield piece

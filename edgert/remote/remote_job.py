@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import NAME, Manifest, parse_manifest
 from edgert.errors import ArtifactError, BuildError, cause
-from edgert.remote.link import CHUNK_BYTES, Link, LinkError, Poll, link_error, read_line, remote_error, sha256_of
+from edgert.files import digest_of_file
+from edgert.remote.link import CHUNK_BYTES, Link, LinkError, Poll, link_error, read_line, remote_error
 from edgert.reporter import OnProgress, Progress
 from edgert.steps import Stopped
 from edgert.units import format_bytes
@@ -89,7 +90,7 @@ class Transfer:
             LinkError: the board cannot be reached.
             ArtifactError: the board cannot store it.
         """
-        digest, size_bytes = sha256_of(bundle), bundle.stat().st_size
+        digest, size_bytes = digest_of_file(bundle), bundle.stat().st_size
         began = time.perf_counter()
         self._event("send", "started")
         sent = self.retry.run(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
@@ -122,7 +123,7 @@ class Transfer:
         self._event("fetch", "started")
         path.touch()
         self.retry.run(lambda: self._fetch(run, wanted, path), lambda: self.at)
-        if sha256_of(path) != wanted.sha256:
+        if digest_of_file(path) != wanted.sha256:
             raise ArtifactError(
                 "the board's result was damaged during the transfer",
                 why=f"its SHA-256 is not {wanted.sha256[:16]}…",

@@ -20,7 +20,7 @@ from edgert.board.host import saturates_bytes
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.errors import ArtifactError, BuildError, ConfigError, EdgertError
-from edgert.exporter.export import Exported, ExportRequest, check_written, write_export
+from edgert.exporter.export import Exported, ExportOptions, ExportRequest, check_written, write_export
 from edgert.exporter.source import Source, open_source
 from edgert.graph import load, to_bytes
 from edgert.zip_archive import member_of
@@ -67,7 +67,7 @@ CHECKS = b'{"placement": {"source": "log", "misplaced": [], "layers": 1, "reform
 
 
 def export(source: Source, format: Any, output: Path, **options: Any) -> Exported:
-    return write_export(source, ExportRequest(format, output, **options))
+    return write_export(source, ExportRequest(format, output, ExportOptions(**options)))
 
 
 def run(path: Path, feed: Any) -> Any:
@@ -201,7 +201,7 @@ def test_compiled_engines_are_served_as_they_are(home: Path, tmp_path: Path) -> 
     config = parsed((tmp_path / "one/parts/config.pbtxt").read_text())
     assert (config.backend, config.max_batch_size) == ("tensorrt", 0) and not config.optimization.ByteSize()
     assert not config.instance_group[0].secondary_devices
-    assert any("an engine runs on the machine that compiled it" in line for line in left.limitations)
+    assert any("an engine only runs on the machine that compiled it" in line for line in left.limitations)
     with open_source(with_engines(home / "weak.edgert", tmp_path / "two.edgert", ("a",), (66, 34))) as source:
         left = export(source, "triton", tmp_path / "two")
     second = parsed((tmp_path / "two/parts-1-dla1/config.pbtxt").read_text())
@@ -362,7 +362,7 @@ def test_what_was_written_wrong_is_found(opened: Any, home: Path, tmp_path: Path
     changed = onnx.load(tmp_path / "same.onnx")
     changed.graph.initializer[0].raw_data = bytes(len(changed.graph.initializer[0].raw_data))
     onnx.save(changed, tmp_path / "same.onnx")
-    with pytest.raises(ArtifactError, match="does not compute what was written"):
+    with pytest.raises(ArtifactError, match="differ from those of the written model"):
         check_written(tmp_path / "same.onnx", item, model)
 
 

@@ -93,7 +93,7 @@ def test_what_the_user_changed_stays(exported: Export) -> None:
     output, _ = exported("ansible")
     (output / "inventory.yaml").write_text("all: {hosts: {mine: {}}}\n")
     _, files = exported("ansible")
-    assert "mine" in files["inventory.yaml"] and "inventory.yaml is yours" in files["notes"]
+    assert "mine" in files["inventory.yaml"] and "inventory.yaml exists" in files["notes"]
 
 
 def test_the_unit_and_its_part_for_the_bundle_are_those_of_the_docs(exported: Export) -> None:

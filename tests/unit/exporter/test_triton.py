@@ -114,7 +114,7 @@ def test_what_cannot_be_said_is_named() -> None:
     ("change", "what", "fix"),
     [
         ({"inputs": (spec("x", 1, dtype="float8_e4m3fn"),)}, "'x' of model 'parts' is float8_e4m3fn", "another type"),
-        ({"outputs": (spec("y", ranked=False),)}, "'y' of model 'parts' has no known number of dim", "edgert build"),
+        ({"outputs": (spec("y", ranked=False),)}, "'y' of model 'parts' has an unknown number of dim", "edgert build"),
     ],
 )
 def test_refusals(change: dict[str, Any], what: str, fix: str) -> None:

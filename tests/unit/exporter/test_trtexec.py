@@ -171,12 +171,12 @@ def test_nodes_are_called_as_the_parser_calls_them() -> None:
     placed = replace(asked, placement={nameless: "dla0", "a,b": "dla0"})
     made = command(placed, library_named("10.3.0"), "m/e")
     assert made.options[-1] == "--layerDeviceTypes=*:GPU,node_of_r:DLA"
-    assert "layer 'a,b' on the DLA: trtexec would take its name apart" in made.limitations
+    assert "layer 'a,b' on the DLA: trtexec would split its name" in made.limitations
 
 
 def test_what_trtexec_does_otherwise_is_named() -> None:
     mixed = " ".join(command(request(**INT8, placement=MIXED), library_named("10.3.0"), "m/e").limitations)
-    assert "only the one that has its name is put on the DLA" in mixed and "PREFER_PRECISION_CONSTRAINTS" in mixed
+    assert "only the one with its name is put on the DLA" in mixed and "PREFER_PRECISION_CONSTRAINTS" in mixed
     assert command(request(**FP16), library_named("10.3.0"), "m/e").limitations == ()
     assert command(request(placement=DLA), library_named("11.4.0"), "m/e").limitations == ()
 
