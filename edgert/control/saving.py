@@ -34,15 +34,15 @@ def save(run: Controlled) -> dict[str, Any]:
     overlay, target = _without_defaults(run, now, differences(now, merge_overlay(now, changes))), overlay_path(path)
     is_removed = not overlay and target.exists()
     try:
+        mode = (target if target.exists() else path).stat().st_mode & 0o777  # a new one is as private as the file
         if not overlay:
             target.unlink(missing_ok=True)
-        elif not target.exists():
-            target.touch(path.stat().st_mode & 0o777)  # as private as the file, which may have passwords
     except OSError as error:
         raise StageError(f"cannot write {target}", why=cause(error)) from error
     if overlay:
         head = f"# Loaded after {path.name}, by edgert ctl save. Delete this file to leave it out.\n"
         with replacing(target) as file:
+            os.fchmod(file.fileno(), mode)
             file.write((head + to_yaml(overlay, document.written)).encode())
             file.flush()
             os.fsync(file.fileno())  # a power cut leaves the old overlay or the new one

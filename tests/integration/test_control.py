@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import threading
@@ -450,6 +451,19 @@ def test_save_writes_what_differs_and_the_next_run_loads_it_after_the_file(
         with pytest.raises(ConfigError, match=rf"belt\.live\.yaml {why}") as caught:
             edgert.load_pipeline(belt)
         assert "delete it, and belt.yaml alone holds" in caught.value.fix and "\n" not in caught.value.why
+
+
+def test_a_disk_that_is_full_leaves_no_empty_overlay(belt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with edgert.Pipeline(belt) as pipeline:
+        pipeline.control.set("stages.find.every", 4)
+
+        def full(descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("edgert.control.saving.os.fsync", full)
+        with pytest.raises(EdgertError, match=r"belt\.live\.yaml"):
+            pipeline.control.save()
+    assert [path.name for path in belt.parent.iterdir()] == ["belt.yaml"]
 
 
 def test_what_the_file_says_by_now_is_not_saved_twice_and_no_overlay_is_left(belt: Path) -> None:
