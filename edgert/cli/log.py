@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import os
+import re
 import socket
 import sys
 import threading
@@ -19,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from edgert.errors import printable, printable_record
 
@@ -32,6 +33,8 @@ LogFormat = Literal["terminal", "text", "json", "journal"]
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 JOURNAL = "/run/systemd/journal/socket"
 _LOGGER = "edgert"
+_ABOUT = re.compile(r"stages\.([^:.]*)|(?:stage ')?([^':]*)")
+"""Beginning of a message about a stage: ``stages.NAME``, ``stage 'NAME'`` or ``NAME:``."""
 RUN_LOG = logging.getLogger("edgert.run")
 """Logger of the verb's own messages."""
 
@@ -89,7 +92,7 @@ def record_fields(record: logging.LogRecord, stages: Mapping[str, object]) -> di
     }
     if code := getattr(record, "code", ""):
         found["code"] = code
-    about = message.partition(":")[0].removeprefix("stage ").strip("'")  # as messages about a stage begin
+    about = next(filter(None, _ABOUT.match(message).groups()), "")  # type: ignore[union-attr]  # it may be empty
     if about in stages:
         found["stage"] = about
         if hasattr(stages[about], "source"):
@@ -210,7 +213,7 @@ class JsonStderr(io.TextIOBase):
     def _write_message(self, message: str) -> None:
         level = logging.ERROR if message.startswith("error: ") else logging.INFO
         record = logging.LogRecord(_LOGGER, level, __file__, 0, printable(message), None, None, "stderr")
-        found: dict[str, Any] = record_fields(record, {})
+        found = record_fields(record, {}) | ({"code": "run.failed"} if level == logging.ERROR else {})
         self.under.write(json.dumps(found) + "\n")
         self.under.flush()
 

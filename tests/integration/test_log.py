@@ -83,7 +83,7 @@ def test_every_line_is_json_with_stage_and_stream_and_without_secrets(tmp_path: 
 def test_an_error_is_one_line_too(tmp_path: Path) -> None:
     done = in_process("run", str(tmp_path / "none.yaml"), "--log", "json", cwd=tmp_path)
     (one,) = lines_of(done.stderr)
-    assert done.returncode == 1 and one["level"] == "error"
+    assert done.returncode == 1 and (one["level"], one["code"]) == ("error", "run.failed")
     assert one["message"].startswith("error: ") and "none.yaml" in one["message"]
 
 
@@ -164,6 +164,13 @@ def test_a_message_that_is_about_no_stage_has_none() -> None:
     found = record_fields(record("%s: gone", "cam"), stages)
     assert (found["stage"], found["stream"]) == ("cam", "cam") and "code" not in found
     assert record_fields(record("find: slow"), stages).get("stream") is None
+    for text in (
+        "stage 'find': bad",
+        "stage 'find' has been in one call",
+        "stages.find: bad",
+        "stages.find.every: bad",
+    ):
+        assert record_fields(record(text), stages)["stage"] == "find", text
 
 
 def test_a_camera_that_came_later_is_a_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
