@@ -15,7 +15,7 @@ from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.runtime import Frame
 from edgert.runtime.frame import origin_of, separate_image
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoded import Decoded, Detr
+from edgert.stages.decode.decoded import Decoded, Detr, PpYoloe
 from edgert.stages.decode.decoder import F32, Array, CheckedDecoder, Size, as_f32, boxes_and_scores, shapes_of
 from edgert.stages.decode.guess import Guess, guess, network_size, own_decoder
 from edgert.stages.decode.instances import YoloV8Seg
@@ -134,8 +134,8 @@ _LEAST_PART, _MOST_PART = 0.05, 1.5
 """Range of the largest coordinate of boxes that are fractions of the input, which a box may slightly exceed."""
 
 
-_WRONG_CORNERS = 0.1
-"""Fraction of boxes with swapped corners above which the numbers cannot be corners."""
+_WRONG_CORNERS, _MOST_SWAPPED = 0.1, 0.5
+"""Fractions of boxes with swapped corners above which relative numbers, and those of pixels, cannot be corners."""
 
 
 _LARGEST_LOG = 10.0
@@ -158,6 +158,7 @@ def refine_tasks(
     Boxes that are fractions of the input get ``boxes: relative``, and final ones that are not two corners ``order:
     cxcywh``. Decoded boxes in YOLOX's layout are read as YOLOv5's, and queries whose last class is most of the image
     get ``activation: softmax``. Heads with a row for every cell or query return all rows for an empty image, too.
+    Behind the first task, those that would read most boxes with swapped corners are left out.
     """
     heads = [_refinable_head(task, engine, network) for task in tasks]
     if not any(heads):
@@ -168,7 +169,10 @@ def refine_tasks(
         if read is not None:
             head, places = read
             with np.errstate(all="ignore"):  # numbers of a wrong decoder may overflow
-                changes, note = _seen_changes(task, head, [outputs[index] for index in places], network)
+                seen = _seen_changes(task, head, [outputs[index] for index in places], network)
+            if seen is None and found:
+                continue
+            changes, note = seen or ({}, "")
             if any(getattr(task, key) != value for key, value in changes.items()):
                 task = task.model_copy(update=changes)
                 notes[note] = None
@@ -196,8 +200,11 @@ def _run_on_empty_image(engine: Engine, session: Session) -> list[Array]:
 
 def _seen_changes(
     task: TaskConfig, head: Any, outputs: Sequence[Array], network: Size
-) -> tuple[Mapping[str, object], str]:
-    """Return the keys of a task that its outputs for an empty image show, and a sentence on them."""
+) -> tuple[Mapping[str, object], str] | None:
+    """Return the keys of a task that its outputs for an empty image show, and a sentence on them.
+
+    None if most boxes would have swapped corners.
+    """
     options = dict(getattr(task, "options", {}))
     if isinstance(head, YoloX):
         is_decoded = float(outputs[0][:, 2:4].max(initial=0.0)) > _LARGEST_LOG
@@ -209,10 +216,11 @@ def _seen_changes(
             return {}, ""
         return {"options": {**options, "activation": "softmax"}}, _NO_OBJECT
     boxes = head.read(outputs, network, -np.inf).boxes
-    if not _LEAST_PART < float(np.abs(boxes).max(initial=0.0)) <= _MOST_PART:
-        return {}, ""
+    swapped = float(np.mean((boxes[:, 2:] < boxes[:, :2]).any(axis=1))) if len(boxes) else 0.0
+    if not hasattr(head, "boxes") or not _LEAST_PART < float(np.abs(boxes).max(initial=0.0)) <= _MOST_PART:
+        return None if swapped > _MOST_SWAPPED else ({}, "")
     seen: dict[str, object] = {"boxes": "relative"}
-    if value_of(task) == "yolov10" and "order" not in options and _are_centers(boxes):
+    if value_of(task) == "yolov10" and "order" not in options and swapped > _WRONG_CORNERS:
         seen["order"] = "cxcywh"
     return {"options": {**options, **seen}}, _RELATIVE
 
@@ -221,11 +229,6 @@ def _has_no_object(logits: F32) -> bool:
     """Return whether a sigmoid would find the last class in most queries of an empty image, so that it is none."""
     is_probability = logits.min(initial=0.0) >= 0 and logits.max(initial=0.0) <= 1
     return not is_probability and len(logits) > 0 and float(np.mean(logits[:, -1] > 0)) > _MOST_QUERIES
-
-
-def _are_centers(boxes: Array) -> bool:
-    """Return whether boxes cannot be two corners, because the second is before the first in many of them."""
-    return len(boxes) > 0 and float(np.mean((boxes[:, 2:] < boxes[:, :2]).any(axis=1))) > _WRONG_CORNERS
 
 
 def _refinable_head(task: TaskConfig, engine: Engine, network: Size) -> tuple[Any, Sequence[int]] | None:
@@ -241,7 +244,7 @@ def _refinable_head(task: TaskConfig, engine: Engine, network: Size) -> tuple[An
     places = decoder.places if isinstance(decoder, SubsetDecoder) else tuple(range(len(engine.outputs)))
     reads = decoder.decoder if isinstance(decoder, SubsetDecoder) else decoder
     head = YoloV8() if isinstance(reads, YoloPose) else getattr(reads, "head", None)
-    known = isinstance(head, YoloV8 | YoloV5 | YoloX | YoloV8Obb | YoloV8Seg | Decoded | Detr)
+    known = isinstance(head, YoloV8 | YoloV5 | YoloX | YoloV8Obb | YoloV8Seg | Decoded | Detr | PpYoloe)
     return (head, places) if known else None
 
 

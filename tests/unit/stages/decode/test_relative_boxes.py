@@ -10,14 +10,16 @@ import numpy as np
 import onnx
 import pytest
 
-from edgert.config import DetectTask, KeypointsTask, load_pipeline
+from edgert.config import DetectTask, KeypointsTask, ModelConfig, load_pipeline
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8
 from edgert.stages.gpu.gpu_detections import GpuDetector, GpuPose
 from edgert.wiring.check import check
+from edgert.wiring.search import load_subject
 from edgert.wiring.starter import starter
+from edgert.wiring.trial import readings, refine_tasks
 from tests.helpers.gpu_readers import why_not
 from tests.helpers.models import constant, yolo_columns
 
@@ -137,6 +139,18 @@ def test_an_empty_image_and_names_show_what_shapes_do_not(ends: dict[str, Any], 
         "detect": found.detect,
         "options": found.options,
     }
+
+
+def test_a_decoder_that_would_swap_corners_is_not_tried(folder: Path) -> None:
+    onnx.save(
+        constant({"o": np.tile(np.array([50, 32, 20, 20, 0.9, 0], np.float32), (1, 84, 1))}).proto, folder / "m.onnx"
+    )
+    config = ModelConfig(onnx=folder / "m.onnx", task=DetectTask(detect="yolov8"))
+    found = load_subject(config, (), "m")
+    tasks = readings(config.task, found.engine, (), found.network)
+    refined, _ = refine_tasks(tasks, found.engine, found.session, found.network)
+    names = [[one.detect for one in some if isinstance(one, DetectTask)] for some in (tasks, refined)]
+    assert "ppyoloe" in names[0] and "ppyoloe" not in names[1] and names[1][0] == "yolov8"
 
 
 @pytest.mark.parametrize(
