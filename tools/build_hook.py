@@ -1,4 +1,4 @@
-"""Writes the commit that a wheel or sdist is built from into it: ``edgert --version`` names it. Hatch calls this."""
+"""Build hook of Hatch that writes the commit into a wheel or sdist, for ``edgert --version``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CommitHook(BuildHookInterface[Any]):
-    """A file with the commit: ``edgert/data/commit.txt`` of a wheel, ``COMMIT`` of an sdist."""
+    """Writer of the commit to ``edgert/data/commit.txt`` of a wheel, or ``COMMIT`` of an sdist."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the file, unless the installation is an editable one, which asks Git."""
+        """Add the file, except to an editable installation, which asks Git."""
         commit = commit_of(Path(self.root))
         if version == "editable" or not commit:
             return
@@ -28,7 +28,7 @@ class CommitHook(BuildHookInterface[Any]):
 
 
 def commit_of(root: Path) -> str:
-    """Return the commit of a checkout or of an unpacked sdist; empty where it is neither."""
+    """Return the commit of a checkout or an unpacked sdist; empty for other folders."""
     if (kept := root / "COMMIT").is_file():
         return kept.read_text(encoding="ascii").strip()
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

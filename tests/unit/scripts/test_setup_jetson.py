@@ -181,7 +181,7 @@ def test_the_version_of_pycuda_is_that_of_the_images() -> None:
     ("release", "what", "fix"),
     [
         (ORIN.replace("R36", "R35"), "L4T 35.4.3 is not supported", "flash JetPack 6 or 7"),
-        ("nothing known\n", "L4T cannot be told", "flash the board again"),
+        ("nothing known\n", "the release of L4T is unknown", "flash the board again"),
         (None, "this is no Jetson", "scripts/setup for other machines"),
     ],
 )
@@ -287,7 +287,7 @@ def test_a_tensorrt_that_cannot_be_imported_is_named(board: Board) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what"), [(("--fast",), "unknown option --fast"), (("--extras",), "--extras of")]
+    ("arguments", "what"), [(("--fast",), "unknown option --fast"), (("--extras",), "--extras has no value")]
 )
 def test_wrong_options(board: Board, arguments: tuple[str, ...], what: str) -> None:
     done = board.run(*arguments)
