@@ -1,4 +1,4 @@
-"""A box: a root file system with an identity, and what is typed in it."""
+"""A box, which is a root file system with an identity, and commands in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMED_OUT = -1
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that is typed on the board.
+    """A command on the board.
 
     Attributes:
         title: what it is for.
@@ -48,13 +48,13 @@ class Step:
 
     @property
     def typed(self) -> str:
-        """The command with its variables."""
+        """Command with its variables."""
         return " ".join([*(f"{name}={value}" for name, value in self.variables), self.command])
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a step went: what was typed, the exit code, seconds, what was printed, and what is wrong with it."""
+    """Result of a step: command, exit code, seconds, output, and what is wrong."""
 
     title: str
     command: str
@@ -66,7 +66,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A root file system with an identity, and what all share: its base and the wheels."""
+    """A root file system with an identity, and the base and wheels that all boxes share."""
 
     folder: Path
     base: Path
@@ -74,11 +74,11 @@ class Box:
 
     @property
     def upper(self) -> Path:
-        """What is different from the base."""
+        """Folder of differences from the base."""
         return self.folder / "upper"
 
     def command(self, words: Sequence[str], proc: str = BARE, variables: Mapping[str, str] | None = None) -> list[str]:
-        """The command line that runs words in the box; all mounts and processes of it end with it."""
+        """Return the command line that runs a command in the box; its mounts and processes end with it."""
         environment = {
             "HOME": "/root",
             "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -99,14 +99,14 @@ class Box:
         return [*space, str(INSIDE), *map(str, (self.base, self.folder, self.wheels)), "env", "-i", *pairs, *words]
 
     def do(self, step: Step) -> Done:
-        """Goes one step."""
+        """Run one step."""
         words = ["sh", "-c", f"cd {HOME} 2>/dev/null; {step.command}"]
         with self.alone():
             return outcome(step, self.command(words, step.proc, dict(step.variables)))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Raises DeviceError where another process is in this box: two overlays may not share one upper folder."""
+        """Raise DeviceError if another process uses this box, as two overlays must not share an upper folder."""
         lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,7 +122,7 @@ class Box:
 
 
 def outcome(step: Step, words: Sequence[str], **settings: Any) -> Done:
-    """Runs the words of a step and judges what came of it."""
+    """Run the command of a step, and return the judged result."""
     started = time.monotonic()
     try:
         done = subprocess.run(
@@ -142,7 +142,7 @@ def outcome(step: Step, words: Sequence[str], **settings: Any) -> Done:
 
 
 def judge(step: Step, code: int, printed: str) -> str:
-    """What is wrong with the outcome of a step; empty where nothing is."""
+    """Return what is wrong with the result of a step; empty if nothing is."""
     if code == TIMED_OUT:
         return f"not done after {step.timeout_s:.0f} s"
     if code != step.code:

@@ -1,4 +1,4 @@
-"""What makes a box a certain Jetson: the files by which one is known, and by which its meters and clocks are read.
+"""Identity of a box as a certain Jetson: the files that identify it, and those of its meters and clocks.
 
 They are those of the tests, written from edgert's board file. The files of /proc cannot be written, so they lie in a
 folder that the emulator looks into first (``QEMU_LD_PREFIX``); without it, a box shows what a container shows.
@@ -26,7 +26,7 @@ _CORE = {"tegra234": "0xd42", "tegra264": "0xd83"}
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A Jetson to be.
+    """Identity of a Jetson.
 
     Attributes:
         board: name of edgert's board file.
@@ -50,12 +50,12 @@ class Identity:
 
     @property
     def record(self) -> Board:
-        """Its board file."""
+        """Record of the board."""
         return board(self.board)
 
     @property
     def mode(self) -> str:
-        """The power mode that it is in."""
+        """Current power mode."""
         return self.record.modes[0].name
 
 
@@ -70,7 +70,7 @@ IDENTITIES = {
 
 
 def write(one: Identity, upper: Path) -> None:
-    """Writes the files of a Jetson over a root file system."""
+    """Write the files of a Jetson into a root file system."""
     made, found = one.record, upper / BARE.strip("/")
     planted = sysfs.plant(upper, one.tree)
     cores, memory_kib = made.cpu.cores, (made.memory.usable_bytes or made.memory.bytes) // 1024

@@ -1,4 +1,4 @@
-"""What NVIDIA flashes beside Debian's packages, as doubles in Debian packages: TensorRT, CUDA, the camera, nvpmodel.
+"""Debian packages with doubles of JetPack's software: TensorRT, CUDA, the camera, nvpmodel.
 
 They stand behind the names of the real ones. Engines are run by ONNX Runtime, a GPU's memory and video memory are the
 process's own, and kernels are computed by NumPy: a box shows what edgert does, not what a board computes.
@@ -49,7 +49,7 @@ PYTHON, PLUGINS, SCENE = "usr/lib/python3/dist-packages", "gstreamer-1.0", "usr/
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What C is compiled for: the compiler, the triplet of its folder, and where GStreamer's libraries are."""
+    """Target of C code: compiler, triplet of its folder, and folder of GStreamer's libraries."""
 
     compiler: str = "aarch64-linux-gnu-gcc"
     triplet: str = "aarch64-linux-gnu"
@@ -57,12 +57,12 @@ class Target:
 
     @property
     def libraries(self) -> str:
-        """The folder of libraries, below the root."""
+        """Folder of libraries, relative to the root."""
         return f"usr/lib/{self.triplet}"
 
 
 def packages(one: Identity, folder: Path, base: Path) -> list[str]:
-    """Writes the packages of an identity for a base system; returns their names."""
+    """Write the packages of an identity for a base system; return their names."""
     shutil.rmtree(folder, ignore_errors=True)
     versions = trees(one, folder, Target(root=base))
     for name, version in versions.items():
@@ -71,7 +71,7 @@ def packages(one: Identity, folder: Path, base: Path) -> list[str]:
 
 
 def pack(tree: Path, version: str, architecture: str) -> None:
-    """Makes a package of a folder of files, with the folder's name, in its place."""
+    """Replace a folder of files by a package with the folder's name."""
     (tree / "DEBIAN").mkdir()
     control = _CONTROL.format(name=tree.name, version=version, architecture=architecture)
     (tree / "DEBIAN/control").write_text(control)
@@ -80,7 +80,7 @@ def pack(tree: Path, version: str, architecture: str) -> None:
 
 
 def trees(one: Identity, folder: Path, target: Target) -> dict[str, str]:
-    """Writes each package's files into a folder of its name; returns their versions."""
+    """Write each package's files into a folder of its name; return their versions."""
     board, capability = one.record, {"tegra234": (8, 7), "tegra264": (11, 0)}[one.record.soc]
     tensorrt(folder, one.tensorrt, board.dla.cores)
     pycuda = folder / "python3-pycuda" / PYTHON / "pycuda"
@@ -115,7 +115,7 @@ def trees(one: Identity, folder: Path, target: Target) -> dict[str, str]:
 
 
 def tensorrt(folder: Path, version: str, dla_cores: int) -> Path:
-    """Writes the files of TensorRT's package; returns their folder."""
+    """Write the files of TensorRT's package; return their folder."""
     tree = folder / "python3-libnvinfer"
     made = tree / PYTHON / "tensorrt"
     (made / "helpers").mkdir(parents=True)
@@ -130,7 +130,7 @@ def tensorrt(folder: Path, version: str, dla_cores: int) -> Path:
 
 
 def film(path: Path) -> None:
-    """Writes what the double of a camera sees: the demo's conveyor belt, NV12, one image after the other."""
+    """Write the images of the camera's double: the demo's conveyor belt, NV12, one after another."""
     path.parent.mkdir(parents=True, exist_ok=True)
     width, height = SCENE_SIZE
     belt, image = Conveyor(width, height, 30.0, 7), np.zeros((height, width, 3), np.uint8)
@@ -143,7 +143,7 @@ def film(path: Path) -> None:
 
 
 def _gstreamer(target: Target) -> list[str]:
-    """Flags of GStreamer: headers of this machine, behind the compiler's own, and libraries of the target."""
+    """Return the flags for GStreamer: headers of this machine after the compiler's, and libraries of the target."""
     asked = ["pkg-config", "--cflags-only-I", "gstreamer-video-1.0"]
     folders = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
     headers = [f"-idirafter{folder.removeprefix('-I')}" for folder in folders]

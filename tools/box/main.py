@@ -1,4 +1,4 @@
-"""Makes boxes, one per Jetson, and goes edgert's way from clone to results in each: ``tools/board-in-a-box``."""
+"""Command ``tools/board-in-a-box``: makes a box per Jetson, and runs edgert from clone to results in each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (*identity.IDENTITIES, *ubuntu.UBUNTUS)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0 where every step of every box went as it must."""
+    """Return the exit code: 0 if every step of every box succeeded."""
     asked = options(arguments)
     folder = Path(os.environ.get("EDGERT_BOX") or Path.home() / ".cache/edgert/box").absolute()
     started = time.monotonic()
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser("tools/board-in-a-box", description=__doc__)
     parser.add_argument("boards", nargs="*", metavar="BOX", help=f"{', '.join(NAMES)}; all when left out")
     parser.add_argument("--shell", metavar="COMMAND", help="run only this in the box, such as bash")
@@ -81,7 +81,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def prepare(name: str, box: Box, *, fresh: bool) -> None:
-    """Makes a box with a clone of what is committed here, unless one of the same is there."""
+    """Make a box with a clone of the current commit, unless it exists."""
     installed = ("edgert", "dla", "pipelines", "configs", "pyproject.toml")
     scripts = ("scripts/demo", "scripts/setup", "scripts/setup-jetson")
     trees = subprocess.run(

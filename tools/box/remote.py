@@ -22,7 +22,7 @@ _WAIT_S = 60.0
 
 
 def do(box: Box, step: Step) -> Done:
-    """Goes one step on this machine, while the box's own sshd runs; ``$BOX`` is the box's folder."""
+    """Run one step on this machine while the box's sshd runs; ``$BOX`` is the folder of the box."""
     here, there, port = box.folder / "ssh", box.upper / _PLACE.strip("/"), free_port()
     shutil.rmtree(here, ignore_errors=True)
     shutil.rmtree(there, ignore_errors=True)

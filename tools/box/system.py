@@ -1,4 +1,4 @@
-"""What boxes are made of: Debian for aarch64, an emulator that the kernel starts for its programs, and wheels."""
+"""Parts of boxes: Debian for aarch64, an emulator that the kernel starts for its programs, and wheels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What a box has as its system.
+    """Distribution of a box.
 
     Attributes:
         suite: name of the release, such as ``bookworm``.
@@ -112,7 +112,7 @@ def check(folder: Path, *, emulated: bool = True) -> None:
 
 
 def emulator() -> str:
-    """Lets the kernel start aarch64 programs by qemu, until this machine restarts; says what it did.
+    """Register qemu with the kernel for aarch64 programs, until this machine restarts; return a line on it.
 
     Raises:
         DeviceError: the kernel has no ``binfmt_misc``, or does not take the format.
@@ -133,7 +133,7 @@ def emulator() -> str:
 
 
 def base(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
-    """The root file system that boxes share, and whether it was made. One that was interrupted is made anew.
+    """Return the root file system that boxes share, and whether it was made now. An incomplete one is made again.
 
     Raises:
         DeviceError: it cannot be had; the last lines of debootstrap are in it.
@@ -167,7 +167,7 @@ def base(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
 
 
 def _ubuntu_keyring(folder: Path, archive: str) -> Path:
-    """The keys that Ubuntu's archive is signed with: those of this machine, or of Ubuntu's package.
+    """Return the keys of Ubuntu's archive: those of this machine, or of Ubuntu's package.
 
     Raises:
         DeviceError: the archive does not answer, or gives another package than the one that is known here.
@@ -195,7 +195,7 @@ def _ubuntu_keyring(folder: Path, archive: str) -> Path:
 
 
 def mirror() -> str:
-    """``$MIRROR``, or the mirror that apt uses here. Raises DeviceError where apt has no sources."""
+    """Return ``$MIRROR``, or the mirror of apt here. Raises DeviceError if apt has no sources."""
     command = ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]
     sites = subprocess.run(command, check=False, capture_output=True, text=True).stdout.split()
     found = [os.environ.get("MIRROR", ""), *(site for site in sites if site.endswith("/debian"))]
@@ -209,7 +209,7 @@ def mirror() -> str:
 
 
 def wheels(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
-    """A folder with edgert's wheel, all it depends on there, and what builds an installation from the clone.
+    """Return a folder with the wheels of edgert, its dependencies, and its build tools.
 
     Raises:
         DeviceError: one of them is not there as a wheel, or there is no network.
@@ -246,7 +246,7 @@ def wheels(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
 
 
 def run(command: list[str], what: str) -> None:
-    """Runs a program. Raises DeviceError with its last lines."""
+    """Run a program. Raises DeviceError with its last lines."""
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         last = " / ".join(done.stdout.strip().splitlines()[-4:])

@@ -53,7 +53,7 @@ stages:
 
 @dataclass(frozen=True, slots=True)
 class Ubuntu:
-    """An Ubuntu that a JetPack is made of.
+    """Release of Ubuntu of a JetPack.
 
     Attributes:
         name: of its box.
@@ -92,7 +92,7 @@ UBUNTUS = {
 
 
 def fill(one: Ubuntu, box: Box) -> None:
-    """Writes what makes it a Jetson for ``scripts/setup-jetson``, and the pipeline that it is to run."""
+    """Write the files that make it a Jetson for ``scripts/setup-jetson``, and its pipeline."""
     upper, flashed = box.upper, box.upper / "root/flashed"
     tree.write(upper, "etc/nv_tegra_release", f"# {one.release}, GCID: 1, BOARD: generic, EABI: aarch64, DATE: 1\n")
     uname = '#!/bin/sh\nif [ "$*" = -m ]; then echo aarch64; else exec /usr/bin/uname "$@"; fi\n'
@@ -105,7 +105,7 @@ def fill(one: Ubuntu, box: Box) -> None:
 
 
 def steps(one: Ubuntu) -> tuple[Step, ...]:
-    """The way, in order: README's, then that of docs/service.md, with what it leaves to its reader filled in."""
+    """Return the steps of README, then those of docs/service.md with its placeholders filled in."""
     page = (ROOT / "docs/service.md").read_text()
     block = page.partition("```sh\n")[2].partition("```")[0]
     *typed, start = (line.replace("sudo ", "") for line in re.findall(r"^(\S.*?)(?:  +#.*)?$", block, re.M))
@@ -178,13 +178,13 @@ _WEDGE = (
 
 
 def do(box: Box, step: Step) -> Done:
-    """Goes one step in the box while it is booted."""
+    """Run one step in the booted box."""
     with box.alone(), (box.folder / "boot.log").open("wb") as log, booted(box, log.fileno()) as enter:
         return outcome(step, [*enter, "sh", "-c", step.command])
 
 
 def control_groups() -> Path:
-    """Where control groups of version 2 are mounted. Raises DeviceError where they are not."""
+    """Return the mount point of control groups of version 2. Raises DeviceError without one."""
     mounts = [line.split() for line in _MOUNTS.read_text().splitlines()]
     place = next((Path(mount[1]) for mount in mounts if mount[2] == "cgroup2"), None)
     if place is None:
@@ -195,7 +195,7 @@ def control_groups() -> Path:
 
 @contextlib.contextmanager
 def booted(box: Box, log: int) -> Iterator[list[str]]:
-    """The words that enter a box in front of a command, while it is booted; ``log`` gets what its system prints.
+    """Boot a box, and yield the command prefix that enters it; ``log`` receives the output of its system.
 
     Raises:
         DeviceError: this machine shows no control groups of version 2, or the box does not boot.
@@ -216,7 +216,7 @@ def booted(box: Box, log: int) -> Iterator[list[str]]:
 
 
 def _entered(system: subprocess.Popen[bytes], log: Path) -> list[str]:
-    """The words that enter the namespaces of a system, once it has booted. Raises DeviceError when it does not."""
+    """Return the command prefix that enters a booted system. Raises DeviceError if it does not boot."""
     until, children = time.monotonic() + _WAIT_S, Path(f"/proc/{system.pid}/task/{system.pid}/children")
     while time.monotonic() < until and system.poll() is None:
         for child in children.read_text().split()[:1]:
@@ -233,7 +233,7 @@ def _entered(system: subprocess.Popen[bytes], log: Path) -> list[str]:
 
 
 def _remove(group: Path) -> None:
-    """Removes a control group and those in it, whose processes are ending."""
+    """Remove a control group and those in it, whose processes are ending."""
     until = time.monotonic() + _WAIT_S
     for folder in [*sorted(group.rglob("*/"), reverse=True), group] if group.exists() else ():
         while True:

@@ -1,4 +1,4 @@
-"""The way through a box: what is typed on a board, what must come of it, and the log of both."""
+"""Commands on a board with their expected results, and the log of both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LAST_LINES = 40
 
 
 def steps(one: Identity) -> tuple[Step, ...]:
-    """The way, in order."""
+    """Return the steps in order."""
     return (*_installed(one), *_detected(one), *_filmed(one), *_powered(one), *_run(one))
 
 
@@ -164,7 +164,7 @@ def walk(way: Sequence[Step], box: Box) -> list[Done]:
 
 
 def log(gone: Mapping[str, Sequence[Done]]) -> str:
-    """Every step of every box: what was typed, how it ended, and the last of what was printed."""
+    """Return the log of all steps of all boxes: command, result, and end of the output."""
     lines = ["Written by tools/board-in-a-box --log. An emulator's times; TensorRT and the GPU are doubles."]
     for board, steps_gone in gone.items():
         for number, done in enumerate(steps_gone, 1):

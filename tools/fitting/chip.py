@@ -1,4 +1,4 @@
-"""All coefficients of one chip, what was assumed among them, and its file."""
+"""Coefficients of one chip with the assumed ones, and its file."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Chip:
 
     @property
     def trials(self) -> list[Trial]:
-        """Rows of both, each predicted without its network."""
+        """Rows of both accelerators, each predicted without its network."""
         return [*self.gpu.trials, *(self.dla.trials if self.dla else ())]
 
     @property
     def strangers(self) -> list[Trial]:
-        """Rows of both, each predicted without everything that its publisher measured."""
+        """Rows of both accelerators, each predicted without all rows of its publisher."""
         return [*self.gpu.by_publisher, *(self.dla.by_publisher if self.dla else ())]
 
 
 def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | None, like: Chip | None) -> Chip:
-    """Fits one chip.
+    """Fit one chip.
 
     Args:
         transition: of an AGX Xavier; None while that is being fitted.
@@ -79,7 +79,7 @@ def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | 
 
 
 def accuracy(chips: Mapping[str, Chip | None]) -> dict[str, dict[str, dict[str, Accuracy]]]:
-    """Return chip → accelerator → precision → how far off predictions are.
+    """Return chip → accelerator → precision → accuracy of predictions.
 
     A bar is taken over publishers that the fit had not seen: from a chip's rows of this precision where enough were
     published by two or more, else from all rows of the chip, else from this precision on all chips. Where one
@@ -113,12 +113,12 @@ def publishers(trials: Sequence[Trial]) -> set[str]:
 
 
 def _whole(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the rows of whole networks."""
+    """Return the rows of complete networks."""
     return [trial for trial in trials if trial.row.part is None]
 
 
 def kind_of(trial: Trial) -> tuple[str, str]:
-    """Accelerator and precision that a time was taken in."""
+    """Return the accelerator and precision of a time."""
     kind = trial.row.accelerator.rstrip("01")
     return kind, trial.row.precision if kind == "dla" else executed_precision(trial.row.board, trial.row.precision)
 
@@ -137,12 +137,12 @@ def _accuracy(own: Sequence[Trial], seen: Sequence[Trial], widest: float) -> Acc
 
 
 def bar(trials: Sequence[Trial]) -> float:
-    """What nine of ten of these were at most off by."""
+    """Return the error that nine of ten trials do not exceed."""
     return float(np.quantile([trial.off for trial in trials], 0.9, method="higher"))
 
 
 def by_board(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
-    """Trials of whole networks, by the name of their board."""
+    """Return board → trials of complete networks."""
     found: dict[str, list[Trial]] = {}
     for trial in trials:
         if trial.row.part is None:
@@ -151,20 +151,20 @@ def by_board(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
 
 
 def rank_correlation(trials: Sequence[Trial]) -> float | None:
-    """Spearman's, of predicted and published times; None below eight rows."""
+    """Return Spearman's correlation of predicted and published times; None below eight rows."""
     if len(trials) < _RANKED:
         return None
     return float(spearmanr([trial.predicted_ms for trial in trials], [trial.row.time_ms for trial in trials])[0])
 
 
 def text(found: Coefficients | Sisters) -> str:
-    """The file of a chip, or of what measured boards tell of others."""
+    """Return the text of the file of a chip, or of the sisters."""
     data = found.model_dump(exclude_none=True, mode="json")
     return _HEAD + yaml.safe_dump(rounded(data), sort_keys=False, width=118, allow_unicode=True)
 
 
 def rounded(data: object) -> object:
-    """The same, with four digits in every number."""
+    """Return data with four digits in every number."""
     if isinstance(data, dict):
         return {key: rounded(value) for key, value in data.items()}
     return float(f"{data:.4g}") if isinstance(data, float) else data

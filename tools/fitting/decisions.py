@@ -1,4 +1,4 @@
-"""Decisions between published speeds: which board, power mode, precision or placement of a network is faster.
+"""Comparisons of published speeds: which board, power mode, precision or placement of a network is faster.
 
 Predictions are those of fits that never saw the network. Two speeds are compared where one publisher measured both and
 nothing but the one choice differs.
@@ -26,7 +26,7 @@ KINDS = ("board", "mode", "precision", "placement")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is decided on, by names; the mode has the clocks that were set, where any were."""
+    """Names of what is chosen; the mode includes clocks that were set by hand."""
 
     board: str
     mode: str
@@ -64,19 +64,19 @@ class Decision:
 
     @property
     def is_tie(self) -> bool:
-        """Whether nobody can tell from these measurements which is faster."""
+        """Whether the measurements do not show which is faster."""
         times_ms = self.one.measured_ms, self.other.measured_ms
         return max(times_ms) < (1 + TIE) * min(times_ms)
 
     @property
     def is_right(self) -> bool:
-        """Whether the one that was predicted to be faster is."""
+        """Whether the option that was predicted to be faster is faster."""
         measured = self.one.measured_ms - self.other.measured_ms
         return measured * (self.one.predicted_ms - self.other.predicted_ms) > 0
 
     @property
     def overlaps(self) -> bool:
-        """Whether the bars of the predictions do, so that they leave open which is faster."""
+        """Whether the error bars of the predictions overlap, so that they do not show which is faster."""
         fast, slow = sorted((self.one, self.other), key=lambda option: option.predicted_ms)
         return fast.predicted_ms * (1 + fast.bar) >= slow.predicted_ms / (1 + slow.bar)
 
@@ -94,7 +94,7 @@ class Decision:
 
 
 def decisions(options: Iterable[Option]) -> Iterator[Decision]:
-    """Every pair of one publisher and one network that differs in one thing.
+    """Return all pairs of one publisher and network that differ in one thing.
 
     A power mode of one board is none of another's: boards are compared in modes without clocks set by hand.
     """
@@ -113,7 +113,7 @@ def decisions(options: Iterable[Option]) -> Iterator[Decision]:
 
 
 def options_of(chips: Sequence[Chip]) -> list[Option]:
-    """Every published speed of a whole network, by fits without it."""
+    """Return every published speed of a complete network, predicted by fits without it."""
     found = []
     start = next(chip.coefficients.contention for chip in chips if chip.coefficients.soc in together.CLOSELY)
     for chip in chips:
@@ -126,7 +126,7 @@ def options_of(chips: Sequence[Chip]) -> list[Option]:
 
 
 def timed(trials: Iterable[Trial]) -> list[Option]:
-    """Those of one accelerator."""
+    """Return the options of one accelerator."""
     found = []
     for trial in trials:
         row = trial.row
@@ -140,7 +140,7 @@ def timed(trials: Iterable[Trial]) -> list[Option]:
 
 
 def compared(chip: Chip) -> Iterator[Trial]:
-    """Rows that are in no fit, and are there only to be compared with some that are."""
+    """Return options of rows that are in no fit, for comparison with rows that are."""
     for group in published()["compared"]:
         record = board(group["board"])
         if record.soc != chip.coefficients.soc:
@@ -158,7 +158,7 @@ def compared(chip: Chip) -> Iterator[Trial]:
 
 
 def _at_once(row: together.Together, fps: float, costs: Coefficients) -> Option:
-    """Of GPU and DLA together: their bar is the wider of both."""
+    """Return options of GPU and DLA together, with the wider of both bars."""
     bars = [costs.bar(kind, "int8") or 0.0 for kind in ("gpu", "dla0")]
     choice = Choice(row.board.name, clocked(row.board.name, row.mode), "int8", "gpu and dla")
     batches = dict.fromkeys(map(str, (row.gpu_batch, row.dla_batch)))  # one, where both have the same
@@ -167,7 +167,7 @@ def _at_once(row: together.Together, fps: float, costs: Coefficients) -> Option:
 
 
 def clocked(name: str, mode: Mode) -> str:
-    """A mode's name, with those of its clocks that were set by hand."""
+    """Return the name of a mode, with the clocks that were set by hand."""
     usual = board(name).mode(mode.name)
     changed = (
         (key, getattr(mode, key))
@@ -178,6 +178,6 @@ def clocked(name: str, mode: Mode) -> str:
 
 
 def publisher(source: str) -> str:
-    """The repository on GitHub, whatever its commit; else the page."""
+    """Return the publisher: the repository on GitHub without the commit, else the page."""
     parts = source.split("/")
     return "/".join(parts[2:5]) if parts[2] == "github.com" else source

@@ -1,4 +1,4 @@
-"""Fits every chip, prints what came of it, writes the files."""
+"""Command that fits every chip, prints the results and writes the files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIKE = {"tegra186": ("tegra210", "nothing is published for TX2 here; Jetson Nan
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; 0, or 1 where ``--check`` finds a file that differs."""
+    """Return the exit code: 1 if ``--check`` finds a file that differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; say which files would change")
     is_check = parser.parse_args(arguments).check
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def fit_all() -> list[Chip]:
-    """Every chip with published rows, the one with the most first."""
+    """Return the fits of all chips with published rows, the one with most rows first."""
     contention = fit_contention()
     print(f"contention: {contention}, mean error {contention_error(contention.ceiling, contention.floor):.1%}")
     chips: list[Chip] = []
@@ -61,7 +61,7 @@ def fit_all() -> list[Chip]:
 
 
 def sisters_of(chips: Sequence[Chip]) -> Sisters:
-    """What measured boards tell of others."""
+    """Return the fit of predictions from measured boards."""
     return fit_sisters({chip.coefficients.soc: chip.trials for chip in chips})
 
 
@@ -76,7 +76,7 @@ def _keep(found: Sequence[Coefficients], sisters: Sisters, *, is_check: bool) ->
 
 
 def _borrowed(found: Sequence[Coefficients]) -> Iterator[Coefficients]:
-    """Chips without a published row, with the coefficients of the most similar one and no accuracy."""
+    """Return chips without published rows, with the coefficients of the most similar chip and no accuracy."""
     for soc, (like, why) in _LIKE.items():
         base = next(item for item in found if item.soc == like)
         nothing = {"rows": 0, "models": 0, "publishers": 0}

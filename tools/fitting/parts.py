@@ -1,4 +1,4 @@
-"""What is fitted, part by part: times of GPU and DLA, transitions, contention for memory."""
+"""Fits of single parts: times of GPU and DLA, transitions, and contention for memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SRAM_BYTES = {"tegra194": 0, "tegra234": 2**20}
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Coefficients, and how they do on rows that were left out.
+    """Coefficients, and their errors on rows that were left out.
 
     Attributes:
         trials, by_family, by_publisher: predictions of rows by a fit without their network, without the family of
@@ -66,12 +66,12 @@ class Fit:
     left_publisher: dict[str, GpuCost | DlaCost]
 
     def without(self, model: str) -> GpuCost | DlaCost:
-        """Coefficients of all networks but this one."""
+        """Return the coefficients fitted without one network."""
         return self.left.get(network_of(model), self.solution.cost)
 
 
 def fit_gpu(soc: str, like: Fit | None) -> Fit:
-    """The GPU of one chip, drawn to that of the one with the most rows; precisions without a row are as there."""
+    """Fit the GPU of one chip, with that of the chip with most rows as prior, also for precisions without rows."""
     rows = timings(soc, "gpu")
     unseen = set(PRECISIONS) - {executed_precision(row.board, row.precision) for row in rows}
     keys = [key for key in GPU_KEYS if unseen.isdisjoint(key.split("_"))]
@@ -79,7 +79,7 @@ def fit_gpu(soc: str, like: Fit | None) -> Fit:
 
 
 def fit_dla(soc: str, like: DlaCost | None) -> Fit:
-    """The DLA of one chip; ``like`` is that of another, where a chip with few rows starts, but for its shares."""
+    """Fit the DLA of one chip; ``like`` is the start for a chip with few rows, except for its shares."""
     shares = {"dense": DLA_START.dense, "bandwidth": DLA_START.bandwidth, "sram_bytes": _SRAM_BYTES[soc],
               "sparse_speedup": 1.0}  # fmt: skip
     return _fit(timings(soc, "dla0"), (like or DLA_START).model_copy(update=shares), DLA_KEYS)
@@ -91,7 +91,7 @@ def _fit(
     keys: Sequence[str],
     like: Fit | None = None,
 ) -> Fit:
-    """Return the fit; ``like`` has where to start instead when something is left out, so that it is seen nowhere."""
+    """Return the fit; ``like`` returns the start for rows that are left out, which must not depend on them."""
     share = _fp16_share(start)
 
     def without(left: Mapping[str, GpuCost | DlaCost], group: Callable[[Timing], str]) -> _LeftOut:
@@ -112,7 +112,7 @@ def _fp16_share(cost: GpuCost | DlaCost) -> float:
 
 
 def sparse_gains(dla: DlaCost, model: str = "") -> dict[tuple[str, str], tuple[float, float]]:
-    """Network and mode → predicted and published time of dense over sparse weights.
+    """Return network and mode → predicted and published ratio of times with dense and sparse weights.
 
     Args:
         model: of this network alone; empty: of all.
@@ -132,7 +132,7 @@ def sparse_gains(dla: DlaCost, model: str = "") -> dict[tuple[str, str], tuple[f
 
 
 def fit_fp16_share(dla: DlaCost) -> DlaCost:
-    """Return the coefficients with the FP16 rate that the published ratios of FP16 to INT8 time show best."""
+    """Return the coefficients with the FP16 rate that fits the published ratios of FP16 to INT8 times best."""
     data = published()["fp16_dla"]
     record = board(data["board"])
     mode = record.mode(data["mode"])
@@ -153,7 +153,7 @@ def fit_fp16_share(dla: DlaCost) -> DlaCost:
 
 
 def fit_sparse(dla: DlaCost, but: str = "") -> DlaCost:
-    """The same with the speedup that the published gains show best; ``but`` is a network that is left out."""
+    """Return the coefficients with the sparse speedup that fits the published gains best, leaving out ``but``."""
 
     def error(speedup: float) -> float:
         gains = sparse_gains(dla.model_copy(update={"sparse_speedup": speedup}))
@@ -173,7 +173,7 @@ _ELEMENTS = {  # Caffe layer → elements of its result; the inception modules o
 
 
 def fit_transition(gpu: GpuCost) -> TransitionCost:
-    """Of an AGX Xavier at full clocks: the medians of what the reformat kernel does not explain."""
+    """Return transition times of an AGX Xavier at full clocks: medians of the rest beyond the reformat kernel."""
     record = board("agx-xavier-32gb")
     reformat = Reformat.on(gpu_speed(record, record.mode("MAXN"), "fp16"), gpu)
     measured = published()["transitions"]
@@ -189,14 +189,14 @@ def fit_transition(gpu: GpuCost) -> TransitionCost:
 
 
 def fit_contention() -> ContentionCost:
-    """Shares of the DRAM's bandwidth with the least mean relative error."""
+    """Return the shares of the DRAM's bandwidth with the least mean relative error."""
     found = minimize(lambda shares: contention_error(*shares), (0.6, 0.3), method="Nelder-Mead")
     ceiling, floor = found.x
     return ContentionCost(ceiling=float(ceiling), floor=float(floor))
 
 
 def contention_error(ceiling: float, floor: float) -> float:
-    """Mean relative error over the matrix."""
+    """Return the mean relative error over the matrix."""
     data = published()["contention"]
     full = data["bandwidth_gb_s"]
     memory = Contention(ceiling * full, floor_bytes_s=floor * full)  # the same in any unit

@@ -1,4 +1,4 @@
-"""Watts: measurements at the plug, of modules and of rails, and ratios of images a second and watt of DLA over GPU."""
+"""Fit of watts to measurements at the plug, of modules and of rails, and to efficiency ratios of DLA and GPU."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Draw:
     source: str
 
     def predicted_w(self, cost: watts.PowerCost, carriers: Mapping[str, float]) -> float:
-        """By these numbers; a carrier that is not known is like the mean of the others."""
+        """Return the predicted watts; an unknown carrier counts as the mean of the others."""
         if self.meter == "rail":
             cost = cost.model_copy(update={"overhead": 1.0})
         made = watts.power(self.board, self.mode, cost)
@@ -87,13 +87,13 @@ class Draw:
 
 @cache
 def rows_of() -> dict[str, Any]:
-    """The file of published watts."""
+    """Return the file of published watts."""
     data: dict[str, Any] = yaml.safe_load(PUBLISHED.with_name("published_power.yaml").read_text(encoding="utf-8"))
     return data
 
 
 def draws(soc: str) -> list[Draw]:
-    """Every published power of one chip."""
+    """Return all published powers of one chip."""
     found = []
     for kind, made in (("watts", _at_the_wall), ("module", _of_the_module), ("rails", _of_a_rail)):
         for group in rows_of()[kind]:
@@ -104,7 +104,7 @@ def draws(soc: str) -> list[Draw]:
 
 
 def _at_the_wall(record: Board, group: Mapping[str, Any], row: Sequence[Any]) -> Draw:
-    """A run at its full rate, GPU alone or with both DLA cores; one CPU core is taken to feed it."""
+    """Return a run at full rate, on the GPU alone or with both DLA cores; one CPU core is assumed to feed it."""
     model, size, batch, gpu_mhz, dla_mhz, emc_mhz, read_w, fps = row
     clocks = {"gpu_mhz": gpu_mhz, "emc_mhz": emc_mhz} | ({"dla_mhz": dla_mhz} if dla_mhz else {})
     mode = set_mode(record, _FASTEST[record.name], clocks)
@@ -141,7 +141,7 @@ Solution = tuple[watts.PowerCost, dict[str, float]]
 
 
 def fit_power(soc: str, rows: Sequence[Draw], start: Mapping[str, float]) -> Solution:
-    """The numbers of one chip for these rows, and what the carriers of its kits draw."""
+    """Return the numbers of one chip for these rows, and the power of the carriers of its kits."""
     keys, carriers = list(start), sorted({row.board.name for row in rows if row.meter == "wall"})
     first = np.log([*start.values(), *([_CARRIER_W] * len(carriers))])
     ratios = _ratios() if soc == "tegra234" else []
@@ -164,7 +164,7 @@ def fit_power(soc: str, rows: Sequence[Draw], start: Mapping[str, float]) -> Sol
 
 
 def left_out(soc: str, start: Mapping[str, float]) -> list[tuple[Draw, float]]:
-    """Each network's watts by a fit to the others'."""
+    """Return the watts of each network by a fit to the others."""
     rows, found = draws(soc), []
     for model in dict.fromkeys(row.model for row in rows):
         solution = fit_power(soc, [row for row in rows if row.model != model], start)
@@ -174,14 +174,14 @@ def left_out(soc: str, start: Mapping[str, float]) -> list[tuple[Draw, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A chip's numbers, and how they do on what was left out: rows and predicted watts."""
+    """Numbers of a chip, and rows that were left out with their predicted watts."""
 
     chip: watts.ChipPower
     trials: list[tuple[Draw, float]]
 
 
 def fit_all() -> dict[str, Fitted]:
-    """Chip → its watts."""
+    """Return chip → fitted watts."""
     found: dict[str, Fitted] = {}
     start = dict(_START)
     for soc in _FITTED:
@@ -212,7 +212,7 @@ def fit_all() -> dict[str, Fitted]:
 
 
 def _others(orin: watts.PowerCost) -> dict[str, watts.ChipPower]:
-    """Chips with one row of a rail, or none."""
+    """Return the numbers of chips with at most one row of a rail."""
     thor = draws("tegra264")
     kept = orin.model_copy(update={"clocks": _CLOCKS["tegra264"], "dla_w": None})
     one_w = watts.power(thor[0].board, thor[0].mode, kept.model_copy(update={"overhead": 1.0}))
@@ -230,7 +230,7 @@ def _others(orin: watts.PowerCost) -> dict[str, watts.ChipPower]:
 
 
 def decoder_w() -> float:
-    """What the decoder of a Jetson Nano added that neither its GPU nor its CPU did."""
+    """Return the watts of a Jetson Nano's decoder, without those of its GPU and CPU."""
     rows = rows_of()["decoder"]
     whole, gpu, cpu = (after - before for before, after in zip(rows["before"], rows["with"], strict=True))
     return round(float(whole - gpu - cpu), 3)
@@ -258,7 +258,7 @@ _ASSUMED = {
 
 
 def main() -> int:
-    """The command."""
+    """Run the command, and return the exit code."""
     chips = fit_all()
     for soc, fitted in chips.items():
         print(f"{soc}: {fitted.chip.cost} {fitted.chip.wall and fitted.chip.wall.carrier_w} {fitted.chip.accuracy}")
@@ -275,7 +275,7 @@ def main() -> int:
 
 @cache
 def _ratios() -> list[tuple[Mode, float, float]]:
-    """(mode, images a second of a DLA core over the GPU's by the model, published ratio per watt)."""
+    """Return (mode, predicted speed ratio of a DLA core to the GPU, published ratio per watt)."""
     record, costs = board("agx-orin-64gb"), coefficients("tegra234")
     assert costs.dla is not None
     found = []
@@ -291,7 +291,7 @@ def _ratios() -> list[tuple[Mode, float, float]]:
 
 
 def ratio_errors(cost: watts.PowerCost) -> list[float]:
-    """Relative, of images a joule of a DLA core over those of the GPU, against NVIDIA's."""
+    """Return relative errors of the ratio of images per joule of a DLA core and the GPU, compared with NVIDIA's."""
     return [abs(_ratio(cost, mode, gain) / ratio - 1) for mode, gain, ratio in _ratios()]
 
 

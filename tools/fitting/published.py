@@ -1,4 +1,4 @@
-"""Published rows: ``configs/costs/published.yaml`` as records, and timings as one table."""
+"""Records of published rows in ``configs/costs/published.yaml``, and a table of timings."""
 
 from __future__ import annotations
 
@@ -67,32 +67,32 @@ class Timing:
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """The units that were timed."""
+        """Timed units."""
         found = works(self.model, self.size)
         return found if self.part is None else (found[self.part],)
 
 
 @cache
 def works(model: str, size: int) -> tuple[Work, ...]:
-    """Units of a network that do something, at batch 1."""
+    """Return the units of a network with work, at batch 1."""
     return tuple(work for work in units(build(model, size)) if work.kind != "view")
 
 
 @cache
 def published() -> dict[str, Any]:
-    """The whole file."""
+    """Return the content of the file."""
     data: dict[str, Any] = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
     return data
 
 
 def timings(soc: str, accelerator: str) -> list[Timing]:
-    """Every published time of one chip on its GPU or on one DLA core, single layers included."""
+    """Return all published times of one chip on its GPU or one DLA core, including single layers."""
     found = [*_networks(), *_layers()]
     return [row for row in found if row.board.soc == soc and row.accelerator == accelerator]
 
 
 def set_mode(record: Board, name: str, clocks: dict[str, float]) -> Mode:
-    """A power mode with clocks set by hand."""
+    """Return a power mode with clocks set by hand."""
     return record.mode(name).model_copy(update={key: float(value) for key, value in clocks.items()})
 
 
@@ -120,7 +120,7 @@ def _layers() -> Iterator[Timing]:
 
 
 class Design:
-    """The inputs of the formulas for these timings, all of the GPU or all of a DLA."""
+    """Inputs of the formulas for timings, all of a GPU or all of a DLA."""
 
     def __init__(self, rows: Sequence[Timing], fp16_share: float) -> None:
         self.rows = list(rows)
@@ -141,7 +141,7 @@ class Design:
         self.models = np.array([row.model for row in rows])
 
     def predict_ms(self, cost: GpuCost | DlaCost, call_us: Mapping[str, float] | None = None) -> Numbers:
-        """Milliseconds of every timing; ``call_us`` is what whose call adds where one was timed."""
+        """Return the milliseconds of every timing; ``call_us`` is added where the call was timed, too."""
         if isinstance(cost, GpuCost):
             seconds = gpu_seconds(self._table, self._speed, cost, self._recorded, self._waves)
         else:
@@ -152,7 +152,7 @@ class Design:
 
 
 def _distinct(whole: Table) -> tuple[Table, Numbers]:
-    """The units of a network that differ, and how often each of them is there."""
+    """Return the distinct units of a network, and the number of each."""
     columns = np.stack([getattr(whole, part.name) for part in fields(Table)])
     rows, repeats = np.unique(columns, axis=1, return_counts=True)
     return Table(*rows), repeats.astype(np.float64)

@@ -1,4 +1,4 @@
-"""What a time that was measured on another board, or in another power mode, shows of this one.
+"""Predictions from times that were measured on another board or in another power mode.
 
 The same network in the same precision and batch was published for several boards of a chip. Each such row is predicted
 by coefficients that never saw the network, and again with what a second board shows: its measured over its predicted
@@ -22,7 +22,7 @@ from tools.networks.table import network_of
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A row that was left out, and the same network on a second board or in a second mode.
+    """A row that was left out, and the same network on another board or in another mode.
 
     Attributes:
         relation: ``"board"`` or ``"mode"``.
@@ -36,7 +36,7 @@ class Pair:
 
     @property
     def log_off(self) -> float:
-        """Of the row itself."""
+        """Logarithm of measured over predicted time."""
         return float(np.log(self.trial.row.time_ms / self.trial.predicted_ms))
 
     @property
@@ -45,12 +45,12 @@ class Pair:
         return kind_of(self.trial)[0]
 
     def corrected(self, weight: float) -> Trial:
-        """The row with that share of the other's factor."""
+        """Return the row corrected by that share of the other's factor."""
         return Trial(self.trial.row, self.trial.predicted_ms * float(np.exp(weight * self.log_factor)))
 
 
 def pairs(trials: Sequence[Trial]) -> list[Pair]:
-    """Of whole networks, all of one chip: a row with each other board, and with its own board in other modes."""
+    """Return pairs of complete networks on one chip: of different boards, and of different modes of one board."""
     alike: dict[tuple[object, ...], list[Trial]] = defaultdict(list)
     for trial in trials:
         row = trial.row
@@ -69,7 +69,7 @@ def _of(trial: Trial, group: Sequence[Trial]) -> Iterator[Pair]:
 
 
 def weight(known: Sequence[Pair]) -> float:
-    """The power of the other's factor that brings these rows nearest, every network counting the same; 0 to 1."""
+    """Return the exponent of the other's factor, 0 to 1, that predicts these rows best; networks count the same."""
     counts = Counter(network_of(pair.trial.row.model) for pair in known)
     share = np.array([1 / counts[network_of(pair.trial.row.model)] for pair in known])
     own, other = (np.array([getattr(pair, name) for pair in known]) for name in ("log_off", "log_factor"))
@@ -77,7 +77,7 @@ def weight(known: Sequence[Pair]) -> float:
 
 
 def corrected(known: Sequence[Pair]) -> list[Trial]:
-    """Each with a weight that has not seen its network."""
+    """Return each pair corrected with an exponent from other networks."""
     networks = [network_of(pair.trial.row.model) for pair in known]
     weights = {
         name: weight([pair for pair, other in zip(known, networks, strict=True) if other != name])
@@ -87,7 +87,7 @@ def corrected(known: Sequence[Pair]) -> list[Trial]:
 
 
 def fit_sisters(trials: Mapping[str, Sequence[Trial]]) -> Sisters:
-    """Chip → its trials; bars of chips with enough pairs, of others none: theirs stay as wide as without a profile."""
+    """Return the fit for each relation; with too few pairs the bars of predictions without a profile stay."""
     every = [pair for own in trials.values() for pair in pairs(own)]
     return Sisters(**{one: _cost([pair for pair in every if pair.relation == one]) for one in RELATIONS})
 

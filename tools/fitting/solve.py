@@ -1,4 +1,4 @@
-"""Robust least squares on the logarithm of predicted over published time, drawn weakly to where each number starts."""
+"""Robust least squares on the logarithm of predicted over published time, with the start as a weak prior."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _OUTLIER = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was predicted for a row by coefficients that never saw it."""
+    """Prediction for a row by coefficients that do not depend on it."""
 
     row: Timing
     predicted_ms: float
 
     @property
     def error(self) -> float:
-        """Relative."""
+        """Relative error."""
         return abs(self.predicted_ms / self.row.time_ms - 1)
 
     @property
     def off(self) -> float:
-        """By how much the larger of the two times is above the smaller: what an error bar has to hold."""
+        """Excess of the larger over the smaller time, which an error bar must cover."""
         return max(self.predicted_ms / self.row.time_ms, self.row.time_ms / self.predicted_ms) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Coefficients, and what Python calls added to those timings that were taken around one."""
+    """Coefficients, and the time of a Python call in timings that include one."""
 
     cost: GpuCost | DlaCost
     call_us: Mapping[str, float] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Solution:
 def fit(
     design: Design, start: GpuCost | DlaCost, keys: Sequence[str], first: GpuCost | DlaCost | None = None
 ) -> Solution:
-    """Coefficients for these timings; ``keys`` are fitted, the others stay. Every network counts the same.
+    """Fit the coefficients ``keys`` to timings, with equal weight per network; others stay.
 
     Args:
         start: what every number is drawn to.

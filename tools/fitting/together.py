@@ -1,4 +1,4 @@
-"""Rates of GPU and DLA at once: what is published, what the model makes of them, and the contention that they show."""
+"""Rates of GPU and DLA at the same time: published ones, predictions, and the contention that they show."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Together:
 
 
 def rates(soc: str) -> list[Together]:
-    """Every published rate of one chip."""
+    """Return all published rates of one chip."""
     found = []
     for group in published()["together"]:
         record = board(group["board"])
@@ -60,7 +60,7 @@ def rates(soc: str) -> list[Together]:
 
 
 def predict_fps(row: Together, gpu: GpuCost, dla: DlaCost, contention: ContentionCost | None) -> float:
-    """Frames a second of all accelerators, each slowed by what the others ask of the memory; None: not slowed."""
+    """Return the frames per second of all accelerators, slowed down by the others' use of memory; None: not slowed."""
     engines = [_on_gpu(row, gpu), *([_on_dla(row, dla)] * row.mode.dla_cores)]
     full = 1e9 * (row.board.bandwidth_gb_s(row.mode) or 0.0)
     slowdowns = [np.ones(len(seconds)) for seconds, *_ in engines]
@@ -78,7 +78,7 @@ def predict_fps(row: Together, gpu: GpuCost, dla: DlaCost, contention: Contentio
 
 
 def _on_gpu(row: Together, cost: GpuCost) -> tuple[Numbers, Numbers, float, int]:
-    """Seconds and bytes of every unit, seconds to start a run, frames of one."""
+    """Return seconds and bytes of every unit, seconds to start a run, and frames of a run."""
     columns = table(works(row.model, row.size), row.gpu_batch)
     speed = formulas.gpu_speed(row.board, row.mode, "int8")
     seconds = formulas.gpu_seconds(columns, speed, cost, 0.0)
@@ -94,7 +94,7 @@ def _on_dla(row: Together, cost: DlaCost) -> tuple[Numbers, Numbers, float, int]
 
 
 def fit_shares(rows: Sequence[Together], gpu: GpuCost, dla: DlaCost, start: ContentionCost) -> ContentionCost:
-    """Ceiling and floor with which a chip's rates come out, drawn to those of the chip that was measured closely."""
+    """Fit ceiling and floor to a chip's rates, with those of the most measured chip as prior."""
     first = np.log([start.ceiling, start.floor])
 
     def cost(values: Numbers) -> ContentionCost:
@@ -110,7 +110,7 @@ def fit_shares(rows: Sequence[Together], gpu: GpuCost, dla: DlaCost, start: Cont
 
 
 def leave_out_rates(soc: str, gpu: Fit, dla: Fit, start: ContentionCost) -> list[tuple[Together, float, float]]:
-    """Each rate by coefficients that have not seen its network anywhere: with contention, and without any."""
+    """Predict each rate by coefficients without its network, with and without contention."""
     rows, found = rates(soc), []
     for model in dict.fromkeys(row.model for row in rows):
         gpu_cost, dla_cost = gpu.without(model), dla.without(model)

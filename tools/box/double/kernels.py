@@ -1,4 +1,4 @@
-"""edgert's kernels in a box, in NumPy: images into an engine's input, and records out of its output.
+"""NumPy doubles of edgert's kernels in a box: images to an engine's input, and its outputs to records.
 
 A compiled kernel is the options that it was compiled with, which is what the double of NVRTC gives. Structs are those
 of ``preprocess.cu``, ``decode.cu``, ``classes.cu`` and ``maps.cu``; numbers are those of the CPU path, within one gray
@@ -28,7 +28,7 @@ _MANNERS: Any = ("auto", "softmax", "logits")
 
 
 class Gpu(CudaDouble):
-    """The double of the tests, whose kernels compute."""
+    """Double of a GPU from the tests, with kernels that compute."""
 
     def module_from_buffer(self, binary: bytes) -> _Module:
         self.check()
@@ -96,7 +96,7 @@ def _preprocess(made: dict[str, int], grid: Any, argument: bytes) -> None:
 
 
 def _planes(made: dict[str, int], numbers: list[int]) -> list[Any]:
-    """Of one image: (h, w, channels)."""
+    """Return the planes of one image, (h, w, channels)."""
     addresses, pitches, (width, height, chroma_width, chroma_height) = numbers[:3], numbers[3:6], numbers[6:10]
     channels = {0: (1, 1, 1), 1: (1, 2), 2: (2,), 3: (made["PIXEL"],), 4: (1,)}[made["SOURCE"]]
     sizes = [(width, height), (chroma_width, chroma_height), (chroma_width, chroma_height)]
@@ -112,13 +112,13 @@ def _planes(made: dict[str, int], numbers: list[int]) -> list[Any]:
 
 
 def _image(values: int, image: int, count: int, made: dict[str, int]) -> Any:
-    """Numbers of one image of an output."""
+    """Return the numbers of one image of an output."""
     dtype = np.dtype(np.float16 if made["HALF"] else np.float32)
     return _at(values + image * count * dtype.itemsize, count * dtype.itemsize).view(dtype)
 
 
 def _answer(out: int, row: int, pitch: int, *arrays: Any) -> None:
-    """The first array's length in 16 bytes, then the arrays, each in room for as many rows as stand beside it."""
+    """Write the first array's length in 16 bytes, then the arrays, each padded to its number of rows."""
     memory = _at(out + row * pitch, pitch)
     memory.flags.writeable = True
     memory[:4].view(np.int32)[0] = len(arrays[0][0])
@@ -198,7 +198,7 @@ def _peaks(made: dict[str, int], grid: Any, argument: bytes) -> None:
 
 
 def _nothing(made: dict[str, int], grid: Any, argument: bytes) -> None:
-    """What ``candidates`` does is done by ``suppress``."""
+    """Do nothing, as ``suppress`` does the work of ``candidates``, too."""
 
 
 _KERNELS: dict[str, Any] = {

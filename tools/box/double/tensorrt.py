@@ -1,4 +1,4 @@
-"""TensorRT in a box: the names of a version's binding, engines that are ONNX models, run by ONNX Runtime.
+"""Double of TensorRT in a box, with the names of a version's binding, whose engines run in ONNX Runtime.
 
 The package is installed as ``tensorrt``, beside :mod:`trt_double` and :mod:`trt_api` of the tests, which refuse every
 name that the version has not. An engine is the version and the model it was made of; another version's is refused. It
@@ -83,7 +83,7 @@ def _open(of: Double, script: Script, runtime: Any, plan: Any) -> Any:
 
 
 def _running(model: bytes) -> Script:
-    """What an engine answers, and what it computes."""
+    """Return the properties of an engine, and the function that it computes."""
     import numpy as np
     import onnx
     import onnxruntime
@@ -122,7 +122,7 @@ def _context(of: Double, script: Script, engine: Any, *settings: Any) -> Any:
 
 
 def _of_object(whole: Callable[..., Any]) -> Callable[..., Any]:
-    """The double has one script; here every engine has its own."""
+    """Return a function that calls ``whole`` with the script of its engine; the double in the tests has only one."""
 
     def answer(of: Double, script: Script, owner: Any, *further: Any) -> Any:
         of.calls.clear()  # it would grow with every frame
