@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -110,8 +110,9 @@ class Player:
 
     def close(self) -> None:
         """Close the engines."""
-        for engine in (self._environment.kept or {}).values():
-            engine.close()
+        with ExitStack() as stack:  # one that fails leaves none open
+            for engine in (self._environment.kept or {}).values():
+                stack.callback(engine.close)
 
     def _run(self, video: Video) -> Summary:
         with pipeline_in(

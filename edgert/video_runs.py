@@ -139,25 +139,27 @@ class VideoRuns:
             raise self._error
 
     def _work(self, on_result: OnResult, ended: threading.Event) -> None:
-        player = Player(self._environment, self._callbacks, self._on_progress, self._strict)
-        with self._lock:
-            self._players.append(player)
         try:
-            while (video := self._next()) is not None:
-                self.journal.begin(video)
-                try:
-                    result = player.play(video)
-                except BaseException:
-                    self.journal.undo(video)
-                    raise
-                if not self._note_result(video, result, on_result):
-                    return
+            with closing(Player(self._environment, self._callbacks, self._on_progress, self._strict)) as player:
+                self._play_all(player, on_result)
         except BaseException as error:  # noqa: BLE001 - raised by run(), in the thread that called it
             self._error = self._error or error
             self.stop()
         finally:
-            player.close()
             ended.set()
+
+    def _play_all(self, player: Player, on_result: OnResult) -> None:
+        with self._lock:
+            self._players.append(player)
+        while (video := self._next()) is not None:
+            self.journal.begin(video)
+            try:
+                result = player.play(video)
+            except BaseException:
+                self.journal.undo(video)
+                raise
+            if not self._note_result(video, result, on_result):
+                return
 
     def _next(self) -> Video | None:
         with self._lock:

@@ -15,10 +15,10 @@ import edgert
 from edgert.assemble import HERE
 from edgert.config import load_pipeline
 from edgert.engine import build_engine
-from edgert.errors import StageError
+from edgert.errors import DeviceError, StageError
 from edgert.graph import to_bytes
 from edgert.runtime import Result
-from edgert.video_player import VideoResult
+from edgert.video_player import Player, VideoResult
 from edgert.video_runs import VideoRuns
 from tests.helpers import models
 from tests.helpers.clips import write_clip
@@ -133,6 +133,15 @@ def test_an_error_that_is_no_video_s_ends_the_run(file: Path, tmp_path: Path) ->
     assert [result.state for result in results] == ["ok", "ok"]
     assert lines_of(tmp_path) == {"clip0": FRAMES, "clip1": FRAMES}
     assert [result.state for result in edgert.run_videos(file)] == ["before", "before", "ok", "ok", "ok", "ok"]
+
+
+def test_an_engine_that_fails_as_it_is_closed_ends_the_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Player) -> None:
+        raise DeviceError("the GPU does not answer")
+
+    monkeypatch.setattr(Player, "close", fails)
+    with pytest.raises(DeviceError, match="does not answer"):
+        edgert.run_videos(file, jobs=2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
