@@ -53,7 +53,7 @@ class Item:
         name: name in the pipeline file, or of the ONNX file.
         where: location of the model, for errors.
         config: section of the pipeline file; the defaults for an ONNX file.
-        forms: runtime → ONNX file with its weights, as in :class:`~edgert.bundle.manifest.ModelEntry`; always has
+        forms: ONNX files with weights by runtime, as in :class:`~edgert.bundle.manifest.ModelEntry`, including
             ``float``.
         files: other files of the model in a bundle.
         packed: model in the bundle; None for an ONNX file.
@@ -70,13 +70,13 @@ class Item:
 
     @cached_property
     def engines(self) -> list[dict[str, Any]]:
-        """Engines of the bundle's placement, most frames first; empty without one."""
+        """Engines of the bundle's placement, in descending order of their frames; empty without a placement."""
         placement = self.packed.placement if self.packed is not None else {"engines": []}
         return [engine for engine in placement["engines"] if engine["share"] > 0]
 
     @property
     def uses_dla(self) -> bool:
-        """Whether a part of it was placed on a DLA."""
+        """Whether a part of the model was placed on a DLA."""
         return any(where.startswith("dla") for engine in self.engines for where in engine["accelerators"])
 
     @property
@@ -126,12 +126,12 @@ def open_source(
 
     Args:
         path: pipeline, ONNX file or bundle.
-        model: name of the only model to export; all by default.
+        model: name of the only model to export; by default all.
         overrides: ``key.path=value``, for a pipeline.
-        board: name or file of the board; that of the pipeline by default. A bundle already has one.
-        tensorrt: release of TensorRT; that of the board's default JetPack by default.
-        check: called with the models' names and the board's TensorRT before a pipeline is built, which takes minutes;
-            its errors propagate.
+        board: name or file of the board; by default that of the pipeline. A bundle already has one.
+        tensorrt: release of TensorRT; by default that of the board's default JetPack.
+        check: function called with the models' names and the board's TensorRT before a pipeline is built, which takes
+            minutes; its errors propagate.
         on_progress: callback of :func:`~edgert.compiler.build`.
 
     Raises:
@@ -185,16 +185,17 @@ def _item(packed: BundleModel, path: Path) -> Item:
 
 
 def _compiled_plans(packed: BundleModel, where: str) -> Iterator[Plan]:
-    """Yield the compiled engines. Raises ConfigError where several machines compiled some."""
-    found = {target: one.engines[packed.name] for target, one in packed.manifest.compiled.items()}
-    if len(found) > 1:
+    """Yield the compiled engines. Raises ConfigError if several machines compiled engines."""
+    entries = packed.manifest.compiled.items()
+    compiled = {target: one.engines[packed.name] for target, one in entries if packed.name in one.engines}
+    if len(compiled) > 1:
         raise ConfigError(
-            f"cannot tell which engines to export: the bundle has those of {len(found)} machines",
-            why=", ".join(sorted(found)),
+            f"cannot tell which engines to export: the bundle has those of {len(compiled)} machines",
+            why=", ".join(sorted(compiled)),
             where=where,
-            fix="export the bundle as it was before the others were packed into it; an engine runs on its machine only",
+            fix="export the bundle with engines of one machine only, as an engine runs on its own machine only",
         )
-    for engine in (one for engines in found.values() for one in engines):
+    for engine in (one for engines in compiled.values() for one in engines):
         places = read_record((packed.folder / engine.record).read_bytes(), engine.record)["placement"].values()
         cores = {int(where.removeprefix("dla")) for where in places if where.startswith("dla")}
         yield Plan(packed.folder / engine.plan, min(cores, default=None), engine.weight)
@@ -228,6 +229,6 @@ def _refuse_options(path: Path, kind: str, options: Mapping[str, object]) -> Non
         if value:
             raise ConfigError(
                 f"{option} is not for {kind}, and {path} is one",
-                why="it was decided when the bundle was built" if kind == "a bundle" else "there are no keys in it",
+                why="the build of the bundle has set it" if kind == "a bundle" else "an ONNX file has no keys",
                 fix=f"leave {option} out" + (", or name the pipeline" if kind == "a bundle" else ""),
             )

@@ -124,7 +124,7 @@ class Difference:
         shape: shape of the output for the example inputs.
         largest: largest absolute value of the source's output.
         absolute: largest absolute difference.
-        boxes: how many boxes match; None where numbers were compared.
+        boxes: number of matching boxes; None if numbers were compared.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """Difference as a fraction of the largest value, or the absolute one where all values are 0.
+        """Difference as a fraction of the largest value; the absolute difference if all values are 0.
 
         For boxes, the share without a match.
         """
@@ -150,7 +150,7 @@ class Difference:
 def compare(
     wanted: Mapping[str, worker.Array], made: Mapping[str, worker.Array], source: str
 ) -> tuple[Difference, ...]:
-    """Compare all outputs. Raises BuildError where shapes, or infinite values and NaNs, differ."""
+    """Compare all outputs. Raises BuildError if shapes, or infinite values and NaNs, differ."""
     if len(wanted) != len(made):
         raise BuildError(
             f"the ONNX model of {source} has other outputs", why=f"{', '.join(wanted)} became {', '.join(made)}"
@@ -208,7 +208,7 @@ class Imported:
         opset, nodes: opset and number of nodes of the model.
         differences: difference from the source for each output, on the example inputs.
         tolerance: largest accepted difference.
-        versions: package → version, for the packages that converted it.
+        versions: versions of the packages that converted it, by package.
         seconds: duration of the import.
         exporter: PyTorch exporter that wrote it, and why the default one failed; empty for TensorFlow.
     """
@@ -247,8 +247,8 @@ def import_model(
             ``torchvision:NAME``, ``timm:NAME``, a TensorFlow SavedModel folder, or a .tflite file.
         output: path of the ONNX file, which is written on success only.
         inputs: .npz file of example inputs by name; those of the source, or random ones, by default.
-        shapes: input → shape of a random example.
-        dynamic: parameter of a module → a name, or None for a fixed size, for each of its dimensions.
+        shapes: shapes of random examples by input.
+        dynamic: names of open dimensions by parameter of a module; None for a dimension of fixed size.
         signature: signature of a SavedModel.
         opset: version of the ONNX operators, 13 or later.
         tolerance: largest accepted difference of an output, as a fraction of its largest value.
@@ -260,9 +260,9 @@ def import_model(
         The model, with the difference of each of its outputs.
 
     Raises:
-        ModelError: the source cannot be read, or not be imported, as a pickle.
+        ModelError: the source cannot be read, or its form cannot be imported, such as a pickle.
         DeviceError: its framework is not installed.
-        BuildError: it cannot be converted, or the ONNX model computes something else.
+        BuildError: the source cannot be converted, or the outputs of the ONNX model differ.
         ArtifactError: the file cannot be written.
     """
     started = time.perf_counter()
@@ -338,21 +338,21 @@ def from_torch(
 ) -> LoadedEngine:
     """Export a PyTorch module to ONNX, compare the two, and compile it for this machine. Blocks until done.
 
-    The module is exported in this process, since it could reach another one only as a pickle.
+    The module is exported in this process, as it could only reach another process as a pickle.
 
     Args:
         module: ``nn.Module``, which is exported in evaluation mode, or an exported program.
         example_inputs: tensor, tuple of tensors, or dict by parameter; both models are run on them.
         output: path of the ONNX file, for pipelines; None does not write one.
-        dynamic: parameter → a name, or None for a fixed size, for each of its dimensions.
+        dynamic: names of open dimensions by parameter; None for a dimension of fixed size.
         opset: version of the ONNX operators, 13 or later.
         tolerance: largest accepted difference of an output, as a fraction of its largest value.
-        threads: CPU threads of the engine; all available cores by default.
+        threads: number of CPU threads of the engine; by default all available cores.
 
     Raises:
         ConfigError: example inputs are missing, or do not match the parameters.
         DeviceError: PyTorch's exporter is not installed.
-        BuildError: the module cannot be exported or compiled, or computes something else as ONNX.
+        BuildError: the module cannot be exported or compiled, or the outputs of the ONNX model differ.
     """
     from edgert.importer.torch_model import convert_object
 

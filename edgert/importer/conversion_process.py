@@ -35,8 +35,8 @@ class Request:
         kind, source: see :class:`~edgert.importer.conversion.Source`.
         search: folder in which ``module:function`` is searched.
         opset: version of the ONNX operators.
-        shapes: input → shape of the example, for a source with open sizes and no example.
-        dynamic: input → a name for each dimension that stays open, None for the others (``function`` only).
+        shapes: shapes of examples by input, for a source with open sizes and no example.
+        dynamic: names of dimensions that stay open by input, None for the others (``function`` only).
         signature: signature of a SavedModel.
         weights: weights of a model by name: ``DEFAULT``, another name that its package has, or ``random``.
         size: width and height of the example image of a model by name; the model's default if None.
@@ -86,7 +86,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def write_versions(versions: Mapping[str, str], folder: Path) -> None:
-    """Write package → version of the converters. It is written last: a folder that has it is complete."""
+    """Write the versions of the converters by package, as the last file: a folder that has it is complete."""
     _write(folder / _VERSIONS, dict(versions))
 
 
@@ -96,12 +96,12 @@ def read_versions(folder: Path) -> dict[str, str] | None:
 
 
 def write_exporter(name: str, folder: Path) -> None:
-    """Write which exporter wrote the model."""
+    """Write the name of the exporter that wrote the model."""
     _write(folder / _EXPORTER, {"exporter": name})
 
 
 def read_exporter(folder: Path) -> str:
-    """Return which exporter wrote the model; empty if the framework has only one."""
+    """Return the name of the exporter that wrote the model; empty if the framework has only one."""
     return str((_read(folder / _EXPORTER) or {}).get("exporter", ""))
 
 
@@ -175,9 +175,8 @@ def _run_limited(
         )
     except subprocess.TimeoutExpired as error:
         why = f"{' '.join(command[1:3])} took longer than {limit_s:g} s, and was ended"
-        raise BuildError(
-            f"{request.source} cannot be converted", why=why, fix="convert a smaller input size"
-        ) from error
+        fix = "use a smaller input size, or a faster machine"
+        raise BuildError(f"{request.source} cannot be converted", why=why, fix=fix) from error
 
 
 # Conversion of SavedModels and TFLite files by tf2onnx (Apache-2.0). Only this part imports tensorflow.
@@ -220,7 +219,7 @@ def _versions() -> dict[str, str]:
 
 
 def _saved_model_run(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], str]]]:
-    """Return a function that runs a signature, and its inputs: name → shape and dtype."""
+    """Return a function that runs a signature, and shapes and dtypes of its inputs by name."""
     import tensorflow
 
     signatures = tensorflow.saved_model.load(request.source).signatures

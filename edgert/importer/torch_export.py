@@ -43,7 +43,7 @@ class Exported:
     """A written ONNX model.
 
     Attributes:
-        inputs: input name → shape.
+        inputs: input shapes by name.
         outputs: output names.
         exporter: exporter that wrote it, and why the default one failed.
         is_traced: whether it was traced on one run.
@@ -61,7 +61,7 @@ def export(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -
     Args:
         torch: the package.
         call: module and example inputs.
-        dynamic: parameter → torch.export's open dimensions; None keeps all sizes fixed.
+        dynamic: torch.export's open dimensions by parameter; None: all sizes are fixed.
         request: conversion with the opset and the open dimensions.
         path: path of the ONNX file.
 

@@ -25,15 +25,15 @@ from edgert.remote import board_job as job
 from edgert.remote.link import CHUNK_BYTES, write_line
 
 SILENCE_S = 30.0
-"""Time without data after which the sender counts as gone."""
+"""Time without data in seconds after which the sender counts as lost."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def receive(content: job.Content, size_bytes: int, source: BinaryIO, out: BinaryIO) -> None:
-    """Receive a bundle, from where an earlier transfer stopped.
+    """Receive a bundle, and resume an earlier transfer of it.
 
     The first answer, ``at``, is the number of bytes that are here. Then the rest is received, everything is checked,
-    and ``done`` is answered. Blocks until done.
+    and ``done`` is sent. Blocks until then.
 
     Raises:
         ArtifactError: the disk is full, or the content does not have the announced digest and was deleted.
@@ -64,7 +64,7 @@ def receive(content: job.Content, size_bytes: int, source: BinaryIO, out: Binary
 
 
 def _append_received(part: Path, left: int, source: BinaryIO) -> None:
-    """Append at most ``left`` received bytes to a file; end early when the sender is gone."""
+    """Append at most ``left`` received bytes to a file; stop early if the sender is lost."""
     with part.open("ab") as file:
         while left > 0:
             ready, _, _ = select.select([source], [], [], SILENCE_S)
@@ -84,16 +84,16 @@ def _check_received(content: job.Content, size_bytes: int) -> None:
     if have < size_bytes:
         raise ArtifactError(
             "the bundle was not received completely",
-            why=f"{have} of {size_bytes} bytes came",
-            fix="build again: it resumes",
+            why=f"{have} of {size_bytes} bytes were received",
+            fix="build again, which resumes the transfer",
         )
     found = digest_of_file(content.part)
     if found != content.digest:
         content.part.unlink()
         raise ArtifactError(
             "the bundle was damaged on its way to the board",
-            why=f"SHA-256 {found[:16]}…, {content.digest[:16]}… was sent",
-            fix="build again: it is sent anew",
+            why=f"its SHA-256 is {found[:16]}… instead of {content.digest[:16]}…",
+            fix="build again, which sends it again",
         )
     content.part.replace(content.bundle)
 
@@ -101,7 +101,7 @@ def _check_received(content: job.Content, size_bytes: int) -> None:
 # The events of a run, from any offset to its end.
 
 BEAT_S = 5.0
-"""Interval of heartbeats: only a write shows this process that the connection is gone."""
+"""Interval of heartbeats in seconds, as only a write shows this process that the connection is lost."""
 _POLL_S = 0.1
 _TAIL_BYTES, _TAIL_LINES = 8192, 20
 

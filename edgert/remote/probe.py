@@ -29,13 +29,13 @@ class RemoteBoard:
 
     Attributes:
         name: name of the board; ``host`` for a machine that is not a Jetson.
-        mode: power mode; empty where unknown.
-        jetpack: release of JetPack; empty where unknown.
+        mode: power mode; empty if unknown.
+        jetpack: release of JetPack; empty if unknown.
         tensorrt: release of TensorRT in three numbers; empty without TensorRT.
-        tensorrt_fix: how to install TensorRT; empty where it is installed.
+        tensorrt_fix: how to install TensorRT; empty if it is installed.
         cache: path of edgert's cache.
-        free_bytes: free space on the disk of the cache.
-        pycuda_fix: how to install PyCUDA, which runs engines; empty where it is installed.
+        free_bytes: free space on the disk of the cache, in bytes.
+        pycuda_fix: how to install PyCUDA, which runs engines; empty if it is installed.
     """
 
     name: str
@@ -195,7 +195,7 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
 
 
 def pycuda_note(found: RemoteBoard, address: str, engines: Collection[str]) -> str:
-    """Return a note that engines are compiled, but not run, without PyCUDA; empty where it is there or not needed."""
+    """Return a note that engines are compiled, but not run, without PyCUDA; empty if it is installed or not needed."""
     if not found.pycuda_fix or not {TENSORRT, TENSORRT_DLA}.intersection(engines):
         return ""
     return (

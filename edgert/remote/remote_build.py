@@ -28,8 +28,8 @@ class RemoteBuilt(Built):
 
     Attributes:
         remote_board: board that compiled the engines.
-        engines: model → engine that runs it there now.
-        waiting: model → compiled engine that cannot run there yet.
+        engines: engines that run there now, by model.
+        waiting: compiled engines that cannot run there yet, by model.
     """
 
     remote_board: RemoteBoard

@@ -160,7 +160,7 @@ class Transfer:
 
 
 def pack_addition(before: Path, after: Path, path: Path) -> Member:
-    """Write the members that a bundle has and the one before lacks to an archive; return its size and digest.
+    """Write the members that a bundle has, but its predecessor lacks, to an archive; return its size and digest.
 
     Raises:
         ArtifactError: a bundle is damaged, or the file cannot be written.
@@ -282,7 +282,7 @@ class Watch:
     _canceled: bool = False
 
     def to_end(self) -> Mapping[str, Any]:
-        """Watch the run to its end, and return that as ``edgert job follow`` reports it. Blocks until then.
+        """Watch the run until it ends, and return the end that ``edgert job follow`` reports. Blocks until then.
 
         Raises:
             LinkError: the board cannot be reached; the job goes on.
@@ -310,7 +310,7 @@ class Watch:
         raise link_error(self.link.address, "the board stopped sending events")
 
     def _poll(self) -> None:
-        """Cancel our own job when a stop is requested; of another build's job, raise Stopped."""
+        """Cancel a job of this build if a stop is requested; raise Stopped if it is a job of another build."""
         if not self.retry.stop.is_set() or self._canceled:
             return
         if self.joined:

@@ -188,7 +188,7 @@ def with_engines(path: Path, output: Path, machines: tuple[str, ...], weights: t
                 plan=f"{base}.plan", record=f"{base}.json", checks=f"{base}.engine_checks.json", weight=weight
             )
             engines.append(one)
-        compiled[machine] = CompiledEntry(facts={"TensorRT": "10.3.0"}, engines={"parts": engines})
+        compiled[machine] = CompiledEntry(facts={"TensorRT": "10.3.0"}, engines={"parts": engines} if engines else {})
     listed = {name: member_of(content) for name, content in members.items()}
     save_bundle(output, manifest.model_copy(update={"compiled": compiled, "members": listed}), members)
     return output
@@ -207,6 +207,11 @@ def test_compiled_engines_are_served_as_they_are(home: Path, tmp_path: Path) -> 
     second = parsed((tmp_path / "two/parts-1-dla1/config.pbtxt").read_text())
     assert second.instance_group[0].secondary_devices[0].device_id == 1 and (tmp_path / "two/parts-0-gpu").is_dir()
     assert any("clients send 34 of 100 frames here" in line for line in left.limitations)
+
+
+def test_a_model_that_a_board_did_not_compile_has_no_engines(home: Path, tmp_path: Path) -> None:
+    with open_source(with_engines(home / "weak.edgert", tmp_path / "none.edgert", ("a",), ())) as source:
+        assert source.items[0].plans == ()
 
 
 def test_engines_of_two_machines_are_not_guessed_among(home: Path, tmp_path: Path) -> None:

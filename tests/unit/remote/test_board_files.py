@@ -111,7 +111,7 @@ def test_a_bundle_that_is_cut_short_is_kept_to_go_on_from(content: Content, sour
     source.seek(0)
     with pytest.raises(ArtifactError, match="was not received completely") as caught:
         receive(content, len(BYTES) + 1, source, io.BytesIO())
-    assert caught.value.why == f"{len(BYTES)} of {len(BYTES) + 1} bytes came"
+    assert caught.value.why == f"{len(BYTES)} of {len(BYTES) + 1} bytes were received"
     assert content.part.read_bytes() == BYTES and not content.bundle.exists()
 
 
