@@ -145,7 +145,7 @@ def _release(path: Path) -> Release:
 
 
 def _page(bundle: Bundle, path: Path) -> Page | None:
-    """Return the first live page with a fixed port in a bundle's pipeline. Raises ArtifactError for a damaged one."""
+    """Return the first live page with a fixed host and port in a pipeline. Raises ArtifactError: it is damaged."""
     text = _VARIABLE.sub("-", bundle.read(bundle.manifest.pipeline).decode(errors="replace"))
     document = parse_document(text, Path(bundle.manifest.pipeline), env={}, has_overlay=False)
     stages = document.data.get("stages", {})
@@ -153,9 +153,8 @@ def _page(bundle: Bundle, path: Path) -> Page | None:
         why = "stages: in its pipeline file is no table of stages"
         raise ArtifactError(f"{path} cannot be exported", why=why, fix="build the bundle again")
     for stage in stages.values():
-        port = whole_number(str(stage.get("port", 8080)))
-        if stage.get("sink") == "http" and port:
-            host = str(stage.get("host", "127.0.0.1"))
+        port, host = whole_number(str(stage.get("port", 8080))), str(stage.get("host", "127.0.0.1"))
+        if stage.get("sink") == "http" and port and host != "-":  # that is a variable
             return Page(host, port, bool(stage.get("token")), bool(stage.get("tls")))
     return None
 
@@ -212,7 +211,7 @@ def _ansible(releases: Sequence[Release]) -> Files:
     if missing:
         raise ConfigError(
             "a rollout cannot be watched",
-            why=f"the pipeline of {', '.join(missing)} has no sink: http with a port, which says whether it is ready",
+            why=f"the pipeline of {', '.join(missing)} has no sink: http with a fixed host and port to ask",
             fix="page: {sink: http, from: STAGE} in the pipeline file, and build it again",
         )
     role = "roles/edgert"

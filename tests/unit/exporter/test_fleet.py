@@ -252,6 +252,7 @@ def test_an_address_has_brackets_on_ipv6_and_stages_are_a_table(tmp_path: Path) 
     (found,) = read_releases([bundle(tmp_path, page=page)])
     assert found.ready_url == "http://[::1]:8081/readyz"
     assert read_releases([bundle(tmp_path, page=f"page: {{sink: http, port: '{'8' * 5000}'}}")])[0].page is None
+    assert read_releases([bundle(tmp_path, page='page: {sink: http, host: "${HOST}"}')])[0].page is None
     with pytest.raises(ArtifactError, match="cannot be exported") as caught:
         read_releases([bundle(tmp_path, page="page: 5")])
     assert "no table of stages" in caught.value.why
