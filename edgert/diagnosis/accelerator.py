@@ -91,7 +91,9 @@ def dla(evidence: Evidence) -> Finding:
     detail = f"{cores} core{'s' if cores > 1 else ''} of generation {generation}"
     if not answer.works:
         return Finding("DLA", "optional", f"{detail}, not usable without TensorRT", "see TensorRT")
-    verdict = supported_by(str(answer.facts["version"]), generation)
+    if (version := str(answer.facts["version"])).startswith("RTX"):
+        return Finding("DLA", "optional", f"{detail}, which TensorRT-RTX does not use", _JETSON_TENSORRT)
+    verdict = supported_by(version, generation)
     counted = evidence.answers["dla"]
     seen = counted.facts["cores"] if counted.works else 0
     detail += f"; {counted.error}" if counted.error else f", TensorRT sees {seen}"

@@ -168,6 +168,8 @@ def test_boards_without_dla(tmp_path: Path) -> None:
     assert accelerator.dla(evidence(tmp_path)).detail == "none: this machine has no DLA"
     thor = jetson(tmp_path, ("nvidia,p3971-0089+p3834-0008", "nvidia,tegra264"), 125772)
     assert accelerator.dla(evidence(thor)).detail == "none: Jetson T5000 has no DLA"
+    found = accelerator.dla(evidence(jetson(tmp_path / "orin"), tensorrt=RTX))
+    assert found.state == "optional" and "which TensorRT-RTX does not use" in found.detail
 
 
 def test_pycuda(tmp_path: Path) -> None:
