@@ -262,4 +262,4 @@ def test_a_bundle_for_this_machine_keeps_the_batch_open(tmp_path: Path, precisio
 
 def test_building_for_a_board_reports_that_it_takes_one_size(tmp_path: Path) -> None:
     logged = bundled(for_int8(tmp_path, "batch: {max: 4}"), "orin-nx-16gb")
-    assert any("a bundle for a board has models of one size" in text for text in logged)
+    assert any("models in a bundle for a board have one size" in text for text in logged)
