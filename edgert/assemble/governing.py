@@ -32,9 +32,9 @@ from edgert.meters.all import Meters, Model
 from edgert.placement.cost.power import power as power_of
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.runtime import Source, SourceRateLimiter
+from edgert.runtime.branches import ModelLevel
 from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
-from edgert.stages.infer import ModelLevel
 from edgert.tracing import ThreadEvents
 
 _ASSUMED_HZ = 30.0  # rate of a camera, where the file leaves it open

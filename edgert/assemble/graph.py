@@ -35,7 +35,7 @@ from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop, OnError
 from edgert.reporter import Bar
 from edgert.runtime import Graph, Result, Source, Stage, Task
-from edgert.runtime.branches import Branch, Dispatch, Reorder, branch_tasks
+from edgert.runtime.branches import Branch, Dispatch, ModelLevel, Reorder, branch_tasks
 from edgert.runtime.decisions import Journal
 from edgert.runtime.graph import connect
 from edgert.runtime.task import STOP_ON_FAILURE, FailurePolicy
@@ -44,7 +44,7 @@ from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.decode.record_check import RecordCheck
 from edgert.stages.draw import Draw, SimulationLabel
 from edgert.stages.gpu.infer_gpu import GpuInference
-from edgert.stages.infer import InferSegment, LastSegment, ModelLevel
+from edgert.stages.infer import InferSegment, LastSegment
 from edgert.stages.preprocess import set_opencv_threads
 from edgert.stages.python import python_stage
 from edgert.stages.source.kinds import source_for, starts_over
@@ -486,8 +486,8 @@ class _Assembler:
             branches = self.models.branches(name, stage, self.live)
             check_on_error(name, stage, branches, name in self.models.devices)
             is_split = any(len(branch.stages) > 1 for branch in branches)
-            capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
-            return branch_tasks(name, branches, streams, capacity, stage.every, lambda: choice.level)
+            capacity = SEGMENT_QUEUE if is_split else STAGE_QUEUE
+            return branch_tasks(name, branches, streams, capacity, stage.every, self.models.choice)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 

@@ -28,7 +28,7 @@ from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Batcher
 from edgert.reporter import Bar
 from edgert.runtime import Result, Stage
-from edgert.runtime.branches import Branch
+from edgert.runtime.branches import Branch, ModelLevel
 from edgert.stages import infer
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
@@ -83,7 +83,7 @@ class Models:
         self.devices: dict[str, CudaDevice] = {}  # stage → GPU on which it reads frames
         self._checked_inputs: set[str] = set()
         self.checks: dict[str, RecordCheck] = {}  # model → check of its records
-        self.choice = infer.ModelLevel()  # between models and their fallback models
+        self.choice = ModelLevel()  # between models and their fallback models
         self.decoders: dict[str, list[TaskChange]] = {}
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)

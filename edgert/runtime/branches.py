@@ -4,7 +4,7 @@ A branch is one stage or a chain of stages. With several branches, a dispatcher 
 reorder buffer restores the order of the results.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 
@@ -15,20 +15,26 @@ from edgert.runtime.stage import Stage
 from edgert.runtime.task import Execution, Task, Wiring
 
 
+@dataclass(slots=True)
+class ModelLevel:
+    """Degradation level of a pipeline's models, written by the governor; 0 runs the first of each stage's models."""
+
+    level: int = 0
+
+
 class Dispatch:
     """Stage in front of branches. It passes every result on; its task asks :meth:`branch` where each one goes.
 
     Args:
-        level: function that returns the degradation level, called for every frame; only branches of that level
-            receive it.
+        choice: level that is read for every frame; only branches of that level receive it.
     """
 
-    def __init__(self, dispatcher: Dispatcher, level: Callable[[], int] = lambda: 0) -> None:
-        self.dispatcher, self._level, self._tickets = dispatcher, level, count(1)
+    def __init__(self, dispatcher: Dispatcher, choice: ModelLevel | None = None) -> None:
+        self.dispatcher, self._choice, self._tickets = dispatcher, choice or ModelLevel(), count(1)
 
     def branch(self, result: Result) -> int:
         """Return the number of the branch for this result, and count it as in flight there."""
-        return self.dispatcher.branch(ticket_of(result), result.frame.index, self._level())
+        return self.dispatcher.branch(ticket_of(result), result.frame.index, self._choice.level)
 
     @property
     def every(self) -> int:
@@ -97,7 +103,7 @@ def branch_tasks(
     streams: frozenset[str],
     capacity: int,
     every: int = 1,
-    level: Callable[[], int] = lambda: 0,
+    choice: ModelLevel | None = None,
 ) -> list[Task]:
     """Return connected tasks that together run the stage ``name``. The first takes the input; the last has that name.
 
@@ -110,7 +116,7 @@ def branch_tasks(
         streams: names of the sources whose frames pass through.
         capacity: maximum number of results that wait between two of the tasks.
         every: interval between the frames that the branches process, in frames.
-        level: function that returns the degradation level, called for every frame.
+        choice: level that is read for every frame.
     """
     count = sum(len(branch.stages) for branch in branches)
     labels = iter([f"{name}:{number}" for number in range(count)])
@@ -121,7 +127,7 @@ def branch_tasks(
         _link(tasks, streams, capacity)
         return tasks
     dispatcher = Dispatcher([branch.weight for branch in branches], every, [branch.level for branch in branches])
-    dispatch = Dispatch(dispatcher, level)
+    dispatch = Dispatch(dispatcher, choice)
     head, tail = _task(f"{name}:dispatch", dispatch), _task(name, Reorder(dispatcher))
     head.wiring.branch, tail.wiring.joins = dispatch.branch, False
     chains = [[_task(next(labels), stage) for stage in branch.stages] for branch in branches]

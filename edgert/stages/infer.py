@@ -13,6 +13,7 @@ from edgert.config import CropConfig
 from edgert.placement.segment_engines import Chain
 from edgert.policy import Batcher
 from edgert.runtime import AsyncStage, Crops, Detections, Frame, Record, Result, Stage
+from edgert.runtime.branches import ModelLevel
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry, crop_boxes, upright
 from edgert.stages.decode.decoder import Decoder, image_outputs
@@ -173,13 +174,6 @@ class InferCrops(Infer):
         else:
             crops = [result.frame.crop(*box) for box in boxes.tolist()]
         return result.with_output(self.name, Crops(parent, rows, tuple(self._run_crops(crops))))
-
-
-@dataclass(slots=True)
-class ModelLevel:
-    """Degradation level of a pipeline's models, written by the governor; 0 runs the first of each stage's models."""
-
-    level: int = 0
 
 
 class VariantInference:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from edgert.clock import REAL, Clock
 from edgert.policy import Batcher
 from edgert.runtime import Record, Result
+from edgert.runtime.branches import ModelLevel
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.infer_gpu import SLOTS, Batch, GpuInference
 from edgert.stages.gpu.waiting import RunTimes
-from edgert.stages.infer import BatchedStage, ModelLevel
+from edgert.stages.infer import BatchedStage
 
 _POLL_NS = 300_000
 _LONG_NS = 3_600_000_000_000

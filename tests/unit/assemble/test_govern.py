@@ -16,7 +16,7 @@ from edgert.config.flow import streams_of
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.errors import EdgertError
 from edgert.runtime import SourceRateLimiter
-from edgert.stages.infer import ModelLevel
+from edgert.runtime.branches import ModelLevel
 from tests.helpers.virtual_clock import VirtualClock
 
 DOOR = {"door": 30.0}

@@ -13,7 +13,7 @@ from edgert.errors import StageError
 from edgert.memory import Counter, Lease, lend
 from edgert.policy import Dispatcher
 from edgert.runtime import Frame, Result, Runner, SourceStats, Task
-from edgert.runtime.branches import Branch, Dispatch, Reorder, branch_tasks
+from edgert.runtime.branches import Branch, Dispatch, ModelLevel, Reorder, branch_tasks
 from edgert.runtime.graph import connect
 from tests.helpers.frames import frame_of, result_of
 
@@ -198,16 +198,16 @@ def test_what_waits_behind_a_lost_frame_is_given_back() -> None:
 
 
 def test_frames_are_dispatched_among_the_branches_of_the_level_that_is_asked_for() -> None:
-    level = 0
-    dispatch = Dispatch(Dispatcher([1, 2, 1], levels=[0, 1, 1]), lambda: level)
+    choice = ModelLevel()
+    dispatch = Dispatch(Dispatcher([1, 2, 1], levels=[0, 1, 1]), choice)
 
     def branches(count: int, first: int) -> list[int]:
         return [dispatch.branch(Result(frame_of(index=first + number))) for number in range(count)]
 
     assert branches(3, 0) == [0, 0, 0]
-    level = 1
+    choice.level = 1
     assert sorted(branches(6, 3)) == [1, 1, 1, 1, 2, 2]
-    level = 7  # the last stands for all beyond
+    choice.level = 7  # the last stands for all beyond
     assert set(branches(3, 9)) == {1, 2}
-    level = 0
+    choice.level = 0
     assert branches(2, 12) == [0, 0]

@@ -12,8 +12,9 @@ import pytest
 from edgert.backend import EngineOptions, Session, backend
 from edgert.config import CropConfig, InputConfig
 from edgert.runtime import Crops, Frame, Record, Result
+from edgert.runtime.branches import ModelLevel
 from edgert.stages.crop import Geometry
-from edgert.stages.infer import HostInference, Infer, InferBatch, InferCrops, ModelLevel, VariantInference
+from edgert.stages.infer import HostInference, Infer, InferBatch, InferCrops, VariantInference
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models
 from tests.helpers.frames import detections, frame_of, result_of
