@@ -1,4 +1,4 @@
-"""Builds a graph layer by layer, keeping shapes; stored tensors take no memory, because every value is one zero."""
+"""Builder of graphs layer by layer; its stored tensors are one repeated zero, and take no memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 
 
 class Builder:
-    """Tensors are handed around by name; ``shape`` tells their shapes, NCHW. Batch norms are folded already."""
+    """Builder of a graph. Tensors are passed by name, with shapes NCHW in ``shape``; batch norms are folded."""
 
     def __init__(self, *shape: int, act: str | None = "relu") -> None:
         self.act = act
@@ -22,21 +22,21 @@ class Builder:
         self.constants: dict[str, Any] = {}
 
     def graph(self, *outputs: str) -> Graph:
-        """What was built so far, ending in these tensors."""
+        """Return the graph built so far, with these outputs."""
         specs = {name: TensorSpec(name, shape, "float32") for name, shape in self.shapes.items()}
         ends = tuple(specs[name] for name in outputs)
         return Graph(tuple(self.nodes), self.constants, (specs["input"],), ends, specs, 17)
 
     def shape(self, tensor: str) -> Shape:
-        """Shape of a tensor."""
+        """Return the shape of a tensor."""
         return self.shapes[tensor]
 
     def channels(self, tensor: str) -> int:
-        """Second dimension of a tensor."""
+        """Return the second dimension of a tensor."""
         return self.shapes[tensor][1]
 
     def node(self, op: str, inputs: Sequence[str], *shapes: Shape, **attributes: object) -> str:
-        """Adds a node; gives the name of its first output."""
+        """Add a node; return the name of its first output."""
         name = f"{op}_{len(self.nodes)}"
         outputs = tuple(name if index == 0 else f"{name}:{index}" for index in range(len(shapes)))
         self.nodes.append(Node(op, tuple(inputs), outputs, attributes, name))
@@ -44,7 +44,7 @@ class Builder:
         return name
 
     def stored(self, *shape: int) -> str:
-        """A weight of that shape."""
+        """Add a weight of that shape."""
         name = f"weight_{len(self.constants)}"
         self.constants[name] = np.broadcast_to(np.zeros((), np.float32), shape)
         return name
@@ -53,7 +53,7 @@ class Builder:
         self, x: str, columns: int, kernel: int | tuple[int, int] = 1, stride: int = 1, *, pad: int | None = None,
         groups: int = 1, act: str | None = "", dilation: int = 1,
     ) -> str:  # fmt: skip
-        """Convolution, bias and activation (the builder's own unless said); padded to keep the size unless said."""
+        """Add convolution, bias and activation, by default the builder's activation and padding that keeps the size."""
         high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel
         batch, channels, *size = self.shape(x)
         sides = [(k - 1) * dilation // 2 if pad is None else pad for k in (high, wide)]
@@ -65,7 +65,7 @@ class Builder:
         return self.activate(y, self.act if act == "" else act)
 
     def activate(self, x: str, act: str | None) -> str:
-        """The activation as exporters write it."""
+        """Add the activation as exporters write it."""
         if act is None:
             return x
         if act == "silu":
@@ -73,57 +73,57 @@ class Builder:
         return self.node({"relu": "Relu", "leaky": "LeakyRelu", "relu6": "Clip"}[act], [x], self.shape(x))
 
     def pool(self, x: str, kernel: int, stride: int, *, pad: int = 0, op: str = "MaxPool", ceil: bool = False) -> str:
-        """Window maximum, or with ``op="AveragePool"`` mean."""
+        """Add a pool of window maxima, or with ``op="AveragePool"`` of means."""
         batch, channels, *size = self.shape(x)
         out = [-((s + 2 * pad - kernel) // -stride if ceil else -((s + 2 * pad - kernel) // stride)) + 1 for s in size]
         return self.node(op, [x], (batch, channels, *out), kernel_shape=[kernel, kernel], strides=[stride, stride],
                          pads=[pad] * 4, ceil_mode=int(ceil))  # fmt: skip
 
     def mean(self, x: str) -> str:
-        """Global average pool, flattened."""
+        """Add a global average pool, flattened."""
         batch, channels = self.shape(x)[:2]
         y = self.node("GlobalAveragePool", [x], (batch, channels, 1, 1))
         return self.node("Flatten", [y], (batch, channels))
 
     def flat(self, x: str) -> str:
-        """One row per image."""
+        """Flatten to one row per image."""
         batch, *rest = self.shape(x)
         return self.node("Flatten", [x], (batch, int(np.prod(rest))))
 
     def linear(self, x: str, columns: int, act: str | None = None) -> str:
-        """Fully connected layer."""
+        """Add a fully connected layer."""
         batch, depth = self.shape(x)
         y = self.node("Gemm", [x, self.stored(columns, depth), self.stored(columns)], (batch, columns), transB=1)
         return self.activate(y, act)
 
     def add(self, *xs: str, act: str | None = None) -> str:
-        """Sum of two tensors of one shape."""
+        """Add two tensors of one shape."""
         return self.activate(self.node("Add", xs, self.shape(xs[0])), act)
 
     def cat(self, *xs: str) -> str:
-        """Joined along the channels."""
+        """Join tensors along the channels."""
         batch, _, *size = self.shape(xs[0])
         return self.node("Concat", xs, (batch, sum(map(self.channels, xs)), *size), axis=1)
 
     def split(self, x: str, parts: int = 2) -> tuple[str, ...]:
-        """Equal parts of the channels."""
+        """Split the channels into equal parts."""
         batch, channels, *size = self.shape(x)
         name = self.node("Split", [x], *[(batch, channels // parts, *size)] * parts, axis=1)
         return (name, *(f"{name}:{index}" for index in range(1, parts)))
 
     def up(self, x: str, factor: int = 2) -> str:
-        """Nearest-neighbor enlargement."""
+        """Enlarge by nearest neighbors."""
         batch, channels, high, wide = self.shape(x)
         return self.node("Resize", [x], (batch, channels, high * factor, wide * factor))
 
     def reshape(self, x: str, *shape: int) -> str:
-        """The same values in another shape."""
+        """Reshape a tensor."""
         return self.node("Reshape", [x], shape)
 
     def transpose(self, x: str, *perm: int) -> str:
-        """Axes in another order."""
+        """Reorder the axes."""
         return self.node("Transpose", [x], tuple(self.shape(x)[axis] for axis in perm), perm=list(perm))
 
     def matmul(self, x: str, y: str) -> str:
-        """Product of two computed matrices."""
+        """Multiply two computed matrices."""
         return self.node("MatMul", [x, y], (*self.shape(x)[:-1], self.shape(y)[-1]))

@@ -1,4 +1,4 @@
-"""Name → network, and what its makers say it multiplies."""
+"""Networks by name, with the multiply-adds that their makers state."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SCALED: dict[str, Callable[..., Graph]] = {
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the makers of a network state: giga multiply-adds at one image size."""
+    """Multiply-adds of a network as its makers state them, in giga, at one image size."""
 
     name: str
     gmacs: float
@@ -74,19 +74,19 @@ _FAMILIES = (
 
 
 def network_of(name: str) -> str:
-    """The network that a name means: some differ in name only, and are left out of a fit together."""
+    """Return the network that a name means; names of one network are left out of a fit together."""
     return _NAMES.get(name, name)
 
 
 def family_of(name: str) -> str:
-    """What a network is a variant of; all transformers are one family."""
+    """Return the family of a network; all transformers are one."""
     if is_transformer(name):
         return "transformer"
     return next((family for start, family in _FAMILIES if name.startswith(start)), name.rstrip("ntsmlx"))
 
 
 def is_transformer(name: str) -> bool:
-    """Whether most of a network's work is attention and what is around it."""
+    """Return whether most of a network's work is in transformer blocks."""
     return "vit" in name or name.startswith(("bert", "swin", "rf-detr"))
 
 
@@ -125,7 +125,7 @@ PUBLISHED = tuple(
 
 
 def build(name: str, size: int, batch: int = 1) -> Graph:
-    """The network of that name; ``size`` is the side of its square input where it has several.
+    """Build the network of that name; ``size`` is the side of its square input if there are several.
 
     Raises:
         KeyError: no such network here.
@@ -139,6 +139,6 @@ def build(name: str, size: int, batch: int = 1) -> Graph:
 
 
 def known(name: str) -> bool:
-    """Whether ``build`` has a network of that name."""
+    """Return whether ``build`` has a network of that name."""
     found = re.fullmatch(r"(\w+?)([ntsmlx])", name)
     return name in _FIXED or name in _SIZED or bool(found and found[1] in _SCALED)

@@ -7,10 +7,10 @@ from tools.networks.builder import Builder
 
 
 class Transformer(Builder):
-    """Blocks that all of them share, on tensors of (batch, tokens, width)."""
+    """Blocks that all transformers share, on tensors of (batch, tokens, width)."""
 
     def project(self, x: str, columns: int) -> str:
-        """A product with a stored matrix, and its bias."""
+        """Multiply by a stored matrix, and add a bias."""
         shape = (*self.shape(x)[:-1], columns)
         y = self.node("MatMul", [x, self.stored(self.shape(x)[-1], columns)], shape)
         return self.node("Add", [y, self.stored(columns)], shape)
@@ -34,7 +34,7 @@ class Transformer(Builder):
         return self.transpose(self.reshape(x, batch, tokens, count, wide // count), *perm)
 
     def attention(self, x: str, heads: int, memory: str | None = None) -> str:
-        """Every token of ``x`` looks at all of ``memory``, by default of itself: https://arxiv.org/abs/1706.03762."""
+        """Attention of each token of ``x`` to ``memory``, by default ``x``: https://arxiv.org/abs/1706.03762."""
         wide, memory = self.shape(x)[-1], memory or x
         query = self.heads(self.project(x, wide), heads, 0, 2, 1, 3)
         key = self.heads(self.project(memory, wide), heads, 0, 2, 3, 1)
@@ -56,7 +56,7 @@ class Transformer(Builder):
         return self.add(x, self.feed_forward(self.norm(x)))
 
     def patches(self, width: int, side: int) -> str:
-        """The image as tokens."""
+        """Turn an image into tokens."""
         x = self.conv("input", width, side, side, pad=0, act=None)
         batch, _, high, wide = self.shape(x)
         return self.transpose(self.reshape(x, batch, width, high * wide), 0, 2, 1)
@@ -145,7 +145,7 @@ class RfDetr(Transformer):
         self.side, self.patch, self.windows, self.decoders, self.taken = size // patch, patch, windows, decoders, taken
 
     def made(self) -> Graph:
-        """All of it."""
+        """Build the complete network."""
         memory = self.tokens(self.projected([self.normed(x) for x in self.backbone()]))
         chosen = self.norm(self.project(memory, self.shape(memory)[-1]))
         scores, boxes = self.project(chosen, self.CLASSES), self.mlp(chosen, 256, 256, 4)
@@ -190,7 +190,7 @@ class RfDetr(Transformer):
         return found
 
     def scaled(self, x: str) -> str:
-        """Times a stored number for each channel."""
+        """Multiply each channel by a stored number."""
         return self.node("Mul", [x, self.stored(self.shape(x)[-1])], self.shape(x))
 
     def normed(self, x: str) -> str:
@@ -214,7 +214,7 @@ class RfDetr(Transformer):
         return self.activate(self.over_channels(self.conv(x, columns, kernel, act=None)), "silu")
 
     def over_channels(self, x: str) -> str:
-        """Layer normalization of what has its channels second."""
+        """Layer normalization of a tensor whose channels are second."""
         return self.transpose(self.norm(self.transpose(x, 0, 2, 3, 1)), 0, 3, 1, 2)
 
     def tokens(self, x: str) -> str:
@@ -260,10 +260,10 @@ _RF_DETR = {
     "n": (16, 2, 2, (3, 6, 9, 12)), "s": (16, 2, 3, (3, 6, 9, 12)), "m": (16, 2, 4, (3, 6, 9, 12)),
     "l": (16, 2, 4, (3, 6, 9, 12)), "b": (14, 4, 3, (2, 5, 8, 11)),
 }  # fmt: skip
-"""Patch, windows, decoder layers and blocks that are taken: ``rfdetr/config.py`` of the same."""
+"""Size → patch, windows, decoder layers, and blocks whose outputs are used, of ``rfdetr/config.py`` there."""
 
 
 def rf_detr(scale: str, size: int, batch: int = 1) -> Graph:
-    """One of the sizes of :class:`RfDetr`: n, s, m, l, or b, which came first."""
+    """Build :class:`RfDetr` in a size: n, s, m, l, or b, which came first."""
     patch, windows, decoders, taken = _RF_DETR[scale]
     return RfDetr(size, batch, patch=patch, windows=windows, decoders=decoders, taken=taken).made()

@@ -16,18 +16,18 @@ def _even(channels: float) -> int:
 
 
 class Yolo(Builder):
-    """Blocks that the family shares; SiLU everywhere."""
+    """Blocks that the YOLO family shares, with SiLU."""
 
     def __init__(self, size: int, depth: float = 1.0, width: float = 1.0, limit: int = 1024, batch: int = 1) -> None:
         super().__init__(batch, 3, size, size, act="silu")
         self.depth, self.width, self.limit = depth, width, limit
 
     def wide(self, channels: int) -> int:
-        """Channels of the scaled model."""
+        """Return the channels of the scaled model."""
         return _even(min(channels, self.limit) * self.width)
 
     def deep(self, count: int) -> int:
-        """Repeats of the scaled model."""
+        """Return the repeats of the scaled model."""
         return max(round(count * self.depth), 1) if count > 1 else count
 
     def down(self, x: str, channels: int) -> str:
@@ -94,7 +94,7 @@ class Yolo(Builder):
 
     def neck(self, taps: tuple[str, str, str], blocks: tuple[Block, Block, Block, Block],
              downs: tuple[Block, Block]) -> list[str]:  # fmt: skip
-        """Down the pyramid and up again; blocks make the results of the four joins."""
+        """Pyramid down and up; blocks compute the results of its four joins."""
         low, middle, top = taps
         x = blocks[0](self.cat(self.up(top), middle))
         small = blocks[1](self.cat(self.up(x), low))
@@ -102,7 +102,7 @@ class Yolo(Builder):
         return [small, medium, blocks[3](self.cat(downs[1](medium), top))]
 
     def head(self, taps: list[str], bins: int, *, light: bool) -> Graph:
-        """Boxes and classes apart; ``light`` classes have depthwise convolutions; boxes are ``bins`` steps a side."""
+        """Separate branches of boxes (``bins`` a side) and classes (depthwise convolutions if ``light``)."""
         first = self.channels(taps[0])
         box_width = max(16, first // 4, 4 * bins)
         class_width = max(first, min(_CLASSES, 100))

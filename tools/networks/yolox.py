@@ -1,4 +1,4 @@
-"""YOLOX, whose classes and boxes have branches of their own."""
+"""YOLOX, which has separate branches for classes and boxes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _YoloX(Yolo):
         return self.spatial(x, self.wide(channels), stride)
 
     def spatial(self, x: str, out: int, stride: int = 1) -> str:
-        """As ``step``, for channels that are scaled already."""
+        """Add a ``step`` whose channels are already scaled."""
         if self.light:
             return self.conv(self.conv(x, self.channels(x), 3, stride, groups=self.channels(x)), out)
         return self.conv(x, out, 3, stride)
