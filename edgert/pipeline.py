@@ -125,12 +125,7 @@ class Pipeline:
         return self._running.started and self._runner.is_running
 
     def __call__(
-        self,
-        frame: Any,
-        *,
-        format: PixelFormat | None = None,
-        timestamp_ns: int | None = None,
-        copy: bool = False,
+        self, frame: Any, *, format: PixelFormat | None = None, timestamp_ns: int | None = None, copy: bool = False
     ) -> Result:
         """Take a frame through all stages, sinks and callbacks too, in this thread; return its result.
 
@@ -185,12 +180,7 @@ class Pipeline:
         return self._running.call()(arrays, {"format": format, "timestamp_ns": timestamp_ns, "copy": copy})
 
     async def acall(
-        self,
-        frame: Any,
-        *,
-        format: PixelFormat | None = None,
-        timestamp_ns: int | None = None,
-        copy: bool = False,
+        self, frame: Any, *, format: PixelFormat | None = None, timestamp_ns: int | None = None, copy: bool = False
     ) -> Result:
         """Take a frame through all stages without blocking asyncio's event loop; return its result.
 

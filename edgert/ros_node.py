@@ -63,8 +63,7 @@ class PipelineNode:
         file = self.node.get_parameter("file").value
         try:
             if not file:
-                fix = "--ros-args -p file:=dock.yaml"
-                raise ConfigError("the parameter file names no pipeline file", where=self.node.get_name(), fix=fix)
+                raise ConfigError("the parameter file names no pipeline", fix="--ros-args -p file:=dock.yaml")
             self.pipeline = Pipeline(file)
             use_node(self.pipeline.file.config.name, self.node)
             if given := self._show_live_keys(self.pipeline):

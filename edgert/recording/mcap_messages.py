@@ -32,6 +32,7 @@ _GREEN, _WHITE, _SHADE = (
     {"r": r, "g": g, "b": b, "a": a} for r, g, b, a in ((0, 1, 0, 1), (1, 1, 1, 1), (0, 0, 0, 0.6))
 )
 _ENCODINGS = {"bgr": "bgr8", "rgb": "rgb8", "gray": "mono8", "yuyv": "yuv422_yuy2", "nv12": "nv12", "i420": "i420"}
+_ENCODINGS |= {"16UC1": "16UC1", "32FC1": "32FC1"}  # depth in millimeters, and in meters
 _CODECS = {"hevc": "h265"}
 
 
@@ -50,9 +51,9 @@ def video_topic(stream: str) -> Topic:
     return Topic(f"/{stream}/video", VIDEO, _schema("CompressedVideo.msg"), is_cdr=True)
 
 
-def image_topic(stream: str) -> Topic:
-    """Return the topic of a camera's images as pixels."""
-    return Topic(f"/{stream}/image", IMAGE, _schema("Image.msg"), is_cdr=True)
+def image_topic(stream: str, kind: str = "image") -> Topic:
+    """Return the topic of a camera's images as pixels, or of its depth images: ``depth``."""
+    return Topic(f"/{stream}/{kind}", IMAGE, _schema("Image.msg"), is_cdr=True)
 
 
 def annotation_topic(stream: str) -> Topic:
@@ -63,9 +64,11 @@ def annotation_topic(stream: str) -> Topic:
 def topic_named(name: str) -> Topic | None:
     """Return the topic with this name; None if recordings have no such topic."""
     stream, _, kind = name[1:].rpartition("/")
-    made = {"video": video_topic, "image": image_topic, "annotations": annotation_topic}
     if name in _OWN:
         return own_topic(name)
+    if stream and kind in ("image", "depth"):
+        return image_topic(stream, kind)
+    made = {"video": video_topic, "annotations": annotation_topic}
     return made[kind](stream) if stream and kind in made else None
 
 
@@ -98,7 +101,7 @@ def image_head(stream: str, time_ns: int, size: tuple[int, int], format: str, nb
         nbytes: size of all pixels in bytes.
     """
     (width, height), (sec, nanosec) = size, _stamp(time_ns)
-    step = nbytes // height if format in ("bgr", "rgb", "yuyv") else width
+    step = width if format in ("gray", "nv12", "i420") else nbytes // height
     header = {"header.stamp.sec": sec, "header.stamp.nanosec": nanosec, "header.frame_id": stream}
     image = {"height": height, "width": width, "encoding": _ENCODINGS[format], "step": step}
     *head, _, _ = encode(IMAGE, {**header, **image})  # without the length and the bytes of empty pixels

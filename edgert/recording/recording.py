@@ -37,11 +37,11 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One packet or image of a stream, still encoded."""
+    """One packet (``video``), ``image`` or ``depth`` image of a stream, still encoded."""
 
     stream: str
     number: int
-    is_packet: bool
+    kind: str
     data: memoryview
 
 
@@ -94,13 +94,13 @@ class Recording:
             ArtifactError: a file cannot be read.
         """
         waiting, expected, held = list[Entry](), 0 if self.is_complete else -1, 0
-        last = dict.fromkeys(self.head["streams"], -1)
+        last = dict[str, int]()
         for message in self._messages():
             stream, _, kind = message.topic[1:].rpartition("/")
-            if kind in ("video", "image"):
-                if message.sequence > last.get(stream, -1):  # each file repeats a group of packets of the one before
-                    last[stream] = message.sequence
-                    yield Piece(stream, message.sequence, kind == "video", message.data)
+            if kind in ("video", "image", "depth"):
+                if message.sequence > last.get(message.topic, -1):  # each file repeats packets of the one before
+                    last[message.topic] = message.sequence
+                    yield Piece(stream, message.sequence, kind, message.data)
             elif message.topic == messages.RESULTS:
                 yield _parsed(message)
             elif message.topic == messages.DECISIONS:

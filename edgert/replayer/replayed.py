@@ -295,11 +295,8 @@ def _check_models(recording: Recording, file: PipelineFile, options: Options) ->
         here = digest_of_file(path)
         if here != recorded:
             why = f"its SHA-256 was {recorded[:12]}… and is {here[:12]}…" if here else "it is not there"
-            raise ArtifactError(
-                f"the recording was made with another model {name!r} than {path}",
-                why=why,
-                fix=f"put the recorded one there; or replay with another one: --model {name}={path}",
-            )
+            fix = f"put the recorded one there; or replay with another one: --model {name}={path}"
+            raise ArtifactError(f"the recording was made with another model {name!r} than {path}", why=why, fix=fix)
 
 
 def _check_exact(recording: Recording, assembly: Assembly, options: Options) -> None:
@@ -310,12 +307,9 @@ def _check_exact(recording: Recording, assembly: Assembly, options: Options) -> 
         engine = assembly.engines.get(name)
         then, now = bool(about.get("is_exact")), engine is not None and is_exact(engine.info)
         if not (then and now):
-            which = "here" if then else "in the recording"
-            raise StageError(
-                f"--expect cannot compare bits of model {name!r}",
-                why=f"the engine that ran it {which} may round in another way each time",
-                fix="--within 0.01 compares numbers within one hundredth; or record and replay on the processor",
-            )
+            why = f"the engine that ran it {'here' if then else 'in the recording'} may round in another way each time"
+            fix = "--within 0.01 compares numbers within one hundredth; or record and replay on the processor"
+            raise StageError(f"--expect cannot compare bits of model {name!r}", why=why, fix=fix)
 
 
 # Windows of a recording: by the time of day, or the shortest one that reproduces a difference.

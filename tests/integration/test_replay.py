@@ -41,6 +41,7 @@ from tests.helpers.recordings import (
     record_tiny,
     rewritten,
 )
+from tests.helpers.ros_bags import write_depth_bag
 from tests.helpers.rtsp_server import RtspServer
 from tests.helpers.virtual_clock import VirtualClock
 from tests.helpers.waiting import wait_until
@@ -89,6 +90,22 @@ def test_batches_branches_joins_and_pixels_are_replayed(tmp_path: Path) -> None:
     made, image = replay(path), messages_of(path, "/a/image")[0]
     assert (made.different, made.missing, made.same) == (0, 0, FRAMES)
     assert decode(IMAGE, image.data)["header.stamp.sec"] == image.publish_ns // 10**9  # as Foxglove shows it
+
+
+def test_depth_images_are_replayed(tmp_path: Path) -> None:
+    """Of a robot that follows: each object's position comes from the depth image of its frame."""
+    write_depth_bag(tmp_path / "run.db3", list(conveyor(3, 8)))
+    source = {"source": f"bag:{tmp_path}/run.db3#/camera/color", "options": {"depth": "/camera/depth"}}
+    near = {"infer": "parts", "from": "cam"}, {"stage": "distance", "from": "find"}
+    recorder = {"sink": "mcap", "path": str(tmp_path / "run.mcap"), "from": "near"}
+    stages = {"cam": source, "find": near[0], "near": near[1], "rec": recorder}
+    with Pipeline({"models": {"parts": MODEL}, "stages": stages}) as pipeline:
+        pipeline.run()
+    made = replay(tmp_path / "run.mcap")
+    assert (made.different, made.missing, made.same) == (0, 0, 8)
+    assert "position" in results_of(tmp_path / "run.mcap")[-1]["outputs"]["near"]["objects"][0]
+    (depth, *_) = messages_of(tmp_path / "run.mcap", "/cam/depth")
+    assert decode(IMAGE, depth.data)["encoding"] in ("16UC1", "32FC1")
 
 
 def results_of(path: Path) -> list[dict[str, Any]]:

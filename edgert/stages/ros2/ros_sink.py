@@ -74,9 +74,8 @@ class RosSink:
         self._link = self._link_of()
         self._ends.callback(self._link.close)
         publisher = self._create_publisher("/diagnostics", definitions.DIAGNOSTICS, Quality(True, depth=10))
-        self._thread = threading.Thread(
-            target=self._publish_diagnostics, args=(publisher,), name=f"edgert-{self._name}-diagnostics", daemon=True
-        )
+        name = f"edgert-{self._name}-diagnostics"
+        self._thread = threading.Thread(target=self._publish_diagnostics, args=(publisher,), name=name, daemon=True)
         self._thread.start()
 
     def process(self, result: Result) -> None:
@@ -92,9 +91,8 @@ class RosSink:
             self._send(stream, "detections", definitions.DETECTIONS, reliable, ros_records.detections(found, fields))
         if (best := result.latest(Classification)) is not None:
             self._publish_class_names(stream, best.labels, fields)
-            self._send(
-                stream, "classification", definitions.CLASSIFICATION, reliable, ros_records.classification(best, fields)
-            )
+            classes = ros_records.classification(best, fields)
+            self._send(stream, "classification", definitions.CLASSIFICATION, reliable, classes)
         if self._output.image is not None:
             self._send_image(stream, result, fields)
 
@@ -155,10 +153,8 @@ class RosSink:
     def _publish_diagnostics(self, publisher: Publisher) -> None:
         assert self._link is not None
         while not self._closing.wait(_DIAGNOSTICS_S):
-            fields = header(self._link.now_ns(), "")
+            state = ros_records.diagnostics(self._context.stats(), header(self._link.now_ns(), ""))
             try:
-                publisher.publish(
-                    encode(definitions.DIAGNOSTICS, ros_records.diagnostics(self._context.stats(), fields))
-                )
+                publisher.publish(encode(definitions.DIAGNOSTICS, state))
             except EdgertError as error:
                 log.warning("stages.%s: /diagnostics: %s", self._name, error)

@@ -19,7 +19,7 @@ from edgert.recording.cdr import DamagedMessage
 from edgert.recording.mcap_messages import read_image, read_video
 from edgert.recording.recording import Piece, Restart, open_recording
 from edgert.runtime.decisions import Entry
-from edgert.runtime.frame import Color, Frame
+from edgert.runtime.frame import Color, DepthImage, Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.planes import plane_shapes, to_image
 from edgert.stages.source.timeline import Image, Pacer, Thinner
@@ -46,6 +46,7 @@ class RecordedStream:
         self._pieces, self._nbytes = deque[Piece](), 0
         self._restarts: dict[int, Mapping[str, Any]] = {}
         self._decoder: Any = None
+        self._depth: Piece | None = None
         self._about: Mapping[str, Any] = {}
         self._images = deque[tuple[int, Image]]()
 
@@ -99,8 +100,10 @@ class RecordedStream:
             self._about = self._restarts.pop(piece.number)
             self._decoder = None
         try:
-            if piece.is_packet:
+            if piece.kind == "video":
                 self._decode_packet(piece)
+            elif piece.kind == "depth":
+                self._depth = piece
             else:
                 self._images.append((piece.number, self._pixels(piece)))
         except (DamagedMessage, ValueError, KeyError, TypeError):
@@ -150,8 +153,19 @@ class RecordedStream:
             at += size
         matrix, full_range = self._about.get("color") or ("bt601", False)
         color = Color("bt709" if matrix == "bt709" else "bt601", bool(full_range))
-        file = str(self._about.get("file") or "")
-        return Image(unit.format, tuple(planes), lend(data, self._counter), 0, color=color, file=file)  # type: ignore[arg-type]
+        file, depth = str(self._about.get("file") or ""), None
+        if self._depth is not None and self._depth.number == piece.number:
+            depth = _depth_image(self._depth, self._about.get("camera"))
+        lease = lend(data, self._counter)
+        return Image(unit.format, tuple(planes), lease, 0, color=color, file=file, depth=depth)  # type: ignore[arg-type]
+
+
+def _depth_image(piece: Piece, camera: Any) -> DepthImage:
+    """Return a recorded depth image. Raises ValueError, KeyError or TypeError for damaged data."""
+    unit = read_image(piece.data)
+    values = np.frombuffer(unit.data, {"16UC1": np.uint16, "32FC1": np.float32}[unit.format])
+    x, y, center_x, center_y = map(float, camera or (0,) * 4)
+    return DepthImage(values.reshape(unit.size[::-1]), (x, y, center_x, center_y) if camera else None)
 
 
 def _decoder(codec: str, about: Mapping[str, Any]) -> Any:
@@ -190,7 +204,7 @@ def frame_of(entry: Entry, image: Image) -> Frame:
         raise StageError(what, why=why, fix="record with pixels: true")
     return Frame(
         entry.stream, entry.frame, timestamp_ns, media_ns, width, height, image.format, image.planes, image.lease,
-        image.color, image.file, sender_ns,
+        image.color, image.file, sender_ns, depth=image.depth,
     )  # fmt: skip
 
 
@@ -257,8 +271,7 @@ def _stream_of(known: list[str], wanted: object, where: str, path: Path) -> str:
     if wanted is None and len(known) == 1:
         return known[0]
     if wanted not in known:
-        what = (
-            f"{path} has no stream {wanted!r}{nearest(str(wanted), known)}" if wanted else f"{path} has several streams"
-        )
+        none = f"no stream {wanted!r}{nearest(str(wanted), known)}"
+        what = f"{path} has {none if wanted else 'several streams'}"
         raise StageError(what, where=where, fix=f"options: {{stream: {known[0]}}}; there: {', '.join(known)}")
     return str(wanted)

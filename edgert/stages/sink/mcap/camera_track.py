@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from edgert.recording.mcap_file import Topic
 from edgert.recording.mcap_messages import image_head, image_topic, video_message, video_topic
 from edgert.runtime import Frame
 from edgert.stages.source.packets import Format, Inbox, Sample, Tap
@@ -32,12 +35,14 @@ class Piece(NamedTuple):
         read_ns: time of arrival, by the monotonic clock.
         parts: payload, in parts.
         restart: record for a decoder that begins here; None where the decoder goes on.
+        topic: topic of a depth image, which comes before its image; None: the track's.
     """
 
     number: int
     read_ns: int
     parts: Sequence[bytes | memoryview]
     restart: dict[str, Any] | None
+    topic: Topic | None = None
 
 
 class PacketTrack:
@@ -145,7 +150,8 @@ class PixelTrack:
 
     def put(self, frame: Frame) -> None:
         """Copy a frame's pixels; lose them where there is no room. Called in the source's thread."""
-        nbytes = sum(plane.nbytes for plane in frame.planes)
+        depth = frame.depth
+        nbytes = sum(plane.nbytes for plane in frame.planes) + (0 if depth is None else depth.values.nbytes)
         with self._change:
             if self._nbytes > self._memory_bytes // 2:
                 self._wake.set()
@@ -155,13 +161,23 @@ class PixelTrack:
                 self.lost += not self._is_closed
                 return
             self._nbytes += nbytes
-        host = frame.to_host()
-        pixels = tuple(plane.tobytes() for plane in host.planes)
-        restart = {"stream": self._stream, "file": frame.file, "color": [frame.color.matrix, frame.color.full_range]}
-        piece, size = Piece(frame.index, frame.timestamp_ns, pixels, restart), (frame.width, frame.height)
-        head = partial(image_head, self._stream, size=size, format=frame.format, nbytes=nbytes)
+        color, depth = [frame.color.matrix, frame.color.full_range], frame.depth
+        about: dict[str, Any] = {"stream": self._stream, "file": frame.file, "color": color}
+        pieces = [self._piece(frame, frame.to_host().planes, frame.format, about)]
+        if depth is not None:
+            about["camera"], form = depth.camera, "16UC1" if depth.values.dtype == np.uint16 else "32FC1"
+            pieces.insert(0, self._piece(frame, [depth.values], form, None, image_topic(self._stream, "depth")))
         with self._change:
-            self._pieces.append((piece, nbytes, head))
+            self._pieces.extend(pieces)
+
+    def _piece(
+        self, frame: Frame, planes: Sequence[Any], form: str, about: dict[str, Any] | None, topic: Topic | None = None
+    ) -> tuple[Piece, int, Callable[..., bytes]]:
+        """Return an image without its head, the bytes of its pixels, and the function that makes the head."""
+        parts, size = tuple(plane.tobytes() for plane in planes), planes[0].shape[1::-1]
+        nbytes = sum(map(len, parts))
+        head = partial(image_head, self._stream, size=size, format=form, nbytes=nbytes)
+        return Piece(frame.index, frame.timestamp_ns, parts, about, topic), nbytes, head
 
     def take(self, offset_ns: int) -> Iterator[Piece]:
         with self._change:

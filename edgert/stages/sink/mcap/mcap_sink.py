@@ -164,7 +164,7 @@ class McapSink:
     def _add_piece(self, track: CameraTrack, piece: Piece, offset_ns: int) -> list[dict[str, Any]]:
         """Record a piece of camera data; return the record for a decoder that begins there, if one does."""
         at_ns = piece.read_ns + offset_ns
-        self._writer.add(track.topic, at_ns, at_ns, *piece.parts, sequence=piece.number)
+        self._writer.add(piece.topic or track.topic, at_ns, at_ns, *piece.parts, sequence=piece.number)
         return [] if piece.restart is None else [{**piece.restart, "number": piece.number}]
 
     def _add_result(self, result: Result) -> None:
