@@ -175,10 +175,7 @@ def pace(subject: Subject) -> Iterator[Figure]:
             started.submit(started.buffer(SIZE, format="nv12"))
             next(results)
 
-        ways = {
-            "a call": lambda: called(called.buffer(SIZE, format="nv12")),
-            "submit and next(results)": submit,
-        }
+        ways = {"a call": lambda: called(called.buffer(SIZE, format="nv12")), "submit and next(results)": submit}
         found = {name: [processor_us(work) for _ in range(3)] for name, work in ways.items()}
     for name, each in found.items():
         title = f"{subject.engine}: {name} at {RATE_HZ:g} frames/s, processor time per frame"

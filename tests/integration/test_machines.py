@@ -168,15 +168,8 @@ def test_every_crop_is_a_frame_in_order_with_its_trace(tmp_path: Path) -> None:
                 (n, r) for n in range(20) for r in (0, 1)
             ]
             assert [one["frame"] for one in own] == [64 * n + row for n in range(20) for row in (0, 1)]
-            assert own[1]["object"] == {
-                "frame": 0,
-                "row": 1,
-                "class": 1,
-                "score": 0.5,
-                "id": 2,
-                "label": "nut",
-                "box": [80, 20, 150, 120],
-            }
+            numbers = {"frame": 0, "row": 1, "class": 1, "score": 0.5, "id": 2}
+            assert own[1]["object"] == {**numbers, "label": "nut", "box": [80, 20, 150, 120]}
             assert own[2]["media_s"] == 0.1
         sent = headers_in(broker.port, "edgert.gate.north.crops")
         back = headers_in(broker.port, "edgert.read.north.result")

@@ -96,9 +96,8 @@ def test_depth_images_are_replayed(tmp_path: Path) -> None:
     """Of a robot that follows: each object's position comes from the depth image of its frame."""
     write_depth_bag(tmp_path / "run.db3", list(conveyor(3, 8)))
     source = {"source": f"bag:{tmp_path}/run.db3#/camera/color", "options": {"depth": "/camera/depth"}}
-    near = {"infer": "parts", "from": "cam"}, {"stage": "distance", "from": "find"}
-    recorder = {"sink": "mcap", "path": str(tmp_path / "run.mcap"), "from": "near"}
-    stages = {"cam": source, "find": near[0], "near": near[1], "rec": recorder}
+    stages = {"cam": source, "find": {"infer": "parts", "from": "cam"}, "near": {"stage": "distance", "from": "find"}}
+    stages["rec"] = {"sink": "mcap", "path": str(tmp_path / "run.mcap"), "from": "near"}
     with Pipeline({"models": {"parts": MODEL}, "stages": stages}) as pipeline:
         pipeline.run()
     made = replay(tmp_path / "run.mcap")
