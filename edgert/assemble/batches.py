@@ -1,5 +1,6 @@
 """Meaning of a stage's ``batch:``: whether its model supports it, and whether an idle model waits for a full batch."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgert.config import InferStage, PipelineConfig
@@ -36,6 +37,25 @@ def describe_batches(most: int, reason: str) -> str:
     """Return how batches of up to ``most`` frames form; ``reason`` is that of :func:`why_not_wait`."""
     how = f"of those that came while it was busy, as {reason}" if reason else "which a free model waits for"
     return f"up to {most} frames a run, {how}"
+
+
+def check_batched(outputs: Sequence[str], where: str) -> None:
+    """Check that no output holds the results of all frames of a batch together, as those behind an NMS can.
+
+    Args:
+        outputs: names of the outputs without a batch dimension that the decoder reads.
+        where: place of ``batch`` in the pipeline file.
+
+    Raises:
+        ConfigError: there is such an output.
+    """
+    if outputs:
+        raise ConfigError(
+            f"batches for a model whose output {outputs[0]!r} has no batch dimension",
+            why="a frame would get the results of the other frames of its batch too",
+            where=where,
+            fix="leave batch out, or export the model so that every output begins with the batch",
+        )
 
 
 def check_batch_size(stage: InferStage, rows: int, where: str, in_bundle: bool) -> None:

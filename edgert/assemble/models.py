@@ -33,6 +33,7 @@ from edgert.stages import infer
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import AGNOSTIC, checked_decoder, decoder_for, fitting_decoder, labels_of
+from edgert.stages.decode.needed import needed_outputs
 from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.gpu.gpu_crops import CropModel, InferCropsOfModels
 from edgert.stages.gpu.infer_gpu import GpuInference, PendingInference
@@ -244,7 +245,7 @@ class Models:
         """Return why an idle model does not wait for a full batch, else ``""``; add a text on it to the engine's info.
 
         Raises:
-            ConfigError: the model takes fewer frames per run than its stage asks for.
+            ConfigError: the model takes fewer frames per run than its stage asks for, or mixes their results.
         """
         assert stage.batch is not None
         where = self.file.where("stages", name, "batch")
@@ -253,8 +254,16 @@ class Models:
         for one in variants_of(self.config.models, stage.infer):
             engine = self.engines.get(one)
             if isinstance(engine, Engine):
+                batches.check_batched(self._outputs_of_all_frames(one, engine), where)
                 engine.info = {**engine.info, "batch": batches.describe_batches(stage.batch.max, why_not_wait)}
         return why_not_wait
+
+    def _outputs_of_all_frames(self, name: str, engine: Engine) -> list[str]:
+        """Return the outputs without a batch dimension that a decoder of edgert reads."""
+        names = [tensor.name for tensor in engine.outputs]
+        needed = needed_outputs(output_shapes(engine), names) or range(len(names))
+        is_own = isinstance(self.config.models[name].task, PythonTask)
+        return [] if is_own else [names[place] for place in needed if not engine.batched[place]]
 
     def _gpu_inference(
         self, name: str, stage: InferStage, engine: Engine, model: ModelConfig, live: bool

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from edgert import Pipeline
 from edgert.assemble import batches
 from edgert.assemble.graph import queue_of
 from edgert.config import InferStage, PipelineFile, load_pipeline
@@ -56,6 +58,17 @@ def test_what_happens_is_told_in_words() -> None:
 def test_a_program_may_submit_some_frames_before_it_looks_at_a_result(options: dict[str, int], queue: int) -> None:
     source = SourceStage.model_validate({"source": "api", **options})
     assert queue_of(source, InferStage.model_validate({"infer": "net", "from": "cam"}), live=False)[0] == queue
+
+
+def test_batches_are_refused_where_results_of_all_frames_come_together(tmp_path: Path) -> None:
+    """[N, 7] of YOLOv7 has the number of the image in each row, and rows of all images."""
+    rows = np.zeros((3, 7), np.float32)
+    (tmp_path / "net.onnx").write_bytes(to_bytes(models.constant({"rows": rows}, ("n", 3, 64, 64))))
+    text = TEXT.format(one="api", two="synthetic:noise").replace("embed: none", "detect: yolov10")
+    (tmp_path / "batched.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="'rows' has no batch dimension") as caught:
+        Pipeline(tmp_path / "batched.yaml")
+    assert caught.value.where.endswith("stages.find.batch") and "leave batch out" in caught.value.fix
 
 
 def test_a_batch_larger_than_the_model_s_is_refused() -> None:
