@@ -46,8 +46,7 @@ def check_batched(outputs: Sequence[str], where: str) -> None:
         outputs: names of the outputs without a batch dimension that the decoder reads.
         where: place of ``batch`` in the pipeline file.
 
-    Raises:
-        ConfigError: there is such an output.
+    Raises ConfigError: there is such an output.
     """
     if outputs:
         raise ConfigError(
