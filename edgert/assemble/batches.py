@@ -40,15 +40,8 @@ def describe_batches(most: int, reason: str) -> str:
 
 
 def check_batched(outputs: Sequence[str], where: str) -> None:
-    """Check that no output holds the results of all frames of a batch together, as those behind an NMS can.
-
-    Args:
-        outputs: names of the outputs without a batch dimension that the decoder reads.
-        where: place of ``batch`` in the pipeline file.
-
-    Raises ConfigError: there is such an output.
-    """
-    if outputs:
+    """Raise ConfigError if ``outputs``, those without a batch dimension that a decoder reads, are not empty."""
+    if outputs:  # they hold the results of all frames of a batch, as those behind an NMS can
         raise ConfigError(
             f"batches for a model whose output {outputs[0]!r} has no batch dimension",
             why="a frame would get the results of the other frames of its batch too",

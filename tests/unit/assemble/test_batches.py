@@ -62,8 +62,7 @@ def test_a_program_may_submit_some_frames_before_it_looks_at_a_result(options: d
 
 def test_batches_are_refused_where_results_of_all_frames_come_together(tmp_path: Path) -> None:
     """[N, 7] of YOLOv7 has the number of the image in each row, and rows of all images."""
-    rows = np.zeros((3, 7), np.float32)
-    (tmp_path / "net.onnx").write_bytes(to_bytes(models.constant({"rows": rows}, ("n", 3, 64, 64))))
+    (tmp_path / "net.onnx").write_bytes(to_bytes(models.constant({"rows": np.zeros((3, 7))}, ("n", 3, 64, 64))))
     text = TEXT.format(one="api", two="synthetic:noise").replace("embed: none", "detect: yolov10")
     (tmp_path / "batched.yaml").write_text(text)
     with pytest.raises(ConfigError, match="'rows' has no batch dimension") as caught:

@@ -159,12 +159,9 @@ def test_unknown_heads_are_not_taken_for_others(shapes: list[tuple[int, ...]], i
     assert guess(shapes, [], image, None) == []
 
 
-def test_features_of_a_pyramid_are_no_certain_detector() -> None:
+def test_labels_decide_between_rows_with_and_without_objectness_and_features_are_no_certain_detector() -> None:
     found = guess([(256, 80, 80), (256, 40, 40), (256, 20, 20)], ["p3", "p4", "p5"], (3, 640, 640), None)
     assert [(str(one), one.weight) for one in found] == [("detect: yolov8-raw", 1)]
-
-
-def test_labels_decide_between_rows_with_and_without_objectness() -> None:
     assert str(guess([(8400, 7)], ["output"], (3, 640, 640), 3)[0]) == "detect: yolov8"
     assert str(guess([(8400, 7)], ["output"], (3, 640, 640), 2)[0]) == "detect: yolox"
 
