@@ -302,9 +302,12 @@ def is_alive(run: Run) -> bool:
 
 
 def cancel(run: Run) -> None:
-    """Ask a run to end, without waiting; do nothing if it has ended."""
+    """Ask a run to end, without waiting for its end. Do nothing if it has ended."""
     if not run.end.exists() and is_alive(run):
         run.canceled.touch()
+        until = time.monotonic() + _STABLE_S
+        while not run.process.exists() and time.monotonic() < until:  # the run has just been started
+            time.sleep(_JOB_POLL_S)
         with contextlib.suppress(ProcessLookupError):  # it has ended since
             os.killpg(int(run.process.read_text(encoding="utf-8")), signal.SIGTERM)
 

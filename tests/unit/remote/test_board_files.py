@@ -6,7 +6,9 @@ import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +18,7 @@ import typer
 
 from edgert.cli import app
 from edgert.errors import ArtifactError, BuildError, EdgertError
+from edgert.files import replace_text
 from edgert.remote.board_actions import follow, perform, receive
 from edgert.remote.board_job import (
     BUNDLE_LIFETIME_S,
@@ -206,6 +209,19 @@ def test_who_comes_second_joins_the_first(content: Content, source: BinaryIO) ->
 def test_a_job_needs_its_bundle(content: Content) -> None:
     with pytest.raises(ArtifactError, match="the bundle is not on the board"):
         start(find_run(f"{DIGEST}.{1:012x}"))
+
+
+def test_canceling_a_run_waits_until_its_process_is_known(content: Content, source: BinaryIO) -> None:
+    receive(content, len(BYTES), source, io.BytesIO())
+    lock, run = try_lock(content.work), a_run(content)
+    assert lock is not None
+    os.write(lock, run.name.encode())
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    run.process.unlink(missing_ok=True)
+    threading.Timer(0.05, replace_text, (run.process, str(process.pid))).start()
+    cancel(run)
+    assert process.wait(10) == -signal.SIGTERM
+    os.close(lock)
 
 
 def test_canceling_what_has_ended_does_nothing(content: Content) -> None:
