@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -119,11 +120,8 @@ def test_a_build_that_was_stopped_is_no_reason_for_another_engine() -> None:
 
 
 def test_a_mistake_in_the_file_is_no_engines_fault() -> None:
-    def make(engine: str) -> str:
-        raise ConfigError("a mistake")
-
     with pytest.raises(ConfigError):
-        Made().chain.first_engine("parts", make)
+        Made().chain.first_engine("parts", Mock(side_effect=ConfigError("a mistake")))
 
 
 class TestMachines:
@@ -148,18 +146,14 @@ class TestMachines:
         assert why_not("onnxruntime", xavier, Bench().backend) == ""
 
     def test_no_tensorrt_names_how_to_get_that_of_this_jetpack(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def missing() -> version.Library:
-            raise version.missing_error(ImportError("No module named 'tensorrt'"), ORIN, "auto")
-
-        monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.load", missing)
+        missing = version.missing_error(ImportError("No module named 'tensorrt'"), ORIN, "auto")
+        monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.load", Mock(side_effect=missing))
         why = why_not("tensorrt", ORIN, TrtBackend(machine=ORIN))
         assert "No module named 'tensorrt'" in why and "JetPack 6.2" in why and "nvidia-jetpack" in why
 
     def test_compiling_wants_no_gpu(self) -> None:
-        def none() -> None:
-            raise DeviceError("there is no NVIDIA GPU here", why="none")
-
-        trt = TrtBackend(machine=HERE, library=Bench().backend.library, device=none)  # type: ignore[arg-type]
+        device = Mock(side_effect=DeviceError("there is no NVIDIA GPU here", why="none"))
+        trt = TrtBackend(machine=HERE, library=Bench().backend.library, device=device)
         assert why_not("tensorrt", HERE, trt, runs=False) == ""
         assert "no NVIDIA GPU" in why_not("tensorrt", HERE, trt)
 

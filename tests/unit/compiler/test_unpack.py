@@ -38,10 +38,8 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def no_gpu() -> TrtBackend:
-    def none() -> None:
-        raise DeviceError("there is no NVIDIA GPU here", why="there is no CUDA driver")
-
-    return TrtBackend(machine=HERE, library=Bench().backend.library, device=none)  # type: ignore[arg-type]
+    device = Mock(side_effect=DeviceError("there is no NVIDIA GPU here", why="there is no CUDA driver"))
+    return TrtBackend(machine=HERE, library=Bench().backend.library, device=device)
 
 
 def test_a_jetsons_bundle_falls_back_here_and_says_why(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -211,17 +212,15 @@ def test_a_job_needs_its_bundle(content: Content) -> None:
         start(find_run(f"{DIGEST}.{1:012x}"))
 
 
-def test_canceling_a_run_waits_until_its_process_is_known(content: Content, source: BinaryIO) -> None:
-    receive(content, len(BYTES), source, io.BytesIO())
-    lock, run = try_lock(content.work), a_run(content)
-    assert lock is not None
-    os.write(lock, run.name.encode())
-    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+def test_canceling_a_run_waits_until_its_process_is_known(content: Content, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, kill = a_run(content), Mock()
+    monkeypatch.setattr(os, "killpg", kill)
+    content.work.write_text(run.name)
     run.process.unlink(missing_ok=True)
-    threading.Timer(0.05, replace_text, (run.process, str(process.pid))).start()
-    cancel(run)
-    assert process.wait(10) == -signal.SIGTERM
-    os.close(lock)
+    threading.Timer(0.05, replace_text, (run.process, "7")).start()
+    with hold_lock(content.work, 1):
+        cancel(run)
+    kill.assert_called_once_with(7, signal.SIGTERM)
 
 
 def test_canceling_what_has_ended_does_nothing(content: Content) -> None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -344,10 +345,8 @@ class TestShapes:
 
 
 def test_what_is_missing_is_one_line() -> None:
-    def no_gpu() -> None:
-        raise DeviceError("there is no NVIDIA GPU here", why="there is no CUDA driver", fix="another machine")
-
-    backend = TrtBackend(machine=HERE, library=Bench().backend.library, device=no_gpu)  # type: ignore[arg-type]
+    error = DeviceError("there is no NVIDIA GPU here", why="there is no CUDA driver", fix="another machine")
+    backend = TrtBackend(machine=HERE, library=Bench().backend.library, device=Mock(side_effect=error))
     assert backend.why_no_library() == ""
     assert backend.why_not() == "there is no NVIDIA GPU here: there is no CUDA driver (another machine)"
 
