@@ -2,7 +2,7 @@
 
     Backend.compile(model, options) → Engine ── .session(profile) → Session ── .run() → outputs
 
-A session owns its input and output tensors for its whole life. Callers write into the inputs and read the outputs in
+A session owns its input and output tensors for its lifetime. Callers write into the inputs and read the outputs in
 place, so nothing is copied on the way in or out.
 """
 

@@ -76,7 +76,7 @@ def _has_tflite_mark(path: Path) -> bool:
 
 
 def _archive_source(path: Path) -> Source:
-    """Return the source in a zip file of PyTorch; its members tell its kind."""
+    """Return the source in a zip file of PyTorch, whose members show its kind."""
     with zipfile.ZipFile(path) as archive:
         names = {name.partition("/")[2] or name for name in archive.namelist()}
     if "archive_format" in names or "serialized_exported_program.json" in names:

@@ -86,7 +86,7 @@ def _open_arena() -> None:
 def open_session(
     source: str | bytes, settings: Any, model: Model, providers: Sequence[object] = ("CPUExecutionProvider",)
 ) -> Any:
-    """Return a session for the path or content of an ONNX file, which was made from ``model``. Raises BuildError."""
+    """Return a session for the path or content of an ONNX file of ``model``. Raises BuildError."""
     try:
         # No fallback: it would print the error and run the model on the CPU.
         return ort().InferenceSession(source, settings, providers=list(providers), enable_fallback=0)

@@ -190,15 +190,15 @@ def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
 log = logging.getLogger("edgert.backend")
 
 
-def cache_engine(store: Store, made: BuiltEngine, machine: Facts) -> None:
+def cache_engine(store: Store, built: BuiltEngine, machine: Facts) -> None:
     """Cache an engine, its facts, and the measured kernel timings, which are valid on this machine only.
 
     A failed write only costs time at the next start; it is logged.
     """
-    cache_content(store, made.key, made.content)
-    cache_content(store, _last_key(made.request.title), json.dumps(dict(made.facts)).encode())
-    if made.result.timing_cache:
-        cache_content(store, _timing_key(machine), made.result.timing_cache)
+    cache_content(store, built.key, built.content)
+    cache_content(store, _last_key(built.request.title), json.dumps(dict(built.facts)).encode())
+    if built.result.timing_cache:
+        cache_content(store, _timing_key(machine), built.result.timing_cache)
 
 
 def last_facts(store: Store | None, title: str) -> Facts | None:

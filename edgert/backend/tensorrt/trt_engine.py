@@ -227,7 +227,7 @@ class TrtEngine:
         if library.kind == "rtx" and not {*self.profiles[1:]} <= {name for name, _ in others}:
             raise BuildError(
                 f"{library.title} runs one profile of an engine",
-                why=f"1.4 ends the whole process when another is chosen, and this model has {', '.join(self.profiles)}",
+                why=f"1.4 ends the process when another is chosen, and this model has {', '.join(self.profiles)}",
                 where=title,
                 fix="leave one profile, or run the pipeline file itself: each profile then has a plan of its own",
             )
