@@ -35,8 +35,8 @@ _FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "
 """``format:`` of a source, FFmpeg's name → V4L2's four letters."""
 _BY_CHANNELS: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
 
-_BAYER = re.compile(r"BA81|GBRG|GRBG|RGGB|BYR2|(?:BG|GB|BA|GR|RG)1[0246]")
-"""Four letters of the raw formats of image sensors."""
+_RAW = re.compile(r"BYR2|(?:BG|GB|BA|GR|RG)1[0246]")
+"""Four letters of the raw formats of image sensors with more than 8 bits; FFmpeg and OpenCV convert those of 8."""
 
 Opener = Callable[[str], Any]
 """Function that opens a device as a ``cv2.VideoCapture``."""
@@ -366,8 +366,8 @@ def check_device(path: str, where: str) -> None:
 
 
 def refuse_bare_sensor(path: str, offered: Offers, where: str) -> None:
-    """Raise FinalError for a CSI sensor that gives raw data, which FFmpeg and OpenCV do not convert."""
-    if not offered or not all(map(_BAYER.fullmatch, offered)):
+    """Raise FinalError for a CSI sensor that gives only raw data which FFmpeg and OpenCV do not convert."""
+    if not offered or not all(map(_RAW.fullmatch, offered)):
         return
     sensors = [one.path for one in csi_sensors()]
     fix = f"source: csi://{sensors.index(path)}" if path in sensors else "source: gst:..., with elements of its maker"

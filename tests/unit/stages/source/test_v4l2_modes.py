@@ -190,14 +190,14 @@ def first(**options: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("letters", "path", "fix"),
-    [("RG10", "/dev/video0", "csi://0"), ("BA81", "/dev/video9", "gst:"), ("UYVY", "/dev/video0", "")],
+    ("letters", "number", "fix"),
+    [("RG10", 0, "csi://0"), ("BA12", 9, "gst:"), ("BA81", 0, ""), ("UYVY", 0, "")],
 )
 def test_a_bare_csi_sensor_is_refused_with_the_way_to_it(
-    letters: str, path: str, fix: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    letters: str, number: int, fix: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(camera, "Kernel", lambda: UsbCamera({letters: {HD: (60,)}}, letters))
-    sensor = CameraDevice(path, "vi-output, imx219 9-0010", "tegra-video", True)
+    sensor = CameraDevice(f"/dev/video{number}", "vi-output, imx219 9-0010", "tegra-video", True)
     monkeypatch.setattr(camera, "csi_sensors", lambda: (sensor,))
     with pytest.raises(DeviceError) as caught:
         first()
