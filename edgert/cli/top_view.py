@@ -255,11 +255,9 @@ class Panel:
 
         lines, room = self._console.render_lines(shown, pad=False), max(1, self._console.height - 1)
         if scrolls_to_chosen:
-            chosen = [at for at, line in enumerate(lines) if any(one.style and one.style.reverse for one in line)] or [
-                0
-            ]
-            first = min(self._first_line, chosen[0] - _HEADING_LINES)
-            self._first_line = max(first, chosen[-1] - room + 1)
+            chosen = [at for at, line in enumerate(lines) if any(one.style and one.style.reverse for one in line)]
+            first = min(self._first_line, min(chosen, default=0) - _HEADING_LINES)
+            self._first_line = max(first, max(chosen, default=0) - room + 1)
         self._first_line = first = max(0, min(self._first_line, len(lines) - room))
         last = min(first + room, len(lines))
         place = f" · PgUp PgDn lines {first + 1}–{last} of {len(lines)}" if room < len(lines) else ""
