@@ -139,7 +139,9 @@ class PipelineNode:
                 node.undeclare_parameter(key)
             for key, value in live.items():
                 if not node.has_parameter(key):
-                    declared[key] = node.declare_parameter(key, value, descriptor).value
+                    # The launch file gives values at the start only; later, parameters are as the pipeline runs.
+                    made = node.declare_parameter(key, value, descriptor, ignore_override=bool(self._live))
+                    declared[key] = made.value
                 elif node.get_parameter(key).value != value:
                     node.set_parameters([parameter(key, value=value)])
             self._live = {*live}
