@@ -83,7 +83,7 @@ def read_boxes(path: Path, limit: int | None, points: bool = False) -> Found | N
     names = dict(enumerate(line.strip() for _, line in lines_of(listed))) if listed else {}
     if (path / "images").is_dir() and (path / "labels").is_dir():
         return _read_yolo([path / "images"], names, limit, path, 3 if points else 0)
-    if listed:
+    if listed and any(_label_file(file).is_file() for file in _image_files(path)):
         return _read_yolo([path], names, limit, path, 3 if points else 0)
     stems = {file.stem for file in path.glob("*.xml")}
     if stems and any(file.stem in stems for file in _image_files(path)):
