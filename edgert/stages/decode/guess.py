@@ -109,7 +109,7 @@ class Guess:
         task: key of the task, like ``detect``.
         decoder: value of the task, like ``yolox``.
         reason: sentence for messages.
-        weight: see :class:`Fit`; one more or less by labels and names.
+        weight: see :class:`Fit`; raised or lowered by labels, names and the number of classes.
         classes: number of classes that the outputs would have; None if shapes do not show it.
         options: options of the decoder that no shape shows.
     """
