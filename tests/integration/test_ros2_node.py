@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -138,8 +139,6 @@ def test_two_nodes_have_pipelines_of_two_names(
 
 def _settled(count: Callable[[], int]) -> int:
     """Return a count once it has not changed for half a second."""
-    import time
-
     last, since = count(), time.monotonic()
     while time.monotonic() - since < 0.5:
         time.sleep(0.02)

@@ -82,6 +82,9 @@ def test_labels_beside_images_with_a_file_of_names(folder: str, names: str, tmp_
     found = open_dataset(tmp_path / "flat", DETECT)
     assert boxes(found) == [pytest.approx(row) for row in A_AND_B]
     assert isinstance(found.ground_truth, GroundTruthBoxes) and found.ground_truth.names == {0: "cat", 1: "dog"}
+    for file in (tmp_path / "flat").rglob("?.txt"):
+        file.unlink()
+    assert open_dataset(tmp_path / "flat", DETECT).ground_truth is None, "names alone are no labels"
 
 
 def test_names_are_matched_with_the_models(tmp_path: Path) -> None:

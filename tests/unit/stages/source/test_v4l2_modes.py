@@ -190,8 +190,7 @@ def first(**options: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("letters", "number", "fix"),
-    [("RG10", 0, "csi://0"), ("BA12", 9, "gst:"), ("BA81", 0, ""), ("UYVY", 0, "")],
+    ("letters", "number", "fix"), [("RG10", 0, "csi://0"), ("BA12", 9, "gst:"), ("BA81", 0, ""), ("UYVY", 0, "")]
 )
 def test_a_bare_csi_sensor_is_refused_with_the_way_to_it(
     letters: str, number: int, fix: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
