@@ -16,7 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import distributed
 import pytest
 
 import edgert
@@ -199,6 +198,8 @@ def test_an_address_that_is_none(address: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_cluster_that_is_gone_is_one_error_wherever_it_is_asked() -> None:
+    distributed = pytest.importorskip("distributed", reason="needs the extra: pip install -e '.[dask]'")
+
     def fail(*_: Any, **__: Any) -> None:
         raise OSError("closed")
 
