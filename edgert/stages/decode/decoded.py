@@ -86,11 +86,11 @@ class Decoded(Head):
             found, labels = _scores_and_classes(outputs[0][:, 5], outputs[0][:, 6])
         else:
             boxes, found, labels = outputs[0][:, :4], outputs[0][:, 4], outputs[0][:, 5]
-        with np.errstate(invalid="ignore"):  # NaN becomes a negative class
+        with np.errstate(invalid="ignore"):  # NaN becomes a number that depends on the processor
             boxes, scores, classes = decoder.as_f32(boxes), decoder.as_f32(found), labels.astype(np.int32)
         if self.background == "first":
             classes = classes - np.int32(1)
-        keep = (scores >= score) & (classes >= 0)
+        keep = (scores >= score) & (classes >= 0) & (labels == labels)
         pixels = _in_pixels(boxes[keep], network, unit, self.order)
         return Candidates(pixels, scores[keep], classes[keep], overlap=False)
 

@@ -57,13 +57,14 @@ def test_a_score_that_is_no_number_is_left_out() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("head", [YoloV8(), YoloV8Obb(), Decoded()])
+@pytest.mark.parametrize("head", [YoloV8(), YoloV8Obb(), Decoded(), Decoded(background="first")])
 def test_rows_that_cannot_be_boxes_are_left_out_without_a_word_of_numpy(head: Any) -> None:
     places = [[32, 32, 20, 20], [NAN, 32, 20, 20], [32, INF, 20, 20], [10, 10, -5, -5]]
     rows = [[22, 22, 42, 42, 0.9, 0], [10, 10, 5, 5, 0.9, 0], [22, NAN, 42, 42, 0.9, 0], [22, 22, 42, 42, 0.9, NAN]]
     table = np.zeros((5 + isinstance(head, YoloV8Obb), 84), np.float32)
     table[:4, :4], table[4, :4] = np.array(places, np.float32).T, 0.9
-    output = np.array(rows, np.float32) if isinstance(head, Decoded) else table
+    first = np.array([0, 0, 0, 0, 0, getattr(head, "background", "") == "first"], np.float32)
+    output = np.array(rows, np.float32) + first if isinstance(head, Decoded) else table
     geometry = Geometry(1, 1, 0, 0, (64, 64), (0, 0, 64, 64))
     record: Any = RecordCheck("m")(Detector(head)([output], geometry), geometry)
     assert record.boxes.tolist() == [[22, 22, 42, 42]] and record.classes.tolist() == [0]
