@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -246,8 +247,20 @@ def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[
         elif "sink" not in stage:
             made["stages"][name] = stage
     path = Path(head["path"])
-    path = path if path.parent.is_dir() else recording.paths[0].absolute().parent / path.name
+    folder = recording.paths[0].absolute().parent
+    path = path if path.parent.is_dir() else folder / path.name
+    for section in (made.get("models") or {}).values():
+        _use_moved_files(section, path.parent, folder)
     return _load(made, path, head["models"], models)
+
+
+def _use_moved_files(section: dict[str, Any], before: Path, folder: Path) -> None:
+    """Replace files of a model that are not where they were by those of the same name in ``folder``."""
+    task = section.get("task")
+    for keys, name in ((section, "onnx"), *((task, name) for name in ("labels", "match") if isinstance(task, dict))):
+        place, moved = before / (text := str(keys.get(name, ""))), folder / Path(text).name
+        if not os.path.isfile(place) and os.path.isfile(moved):  # noqa: PTH113 - Path raises for some texts
+            keys[name] = str(moved)
 
 
 def _with_past(stages: Mapping[str, StageConfig]) -> Iterable[str]:
@@ -295,7 +308,7 @@ def _check_models(recording: Recording, file: PipelineFile, options: Options) ->
         here = digest_of_file(path)
         if here != recorded:
             why = f"its SHA-256 was {recorded[:12]}… and is {here[:12]}…" if here else "it is not there"
-            fix = f"put the recorded one there; or replay with another one: --model {name}={path}"
+            fix = f"put the recorded one there, or beside the recording; or use another one: --model {name}={path}"
             raise ArtifactError(f"the recording was made with another model {name!r} than {path}", why=why, fix=fix)
 
 

@@ -32,6 +32,7 @@ from tests.helpers.clips import write_clip
 from tests.helpers.command import edgert
 from tests.helpers.frames import frame_of
 from tests.helpers.recordings import (
+    ASSETS,
     MODEL,
     STAGES,
     conveyor,
@@ -202,6 +203,20 @@ def test_another_model_or_version_is_named(belts: Path, tmp_path: Path) -> None:
     assert "--model parts=" in raised.value.fix
     with pytest.raises(ConfigError, match="no model 'find'"):
         replay(belts, Options({"find": Path(MODEL["onnx"])}))
+
+
+def test_files_that_moved_are_found_beside_the_recording(belts: Path, tmp_path: Path) -> None:
+    def elsewhere(payload: bytes) -> bytes:
+        return payload.replace(str(ASSETS).encode(), b"/srv/of/the/robot")
+
+    moved = rewritten(belts, tmp_path / "run.mcap", {messages.RUN: elsewhere})
+    with pytest.raises(ArtifactError, match=r"parts\.onnx") as raised:
+        replay(moved)
+    assert "or beside the recording" in raised.value.fix
+    for name in ("parts.onnx", "parts.txt"):
+        shutil.copy(ASSETS / name, tmp_path)
+    made = replay(moved, EXACT)
+    assert (made.same, made.different, made.missing) == (FRAMES, 0, 0)
 
 
 def test_a_format_of_another_version_is_refused(belts: Path, tmp_path: Path) -> None:
