@@ -46,7 +46,7 @@ class RecordedStream:
         self._pieces, self._nbytes = deque[Piece](), 0
         self._restarts: dict[int, Mapping[str, Any]] = {}
         self._decoder: Any = None
-        self._depth: Piece | None = None
+        self._depth: tuple[int, DepthImage | None] = (-1, None)  # the newest, and the number of its image
         self._about: Mapping[str, Any] = {}
         self._images = deque[tuple[int, Image]]()
 
@@ -103,7 +103,7 @@ class RecordedStream:
             if piece.kind == "video":
                 self._decode_packet(piece)
             elif piece.kind == "depth":
-                self._depth = piece
+                self._depth = (piece.number, _depth_image(piece, self._about.get("camera")))
             else:
                 self._images.append((piece.number, self._pixels(piece)))
         except (DamagedMessage, ValueError, KeyError, TypeError):
@@ -153,9 +153,8 @@ class RecordedStream:
             at += size
         matrix, full_range = self._about.get("color") or ("bt601", False)
         color = Color("bt709" if matrix == "bt709" else "bt601", bool(full_range))
-        file, depth = str(self._about.get("file") or ""), None
-        if self._depth is not None and self._depth.number == piece.number:
-            depth = _depth_image(self._depth, self._about.get("camera"))
+        file, (number, depth) = str(self._about.get("file") or ""), self._depth
+        depth = depth if number == piece.number else None  # a damaged one is missing
         lease = lend(data, self._counter)
         return Image(unit.format, tuple(planes), lease, 0, color=color, file=file, depth=depth)  # type: ignore[arg-type]
 
