@@ -32,9 +32,11 @@ def set_keys(run: Controlled, *texts: str) -> dict[str, Any]:
             raise ConfigError(f"set takes KEY=VALUE, not {text!r}", fix=f"edgert ctl set {key or 'KEY'}=VALUE{is_now}")
     try:
         file = changed_pipeline(run.file, copy_data(run), texts)
-    except ConfigError:
+    except ConfigError as error:
         for key in keys:
             check_known(key, run.file.config)  # its error is clearer
+        for one in (error, *error.others):  # these keys come from ``edgert ctl set``, a program or a ROS parameter
+            one.what, one.where, one.fix = (text.replace("--set ", "") for text in (one.what, one.where, one.fix))
         raise
     changes = changes_to(run, file)
     live = {key: one for key in keys for one in before if f"{key}.".startswith(f"{one}.")}
