@@ -128,6 +128,17 @@ def test_a_pipeline_without_ros(peer: Any) -> None:
     subscriber.undeclare()
 
 
+def test_a_sink_reports_that_its_router_is_lost_and_back(peer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    stages = {"cam": {"source": "api"}, "out": {"sink": "ros2", "from": "cam", "zenoh": ADDRESS}}
+    with edgert.Pipeline({"name": "dock", "stages": stages}) as made:
+        made.start()
+        peer.close()
+        wait_until(lambda: "the Zenoh router at tcp/127.0.0.1:27447 is lost" in caplog.text)
+        again = router(PORT)
+        wait_until(lambda: "messages reach subscribers again" in caplog.text)
+    again.close()
+
+
 def test_what_cannot_work_is_named(peer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(source: str, **keys: Any) -> None:
         stages = {"cam": {"source": source, **keys}, "out": {"sink": "null", "from": "cam"}}

@@ -51,6 +51,10 @@ class Publisher(Protocol):
 class Link(Protocol):
     """Connection to a ROS 2 network, shared by the stages of a pipeline."""
 
+    @property
+    def trouble(self) -> str:
+        """Reason why no message can come or go; empty while one can."""
+
     def now_ns(self) -> int:
         """Return the time of ROS: of this machine, or of ``/clock``; 0 before the first message on ``/clock``."""
 

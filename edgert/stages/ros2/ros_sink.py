@@ -152,7 +152,13 @@ class RosSink:
 
     def _publish_diagnostics(self, publisher: Publisher) -> None:
         assert self._link is not None
+        trouble = ""
         while not self._closing.wait(_DIAGNOSTICS_S):
+            before, trouble = trouble, self._link.trouble
+            if trouble and not before:
+                log.warning("stages.%s: %s; subscribers get nothing until it is back", self._name, trouble)
+            elif before and not trouble:
+                log.warning("stages.%s: messages reach subscribers again", self._name)
             state = ros_records.diagnostics(self._context.stats(), header(self._link.now_ns(), ""))
             try:
                 publisher.publish(encode(definitions.DIAGNOSTICS, state))

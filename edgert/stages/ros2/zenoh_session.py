@@ -184,7 +184,7 @@ class ZenohSession(Link):
         import zenoh
 
         keep_freed_memory()
-        self.users, self._node, self._domain, self._where = 0, node, domain, where
+        self.users, self._node, self._domain, self._endpoint = 0, node, domain, endpoint
         config = zenoh.Config()
         for key, value in (
             ("mode", "client"),
@@ -201,6 +201,10 @@ class ZenohSession(Link):
             raise DeviceError(f"no Zenoh router at {endpoint}", why=why, where=where, fix=fix) from error
         self._entities, self._turn = 0, threading.Lock()
         self._token = self.declare_token("NN", "", "", Quality(True))[0]
+
+    @property
+    def trouble(self) -> str:
+        return "" if self._session.info.routers_zid() else f"the Zenoh router at {self._endpoint} is lost"
 
     def now_ns(self) -> int:
         """Return the time of this machine, because ``/clock`` is not read over Zenoh."""
