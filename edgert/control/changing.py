@@ -27,14 +27,13 @@ def set_keys(run: Controlled, *texts: str) -> dict[str, Any]:
     """Change live keys, all of them or none; see :meth:`Control.set_keys`."""
     before, keys = live_values(run), [text.partition("=")[0].strip() for text in texts]
     for key, text in zip(keys, texts, strict=True):
+        check_known(key, run.file.config)  # its error is clearer than that of the file
         if "=" not in text:
             is_now = f"; it is {before[key]!r} now" if key in before else ""
             raise ConfigError(f"set takes KEY=VALUE, not {text!r}", fix=f"edgert ctl set {key or 'KEY'}=VALUE{is_now}")
     try:
         file = changed_pipeline(run.file, copy_data(run), texts)
     except ConfigError as error:
-        for key in keys:
-            check_known(key, run.file.config)  # its error is clearer
         for one in (error, *error.others):  # these keys come from ``edgert ctl set``, a program or a ROS parameter
             one.what, one.where, one.fix = (text.replace("--set ", "") for text in (one.what, one.where, one.fix))
         raise

@@ -36,8 +36,6 @@ class RclpyNode(Link):
         own: program's node, used instead of a new one.
     """
 
-    trouble = ""  # rclpy has no router to lose
-
     def __init__(self, name: str, simulated: bool, own: Any = None) -> None:
         self.users, self.node = 0, own
         self._context: Any = None

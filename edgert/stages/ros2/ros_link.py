@@ -54,6 +54,7 @@ class Link(Protocol):
     @property
     def trouble(self) -> str:
         """Reason why no message can come or go; empty while one can."""
+        return ""
 
     def now_ns(self) -> int:
         """Return the time of ROS: of this machine, or of ``/clock``; 0 before the first message on ``/clock``."""

@@ -71,11 +71,11 @@ class RosSink:
 
     def open(self) -> None:
         """Connect. Raises DeviceError."""
-        self._link = self._link_of()
-        self._ends.callback(self._link.close)
-        publisher = self._create_publisher("/diagnostics", definitions.DIAGNOSTICS, Quality(True, depth=10))
+        link = self._link = self._link_of()
+        self._ends.callback(link.close)
+        topic = self._create_publisher("/diagnostics", definitions.DIAGNOSTICS, Quality(True, depth=10))
         name = f"edgert-{self._name}-diagnostics"
-        self._thread = threading.Thread(target=self._publish_diagnostics, args=(publisher,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._publish_diagnostics, args=(link, topic), name=name, daemon=True)
         self._thread.start()
 
     def process(self, result: Result) -> None:
@@ -117,11 +117,10 @@ class RosSink:
 
     def _publish_class_names(self, stream: _Stream, labels: tuple[str, ...], fields: Mapping[str, Any]) -> None:
         """Publish the names of the classes once, latched for later subscribers."""
-        if labels and labels is not stream.labels:
-            is_new, stream.labels = labels != stream.labels, labels
-            if is_new:
-                info = ros_records.vision_info(labels, self._context.pipeline, fields)
-                self._send(stream, "vision_info", definitions.VISION_INFO, Quality(True, latched=True), info)
+        if labels and labels != stream.labels:
+            stream.labels = labels
+            info = ros_records.vision_info(labels, self._context.pipeline, fields)
+            self._send(stream, "vision_info", definitions.VISION_INFO, Quality(True, latched=True), info)
 
     def _send_image(self, stream: _Stream, result: Result, fields: Mapping[str, Any]) -> None:
         quality, counter = Quality(False), self._context.counter
@@ -150,16 +149,13 @@ class RosSink:
         self._ends.callback(publisher.close)
         return publisher
 
-    def _publish_diagnostics(self, publisher: Publisher) -> None:
-        assert self._link is not None
+    def _publish_diagnostics(self, link: Link, publisher: Publisher) -> None:
         trouble = ""
         while not self._closing.wait(_DIAGNOSTICS_S):
-            before, trouble = trouble, self._link.trouble
-            if trouble and not before:
-                log.warning("stages.%s: %s; subscribers get nothing until it is back", self._name, trouble)
-            elif before and not trouble:
-                log.warning("stages.%s: messages reach subscribers again", self._name)
-            state = ros_records.diagnostics(self._context.stats(), header(self._link.now_ns(), ""))
+            before, trouble = trouble, link.trouble
+            if trouble != before:
+                log.warning("stages.%s: %s", self._name, trouble or "messages reach subscribers again")
+            state = ros_records.diagnostics(self._context.stats(), header(link.now_ns(), ""))
             try:
                 publisher.publish(encode(definitions.DIAGNOSTICS, state))
             except EdgertError as error:

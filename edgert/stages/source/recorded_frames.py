@@ -67,7 +67,6 @@ class RecordedStream:
 
         Request images in display order.
         """
-        is_flushed = number < 0
         while True:
             for at, (found, image) in enumerate(self._images):
                 if found == number:
@@ -76,12 +75,10 @@ class RecordedStream:
                     return image
             if self._pieces and self._pieces[0].number <= number + _REORDERED:
                 self._decode()
-            elif self._pieces or is_flushed:
+            elif self._pieces or self._decoder is None or number < 0:
                 return None
             else:  # a decoder gives its last images when it is flushed
-                is_flushed = True
                 self._flush()
-                self._decoder = None
 
     def close(self) -> None:
         """Release the decoded images."""
@@ -98,7 +95,6 @@ class RecordedStream:
         if piece.number in self._restarts:
             self._flush()
             self._about = self._restarts.pop(piece.number)
-            self._decoder = None
         try:
             if piece.kind == "video":
                 self._decode_packet(piece)
@@ -122,6 +118,7 @@ class RecordedStream:
     def _flush(self) -> None:
         if self._decoder is not None:
             self._give(None)
+            self._decoder = None
 
     def _give(self, packet: Any) -> None:
         """Decode a packet; None flushes the decoder."""
