@@ -125,23 +125,20 @@ class RosSink:
     def _send_image(self, stream: _Stream, result: Result, fields: Mapping[str, Any]) -> None:
         quality, counter = Quality(False), self._context.counter
         if self._output.image == "raw":
-            shown = result.frame if result.image is None else result.image
-            pieces = image_message(shown, fields, counter)
+            pieces = image_message(result.frame if result.image is None else result.image, fields, counter)
             counter.copied(sum(map(len, pieces)))  # joined for the network
             self._publisher(stream, "image", definitions.IMAGE, quality).publish(pieces)
         else:
-            image = bgr_from(result.frame) if result.image is None else result.image
-            topic = "image/compressed"
-            self._publisher(stream, topic, definitions.COMPRESSED_IMAGE, quality).publish(jpeg_message(image, fields))
+            message = jpeg_message(bgr_from(result.frame) if result.image is None else result.image, fields)
+            self._publisher(stream, "image/compressed", definitions.COMPRESSED_IMAGE, quality).publish(message)
 
     def _send(self, stream: _Stream, topic: str, kind: str, quality: Quality, fields: Mapping[str, Any]) -> None:
         self._publisher(stream, topic, kind, quality).publish(encode(kind, fields))
 
     def _publisher(self, stream: _Stream, topic: str, kind: str, quality: Quality) -> Publisher:
-        found = stream.publishers.get(topic)
-        if found is None:
-            found = stream.publishers[topic] = self._create_publisher(f"{stream.namespace}/{topic}", kind, quality)
-        return found
+        if topic not in stream.publishers:
+            stream.publishers[topic] = self._create_publisher(f"{stream.namespace}/{topic}", kind, quality)
+        return stream.publishers[topic]
 
     def _create_publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
         assert self._link is not None, "open() comes first"
