@@ -76,7 +76,7 @@ def test_a_jetson_is_not_sent_for_a_wheel_that_there_is_not(monkeypatch: pytest.
         monkeypatch.setattr(cuda, "is_jetson", lambda here=on_jetson: here)
         with pytest.raises(DeviceError, match="no CUDA provider") as caught:
             cuda.check_provider()
-        assert caught.value.fix.startswith("engines: [tensorrt]" if on_jetson else "pip install onnxruntime-gpu")
+        assert caught.value.fix.startswith("use engines: [tensorrt]" if on_jetson else "pip install onnxruntime-gpu")
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DeviceError, match="ONNX Runtime is not installed") as caught:
