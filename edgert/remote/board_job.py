@@ -83,11 +83,9 @@ class Run:
     addition = _File("addition.zip")
     """The new members, which the workstation does not have."""
     canceled = _File("canceled")
-    """A file that exists if the job was canceled."""
+    """A file that exists if the job was canceled, by which its process ends."""
     strict = _File("strict")
     """A file that exists if an engine that would be skipped is an error."""
-    process = _File("pid")
-    """Process id of the job."""
     end = _File("end.json")
     """Result of the job, which exists after its end."""
 
@@ -249,7 +247,7 @@ def _start_process(run: Run, lock: int, strict: bool) -> None:
     os.ftruncate(lock, 0)
     os.pwrite(lock, run.name.encode(), 0)
     with run.events.open("ab") as out, run.log.open("ab") as err:
-        job = subprocess.Popen(  # noqa: S603 - ourselves
+        subprocess.Popen(  # noqa: S603 - ourselves
             [*_edgert_command(), "job", "work", run.name, str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -257,7 +255,6 @@ def _start_process(run: Run, lock: int, strict: bool) -> None:
             start_new_session=True,
             pass_fds=(lock,),
         )
-    replace_text(run.process, str(job.pid))
 
 
 def work(run: Run, lock: int) -> None:
@@ -274,7 +271,7 @@ def work(run: Run, lock: int) -> None:
     compiler = subprocess.Popen(command, pass_fds=(lock,))  # noqa: S603 - ourselves
     ends_at: float | None = None
     while (code := compiler.poll()) is None:  # a stop request terminates the compiler, and later kills it
-        if ends_at is None and requested:
+        if ends_at is None and (requested or run.canceled.exists()):
             compiler.terminate()
             ends_at = time.monotonic() + END_TIMEOUT_S
         elif ends_at is not None and time.monotonic() > ends_at:
@@ -305,11 +302,6 @@ def cancel(run: Run) -> None:
     """Ask a run to end, without waiting for its end. Do nothing if it has ended."""
     if not run.end.exists() and is_alive(run):
         run.canceled.touch()
-        until = time.monotonic() + _STABLE_S
-        while not run.process.exists() and time.monotonic() < until:  # the run has just been started
-            time.sleep(_JOB_POLL_S)
-        with contextlib.suppress(ProcessLookupError):  # it has ended since
-            os.killpg(int(run.process.read_text(encoding="utf-8")), signal.SIGTERM)
 
 
 def _run_in_lock(content: Content) -> Run | None:

@@ -274,8 +274,8 @@ def test_who_joined_leaves_without_ending_the_job(there: Board, bundle: Path, tm
 def test_a_job_that_was_killed_is_told_and_taken_over(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
     work = begun(there, bundle, tmp_path / "out.edgert")
-    for path in there.cache.glob("remote/*/*/pid"):
-        os.killpg(int(path.read_text()), signal.SIGKILL)
+    for pid in map(int, (there.folder / "compiled").read_text().split()):
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
     with pytest.raises(BuildError, match="the build on board was interrupted") as caught:
         work.result()
     assert "killed, or the board restarted" in caught.value.why

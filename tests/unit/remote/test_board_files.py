@@ -8,18 +8,15 @@ import json
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
-from unittest.mock import Mock
 
 import pytest
 import typer
 
 from edgert.cli import app
 from edgert.errors import ArtifactError, BuildError, EdgertError
-from edgert.files import replace_text
 from edgert.remote.board_actions import follow, perform, receive
 from edgert.remote.board_job import (
     BUNDLE_LIFETIME_S,
@@ -212,15 +209,19 @@ def test_a_job_needs_its_bundle(content: Content) -> None:
         start(find_run(f"{DIGEST}.{1:012x}"))
 
 
-def test_canceling_a_run_waits_until_its_process_is_known(content: Content, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, kill = a_run(content), Mock()
-    monkeypatch.setattr(os, "killpg", kill)
+def test_a_run_that_is_canceled_before_its_process_works_ends(
+    content: Content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, script, lock = a_run(content), tmp_path / "edgert", try_lock(content.work)
+    script.write_text("#!/bin/sh\nexec sleep 60\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("edgert.remote.board_job._edgert_command", lambda: [str(script)])
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    assert lock is not None
     content.work.write_text(run.name)
-    run.process.unlink(missing_ok=True)
-    threading.Timer(0.05, replace_text, (run.process, "7")).start()
-    with hold_lock(content.work, 1):
-        cancel(run)
-    kill.assert_called_once_with(7, signal.SIGTERM)
+    cancel(run)
+    work(run, lock)
+    assert json.loads(run.end.read_text()) == {"code": -signal.SIGTERM}
 
 
 def test_canceling_what_has_ended_does_nothing(content: Content) -> None:
