@@ -166,18 +166,22 @@ def test_events_are_told_from_any_line_on(content: Content) -> None:
     assert end["end"]["log"].splitlines()[-1] == "the last" and len(end["end"]["log"].splitlines()) == 20
 
 
+def work_with(command: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The end of a run whose compiler is a line of the shell."""
+    monkeypatch.setattr("edgert.remote.board_job._edgert_command", lambda: ["sh", "-c", command, "edgert"])
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    lock = try_lock(run.content.work)
+    assert lock is not None
+    work(run, lock)
+    return json.loads(run.end.read_text())
+
+
 def test_a_job_calls_the_command_line_with_words_that_it_takes(
     content: Content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, script, lock = a_run(content), tmp_path / "edgert", try_lock(content.work)
+    run = a_run(content)
     run.strict.touch()
-    script.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path / 'words'}; exit 3\n")
-    script.chmod(0o755)
-    monkeypatch.setattr("edgert.remote.board_job._edgert_command", lambda: [str(script)])
-    monkeypatch.setattr("signal.signal", lambda number, handler: None)
-    assert lock is not None
-    work(run, lock)
-    assert json.loads(run.end.read_text()) == {"code": 3}
+    assert work_with(f"printf '%s\\n' \"$@\" > {tmp_path / 'words'}; exit 3", run, monkeypatch) == {"code": 3}
     verb, *words = (tmp_path / "words").read_text().splitlines()
     group: Any = typer.main.get_command(app)
     given = group.commands[verb].make_context(verb, words).params
@@ -210,18 +214,13 @@ def test_a_job_needs_its_bundle(content: Content) -> None:
 
 
 def test_a_run_that_is_canceled_before_its_process_works_ends(
-    content: Content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, script, lock = a_run(content), tmp_path / "edgert", try_lock(content.work)
-    script.write_text("#!/bin/sh\nexec sleep 60\n")
-    script.chmod(0o755)
-    monkeypatch.setattr("edgert.remote.board_job._edgert_command", lambda: [str(script)])
-    monkeypatch.setattr("signal.signal", lambda number, handler: None)
-    assert lock is not None
+    run = a_run(content)
     content.work.write_text(run.name)
-    cancel(run)
-    work(run, lock)
-    assert json.loads(run.end.read_text()) == {"code": -signal.SIGTERM}
+    with hold_lock(content.work, 1):
+        cancel(run)
+    assert work_with("exec sleep 60", run, monkeypatch) == {"code": -signal.SIGTERM}
 
 
 def test_canceling_what_has_ended_does_nothing(content: Content) -> None:
