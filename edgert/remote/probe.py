@@ -5,6 +5,9 @@ import re
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from edgert._version import __version__
 from edgert.board import HOST, THIS_MACHINE
@@ -91,15 +94,17 @@ def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
     """
     start = re.search(r"^\{", text, re.MULTILINE)  # a login shell may have written lines before it
     try:
-        found = json.loads(text[start.start() :]) if start else None
-    except (ValueError, RecursionError):
-        found = None
-    if found is None:
+        return _board_of(json.loads(text[start.start() :] if start else ""), link)
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError, StopIteration) as error:
         raise DeviceError(
             f"edgert does not work on {link.address}",
-            why=stderr.strip().splitlines()[-1] if stderr.strip() else "its doctor wrote nothing",
+            why=stderr.strip().splitlines()[-1] if stderr.strip() else "its doctor wrote nothing that can be read",
             fix=f"ssh {link.address} {shlex.join(link.program)} doctor",
-        )
+        ) from error
+
+
+def _board_of(found: dict[str, Any], link: Link) -> RemoteBoard:
+    """Return the board of a doctor's JSON; other JSON raises errors of Python."""
     machine = found.get("machine", {})
     version, ours = machine.get("edgert"), wheel(__version__)
     if version != __version__:
@@ -119,16 +124,14 @@ def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
     tensorrt = next(finding for finding in found["findings"] if finding["name"] == "TensorRT")
     pycuda = next((finding for finding in found["findings"] if finding["name"] == "pycuda"), {"state": "yes"})
     release = re.match(r"\d+\.\d+\.\d+", tensorrt["detail"]) if tensorrt["state"] == "yes" else None
-    return RemoteBoard(
-        name=machine["board"],
-        mode=machine["mode"],
-        jetpack=machine["jetpack"],
-        tensorrt=release[0] if release else "",
-        tensorrt_fix="" if release else f"{tensorrt['detail']}; {tensorrt['fix']}".rstrip("; "),
-        cache=machine["cache"],
-        free_bytes=machine["free_bytes"],
-        pycuda_fix="" if pycuda["state"] == "yes" else f"{pycuda['detail']}; {pycuda['fix']}".rstrip("; "),
-    )
+    facts = {
+        "name": machine["board"],
+        **{key: machine[key] for key in ("mode", "jetpack", "cache", "free_bytes")},
+        "tensorrt": release[0] if release else "",
+        "tensorrt_fix": "" if release else f"{tensorrt['detail']}; {tensorrt['fix']}".rstrip("; "),
+        "pycuda_fix": "" if pycuda["state"] == "yes" else f"{pycuda['detail']}; {pycuda['fix']}".rstrip("; "),
+    }
+    return TypeAdapter(RemoteBoard).validate_python(facts)
 
 
 # Checks whether a board can compile a bundle, before minutes of work.

@@ -45,11 +45,8 @@ def test_a_board_without_pycuda_compiles_and_is_not_said_to_check() -> None:
     found = read_doctor(doctor(pycuda="optional"), LINK)
     assert found.pycuda_fix and not read_doctor(doctor(pycuda="yes"), LINK).pycuda_fix
     said = pycuda_note(found, "jetson", TRT)
-    assert (
-        "PyCUDA is not installed on jetson" in said
-        and "not checked, timed or run" in said
-        and "scripts/setup-jetson" in said
-    )
+    parts = ("PyCUDA is not installed on jetson", "not checked, timed or run", "scripts/setup-jetson")
+    assert all(part in said for part in parts)
     assert pycuda_note(found, "jetson", ("onnxruntime",)) == "" == pycuda_note(there(), "jetson", TRT)
 
 
@@ -79,6 +76,13 @@ def test_a_doctor_that_says_nothing_is_told_with_what_it_said_instead() -> None:
     with pytest.raises(DeviceError, match="edgert does not work on u@jetson") as caught:
         read_doctor("", LINK, "Traceback\nImportError: libcudart.so")
     assert caught.value.why == "ImportError: libcudart.so" and caught.value.fix == "ssh u@jetson edgert doctor"
+
+
+@pytest.mark.parametrize("findings", [None, [], [5], {"a": 1}, [{"state": "no"}]])
+def test_a_doctor_of_another_shape_is_no_doctor(findings: Any) -> None:
+    for text in (json.dumps({**json.loads(doctor()), "findings": findings}), '{"machine": 5}', doctor({"cache": None})):
+        with pytest.raises(DeviceError, match="edgert does not work on u@jetson"):
+            read_doctor(text, LINK)
 
 
 def test_a_bundle_for_the_board_that_is_there_fits() -> None:
