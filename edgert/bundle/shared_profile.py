@@ -19,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgert.board.record import Board, board, board_names
 from edgert.board.sections import Mode, Precision
-from edgert.errors import ArtifactError, cause, nearest
+from edgert.errors import ArtifactError, ConfigError, cause, nearest
 from edgert.installation import data_folder
 from edgert.quantiles import AT, check_quantiles
+from edgert.text_files import read_text
 
 FORMAT, SCHEMA = "edgert measured profile", 1
 LAYERS_OVER_WHOLE = (0.1, 1.5)
@@ -139,8 +140,8 @@ def _digest(content: Mapping[str, Any]) -> str:
 def is_shared_profile(path: Path) -> bool:
     """Return whether the ``format`` of a file is that of a shared profile."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = json.loads(read_text(path))
+    except (ConfigError, OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT
 
@@ -151,10 +152,11 @@ def read_shared_profile(path: Path) -> SharedProfile:
     Raises:
         ArtifactError: the file is missing or damaged, was changed since it was written, or has impossible figures. The
             error is about the first of these; the others are in ``others``.
+        ConfigError: the file is too long, or no text.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        content = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtifactError(f"cannot read profile {path}", why=cause(error), fix=_FIX) from error
     where = str(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("schema") != SCHEMA:

@@ -12,7 +12,7 @@ import pytest
 
 from edgert.bundle import shared_profile
 from edgert.bundle.shared_profile import SharedProfile, is_shared_profile, read_shared_profile, shipped_profiles
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, ConfigError
 from edgert.quantiles import AT
 
 STEADY = [1.0] * len(AT)
@@ -76,11 +76,7 @@ def test_it_is_written_and_read_again(tmp_path: Path) -> None:
     [
         (lambda c: engine(c).update(median_ms=0.0), "a run takes 0 ms", "a time must be above 0"),
         (lambda c: engine(c).update(median_ms=-1.0), "a run takes -1 ms", "a time must be above 0"),
-        (
-            lambda c: engine(c)["layers"][0].update(median_ms=-0.1),
-            "a layer takes -0.1 ms",
-            "a time cannot be negative",
-        ),
+        (lambda c: engine(c)["layers"][0].update(median_ms=-0.1), "a layer takes -0.1 ms", "a time cannot be negative"),
         (
             lambda c: engine(c)["layers"][0].update(median_ms=50.0),
             "its layers take 52.5 ms in a run of 8 ms",
@@ -168,6 +164,12 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
         read_shared_profile(path)
     with pytest.raises(ArtifactError, match="cannot read profile"):
         read_shared_profile(tmp_path / "absent.json")
+
+
+def test_a_file_without_end_is_no_profile() -> None:
+    assert not is_shared_profile(Path("/dev/zero"))
+    with pytest.raises(ConfigError, match="/dev/zero is too long"):
+        read_shared_profile(Path("/dev/zero"))
 
 
 def test_a_file_of_a_later_schema_is_refused(tmp_path: Path) -> None:
