@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -43,9 +43,10 @@ class Replicated:
         return self.parts[0][0].session(profile)
 
     def close(self) -> None:
-        """Close all engines."""
-        for engine, _ in self.parts:
-            engine.close()
+        """Close all engines, even if one of them raises an error."""
+        with ExitStack() as stack:
+            for engine, _ in self.parts:
+                stack.callback(engine.close)
 
 
 log = logging.getLogger("edgert.backend")
@@ -206,7 +207,7 @@ class Chain:
 def why_not(engine: str, machine: Machine, trt: TrtBackend | None, *, runs: bool = True) -> str:
     """Return in one line why an engine cannot run on a machine, and what to install; empty if it can.
 
-    Without ``runs``, TensorRT must only compile, which needs neither a GPU nor PyCUDA.
+    Without ``runs``, TensorRT must only compile, for which the library is needed, but not PyCUDA.
     """
     if engine == TENSORRT_DLA and machine.why_no_dla:
         return machine.why_no_dla

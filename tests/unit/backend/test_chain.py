@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from edgert.backend.chain import Chain, Skipped, why_not
+from edgert.backend.chain import Chain, Replicated, Skipped, why_not
 from edgert.backend.tensorrt import library as version
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board.record import board
@@ -122,6 +122,13 @@ def test_a_build_that_was_stopped_is_no_reason_for_another_engine() -> None:
 def test_a_mistake_in_the_file_is_no_engines_fault() -> None:
     with pytest.raises(ConfigError):
         Made().chain.first_engine("parts", Mock(side_effect=ConfigError("a mistake")))
+
+
+def test_all_engines_of_a_model_are_closed_even_if_one_fails() -> None:
+    first, second = (Mock(info={}, **{"close.side_effect": DeviceError("lost")}) for _ in range(2))
+    with pytest.raises(DeviceError):
+        Replicated([(first, 1), (second, 1)]).close()
+    assert first.close.call_count == second.close.call_count == 1
 
 
 class TestMachines:
