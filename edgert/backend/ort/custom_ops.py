@@ -102,7 +102,7 @@ def sections(graph: Graph, like: Model) -> list[Section]:
 
 
 class CustomOpFunction:
-    """Model with custom operators for arrays of any size. ``open_part`` opens the others in ONNX Runtime."""
+    """Model with custom operators for arrays of any size. ``open_part`` opens standard parts in ONNX Runtime."""
 
     def __init__(self, model: Model, open_part: Callable[[Model], Any]) -> None:
         self._graph = read(model)

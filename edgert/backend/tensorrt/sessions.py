@@ -80,7 +80,7 @@ class TrtSession:
         on_host: tensors that the host reads or writes, too.
 
     Attributes:
-        renewed: numbers of rows whose runs should be recorded again when there is time.
+        renewed: numbers of rows whose runs should be recorded when there is time.
     """
 
     def __init__(

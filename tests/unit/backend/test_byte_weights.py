@@ -13,10 +13,7 @@ from tests.helpers import models
 def weighted(zero_point: bool) -> Model:
     """``y`` = ``x`` [1, 3] · weights [3, 2], which have a scale for each column."""
     named = ["w8", "scales", *(["zeros"] if zero_point else [])]
-    nodes = [
-        helper.make_node("DequantizeLinear", named, ["w"], axis=1),
-        helper.make_node("MatMul", ["x", "w"], ["y"]),
-    ]
+    nodes = [helper.make_node("DequantizeLinear", named, ["w"], axis=1), helper.make_node("MatMul", ["x", "w"], ["y"])]
     model = models.make(nodes, {"x": ((1, 3), TensorProto.FLOAT)}, {"y": ((1, 2), TensorProto.FLOAT)})
     stored = {"w8": np.int8([[1, -2], [3, 4], [-5, 6]]), "scales": np.float32([0.5, 0.25]), "zeros": np.int8([0, 0])}
     for name, value in stored.items():
@@ -47,10 +44,7 @@ LEAST = float(np.sqrt(np.finfo(np.float32).tiny))
 
 def specked() -> Model:
     """``y`` = max(``x`` [1, 3] · weights [3, 2], eps), where specks are among the weights, and eps is one."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["product"]),
-        helper.make_node("Max", ["product", "eps"], ["y"]),
-    ]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node("Max", ["product", "eps"], ["y"])]
     model = models.make(nodes, {"x": ((1, 3), TensorProto.FLOAT)}, {"y": ((1, 2), TensorProto.FLOAT)})
     stored = {"w": np.float32([[0.5, 1e-40], [-2, 1e-25], [0, 2 * LEAST]]), "eps": np.float32([1e-30])}
     model.proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())

@@ -17,11 +17,7 @@ from edgert.errors import BuildError
 from tests.helpers import models
 
 DEVICE = SimpleNamespace(
-    ordinal=0,
-    name="Orin",
-    stream=lambda: SimpleNamespace(handle=7),
-    recording=nullcontext(),
-    free_bytes=lambda: (1, 1),
+    ordinal=0, name="Orin", stream=lambda: SimpleNamespace(handle=7), recording=nullcontext(), free_bytes=lambda: (1, 1)
 )
 
 

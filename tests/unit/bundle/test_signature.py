@@ -214,10 +214,7 @@ def test_the_file_of_this_machine_is_the_default(monkeypatch: pytest.MonkeyPatch
 
 def test_only_what_is_signed_is_unpacked(tmp_path: Path) -> None:
     path, made = bundle_for_any(tmp_path / "dock.edgert"), key(tmp_path)
-    with (
-        pytest.raises(ArtifactError, match="is refused"),
-        unpacked(path, signers=signers(tmp_path, made)),
-    ):
+    with pytest.raises(ArtifactError, match="is refused"), unpacked(path, signers=signers(tmp_path, made)):
         pass
     sign_bundle(path, made)
     with unpacked(path, signers=signers(tmp_path, made)) as found:

@@ -125,7 +125,7 @@ class TestWire:
 
 class TestLayout:
     def test_plain(self) -> None:
-        assert Layout((2, 3, 4), (12, 4, 1), "float16").is_plain
+        assert (layout := Layout((2, 3, 4), (12, 4, 1), "float16")).is_plain and layout.nbytes == 48
 
     def test_chw16(self) -> None:
         """NVIDIA's description: [N][(C+15)/16][H][W][16]."""
