@@ -1,6 +1,6 @@
 """Writes the generated pages of docs/ from the code.
 
-python scripts/write_docs.py [--check]     # --check only tells whether they are up to date
+python scripts/write_docs.py [--check]     # --check only compares them
 """
 
 from __future__ import annotations
