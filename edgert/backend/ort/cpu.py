@@ -276,7 +276,7 @@ def _remove_specks(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
 
 SPECKS = Pass(
     "remove-specks",
-    "weights of products become zero whose squares are subnormal",
+    "weights that are multiplied become zero if their squares are subnormal",
     "x86 processors take some hundred cycles for an operation on a subnormal number: networks in which weight decay "
     "left such weights take up to five times as long, for sums that differ by less than 1e-18 of the inputs",
     _remove_specks,
