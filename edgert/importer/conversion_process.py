@@ -171,7 +171,7 @@ def _run_limited(
     """Run a command without a shell. Raises BuildError if it takes too long, and OSError if it cannot be started."""
     try:
         return subprocess.run(  # noqa: S603 - arguments, no shell
-            command, capture_output=True, text=True, check=False, timeout=limit_s, **options
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=limit_s, **options
         )
     except subprocess.TimeoutExpired as error:
         why = f"{' '.join(command[1:3])} took longer than {limit_s:g} s, and was ended"

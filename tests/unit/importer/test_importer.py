@@ -144,7 +144,7 @@ def interpreter(folder: Path, text: str) -> Path:
 
 
 def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path: Path) -> None:
-    crash = interpreter(tmp_path, "echo 'line one' >&2; echo 'Fatal: bad thing' >&2; kill -9 $$")
+    crash = interpreter(tmp_path, r"printf '\351: line one\n' >&2; echo 'Fatal: bad thing' >&2; kill -9 $$")
     with pytest.raises(BuildError, match="m cannot be converted") as caught:
         convert_in_process(Request("program", "m"), tmp_path, crash)
     assert caught.value.why == "Fatal: bad thing" and "line one" in caught.value.where
