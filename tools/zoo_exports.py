@@ -208,7 +208,7 @@ def timm(name, path):
 
 
 class HuggingFace:
-    """Return a model class of transformers, its configuration, the size, and the names of its outputs."""
+    """A model class of transformers, its configuration, the size, and the names of its outputs."""
 
     def __init__(self, kind, size, outputs, **config):
         self.kind, self.size, self.outputs, self.config = kind, size, outputs, config

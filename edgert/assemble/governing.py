@@ -39,7 +39,7 @@ from edgert.tracing import ThreadEvents
 
 _ASSUMED_HZ = 30.0  # rate of a camera, where the file leaves it open
 _MIN_RUNS, _MAX_RUNS, _TIMED_S = 3, 100, 0.2
-"""Least and most timed runs of an engine, and seconds for them: one falls between two frames of a pipeline."""
+"""Least and most timed runs of an engine, and their time: enough for one to fall between two frames of a pipeline."""
 _FALLBACK = 0.9
 """Assumed power of each fallback model relative to the larger one, where it cannot be predicted."""
 _LATENCY_SAMPLES = 4  # two seconds

@@ -1,4 +1,4 @@
-"""``edgert build``: a pipeline's models prepared for a board on any machine, and pack_engines into one file.
+"""``edgert build``: a pipeline's models prepared for a board on any machine, and packed into one file.
 
 build(file, output, board=…) → Built           workstation: every step but the compilation
 finish.finish(bundle, output) → Finished       board: the compilation

@@ -160,7 +160,7 @@ _WARM_UP, _RUNS = 3, 30
 
 
 def check_placement(requested: BuildRequest, made: BuiltEngine, policy: Policy) -> dict[str, Any]:
-    """Return the places of nodes, compared with the original request, which TensorRT may have got relaxed.
+    """Return the places of nodes, compared with ``requested``; the engine may be built from a relaxed request.
 
     Raises:
         PlacementError: with ``strict``, nodes run elsewhere, or their places are unknown.

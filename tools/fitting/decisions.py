@@ -94,7 +94,7 @@ class Decision:
 
 
 def decisions(options: Iterable[Option]) -> Iterator[Decision]:
-    """Return all pairs of one publisher and network that differ in one thing.
+    """Yield all pairs of one publisher and network that differ in one thing.
 
     A power mode of one board is none of another's: boards are compared in modes without clocks set by hand.
     """
@@ -140,7 +140,7 @@ def timed(trials: Iterable[Trial]) -> list[Option]:
 
 
 def compared(chip: Chip) -> Iterator[Trial]:
-    """Return options of rows that are in no fit, for comparison with rows that are."""
+    """Yield predictions of rows that are in no fit, for comparison with rows that are."""
     for group in published()["compared"]:
         record = board(group["board"])
         if record.soc != chip.coefficients.soc:
@@ -158,7 +158,7 @@ def compared(chip: Chip) -> Iterator[Trial]:
 
 
 def _at_once(row: together.Together, fps: float, costs: Coefficients) -> Option:
-    """Return options of GPU and DLA together, with the wider of both bars."""
+    """Return the option of GPU and DLA together, with the wider of both bars."""
     bars = [costs.bar(kind, "int8") or 0.0 for kind in ("gpu", "dla0")]
     choice = Choice(row.board.name, clocked(row.board.name, row.mode), "int8", "gpu and dla")
     batches = dict.fromkeys(map(str, (row.gpu_batch, row.dla_batch)))  # one, where both have the same

@@ -76,7 +76,7 @@ def _keep(found: Sequence[Coefficients], sisters: Sisters, *, is_check: bool) ->
 
 
 def _borrowed(found: Sequence[Coefficients]) -> Iterator[Coefficients]:
-    """Return chips without published rows, with the coefficients of the most similar chip and no accuracy."""
+    """Yield chips without published rows, with the coefficients of the most similar chip and no accuracy."""
     for soc, (like, why) in _LIKE.items():
         base = next(item for item in found if item.soc == like)
         nothing = {"rows": 0, "models": 0, "publishers": 0}
