@@ -120,20 +120,17 @@ class VideoRuns:
             player.stop()
 
     def _play_here(self, on_result: OnResult) -> None:
-        count = max(1, min(self._jobs, len(self._pending)))
-        ended = [threading.Event() for _ in range(count)]
-        threads = [threading.Thread(target=self._work, args=(on_result, one), name="edgert:videos") for one in ended]
-        for thread in threads:
-            thread.start()
+        ended = list[threading.Event]()
         try:
-            for one in ended:
-                while not one.wait(_LOOK_S):
-                    pass
-        except BaseException:  # Ctrl-C; Thread.join() would return at once after it in Python 3.11
+            for one in [threading.Event() for _ in range(max(1, min(self._jobs, len(self._pending))))]:
+                threading.Thread(target=self._work, args=(on_result, one), name="edgert:videos").start()
+                ended.append(one)
+            while not all(one.wait(_LOOK_S) for one in ended):
+                pass
+        except BaseException:  # no further thread can start, or Ctrl-C, after which join() does not wait in Python 3.11
             self.stop()
-            for one in ended:
-                while not one.wait(_LOOK_S):
-                    pass
+            while not all(one.wait(_LOOK_S) for one in ended):
+                pass
             raise
         if self._error is not None:
             raise self._error

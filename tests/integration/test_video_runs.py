@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,24 @@ def test_an_engine_that_fails_as_it_is_closed_ends_the_run(file: Path, monkeypat
     monkeypatch.setattr(Player, "close", fails)
     with pytest.raises(DeviceError, match="does not answer"):
         edgert.run_videos(file, jobs=2)
+
+
+def test_a_job_whose_thread_cannot_start_ends_the_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, real = list[threading.Thread](), threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "edgert:videos":
+            if started:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    results = list[VideoResult]()
+    with pytest.raises(RuntimeError, match="new thread"):
+        edgert.run_videos(file, jobs=2, on_result=lambda result, *_: results.append(result))
+    started[0].join(10)
+    assert len(results) < COUNT and not started[0].is_alive()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
