@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,10 @@ def emulate(
     pacer = Pacer(BoardClock(max(pace, 1.0) if paced_outside else pace), platform)
     label = f"simulated: {plans[0].title} in {row.mode}"
     runs = {name: [part for slot in slots[name] for part in slot.parts] for name in slots}
-    engines = {name: PacedEngine(_engine(here, name), runs[name], pacer, label) for name in slots}
+    with ExitStack() as unused:
+        built = {name: unused.enter_context(closing(_engine(here, name))) for name in slots}
+        unused.pop_all()
+    engines = {name: PacedEngine(engine, runs[name], pacer, label) for name, engine in built.items()}
     predicted = tuple(step_of(one, watts) for one in rows) if watts else ()
     takes = "engines and stages take the board's predicted time, whatever they take here"
     notes = [takes, *row_notes(plans[0], row), *stages.notes]

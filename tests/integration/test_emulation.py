@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -15,7 +16,7 @@ import yaml
 
 from edgert.config import PipelineFile, load_pipeline
 from edgert.emulation import Emulation, emulate
-from edgert.errors import ConfigError
+from edgert.errors import BuildError, ConfigError
 from edgert.pipeline import Pipeline, pipeline_in
 from edgert.planner import plan
 from edgert.planner.simulation import Scenario, simulate
@@ -226,6 +227,21 @@ def test_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
         emulate(file, "orin-nx-16g")
     with pytest.raises(ConfigError, match="16W"):
         emulate(file, ORIN, "16W")
+
+
+def test_engines_are_closed_when_a_later_model_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages: Section = {**FIND, "look": {"infer": "open", "from": "find"}, "end": {**END, "from": "look"}}
+    file, closed = pipeline(tmp_path, 30.0, stages), list[str]()
+
+    def build(_: PipelineFile, name: str) -> object:
+        if name == "open":
+            raise BuildError("the engine refuses it")
+        return SimpleNamespace(close=lambda: closed.append(name))
+
+    monkeypatch.setattr("edgert.emulation._engine", build)
+    with pytest.raises(BuildError, match="refuses"):
+        emulate(file, ORIN, MODE)
+    assert closed == ["parts"]
 
 
 def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:
