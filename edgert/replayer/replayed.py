@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -20,7 +19,7 @@ from edgert.config.flow import upstream
 from edgert.config.pipeline_file import recorded_pipeline
 from edgert.config.stages import SinkStage, StageConfig
 from edgert.errors import ArtifactError, ConfigError, EdgertError, StageError
-from edgert.files import digest_of_file
+from edgert.files import digest_of_file, is_file
 from edgert.memory import Counter
 from edgert.recording.recording import Recording, Restart, open_recording
 from edgert.replayer.expectation import Difference, Expectation
@@ -256,10 +255,12 @@ def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[
 
 def _use_moved_files(section: dict[str, Any], before: Path, folder: Path) -> None:
     """Replace files of a model that are not where they were by those of the same name in ``folder``."""
-    task = section.get("task")
-    for keys, name in ((section, "onnx"), *((task, name) for name in ("labels", "match") if isinstance(task, dict))):
-        place, moved = before / (text := str(keys.get(name, ""))), folder / Path(text).name
-        if not os.path.isfile(place) and os.path.isfile(moved):  # noqa: PTH113 - Path raises for some texts
+    named = [(section, "onnx")]
+    if isinstance(task := section.get("task"), dict):
+        named += [(task, "labels"), (task, "match")]
+    for keys, name in named:
+        text = str(keys.get(name, ""))
+        if not is_file(before / text) and is_file(moved := folder / Path(text).name):
             keys[name] = str(moved)
 
 
