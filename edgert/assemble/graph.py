@@ -12,14 +12,17 @@ from uuid import uuid4
 
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Engines, board_of
-from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models, TaskChange
+from edgert.assemble.models import Models, TaskChange
 from edgert.assemble.pixels import mark_pixel_use, put_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.clock import REAL, Clock, NotedClock
 from edgert.config import PipelineFile, stages as section
 from edgert.config.flow import (
+    SEGMENT_QUEUE,
+    STAGE_QUEUE,
     inputs_of,
+    queue_of,
     reads_of,
     score_before,
     sources_of,
@@ -58,10 +61,6 @@ if TYPE_CHECKING:  # imported when needed, to start faster
 log = logging.getLogger("edgert.backend")
 Callback = Callable[[Result], object]
 Loaded = tuple[Models, Mapping[str, list[Branch]]]
-FILE_QUEUE, LIVE_QUEUE = 4, 1
-"""Capacity of a queue behind a file, enough for a decoder's bursts, and behind a camera, for only the newest result."""
-_TWO_BATCHES = 16
-"""Capacity up to which a queue holds two batches, so that threads switch half as often."""
 _ASSUMED_RATE_HZ = 30.0  # for a stream of unknown rate
 
 
@@ -303,26 +302,6 @@ def assemble(
     return assembly
 
 
-def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:
-    """Return capacity and drop policy of one edge: the listener's setting, else the source's, else a default.
-
-    Args:
-        before: section of the producer.
-        after: section of the listener.
-        live: whether ``before`` is a live source.
-    """
-    default = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
-    if not live and isinstance(after, section.InferStage) and after.batch is not None:
-        # Room for the next batch while this one is prepared; for two of small batches, so that threads switch less.
-        default = max(default, after.batch.max, min(2 * after.batch.max, _TWO_BATCHES))
-    if not live and isinstance(before, section.SourceStage) and before.source == "api":
-        default += FILE_QUEUE  # a program may submit some frames before it reads a result
-    source = before if isinstance(before, section.SourceStage) else None
-    queue = after.queue or (source and source.queue) or default
-    drop = after.drop or (source and source.drop) or ("oldest" if live else "never")
-    return queue, drop
-
-
 def _gpus_of(engine: Engine | SegmentedEngine) -> Iterator[Any]:
     """Yield the GPUs of an engine's parts."""
     for part in [one for one, _ in engine.parts] if isinstance(engine, Replicated) else [engine]:
@@ -545,19 +524,7 @@ class _Assembler:
         rates = [stage.fps for stage in before if isinstance(stage, section.SourceStage) and stage.fps]
         every = max((stage.every for stage in before if isinstance(stage, section.InferStage)), default=1)
 
-        hooks, sinks = self.hooks, self.sinks  # locals, so that the functions below do not refer to self in a cycle
-
-        def stats() -> Mapping[str, object]:
-            return hooks.stats()
-
-        def swap_page() -> str:
-            return hooks.swap_page()
-
-        def control(line: bytes, who: str) -> bytes:
-            return hooks.control(line, who)
-
-        def recording_head() -> Mapping[str, Any]:
-            return hooks.about()
+        hooks, sinks = self.hooks, self.sinks  # locals, as the functions below must not refer to self
 
         def leave() -> None:
             sinks.discard(name)
@@ -567,7 +534,8 @@ class _Assembler:
         rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
         again = all(starts_over(one, self.directory) for one in before if isinstance(one, section.SourceStage))
         score = score_before(self.config.stages, self.config.models, name)
-        shared = self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again
+        shared = self.directory, self.clock, self.counter, lambda: hooks.stats(), function, rate_hz, score, leave, again
         reach = {one: self.sources[one] for one in sources_of(self.config.stages)[name]}
-        recorded = self.run, self.journal, recording_head
+        swap_page, control = lambda: hooks.swap_page(), lambda line, who: hooks.control(line, who)
+        recorded = self.run, self.journal, lambda: hooks.about()
         return Context(*shared, self.config.name, reach, sections, swap_page, control, *recorded)

@@ -23,14 +23,13 @@ from functools import cache
 from glob import escape
 from pathlib import Path
 
-from edgert.assemble.graph import queue_of
 from edgert.assemble.models import batch_of, replicas_of
 from edgert.assemble.process_memory import process_parts
 from edgert.board.host import free_bytes, system_memory
 from edgert.budget.footprint import Footprint, Part, Step, check_footprint, shrunk
 from edgert.config import DrawStage, InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, StageConfig
 from edgert.config.engine_choice import ORT
-from edgert.config.flow import inputs_of, upstream, users_of, variants_of
+from edgert.config.flow import inputs_of, queue_of, upstream, users_of, variants_of
 from edgert.engine import default_profile
 from edgert.errors import EdgertError
 from edgert.files import total_bytes

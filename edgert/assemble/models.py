@@ -16,7 +16,7 @@ from edgert.backend.chain import Replicated
 from edgert.board.host import core_count, share_cores
 from edgert.clock import REAL, Clock
 from edgert.config import CropConfig, InferStage, ModelConfig, PipelineConfig, PipelineFile
-from edgert.config.flow import upstream, users_of, variants_of
+from edgert.config.flow import SEGMENT_QUEUE, upstream, users_of, variants_of
 from edgert.config.model_section import PythonTask, TaskConfig, TextTask
 from edgert.config.stages import PackageStage, PythonStage, SourceStage
 from edgert.engine import build_engine, check_open, image_input, output_shapes
@@ -44,10 +44,6 @@ from edgert.wiring.head_activation import has_unknown_activation, with_activatio
 
 log = logging.getLogger("edgert.models")
 
-STAGE_QUEUE = 2
-"""Capacity of queues between stages: one result waits while the next is made."""
-SEGMENT_QUEUE = 1
-"""Capacity of queues between segments: bridges a late thread; each further result would need more tensors."""
 TaskChange = Callable[[TaskConfig], Callable[[], None]]
 """Function that makes a decoder for a changed task and returns the function that installs it. Raises EdgertError."""
 MOST_REPLICAS = 4

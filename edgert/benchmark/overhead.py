@@ -14,12 +14,13 @@ from time import perf_counter, perf_counter_ns
 import cv2
 import numpy as np
 
-from edgert.assemble import FILE_QUEUE, MOST_REPLICAS, STAGE_QUEUE
+from edgert.assemble import MOST_REPLICAS
 from edgert.backend import Engine, EngineOptions, Session, backend
 from edgert.benchmark.measure import Figure, interleave, median_ratio, wall_ms
 from edgert.board.host import core_count
 from edgert.clock import REAL
 from edgert.config import ModelConfig
+from edgert.config.flow import FILE_QUEUE, STAGE_QUEUE
 from edgert.config.stages import SourceStage
 from edgert.engine import build_engine, image_input
 from edgert.files import FileStore, cache_folder

@@ -10,7 +10,7 @@ from edgert.config.model_section import ModelConfig, value_of, verb_of
 from edgert.errors import ConfigError, nearest
 from edgert.files import exists
 from edgert.kinds import DECODERS
-from edgert.policy import Reads
+from edgert.policy import Drop, Reads
 
 Stages = Mapping[str, section.StageConfig]
 Where = Callable[[Iterable["str | int"]], str]
@@ -33,6 +33,38 @@ def sources_of(stages: Stages) -> dict[str, frozenset[str]]:
         feeding = inputs_of(stages[name])
         found[name] = frozenset().union(*(found[other] for other in feeding)) if feeding else frozenset({name})
     return found
+
+
+# Queues between stages.
+
+FILE_QUEUE, LIVE_QUEUE = 4, 1
+"""Capacity of a queue behind a file, enough for a decoder's bursts, and behind a camera, for only the newest result."""
+STAGE_QUEUE = 2
+"""Capacity of queues between stages: one result waits while the next is made."""
+SEGMENT_QUEUE = 1
+"""Capacity of queues between segments: bridges a late thread; each further result would need more tensors."""
+_TWO_BATCHES = 16
+"""Capacity up to which a queue holds two batches, so that threads switch half as often."""
+
+
+def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:
+    """Return capacity and drop policy of one edge: the listener's setting, else the source's, else a default.
+
+    Args:
+        before: section of the producer.
+        after: section of the listener.
+        live: whether ``before`` is a live source.
+    """
+    default = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
+    if not live and isinstance(after, section.InferStage) and after.batch is not None:
+        # Room for the next batch while this one is prepared; for two of small batches, so that threads switch less.
+        default = max(default, after.batch.max, min(2 * after.batch.max, _TWO_BATCHES))
+    if not live and isinstance(before, section.SourceStage) and before.source == "api":
+        default += FILE_QUEUE  # a program may submit some frames before it reads a result
+    source = before if isinstance(before, section.SourceStage) else None
+    queue = after.queue or (source and source.queue) or default
+    drop = after.drop or (source and source.drop) or ("oldest" if live else "never")
+    return queue, drop
 
 
 # Which stages read pixels, and where.

@@ -4,10 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edgert.assemble.graph import queue_of
-from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE
 from edgert.config import CropStage, InferStage, ModelConfig, PipelineFile, SourceStage, StageConfig
-from edgert.config.flow import inputs_of, topological_order, variants_of
+from edgert.config.flow import SEGMENT_QUEUE, STAGE_QUEUE, inputs_of, queue_of, topological_order, variants_of
 from edgert.errors import ConfigError, nearest
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import ASSUMED_HZ, Design, Edge, Node, Source, Task

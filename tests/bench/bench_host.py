@@ -23,11 +23,11 @@ from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.assemble import FILE_QUEUE, STAGE_QUEUE
 from edgert.assemble.pixels import mark_pixel_use
 from edgert.benchmark.measure import Figure
 from edgert.clock import REAL
 from edgert.config import InputConfig, SourceStage
+from edgert.config.flow import FILE_QUEUE, STAGE_QUEUE
 from edgert.memory import Counter, Lease
 from edgert.memory.cuda import CudaDevice, Loans, SharedPool, Stream
 from edgert.policy import Batcher, Reads

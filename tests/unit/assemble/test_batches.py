@@ -9,8 +9,8 @@ import pytest
 
 from edgert import Pipeline
 from edgert.assemble import batches
-from edgert.assemble.graph import queue_of
 from edgert.config import InferStage, PipelineFile, load_pipeline
+from edgert.config.flow import queue_of
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError
 from edgert.graph import to_bytes
