@@ -103,7 +103,7 @@ def accuracy(chips: Mapping[str, Chip | None]) -> dict[str, dict[str, dict[str, 
                 seen = [trial for trial in trials if kind_of(trial) == (kind, precision)]
                 seen = [trial for trial in seen if not own or trial.row.board.soc == soc]
                 widest = max(bar(shown), bar(own) if len(own) >= ENOUGH_ROWS else 0.0)
-                found[soc].setdefault(kind, {})[precision] = _accuracy(own, seen or trials, widest)
+                found[soc].setdefault(kind, {})[precision] = accuracy_of(own, seen or trials, widest)
     return found
 
 
@@ -123,8 +123,8 @@ def kind_of(trial: Trial) -> tuple[str, str]:
     return kind, trial.row.precision if kind == "dla" else executed_precision(trial.row.board, trial.row.precision)
 
 
-def _accuracy(own: Sequence[Trial], seen: Sequence[Trial], widest: float) -> Accuracy:
-    """Return the record of a chip's own rows, the errors of rows without their network, and a bar."""
+def accuracy_of(own: Sequence[Trial], seen: Sequence[Trial], widest: float) -> Accuracy:
+    """Return the record of a chip's own rows, the errors of rows predicted without their network, and a bar."""
     errors = [trial.error for trial in seen]
     return Accuracy(
         rows=len(own),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgert.placement.cost.coefficients import ENOUGH_ROWS, RELATIONS, Accuracy, Relation, SisterCost, Sisters
-from tools.fitting.chip import bar, kind_of, publishers
+from tools.fitting.chip import accuracy_of, bar, kind_of
 from tools.fitting.solve import Trial
 from tools.networks.table import network_of
 
@@ -101,17 +101,5 @@ def _cost(known: Sequence[Pair]) -> SisterCost:
         for soc, precision in sorted({(trial.row.board.soc, kind_of(trial)[1]) for trial in trials}):
             own = [trial for trial in trials if (trial.row.board.soc, kind_of(trial)[1]) == (soc, precision)]
             if len(own) >= ENOUGH_ROWS:
-                found.setdefault(soc, {}).setdefault(kind, {})[precision] = _accuracy(own)
+                found.setdefault(soc, {}).setdefault(kind, {})[precision] = accuracy_of(own, own, bar(own))
     return SisterCost(weight=weights, accuracy=found)
-
-
-def _accuracy(own: Sequence[Trial]) -> Accuracy:
-    errors = [trial.error for trial in own]
-    return Accuracy(
-        rows=len(own),
-        models=len({trial.row.model for trial in own}),
-        publishers=len(publishers(own)),
-        median=round(float(np.median(errors)), 3),
-        p90=round(float(np.quantile(errors, 0.9)), 3),
-        bar=round(bar(own) + 5e-4, 3),
-    )
