@@ -217,10 +217,10 @@ def memory_mib() -> tuple[float, float]:
 
 def grown(open_once: Callable[[], None], count: int) -> tuple[float, float, dict[str, float]]:
     """MiB by which resident memory, and memory in use, grow from the tenth opening to the last; and details."""
-    for _ in range(WARM_OPENINGS + 1):
+    for _ in range(WARM_OPENINGS):
         open_once()
     first = memory_mib()
-    for _ in range(count - WARM_OPENINGS - 1):
+    for _ in range(count - WARM_OPENINGS):
         open_once()
     resident, in_use = (after - before for before, after in zip(first, memory_mib(), strict=True))
     return resident, in_use, {"MiB at the tenth": first[0], "MiB in use each": in_use / (count - WARM_OPENINGS)}
