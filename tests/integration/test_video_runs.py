@@ -146,17 +146,16 @@ def test_an_engine_that_fails_as_it_is_closed_ends_the_run(file: Path, monkeypat
 
 
 def test_a_job_whose_thread_cannot_start_ends_the_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started, real = list[threading.Thread](), threading.Thread.start
+    results, started, real = list[VideoResult](), list[threading.Thread](), threading.Thread.start
 
     def start(thread: threading.Thread) -> None:
         if thread.name == "edgert:videos":
-            if started:
-                raise RuntimeError("can't start new thread")
             started.append(thread)
+        if len(started) > 1:
+            raise RuntimeError("can't start new thread")
         real(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    results = list[VideoResult]()
     with pytest.raises(RuntimeError, match="new thread"):
         edgert.run_videos(file, jobs=2, on_result=lambda result, *_: results.append(result))
     started[0].join(10)

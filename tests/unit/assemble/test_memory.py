@@ -9,7 +9,7 @@ from edgert.assemble import memory
 from edgert.assemble.memory import fit_memory, fits_easily, plan_memory
 from edgert.board.host import SystemMemory
 from edgert.budget.footprint import Part
-from edgert.config import load_pipeline
+from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, EdgertError
 from tests.helpers.command import ROOT
 
@@ -207,26 +207,26 @@ def test_small_files_are_not_even_read(tmp_path: Path, monkeypatch: pytest.Monke
     assert fits_easily(file) and read == ["parts"]
 
 
-def test_weights_beside_a_model_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def copied(tmp_path: Path) -> PipelineFile:
     path = write(tmp_path)
     (tmp_path / "big.onnx").write_bytes((ASSETS / "parts.onnx").read_bytes())
     path.write_text(path.read_text().replace(f"{ASSETS}/parts.onnx", "big.onnx"))
-    file = load_pipeline(path)
-    before = memory._upper_bound_bytes(file)
+    return load_pipeline(path)
+
+
+def test_weights_beside_a_model_count(copied: PipelineFile, tmp_path: Path) -> None:
+    before = memory._upper_bound_bytes(copied)
     (tmp_path / "big.onnx.data").write_bytes(bytes(MIB))
-    assert memory._upper_bound_bytes(file) - before >= 100 * MIB
+    assert memory._upper_bound_bytes(copied) - before >= 100 * MIB
 
 
-def test_what_lies_beside_a_model_and_cannot_be_asked_counts_as_nothing(tmp_path: Path) -> None:
-    path = write(tmp_path)
-    (tmp_path / "big.onnx").write_bytes((ASSETS / "parts.onnx").read_bytes())
-    path.write_text(path.read_text().replace(f"{ASSETS}/parts.onnx", "big.onnx"))
-    file = load_pipeline(path)
-    before = memory._upper_bound_bytes(file)
+def test_what_lies_beside_a_model_and_cannot_be_asked_counts_as_nothing(copied: PipelineFile, tmp_path: Path) -> None:
+    before = memory._upper_bound_bytes(copied)
     (tmp_path / "big-old.onnx").symlink_to(tmp_path / "removed.onnx")
     (tmp_path / "big-loop.onnx").symlink_to(tmp_path / "big-loop.onnx")
     (tmp_path / "big.folder").mkdir()
-    assert memory._upper_bound_bytes(file) == before
+    assert memory._upper_bound_bytes(copied) == before
 
 
 def test_what_cannot_be_planned_is_left_to_who_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
