@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgert.recording.cdr import DamagedMessage, decode, encode
-from edgert.recording.definitions import IMAGE, VIDEO
+from edgert.recording.definitions import DEFINITIONS, IMAGE, VIDEO, parts_of
 from edgert.recording.mcap_file import Topic
 from edgert.runtime import Detections, Result
 from edgert.runtime.json_form import encoded, plain
@@ -26,7 +26,6 @@ RUN, DECISIONS, RESULTS, EVENTS, METRICS = (
 )
 """Names of edgert's own topics."""
 _OWN = (RUN, DECISIONS, RESULTS, EVENTS, METRICS)
-_SCHEMAS = Path(__file__).parent / "schemas"
 _LINE_LOOP = 2
 _GREEN, _WHITE, _SHADE = (
     {"r": r, "g": g, "b": b, "a": a} for r, g, b, a in ((0, 1, 0, 1), (1, 1, 1, 1), (0, 0, 0, 0.6))
@@ -37,8 +36,15 @@ _CODECS = {"hevc": "h265"}
 
 
 @cache
-def _schema(name: str) -> bytes:
-    return (_SCHEMAS / name).read_bytes()
+def _ros_schema(kind: str) -> bytes:
+    """Return the lines of a message type, then those of each type in it, as MCAP's ``ros2msg``."""
+    parts = [f"{'=' * 80}\nMSG: {one.replace('/msg/', '/')}\n{DEFINITIONS[one]}" for one in parts_of(kind)[1:]]
+    return "\n".join([DEFINITIONS[kind], *parts]).encode()
+
+
+@cache
+def _annotation_schema() -> bytes:
+    return (Path(__file__).parent / "schemas" / "ImageAnnotations.json").read_bytes()
 
 
 def own_topic(name: str) -> Topic:
@@ -48,17 +54,17 @@ def own_topic(name: str) -> Topic:
 
 def video_topic(stream: str) -> Topic:
     """Return the topic of a camera's packets."""
-    return Topic(f"/{stream}/video", VIDEO, _schema("CompressedVideo.msg"), is_cdr=True)
+    return Topic(f"/{stream}/video", VIDEO, _ros_schema(VIDEO), is_cdr=True)
 
 
 def image_topic(stream: str, kind: str = "image") -> Topic:
     """Return the topic of a camera's images as pixels, or of its depth images: ``depth``."""
-    return Topic(f"/{stream}/{kind}", IMAGE, _schema("Image.msg"), is_cdr=True)
+    return Topic(f"/{stream}/{kind}", IMAGE, _ros_schema(IMAGE), is_cdr=True)
 
 
 def annotation_topic(stream: str) -> Topic:
     """Return the topic of the annotations that Foxglove draws over a camera's images."""
-    return Topic(f"/{stream}/annotations", "foxglove.ImageAnnotations", _schema("ImageAnnotations.json"))
+    return Topic(f"/{stream}/annotations", "foxglove.ImageAnnotations", _annotation_schema())
 
 
 def topic_named(name: str) -> Topic | None:
