@@ -95,7 +95,7 @@ class _Disk:
     def __init__(self) -> None:
         self._change = threading.Condition()
         self._open = list[SyncedFile]()
-        self._closing = list[int]()
+        self._closing = list[Callable[[], None]]()
         self._is_requested = False
         self._thread: threading.Thread | None = None
 
@@ -107,11 +107,11 @@ class _Disk:
                 self._thread = threading.Thread(target=self._run, name="edgert-disk", daemon=True)
                 self._thread.start()
 
-    def remove(self, file: SyncedFile, descriptor: int | None = None) -> None:
-        """Flush a file no more. Its ``descriptor``, if given, is flushed once more and then closed."""
+    def remove(self, file: SyncedFile, *closing: Callable[[], None]) -> None:
+        """Flush a file no more. Functions that close it are called in this thread; they must not raise."""
         with self._change:
             self._open.remove(file)
-            self._closing += [] if descriptor is None else [descriptor]
+            self._closing += closing
             self._change.notify_all()
 
     def sync_soon(self) -> None:
@@ -137,14 +137,8 @@ class _Disk:
                     return
             for file in dirty:
                 file.sync()
-            for descriptor in closing:
-                try:
-                    os.fdatasync(descriptor)
-                except OSError as error:
-                    if error.errno not in _NOT_SYNCED:
-                        about = Path(f"/proc/self/fd/{descriptor}").readlink(), cause(error)
-                        _LOG.warning("%s: the last writes may be lost: %s", *about, extra={"code": "record.lost"})
-                os.close(descriptor)
+            for close in closing:
+                close()
             with self._change:
                 del self._closing[: len(closing)]
                 self._change.notify_all()
@@ -258,4 +252,14 @@ class OutputFile:
             return
         with suppress(OSError):
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
-        DISK.remove(self, self.descriptor)
+        DISK.remove(self, self._flush_and_close)
+
+    def _flush_and_close(self) -> None:
+        self.sync()
+        try:
+            os.close(self.descriptor)
+        except OSError as error:  # a network file system may report a failed write only now
+            self.error = error
+        if self.error is not None:
+            text = "%s: the last writes may be lost: %s"
+            _LOG.warning(text, self.path, cause(self.error), extra={"code": "record.lost"})
