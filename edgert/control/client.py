@@ -92,8 +92,8 @@ def find_socket(name: str | None) -> Path:
     named = "" if name is None else f" named {name!r}"
     what = f"{len(found)} pipelines{named} are running" if found else f"no pipeline {name!r} is running"
     known = [own if len(paths) == 1 else str(path) for own, paths in runs.items() for path in paths]
-    fix = f"edgert ctl --name {known[0]} show; running: {', '.join(known)}"
-    raise StageError(what + ("" if found else nearest(name or "", runs)), fix=fix)
+    what += "" if found else nearest(name or "", runs)
+    raise StageError(what, fix=f"--name {known[0]}; running: {', '.join(known)}")
 
 
 def send_request(path: Path, request: Request) -> Any:

@@ -129,7 +129,7 @@ def test_runs_of_one_name_have_sockets_of_their_own_and_a_killed_one_is_replaced
         assert send_request(second, SHOW) and send_request(path, SHOW)
         with pytest.raises(StageError, match="3 pipelines are running") as caught:
             find_socket(None)
-        assert caught.value.fix.startswith("edgert ctl --name belt-") and third.stem in caught.value.fix
+        assert caught.value.fix.startswith("--name belt-") and third.stem in caught.value.fix
         with pytest.raises(StageError, match="did you mean 'belt'"):
             find_socket("blt")
     left = folder / "gate.sock"
