@@ -197,7 +197,7 @@ def _read_state(own: socket.socket) -> Mapping[str, Any] | str:
 
 
 def _find_sockets() -> Iterator[Path]:
-    """Yield the sockets of this user, and for root those of all services; also those that killed runs left.
+    """Yield the sockets of this user, and for root those of all services; also those of killed runs.
 
     Raises:
         DeviceError: a folder belongs to another user.

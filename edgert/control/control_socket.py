@@ -89,11 +89,14 @@ class ControlSocket:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_folder(folder)
             with _lock_folder(folder):
-                path = next(path for path in self._paths(folder) if not is_answered(path))
+                for left in folder.glob("*.sock"):
+                    with suppress(OSError):
+                        if not is_answered(left):  # its run was killed
+                            left.unlink()
+                path = next(path for path in self._paths(folder) if not path.exists())
                 if len(os.fsencode(path)) > _LONGEST_PATH:
                     why, fix = f"{path} has more than {_LONGEST_PATH} bytes", "give the pipeline a shorter name:"
                     raise DeviceError("cannot create the control socket", why=why, fix=fix)
-                path.unlink(missing_ok=True)  # a killed run may have left it
                 server.bind(str(path))
                 path.chmod(0o600)
                 server.listen(limits.CONTROL_CLIENTS)

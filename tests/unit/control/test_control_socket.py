@@ -132,11 +132,12 @@ def test_runs_of_one_name_have_sockets_of_their_own_and_a_killed_one_is_replaced
         assert caught.value.fix.startswith("--name belt-") and third.stem in caught.value.fix
         with pytest.raises(StageError, match="did you mean 'belt'"):
             find_socket("blt")
-    left = folder / "gate.sock"
-    with socket.socket(socket.AF_UNIX) as killed:
-        killed.bind(str(left))
+    left = [folder / "gate.sock", folder / "belt-4711.sock"]
+    for each in left:
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(each))
     with listening("gate", echo) as replaced:
-        assert replaced == left and send_request(left, SHOW)
+        assert replaced == left[0] and send_request(replaced, SHOW) and not left[1].exists()
 
 
 @pytest.mark.parametrize(
