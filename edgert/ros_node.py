@@ -152,7 +152,8 @@ class PipelineNode:
     def _set_parameters(self, parameters: list[Any]) -> Any:
         """Set live keys: all of them, or none, with the reason."""
         result = import_module("rcl_interfaces.msg").SetParametersResult
-        values = {one.name: one.value for one in parameters if one.name in self._live}
+        to_python = import_module("rclpy.parameter").parameter_value_to_python  # lists instead of arrays
+        values = {one.name: to_python(one.get_parameter_value()) for one in parameters if one.name in self._live}
         try:
             if values and self.pipeline is not None and not self._is_showing:
                 self.pipeline.control.set_keys(values)

@@ -61,8 +61,8 @@ class Control:
 
     def set_keys(self, values: Mapping[str, object]) -> list[dict[str, Any]]:
         """Change several live keys together, each as :meth:`set` does; if one is refused, none changes."""
-        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
-        words = tuple(f"{key}={text}" for key, text in texts.items())
+        texts = (one if isinstance(one, str) else json.dumps(one, default=str) for one in values.values())
+        words = tuple(map("{}={}".format, values, texts))
         made: list[dict[str, Any]] = self.perform(Request("set", words), _THIS_PROGRAM)["changes"]
         return made
 

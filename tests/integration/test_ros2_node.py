@@ -75,9 +75,8 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
         def parameters() -> list[str]:
             return list(called(ListParameters, "list_parameters", ListParameters.Request()).result.names)
 
-        def every(value: int) -> Any:
-            wanted = ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=value)
-            request = SetParameters.Request(parameters=[Parameter(name="stages.save.every", value=wanted)])
+        def set_every(value: Any) -> Any:
+            request = SetParameters.Request(parameters=[Parameter(name="stages.save.every", value=value)])
             return called(SetParameters, "set_parameters", request).results[0]
 
         assert changed(Transition.TRANSITION_CONFIGURE) and made.pipeline is not None
@@ -86,9 +85,17 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
         with repeated(lambda number: publisher.publish(image(number))):
             assert changed(Transition.TRANSITION_ACTIVATE)
             wait_until(lambda: len(heard) > 3)
-            assert every(7).successful and made.pipeline.control.show()["live"]["stages.save.every"] == 7
-            refused = every(-1)
-            assert not refused.successful and "every" in refused.reason
+            assert set_every(ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=7)).successful
+            assert made.pipeline.control.show()["live"]["stages.save.every"] == 7
+            for wrong in (
+                ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=-1),
+                ParameterValue(type=ParameterType.PARAMETER_INTEGER_ARRAY, integer_array_value=[1, 2]),
+                ParameterValue(type=ParameterType.PARAMETER_BYTE_ARRAY, byte_array_value=[b"a"]),
+                ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=float("nan")),
+                ParameterValue(),
+            ):
+                refused = set_every(wrong)
+                assert not refused.successful and "every" in refused.reason, refused
             both = [Changed("stages.save.every", value=9), Changed("stages.cam.fps", value=-5.0)]
             assert not made.node.set_parameters_atomically(both).successful  # neither of the two is set
             assert made.pipeline.control.show()["live"]["stages.save.every"] == 7
