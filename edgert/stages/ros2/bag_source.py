@@ -109,8 +109,8 @@ class SqliteBag:
         return database
 
 
-_LIMITS: Mapping[str, Any] = {"emit_chunks": True, "record_size_limit": 1 << 30}
-"""Reading of an MCAP file: a longer record counts as damage, and only :func:`_unpacked` unpacks chunks."""
+_OPTIONS: Mapping[str, Any] = {"emit_chunks": True, "record_size_limit": 1 << 30}
+"""Options of each StreamReader: a longer record counts as damage; chunks stay packed, for :func:`_unpacked`."""
 _FOOTER_BYTES = 37  # with the closing magic
 _DAMAGE = (struct.error, EOFError, ValueError, RuntimeError, LookupError)
 """Errors that the readers of records and of compressed chunks raise in addition to their own."""
@@ -154,7 +154,7 @@ class McapBag:
         why = "it has no end"
         try:
             with file.open("rb") as stream:
-                for record in StreamReader(stream, **_LIMITS).records:
+                for record in StreamReader(stream, **_OPTIONS).records:
                     yield from _unpacked(record) if type(record).__name__ == "Chunk" else (record,)
                     if type(record).__name__ == "Footer":
                         return
@@ -172,9 +172,9 @@ class McapBag:
         try:
             with file.open("rb") as stream:
                 stream.seek(file.stat().st_size - _FOOTER_BYTES)
-                start = getattr(next(StreamReader(stream, skip_magic=True, **_LIMITS).records), "summary_start", 0)
+                start = getattr(next(StreamReader(stream, skip_magic=True, **_OPTIONS).records), "summary_start", 0)
                 stream.seek(start)
-                records = StreamReader(stream, skip_magic=True, **_LIMITS).records if start else ()
+                records = StreamReader(stream, skip_magic=True, **_OPTIONS).records if start else ()
                 found = [one for one in records if type(one).__name__ in ("Schema", "Channel")]
         except (McapError, OSError, *_DAMAGE):
             return []

@@ -106,9 +106,7 @@ SENT = (DETECTIONS, DIAGNOSTICS, IMAGE)
 """Message types, one per package that a sink needs."""
 
 
-def link_to(
-    address: str, pipeline: str, simulated: bool, where: str, kinds: Sequence[str] = (IMAGE,)
-) -> Callable[[], Link]:
+def link_to(address: str, pipeline: str, simulated: bool, where: str, kinds: Sequence[str] = (IMAGE,)) -> LinkOf:
     """Return a function that connects to ``ros2:``, or to the router of ``ros2+zenoh://HOST``.
 
     Args:

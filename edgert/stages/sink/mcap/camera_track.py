@@ -161,7 +161,7 @@ class PixelTrack:
                 self.lost += not self._is_closed
                 return
             self._nbytes += nbytes
-        color, depth = [frame.color.matrix, frame.color.full_range], frame.depth
+        color = [frame.color.matrix, frame.color.full_range]
         about: dict[str, Any] = {"stream": self._stream, "file": frame.file, "color": color}
         pieces = [self._piece(frame, frame.to_host().planes, frame.format, about)]
         if depth is not None:
