@@ -44,7 +44,6 @@ def ros() -> Iterator[Partner]:
 def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Partner, tmp_path: Path) -> None:
     from lifecycle_msgs.msg import Transition
     from lifecycle_msgs.srv import ChangeState
-    from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
     from rcl_interfaces.srv import ListParameters, SetParameters
     from rclpy.parameter import Parameter as Changed
     from sensor_msgs.msg import Image
@@ -75,8 +74,8 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
         def parameters() -> list[str]:
             return list(called(ListParameters, "list_parameters", ListParameters.Request()).result.names)
 
-        def set_every(value: Any) -> Any:
-            request = SetParameters.Request(parameters=[Parameter(name="stages.save.every", value=value)])
+        def every(value: Any) -> Any:
+            request = SetParameters.Request(parameters=[Changed("stages.save.every", value=value).to_parameter_msg()])
             return called(SetParameters, "set_parameters", request).results[0]
 
         assert changed(Transition.TRANSITION_CONFIGURE) and made.pipeline is not None
@@ -85,17 +84,10 @@ def test_a_node_goes_through_its_states_and_has_live_keys_as_parameters(ros: Par
         with repeated(lambda number: publisher.publish(image(number))):
             assert changed(Transition.TRANSITION_ACTIVATE)
             wait_until(lambda: len(heard) > 3)
-            assert set_every(ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=7)).successful
-            assert made.pipeline.control.show()["live"]["stages.save.every"] == 7
-            for wrong in (
-                ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=-1),
-                ParameterValue(type=ParameterType.PARAMETER_INTEGER_ARRAY, integer_array_value=[1, 2]),
-                ParameterValue(type=ParameterType.PARAMETER_BYTE_ARRAY, byte_array_value=[b"a"]),
-                ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=float("nan")),
-                ParameterValue(),
-            ):
-                refused = set_every(wrong)
-                assert not refused.successful and "every" in refused.reason, refused
+            assert every(7).successful and made.pipeline.control.show()["live"]["stages.save.every"] == 7
+            for wrong in (-1, [1, 2], [b"a"], float("nan"), None):
+                refused = every(wrong)
+                assert not refused.successful and "every" in refused.reason
             both = [Changed("stages.save.every", value=9), Changed("stages.cam.fps", value=-5.0)]
             assert not made.node.set_parameters_atomically(both).successful  # neither of the two is set
             assert made.pipeline.control.show()["live"]["stages.save.every"] == 7
