@@ -182,6 +182,5 @@ def watch_boards(
         if history is not None:
             history.add(rows)
         data = {"time": time.time(), "boards": rows}
-        yield Snapshot(
-            rows, partial(board_table, rows, screen.width, history), data, all("stats" in row for row in rows)
-        )
+        shown = partial(board_table, rows, screen.width, history)
+        yield Snapshot(rows, shown, data, all("stats" in row for row in rows))

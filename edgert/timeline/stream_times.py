@@ -66,9 +66,8 @@ def stream_times(spans: Spans) -> list[StreamTime]:
             for (one, place, is_wait), each in taken.items()
             if one == stream
         ]
-        shares = [
-            share for share in shares if share.p99_ms >= _LEAST_SHARE * max((one.p99_ms for one in shares), default=0)
-        ]
+        least_ms = _LEAST_SHARE * max((share.p99_ms for share in shares), default=0)
+        shares = [share for share in shares if share.p99_ms >= least_ms]
         shares.sort(key=lambda share: -share.median_ms)
         losses = Counter(words for one, words in lost if one == stream)
         found.append(StreamTime(stream, len(mine), *_figures(mine), tuple(losses.most_common()), tuple(shares)))

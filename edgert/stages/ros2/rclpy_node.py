@@ -120,10 +120,8 @@ def use_node(pipeline: str, node: Any) -> None:
     """
     with _TURN:
         if pipeline in _NODES:
-            why = "its topics belong to another node of this process"
-            raise ConfigError(
-                f"a pipeline named {pipeline!r} runs already", why=why, fix="give each file its own name:"
-            )
+            what, why = f"a pipeline named {pipeline!r} runs already", "another node of this process has its topics"
+            raise ConfigError(what, why=why, fix="give each file its own name:")
         _NODES[pipeline] = RclpyNode("", False, node)
 
 
