@@ -20,6 +20,7 @@ from edgert.stages.decode.decoder import F32, Array, CheckedDecoder, Size, as_f3
 from edgert.stages.decode.guess import Guess, guess, network_size, own_decoder
 from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.kinds import SubsetDecoder, checked_decoder, decoder_for
+from edgert.stages.decode.needed import needed_outputs
 from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8, YoloX
 from edgert.stages.preprocess import Placement, Preprocessor, Resampler, place
@@ -176,7 +177,8 @@ def refine_tasks(
             if any(getattr(task, key) != value for key, value in changes.items()):
                 task = task.model_copy(update=changes)
                 notes[note] = None
-        found.append(task)
+        if task not in found:  # a change may make two tasks equal
+            found.append(task)
     return found, tuple(notes)
 
 
