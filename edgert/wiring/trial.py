@@ -188,8 +188,9 @@ def seen_classes(engine: Engine, session: Session) -> Guess | None:
     maps = next((look for look in looks if look.task == "segment"), None)
     if maps is None or looks[0].task != "image":
         return None
-    (values,) = (as_f32(array) for array in _run_on_empty_image(engine, session))
-    total = values.sum(axis=0 if values.shape[0] == min(values.shape) else 2)
+    (place, *_) = needed_outputs(output_shapes(engine), [tensor.name for tensor in engine.outputs]) or (0,)
+    values = as_f32(_run_on_empty_image(engine, session)[place])
+    total = values.sum(axis=0 if values.shape[0] == min(values.shape) else -1)
     is_darker, is_shared = values.min() < _DARKEST, values.min() >= 0 and np.abs(total - 1).max() < _SUM_ERROR
     return replace(maps, reason=_CLASSES) if is_darker or is_shared else None
 

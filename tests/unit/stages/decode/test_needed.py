@@ -105,12 +105,8 @@ def model_maker(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Arra
 
 def openvino(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Array, Array]:
     """A negative number of the image ends the boxes."""
-    boxes, scores, classes, count = (
-        corners(rng),
-        rng.random(ROWS),
-        rng.integers(0, 90, ROWS),
-        int(rng.integers(1, ROWS)),
-    )
+    boxes, scores, classes = corners(rng), rng.random(ROWS), rng.integers(0, 90, ROWS)
+    count = int(rng.integers(1, ROWS))
     image = np.where(np.arange(ROWS) == count, -1, 0)
     rows = np.column_stack([image, classes, scores, boxes / WIDE])[None]
     return {"detection_out": rows}, boxes[:count], scores[:count], classes[:count]

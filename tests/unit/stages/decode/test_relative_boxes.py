@@ -151,6 +151,7 @@ def test_a_decoder_that_would_swap_corners_is_not_tried(folder: Path) -> None:
     refined, _ = refine_tasks(tasks, found.engine, found.session, found.network)
     names = [[one.detect for one in some if isinstance(one, DetectTask)] for some in (tasks, refined)]
     assert "ppyoloe" in names[0] and "ppyoloe" not in names[1] and names[1][0] == "yolov8"
+    assert names[1].count("yolov5") == 1  # decoded boxes of a yolox are read so, too
 
 
 @pytest.mark.parametrize(
@@ -158,9 +159,12 @@ def test_a_decoder_that_would_swap_corners_is_not_tried(folder: Path) -> None:
 )
 def test_three_channels_are_an_image_or_classes(numbers: Any, verb: str, folder: Path) -> None:
     maps = np.broadcast_to(np.array(numbers, np.float32)[:, None, None], (3, 64, 64))
-    for one in (maps, maps.transpose(1, 2, 0)):
-        onnx.save(constant({"output": one[None]}).proto, folder / "m.onnx")
+    beside = {"hidden_state": np.zeros((1, 4, 4), np.float32), "output": maps.transpose(1, 2, 0)[None]}
+    for ends in ({"output": maps[None]}, beside):
+        onnx.save(constant(ends).proto, folder / "m.onnx")
         assert f"task: {{{verb}: " in starter(folder / "m.onnx", directory=folder).text
+    onnx.save(constant({"output": np.zeros((1, 160, 128))}, (1, 3, 80, 64)).proto, folder / "m.onnx")
+    assert "task: {image: " in starter(folder / "m.onnx", directory=folder).text  # larger, and without channels
 
 
 def test_pixels_stay_pixels(folder: Path) -> None:
