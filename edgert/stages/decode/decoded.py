@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from edgert.stages.decode import decoder
+from edgert.stages.decode import decoder, detection
 from edgert.stages.decode.detection import I32, Candidates, Head, Index, best_class, by_class, corners, every_class
 from edgert.stages.decode.guess import MOST_QUERIES, Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import FINAL, Found, Level, Numbers, RowHead, columns
@@ -86,13 +86,11 @@ class Decoded(Head):
             found, labels = _scores_and_classes(outputs[0][:, 5], outputs[0][:, 6])
         else:
             boxes, found, labels = outputs[0][:, :4], outputs[0][:, 4], outputs[0][:, 5]
-        with np.errstate(invalid="ignore"):  # NaN becomes a number that depends on the processor
-            boxes, scores, classes = decoder.as_f32(boxes), decoder.as_f32(found), labels.astype(np.int32)
-        if self.background == "first":
-            classes = classes - np.int32(1)
-        keep = (scores >= score) & (classes >= 0) & (labels == labels)
-        pixels = _in_pixels(boxes[keep], network, unit, self.order)
-        return Candidates(pixels, scores[keep], classes[keep], overlap=False)
+        first_class = 1 if self.background == "first" else 0
+        rows = detection.final_rows(found, labels, score, first_class)
+        pixels = _in_pixels(decoder.as_f32(boxes[rows]), network, unit, self.order)
+        classes = labels[rows].astype(np.int32) - np.int32(first_class)
+        return Candidates(pixels, decoder.as_f32(found[rows]), classes, overlap=False)
 
 
 def _scores_and_classes(first: decoder.Array, second: decoder.Array) -> tuple[decoder.Array, decoder.Array]:
@@ -289,7 +287,7 @@ class PpYoloe(RowHead):
         if self.class_count(shapes, network) is None:
             table, *counts = sorted(outputs, key=lambda output: -output.ndim)
             table = decoder.as_f32(table[: int(counts[0].reshape(-1)[0]) if counts else None])
-            table = table[(table[:, 1] >= score) & (table[:, 0] >= 0)]
+            table = table[detection.final_rows(table[:, 1], table[:, 0], score)]
             return Candidates(table[:, 2:], table[:, 1], table[:, 0].astype(np.int32), overlap=False)
         return super(PpYoloe, self).read(outputs, network, score)
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, shapes_of
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.guess import Fit, OutputSignature, check_labels
 
 # Non-maximum suppression.
@@ -260,6 +260,14 @@ class Detector:
         if isinstance(self.head, Suppressing):
             return self.head.suppressed(found, self.iou, self.limit)
         return suppress(found.boxes, found.scores, found.classes, self.iou, self.limit)
+
+
+_TOO_LARGE = np.float32(2**31)  # for int32: what becomes of it depends on the processor
+
+
+def final_rows(scores: Array, classes: Array, score: float, first: int = 0) -> Index:
+    """Return the rows of final boxes that reach ``score`` with a class from ``first`` up; NaN and padding have none."""
+    return np.flatnonzero((as_f32(scores) >= score) & (classes >= first) & (classes < _TOO_LARGE))
 
 
 def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:

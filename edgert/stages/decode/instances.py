@@ -12,7 +12,7 @@ from edgert.runtime.records import Detections, Segmentation
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, boxes_and_scores, shapes_of
-from edgert.stages.decode.detection import I32, Candidates, Head, Unit, best_column, corners, in_pixels
+from edgert.stages.decode.detection import I32, Candidates, Head, Unit, best_column, corners, final_rows, in_pixels
 from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
 from edgert.stages.decode.yolo import product_scores
@@ -68,7 +68,7 @@ class YoloV8Seg(Head):
         classes = self.class_count(shapes, network)
         table = outputs[table_and_maps(shapes)[0]]
         if classes is None:
-            found = as_f32(table[table[:, 4] >= score])
+            found = as_f32(table[final_rows(table[:, 4], table[:, 5], score)])
             boxes = in_pixels(found[:, :4], network, self.boxes)
             return Candidates(boxes, found[:, 4], found[:, 5].astype(np.int32), found[:, 6:], overlap=False)
         columns, scores, kinds = best_column(as_f32(table[4 : 4 + classes]), score)

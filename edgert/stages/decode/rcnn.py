@@ -19,7 +19,7 @@ from edgert.runtime.records import Detections, Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import dets_and_labels
 from edgert.stages.decode.decoder import F32, Array, Roles, Shapes, Size, as_f32, roles_of, shapes_of, sigmoid
-from edgert.stages.decode.detection import I32, Candidates, Head, Index, strongest
+from edgert.stages.decode.detection import I32, Candidates, Head, Index, final_rows, strongest
 from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
 from edgert.stages.decode.instances import mask_cutter, spans_of, with_masks
 
@@ -62,7 +62,7 @@ class MaskRcnn(Head):
         self.class_count(shapes_of(outputs), network)
         if (pair := _find_pair(shapes_of(outputs))) is not None:
             dets, kinds = outputs[pair[0]], outputs[pair[1]]
-            rows = np.flatnonzero(dets[:, 4] >= score)
+            rows = final_rows(dets[:, 4], kinds, score)
             found = as_f32(dets[rows])
             boxes, scores, labels = found[:, :4], found[:, 4], kinds[rows].astype(np.int32)
         else:
@@ -196,5 +196,5 @@ def _read_boxes(outputs: Sequence[Array], roles: Roles, score: float) -> tuple[F
     """Return boxes in network pixels, scores, labels and rows of the objects that reach the score."""
     first, second = (outputs[index] for index in roles.rows)
     labels, scores = (second, first) if second.dtype.kind in "iu" else (first, second)
-    rows = np.flatnonzero((scores >= score) & (labels > 0))
+    rows = final_rows(scores, labels, score, 1)
     return as_f32(outputs[roles.boxes][rows]), as_f32(scores[rows]), labels[rows].astype(np.int32), rows

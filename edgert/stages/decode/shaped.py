@@ -10,7 +10,7 @@ from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import detection
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Index, best_column, suppress_at_once
+from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Index, best_column, final_rows, suppress_at_once
 from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 
 # Layout: https://docs.ultralytics.com/tasks/obb and /modes/export, [20, 21504] for DOTA at 1024: x, y, w, h in network
@@ -60,7 +60,7 @@ class YoloV8Obb(Head):
         """Return the boxes; extras are center x, y, width, height and angle."""
         if self.class_count(shapes_of(outputs), network) is None:
             table = as_f32(outputs[0])
-            table = table[table[:, 4] >= score]
+            table = table[final_rows(table[:, 4], table[:, 5], score)]
             turned = self._in_pixels(table[:, [0, 1, 2, 3, 6]], network)
             return Candidates(hulls(turned), table[:, 4], table[:, 5].astype(np.int32), turned, overlap=False)
         columns, scores, classes = best_column(as_f32(outputs[0][4:-1]), score)

@@ -228,7 +228,7 @@ class YoloPose:
         self.check(shapes, geometry.network)
         raw = as_f32(outputs[0])
         if is_final_pose(shapes[0], geometry.network, self.dims):
-            found = raw[raw[:, 4] >= self.score]
+            found = raw[detection.final_rows(raw[:, 4], raw[:, 5], self.score)]
             boxes, scores, classes = found[:, :4], found[:, 4], found[:, 5].astype(np.int32)
             points = found[:, 6:]
             rows = (

@@ -15,11 +15,12 @@ from edgert import Pipeline
 from edgert.runtime import Classification, Detections, Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.classify import Classify
-from edgert.stages.decode.decoded import Decoded
+from edgert.stages.decode.decoded import Decoded, PpYoloe
 from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.decode.shaped import YoloV8Obb
-from edgert.stages.decode.yolo import YoloV8
+from edgert.stages.decode.yolo import YoloPose, YoloV8
 from tests.helpers.models import constant, yolo_columns
 
 IMAGE = Geometry(2.0, 2.0, 0.0, 0.0, (64, 64), (0.0, 0.0, 128.0, 128.0))
@@ -68,6 +69,24 @@ def test_rows_that_cannot_be_boxes_are_left_out_without_a_word_of_numpy(head: An
     geometry = Geometry(1, 1, 0, 0, (64, 64), (0, 0, 64, 64))
     record: Any = RecordCheck("m")(Detector(head)([output], geometry), geometry)
     assert record.boxes.tolist() == [[22, 22, 42, 42]] and record.classes.tolist() == [0]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("decoder", "columns", "more"),
+    [
+        (Detector(Decoded()), [0, 1, 2, 3, 4, 5], ()),
+        (Detector(PpYoloe()), [5, 4, 0, 1, 2, 3], ()),
+        (Detector(YoloV8Obb()), [0, 1, 2, 3, 4, 5, 6], ()),
+        (Detector(YoloV8Seg()), [0, 1, 2, 3, 4, 5, 6], [np.ones((1, 16, 16), np.float32)]),
+        (YoloPose(), [0, 1, 2, 3, 4, 5, 6, 6, 6], ()),
+    ],
+)
+def test_final_boxes_without_a_class_are_left_out(decoder: Any, columns: list[int], more: Any) -> None:
+    classes = (2, NAN, INF, -INF, 1e30, -1, 0, 3)
+    rows = np.array([[22, 22, 42, 42, 0.9, one, 1] for one in classes], np.float32)
+    geometry = Geometry(1, 1, 0, 0, (64, 64), (0, 0, 64, 64))
+    assert decoder([rows[:, columns], *more], geometry).classes.tolist() == [2, 0, 3]
 
 
 def test_points_on_a_line_have_a_place(caplog: pytest.LogCaptureFixture) -> None:
