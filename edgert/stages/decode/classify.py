@@ -185,9 +185,11 @@ class Heads:
 
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for several rows of numbers, not all of one."""
+        """Yield a fit for several rows of numbers, not all of one. A row of int32 or int64 is no scores."""
         counts = [math.prod(shape) for shape in signature.shapes if sum(size != 1 for size in shape) <= 1]
-        if 1 < len(counts) == len(signature.shapes) and 0 not in counts and max(counts) > 1:
+        typed = zip(counts, signature.dtypes, strict=False)
+        has_indices = any(count > 1 and dtype in ("int32", "int64") for count, dtype in typed)
+        if 1 < len(counts) == len(signature.shapes) and 0 not in counts and max(counts) > 1 and not has_indices:
             yield Fit(f"{len(counts)} rows of numbers, one per head", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:

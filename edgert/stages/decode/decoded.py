@@ -52,7 +52,7 @@ class Decoded(Head):
             yield Fit("[boxes, 6] is corners, score and class of final boxes", 3)
         if _is_numbered(signature.shapes) and not signature.is_batched:
             yield Fit("[boxes, 7] of all images is number of the image, corners, class and score", 3)
-        if _is_detection_output(signature.shapes):
+        if _is_detection_output(signature.shapes) and signature.is_batched:  # else the 1 may be the batch
             yield Fit("[1, boxes, 7] is number of the image, class, score and corners of final boxes", 3)
         if dets_and_labels(signature.shapes) is not None:
             yield Fit("[N, 5] and [N] are final boxes with their scores, and classes", 3)

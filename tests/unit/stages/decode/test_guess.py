@@ -159,6 +159,11 @@ def test_unknown_heads_are_not_taken_for_others(shapes: list[tuple[int, ...]], i
     assert guess(shapes, [], image, None) == []
 
 
+def test_numbers_of_classes_and_rows_with_their_batch_are_not_taken_for_others() -> None:
+    assert guess([(24,), (24,)], [], (3, 48, 96), None, dtypes=["int32", "float32"]) == []  # LPRNet of TAO
+    assert guess([(1, 100, 7)], [], (512, 512, 3), None, is_batched=False) == []  # EfficientDet by AutoML
+
+
 def test_labels_decide_between_rows_with_and_without_objectness_and_features_are_no_certain_detector() -> None:
     found = guess([(256, 80, 80), (256, 40, 40), (256, 20, 20)], ["p3", "p4", "p5"], (3, 640, 640), None)
     assert [(str(one), one.weight) for one in found] == [("detect: yolov8-raw", 1)]
