@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Engines, board_of
-from edgert.assemble.models import Models, TaskChange
+from edgert.assemble.models import Models, TaskChange, check_stage_classes
 from edgert.assemble.pixels import mark_pixel_use, put_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
@@ -457,6 +457,7 @@ class _Assembler:
         """Return the connected tasks that run a stage; the first receives its input."""
         where = self.file.where("stages", name)
         try:
+            check_stage_classes(self.file, name)
             if not isinstance(stage, section.InferStage):
                 task = Task(name, self._make(name, stage, where))
                 if isinstance(stage, section.PythonStage) and stage.on_error == "restart":
@@ -475,6 +476,7 @@ class _Assembler:
         other = copy(self)
         other.file, other.config = file, file.config
         try:
+            check_stage_classes(file, name)
             return other._make(name, file.config.stages[name], file.where("stages", name))
         except EdgertError as error:
             raise file.located(error, file.where("stages", name))  # noqa: B904 - the same error, with its place
@@ -500,7 +502,6 @@ class _Assembler:
         if isinstance(stage, section.CropStage):
             if isinstance(stage.crop, tuple):
                 return CropRegion(stage.crop)
-            self.models.check_classes(name, stage.crop)
             return CropDetections(name, stage.crop)
         function: Any = self.callbacks.get(name) if isinstance(stage, section.SinkStage) else None
         code = getattr(stage, "python", None) if isinstance(stage, section.SinkStage | section.PythonStage) else None

@@ -1,11 +1,13 @@
 """Models of a pipeline: each is compiled once, and the stages that run it are made."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Literal
+
+from pydantic import BaseModel
 
 from edgert.assemble import batches
 from edgert.assemble.default_engines import leaves_engine
@@ -15,10 +17,10 @@ from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.board.host import core_count, share_cores
 from edgert.clock import REAL, Clock
-from edgert.config import CropConfig, InferStage, ModelConfig, PipelineConfig, PipelineFile
+from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile
 from edgert.config.flow import SEGMENT_QUEUE, upstream, users_of, variants_of
 from edgert.config.model_section import PythonTask, TaskConfig, TextTask
-from edgert.config.stages import PackageStage, PythonStage, SourceStage
+from edgert.config.stages import PackageStage, PythonStage, SinkStage, SourceStage
 from edgert.engine import build_engine, check_open, image_input, output_shapes
 from edgert.errors import ConfigError, EdgertError
 from edgert.graph import Model, load
@@ -179,7 +181,6 @@ class Models:
     def _on_gpu(self, name: str, stage: InferStage, inferences: Sequence[GpuInference]) -> Branch:
         """Return the branch of a model on the GPU: an asynchronous stage, or for crops, one that waits."""
         if stage.crop is not None and len(inferences) == 1 and stage.batch is None and not self._reads_text(stage):
-            self.check_classes(name, stage.crop)
             looks = [CropModel(name, inferences[0], stage.crop)]
             return Branch((InferCropsOfModels(looks, stage.every),), reads="anywhere")
         if stage.parts is not None:
@@ -232,7 +233,6 @@ class Models:
                 return InferTiles(name, inference, stage.tiles, stage.every, agnostic)
             if stage.crop is None:
                 return infer.Infer(name, inference, stage.every)
-            self.check_classes(name, stage.crop)
             return infer.InferCrops(name, inference, stage.crop, stage.every, self._reads_text(stage))
         why_not_wait = self._check_batch(name, stage, inference.rows, on_gpu=False)
         return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every, not why_not_wait)
@@ -394,18 +394,29 @@ class Models:
         """Return whether crops are rotated upright for the stage's model."""
         return isinstance(self.config.models[stage.infer].task, TextTask)
 
-    def check_classes(self, name: str, crop: CropConfig) -> None:
-        """Check that the classes a stage crops can reach it, unless a user's code may make more classes."""
-        before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
-        tasks = [self.config.models[stage.infer].task for stage in before if isinstance(stage, InferStage)]
-        if any(
-            isinstance(item, PythonStage | PythonTask) or (isinstance(item, PackageStage) and item.detects)
-            for item in (*before, *tasks)
-        ):
-            return
-        names = [stage.infer for stage in before if isinstance(stage, InferStage)]
-        labels = {label for model in names for label in labels_of(self.config.models[model])}
-        check_classes(crop, labels, self.file.where("stages", name, "crop"))
+
+def check_stage_classes(file: PipelineFile, name: str) -> None:
+    """Check that the classes of a stage can reach it, unless its own or a user's code may make more classes."""
+    stages, models = file.config.stages, file.config.models
+    before = [stages[other] for other in upstream(stages, name)]
+    read = [models[stage.infer] for stage in before if isinstance(stage, InferStage)]
+    if any(
+        isinstance(item, PythonStage | PythonTask | SinkStage) or (isinstance(item, PackageStage) and item.detects)
+        for item in (stages[name], *before, *(model.task for model in read))
+    ):
+        return
+    for keys, classes in _classes_in(stages[name]):
+        labels = {label for model in read for label in labels_of(model)}
+        check_classes(classes, labels, file.where("stages", name, *keys))
+
+
+def _classes_in(part: object, *keys: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield key path and value of every ``classes:`` in a section."""
+    if isinstance(part, tuple) and keys[-1:] == ("classes",):
+        yield keys, part
+    items = part.items() if isinstance(part, Mapping) else part if isinstance(part, BaseModel) else ()
+    for key, value in items:
+        yield from _classes_in(value, *keys, str(key))
 
 
 def _load_model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, form: Form = "ort") -> Model:

@@ -1,6 +1,6 @@
 """Crops of frames: a fixed region, or one frame per detection. They are views; only :func:`upright` copies pixels."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import cast
@@ -147,9 +147,9 @@ def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tupl
     return rows.astype(np.int32), grown.astype(np.int32)
 
 
-def check_classes(config: CropConfig, labels: Collection[str], where: str) -> None:
-    """Raise ConfigError for a class that no model before the crop has, because it would silently crop nothing."""
-    for name in config.classes:
+def check_classes(classes: Sequence[str], labels: Collection[str], where: str) -> None:
+    """Raise ConfigError for a class that no model before a stage has, because the stage would never find it."""
+    for name in classes:
         if name in labels or whole_number(name) is not None:
             continue
         raise ConfigError(

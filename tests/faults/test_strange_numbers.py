@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from edgert.backend.tensorrt.library import release_of
-from edgert.config import CropConfig
 from edgert.config.document import read_document
 from edgert.dataset.labels import class_index
 from edgert.errors import EdgertError
@@ -24,7 +23,7 @@ def test_a_class_of_a_strange_number_is_a_name_that_nobody_has(text: str) -> Non
     with pytest.raises(EdgertError, match="no class"):
         class_numbers([text], ["car"], "stages.yard")
     with pytest.raises(EdgertError, match="no class"):
-        check_classes(CropConfig(classes=(text,)), ["car"], "stages.cut")
+        check_classes([text], ["car"], "stages.cut")
     with pytest.raises(EdgertError, match="is not a class index"):
         class_index(text, ["car"], True, "labels.csv:2")
 

@@ -163,12 +163,23 @@ def test_one_model_alone(tmp_path: Path) -> None:
     assert all(np.array_equal(first, other) for other in others)
 
 
-@pytest.mark.parametrize("stage", ["infer: parts, crop: {classes: [gearr]}", "crop: {classes: [gearr]}"])
-def test_cropping_a_class_that_nobody_finds_is_told(tmp_path: Path, stage: str) -> None:
-    more = f'  look: {{{stage}, from: find}}\n  out: {{sink: "null", from: look}}\n'
-    with pytest.raises(ConfigError, match="no class 'gearr'; did you mean 'gear'") as caught:
-        edgert.Pipeline(write(tmp_path, SCENE.format(limit=1), more)).start()
-    assert "stages.look.crop" in caught.value.where
+@pytest.mark.parametrize(
+    ("stage", "keys"),
+    [
+        ("infer: parts, crop: {classes: [gearr]}", "crop."),
+        ("crop: {classes: [gearr]}", "crop."),
+        ("stage: zones, zones: {yard: {points: [[0, 0], [1, 0], [1, 1]], classes: [1, gearr]}}", "zones.yard."),
+        ("stage: events, rules: {many: {classes: gearr, count: 1}}", "rules.many."),
+        ("stage: privacy, classes: [gearr]", ""),
+    ],
+)
+def test_a_class_that_nobody_finds_is_an_error_before_the_start(tmp_path: Path, stage: str, keys: str) -> None:
+    path = write(tmp_path, SCENE.format(limit=1), f"  look: {{{stage}, from: find}}\n")
+    for load in (validate, edgert.Pipeline):
+        with pytest.raises(ConfigError, match="no class 'gearr'; did you mean 'gear'") as caught:
+            load(path)
+        assert caught.value.where.endswith(f"p.yaml:6 stages.look.{keys}classes")
+    validate(path, overrides=[f"stages.look.{keys}classes=gear"])
 
 
 def test_classes_of_ones_own_decoder_are_ones_own_affair(tmp_path: Path) -> None:
