@@ -168,8 +168,12 @@ class Ssd(RowHead):
 
     def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
         numbers, boxes = found[0].parts
-        rows, scores, classes = every_class(numbers, score)
+        rows, scores, classes = self._score_boxes(numbers, score)
         return Candidates(_in_pixels(boxes[rows], network, self.boxes, self.order), scores, classes)
+
+    def _score_boxes(self, numbers: decoder.F32, score: float) -> tuple[Index, decoder.F32, I32]:
+        """Return rows, scores and classes that reach the score."""
+        return every_class(numbers, score)
 
     @property
     def _skipped(self) -> int:
@@ -181,66 +185,6 @@ class Ssd(RowHead):
             reads = "two outputs, scores [N, classes] and boxes [N, 4]"
             raise wrong_shapes(f"detect: {self.name}", reads, shapes, network)
         return roles
-
-
-# YOLO-NAS and DAMO-YOLO, exported without NMS. Layout: documentation/source/models/QuickstartYoloNas and
-# ``pp_yolo_e/post_prediction_callback.py`` of github.com/Deci-AI/super-gradients: boxes [8400, 4] and scores [8400, 80]
-# for COCO at 640, after their sigmoid; every class that reaches the score counts.
-
-
-@dataclass(frozen=True, slots=True)
-class YoloNas(Ssd):
-    """Scores [S, C], after their sigmoid, and boxes [S, 4] in network pixels, in either order."""
-
-    uncertain: ClassVar[tuple[str, ...]] = ()
-    name: ClassVar[str] = "yolo-nas"
-    background: Literal["first", "none"] = "none"
-    boxes: Literal["relative", "pixels"] = "pixels"
-
-    @classmethod
-    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for scores beside as many boxes, one per cell."""
-        roles = decoder.boxes_and_scores(signature.shapes)
-        if roles is not None and signature.shapes[roles[0]][0] == signature.cells():
-            rows, classes = signature.shapes[roles[1]]
-            yield Fit(f"scores [{rows}, {classes}] beside boxes [{rows}, 4], a box per cell", 4, classes)
-
-
-# YOLOv3 and v4 of github.com/Tianxiaomo/pytorch-YOLOv4. Layout: ``tool/yolo_layer.py`` (boxes, confs) and
-# ``tool/utils.py`` (post_processing): the best class of each box, and suppression within it.
-
-
-@dataclass(frozen=True, slots=True)
-class YoloV4(Ssd):
-    """Boxes [N, 1, 4], relative x1, y1, x2, y2, and scores [N, C], after their sigmoid, in either order."""
-
-    uncertain: ClassVar[tuple[str, ...]] = ()
-    name: ClassVar[str] = "yolov4"
-    background: Literal["first", "none"] = "none"
-
-    @classmethod
-    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
-        """Yield a fit for scores beside as many boxes, with a dimension of 1."""
-        plain = _without_single(signature.shapes)
-        if plain != tuple(signature.shapes) and (roles := decoder.boxes_and_scores(plain)) is not None:
-            rows, classes = signature.shapes[roles[1]]
-            yield Fit(f"scores [{rows or 'N'}, {classes}] beside boxes [{rows or 'N'}, 1, 4]", 4, classes)
-
-    def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
-        return super(YoloV4, self).levels(_without_single(shapes), network, score)
-
-    def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
-        numbers, boxes = found[0].parts
-        rows, scores, classes = best_class(numbers, score)
-        return Candidates(_in_pixels(boxes[rows], network, self.boxes, self.order), scores, classes)
-
-    def _roles(self, shapes: decoder.Shapes, network: decoder.Size) -> tuple[int, int]:
-        return super(YoloV4, self)._roles(_without_single(shapes), network)
-
-
-def _without_single(shapes: decoder.Shapes) -> decoder.Shapes:
-    """Return the shapes with boxes [N, 1, 4] as [N, 4]."""
-    return tuple([(shape[0], 4) if shape[1:] == (1, 4) else shape for shape in shapes])
 
 
 # PP-YOLOE and other models of PaddleDetection. Layouts: ``ppdet/modeling/heads/ppyoloe_head.py`` (post_process) and

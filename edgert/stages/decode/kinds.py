@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # reading a pipeline file must not import NumPy or OpenCV
 DETECT = {
     "yolox": "edgert.stages.decode.yolo:YoloX",
     "yolov5": "edgert.stages.decode.yolo:YoloV5",
-    "yolov4": "edgert.stages.decode.decoded:YoloV4",
+    "yolov4": "edgert.stages.decode.yolo:YoloV4",
     "yolo-raw": "edgert.stages.decode.anchors:YoloRaw",
     "yolov8": "edgert.stages.decode.yolo:YoloV8",
     "yolov8-raw": "edgert.stages.decode.nanodet:YoloV8Raw",
@@ -46,7 +46,7 @@ DETECT = {
     "yunet": "edgert.stages.decode.faces:YuNet",
     "yolov5-face": "edgert.stages.decode.faces:YoloV5Face",
     "detr-seg": "edgert.stages.decode.instances:DetrSeg",
-    "yolo-nas": "edgert.stages.decode.decoded:YoloNas",
+    "yolo-nas": "edgert.stages.decode.yolo:YoloNas",
     "ppyoloe": "edgert.stages.decode.decoded:PpYoloe",
     "detectnet": "edgert.stages.decode.anchors:DetectNet",
     "db": "edgert.stages.decode.text:DB",

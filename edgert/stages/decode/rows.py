@@ -43,8 +43,8 @@ class Numbers(NamedTuple):
 
 
 def columns(output: int, shape: tuple[int, ...], first: int = 0, end: int | None = None) -> Numbers:
-    """Return the columns from ``first`` to ``end`` (exclusive) of a table [rows, columns]."""
-    return Numbers(output, (shape[1] if end is None else end) - first, step=shape[1], first=first)
+    """Return the columns from ``first`` to ``end`` (exclusive) of a table [rows, columns] or [rows, 1, columns]."""
+    return Numbers(output, (shape[-1] if end is None else end) - first, step=shape[-1], first=first)
 
 
 @dataclass(frozen=True, slots=True)

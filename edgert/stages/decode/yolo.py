@@ -1,4 +1,4 @@
-"""YOLO detectors whose boxes are decoded in the graph (v5, v6, v7, v8, 11, 12), YOLOX, and YOLOv8-pose.
+"""YOLO detectors whose boxes are decoded in the graph (v3 to v8, 11, 12, NAS), YOLOX, and YOLOv8-pose.
 
 Layout of YOLOv8, YOLO11 and YOLO12: https://docs.ultralytics.com/models/yolov8 and /modes/export, [84, 8400] for COCO
 at 640: x, y, w, h in network pixels, then class scores after their sigmoid.
@@ -6,14 +6,14 @@ at 640: x, y, w, h in network pixels, then class scores after their sigmoid.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
-from edgert.stages.decode import detection, guess
-from edgert.stages.decode.decoded import Decoded
+from edgert.stages.decode import decoder, detection, guess
+from edgert.stages.decode.decoded import Decoded, Ssd
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
 from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Unit, best_class, corners, in_pixels
 from edgert.stages.decode.guess import BODIES, MOST_QUERIES, STRIDES, Fit, OutputSignature, check_labels, wrong_shapes
@@ -178,6 +178,61 @@ def is_columns(shape: tuple[int, ...], network: Size) -> bool:
     """Return whether the boxes of a YOLOv8 output are its columns."""
     boxes = all_cells(network, STRIDES)
     return shape[1] == boxes or (shape[0] != boxes and shape[0] < shape[1])
+
+
+# YOLO-NAS and DAMO-YOLO, exported without NMS. Layout: documentation/source/models/QuickstartYoloNas and
+# ``pp_yolo_e/post_prediction_callback.py`` of github.com/Deci-AI/super-gradients: boxes [8400, 4] and scores [8400, 80]
+# for COCO at 640, after their sigmoid; every class that reaches the score counts.
+
+
+@dataclass(frozen=True, slots=True)
+class YoloNas(Ssd):
+    """Scores [S, C], after their sigmoid, and boxes [S, 4] in network pixels, in either order."""
+
+    uncertain: ClassVar[tuple[str, ...]] = ()
+    name: ClassVar[str] = "yolo-nas"
+    background: Literal["first", "none"] = "none"
+    boxes: Literal["relative", "pixels"] = "pixels"
+
+    @classmethod
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
+        """Yield a fit for scores beside as many boxes, one per cell."""
+        roles = decoder.boxes_and_scores(signature.shapes)
+        if roles is not None and signature.shapes[roles[0]][0] == signature.cells():
+            rows, classes = signature.shapes[roles[1]]
+            yield Fit(f"scores [{rows}, {classes}] beside boxes [{rows}, 4], a box per cell", 4, classes)
+
+
+# YOLOv3 and v4 of github.com/Tianxiaomo/pytorch-YOLOv4. Layout: ``tool/yolo_layer.py`` (boxes, confs) and
+# ``tool/utils.py`` (post_processing): the best class of each box, and suppression within it.
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV4(Ssd):
+    """Boxes [N, 1, 4], relative x1, y1, x2, y2, and scores [N, C], after their sigmoid, in either order."""
+
+    uncertain: ClassVar[tuple[str, ...]] = ()
+    name: ClassVar[str] = "yolov4"
+    background: Literal["first", "none"] = "none"
+
+    @classmethod
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
+        """Yield a fit for scores beside as many boxes, with a dimension of 1."""
+        plain = _without_single(signature.shapes)
+        if plain != tuple(signature.shapes) and (roles := decoder.boxes_and_scores(plain)) is not None:
+            rows, classes = signature.shapes[roles[1]]
+            yield Fit(f"scores [{rows or 'N'}, {classes}] beside boxes [{rows or 'N'}, 1, 4]", 4, classes)
+
+    def _score_boxes(self, numbers: F32, score: float) -> tuple[detection.Index, F32, I32]:
+        return best_class(numbers, score)
+
+    def _roles(self, shapes: Shapes, network: Size) -> tuple[int, int]:
+        return super(YoloV4, self)._roles(_without_single(shapes), network)
+
+
+def _without_single(shapes: Shapes) -> Shapes:
+    """Return the shapes with boxes [N, 1, 4] as [N, 4]."""
+    return tuple([(shape[0], 4) if shape[1:] == (1, 4) else shape for shape in shapes])
 
 
 # YOLOv8-pose and related models: a box, a score and points, as columns.

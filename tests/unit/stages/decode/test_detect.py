@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from edgert.errors import ConfigError, ModelError
-from edgert.stages.decode.decoded import Decoded, Detr, PpYoloe, Ssd, YoloNas
+from edgert.stages.decode.decoded import Decoded, Detr, PpYoloe, Ssd
 from edgert.stages.decode.decoder import all_cells, grid_of
 from edgert.stages.decode.detection import Detector, Head
 from edgert.stages.decode.guess import guess
 from edgert.stages.decode.nanodet import FastestDet, NanoDet, YoloV8Raw
-from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX
+from edgert.stages.decode.yolo import YoloNas, YoloV5, YoloV8, YoloX
 from tests.helpers.known_boxes import KnownBoxes, assert_same, identity, known_boxes
 
 NETWORKS = st.sampled_from([(416, 416), (320, 256), (640, 384)])

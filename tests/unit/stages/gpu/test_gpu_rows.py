@@ -12,11 +12,12 @@ from edgert.backend.gpu import GpuTensor
 from edgert.errors import StageError
 from edgert.stages.decode import decoder
 from edgert.stages.decode.anchors import DetectNet, YoloRaw
-from edgert.stages.decode.decoded import Detr, PpYoloe, Ssd, YoloNas, YoloV4
+from edgert.stages.decode.decoded import Detr, PpYoloe, Ssd
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.faces import RetinaFace, Scrfd, YoloV5Face, YuNet
 from edgert.stages.decode.instances import DetrSeg
 from edgert.stages.decode.nanodet import FastestDet, NanoDet, YoloV8Raw
+from edgert.stages.decode.yolo import YoloNas, YoloV4
 from edgert.stages.gpu.gpu_rows import GpuRows
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.gpu_readers import CELLS, EITHER, NETWORK, kernels_on, like_the_host, read_on_gpu, why_not
