@@ -136,15 +136,19 @@ def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tupl
     size = boxes[:, 2:] - boxes[:, :2]
     wanted = (size >= config.min_size).all(axis=1)
     if config.classes:
-        labels = detections.labels  # ``classes:`` has names, or numbers where a model has no names
-        numbers = (labels.index(name) if name in labels else whole_number(name) for name in config.classes)
-        wanted &= np.isin(detections.classes, [number for number in numbers if number is not None])
+        wanted &= np.isin(detections.classes, known_classes(config.classes, detections.labels))
     rows = np.flatnonzero(wanted)
     rows = rows[np.argsort(-detections.scores[rows], kind="stable")[: config.limit]]
     margin = np.tile(size[rows] * config.margin, 2) * np.array([-1, -1, 1, 1], np.float32)
     grown = np.clip(boxes[rows] + margin, 0, corner)
     grown[:, :2], grown[:, 2:] = np.floor(grown[:, :2]), np.ceil(grown[:, 2:])
     return rows.astype(np.int32), grown.astype(np.int32)
+
+
+def known_classes(classes: Sequence[str], labels: Sequence[str]) -> list[int]:
+    """Return the numbers of classes that are given by label or number; other labels belong to another model."""
+    found = (labels.index(one) if one in labels else whole_number(one) for one in classes)
+    return [number for number in found if number is not None]
 
 
 def check_classes(classes: Sequence[str], labels: Collection[str], where: str) -> None:

@@ -7,7 +7,7 @@ blocks. The stages behind it (models, drawings, recordings, live pages) never ge
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
@@ -19,14 +19,15 @@ from pydantic import Field, WithJsonSchema, model_validator
 from edgert.config import stages as section
 from edgert.config.fields import Name, Names
 from edgert.config.flow import inputs_of, upstream
-from edgert.errors import ConfigError, StageError, nearest
+from edgert.errors import ConfigError, StageError
 from edgert.memory import Counter, Pool, lend
 from edgert.runtime import Detections, Frame, Result
 from edgert.runtime.frame import U8, full_frame, origin_of, with_planes
 from edgert.stages.context import SimpleStage
+from edgert.stages.crop import known_classes
 from edgert.stages.zones import geometry
+from edgert.stages.zones.areas import class_numbers
 from edgert.stages.zones.section import Points
-from edgert.units import whole_number
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
@@ -161,9 +162,10 @@ class Privacy(SimpleStage):
         )
         if not found:
             return self._boxes.get(stream, boxes[0])
-        _check_classes(self._classes, {label for record in found for label in record.labels}, self.name)
+        if labels := tuple({label for record in found for label in record.labels}):
+            class_numbers(self._classes, labels, f"stages.{self.name}.classes")  # raises, as objects would stay visible
         for record in found:
-            own = record.boxes[np.isin(record.classes, _class_numbers(self._classes, record.labels))].astype(np.float64)
+            own = record.boxes[np.isin(record.classes, known_classes(self._classes, record.labels))].astype(np.float64)
             grown = (own[:, 2:] - own[:, :2]) * self._margin
             boxes.append(own + np.concatenate((-grown, grown), axis=1))
         self._boxes[stream] = np.concatenate(boxes)
@@ -182,23 +184,6 @@ def _in_pixels(points: Sequence[tuple[float, float]], frame: Frame) -> F64:
     whole = full_frame(frame)
     table = np.array(points, np.float64)
     return table if (table > 1).any() else table * (whole.width, whole.height)
-
-
-def _check_classes(classes: Sequence[str], labels: Collection[str], where: str) -> None:
-    """Raise StageError for a name that is no label of a model before the stage."""
-    if unknown := [one for one in classes if whole_number(one) is None and labels and one not in labels]:
-        raise StageError(
-            f"no class {unknown[0]!r}{nearest(unknown[0], labels)}",
-            why="its objects would stay visible",
-            where=f"stages.{where}.classes",
-            fix="write a name of the labels file, or a class number",
-        )
-
-
-def _class_numbers(classes: Sequence[str], labels: Sequence[str]) -> list[int]:
-    """Return the numbers of the classes that a record has; other names belong to another model."""
-    found = (labels.index(one) if one in labels else whole_number(one) for one in classes)
-    return [number for number in found if number is not None]
 
 
 def _black(frame: Frame, plane: int) -> tuple[int, ...]:
