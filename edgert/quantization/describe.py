@@ -146,13 +146,13 @@ def summary(outcome: QuantizationResult) -> tuple[str, ...]:
 
 
 _LEAST_LOSS, _MOST_BLAMED = 0.005, 3
-_NOT_FRACTIONS = ("cosine", "psnr", "rmse")  # decibels and meters have no points
+_NO_POINTS = ("psnr", "rmse")  # in decibels and meters
 
 
 def _loss(outcome: QuantizationResult, layers: Sequence[LayerRow]) -> Iterator[str]:
     """Yield the layers behind a loss of more than half a point, and how to keep them in higher precision."""
     drop = None if outcome.evaluation is None else outcome.evaluation.comparisons[0]
-    if drop is None or drop.drop <= _LEAST_LOSS or drop.metric in ("psnr", "rmse"):
+    if drop is None or drop.drop <= _LEAST_LOSS or drop.metric in _NO_POINTS:
         return
     blamed = sorted(
         (layer for layer in layers if layer.precision == "INT8" and (layer.cost, layer.sqnr_db) != (None, None)),
@@ -243,7 +243,7 @@ def accuracy_rows(
                 (one.low, one.high) if one.low == one.low else None,  # NaN where no sample had a score
                 one.max_drop,
                 one.images,
-                "plain" if one.metric in _NOT_FRACTIONS else "percent",
+                "plain" if one.metric in ("cosine", *_NO_POINTS) else "percent",
                 labeled,
                 one.metric in LOWER_IS_BETTER,
             )

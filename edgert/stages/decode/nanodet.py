@@ -73,8 +73,10 @@ class FastestDet(RowHead):
 
 _USUAL_SIDES = (32, 64, 68)
 """4 * (reg_max + 1) of published models: reg_max 7, 15, 16."""
-_MAP_BINS, _FEATURES = 16, 64
+_MAP_BINS = 16
 """Bins of each side in the feature maps of YOLOv8."""
+_FEATURES = 64
+"""Usual step of the channels of features, which can be mistaken for sides and classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,6 @@ class NanoDet(RowHead):
         layout = signature.network and _match(tuple(signature.shapes), signature.network, cls.rank, (), None)
         classes = layout.scores[0].width if layout else 0
         if layout and len(layout.scores) > 1:
-            # Maps whose channels are a multiple of 64 can be features as well.
             weight = 1 if layout.is_map and classes % _FEATURES == 0 else 3
             reason = f"scores and distributions of sides for each of {len(layout.scores)} strides"
             yield Fit(reason, weight, classes)
