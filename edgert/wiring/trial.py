@@ -141,8 +141,8 @@ _WRONG_CORNERS, _MOST_SWAPPED = 0.1, 0.5
 
 _LARGEST_LOG = 10.0
 """Bound above the logarithm of any size in cells."""
-_MOST_QUERIES = 0.5
-"""Fraction of the queries that find nothing in an empty image."""
+_MOST_EMPTY = 0.5
+"""Fraction of queries in an empty image; a class that a sigmoid finds in more of them is "no object"."""
 _RELATIVE = "its boxes are fractions of the input, not pixels: a run on an empty image showed it"
 _DECODED = "its boxes are decoded in the graph: a run on an empty image showed sizes in pixels"
 _DARKEST, _SUM_ERROR = -1.5, 0.01
@@ -231,7 +231,7 @@ def _seen_changes(
 def _has_no_object(logits: F32) -> bool:
     """Return whether a sigmoid would find the last class in most queries of an empty image, so that it is none."""
     is_probability = logits.min(initial=0.0) >= 0 and logits.max(initial=0.0) <= 1
-    return not is_probability and len(logits) > 0 and float(np.mean(logits[:, -1] > 0)) > _MOST_QUERIES
+    return not is_probability and len(logits) > 0 and float(np.mean(logits[:, -1] > 0)) > _MOST_EMPTY
 
 
 def _refinable_head(task: TaskConfig, engine: Engine, network: Size) -> tuple[Any, Sequence[int]] | None:
