@@ -49,12 +49,9 @@ def guesses(engine: Engine, label_count: int | None = None, declared: Guess | No
         network = network_size(image.shape[1:])
         if network and _refusal(task_of(Guess(verb, kind, "", 1)), engine, network) is None:
             looks.append(Guess(verb, kind, f"{family.name} can have such outputs", 1))
+    named = f", and its ends are named as {family.name} names them" if family else ""
     better = [
-        replace(
-            one,
-            weight=one.weight + _NAMED_WEIGHT,
-            reason=f"{one.reason}, and its ends are named as {family.name} names them",
-        )
+        replace(one, weight=one.weight + _NAMED_WEIGHT, reason=f"{one.reason}{named}")
         for one in looks
         if family and str(one) == decoder
     ]

@@ -312,12 +312,8 @@ class Detr(RowHead):
         rows, columns = signature.table or (0, 0)
         count = signature.cells()
         every = count, 3 * (count or 0)  # as many rows as cells are not queries
-        if (
-            columns >= 5
-            and 10 <= rows <= MOST_QUERIES
-            and rows not in every
-            and not decoder.is_rows_of_six(signature.shapes)
-        ):
+        can_be = columns >= 5 and 10 <= rows <= MOST_QUERIES and rows not in every
+        if can_be and not decoder.is_rows_of_six(signature.shapes):
             weight = 2 if count is not None and rows < count else 1
             yield Fit(f"[{rows}, 4 + {columns - 4}] can be queries", weight, columns - 4)
         roles = decoder.boxes_and_scores(signature.shapes)

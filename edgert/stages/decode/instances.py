@@ -163,11 +163,9 @@ class DetrSeg(RowHead):
     @classmethod
     def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for scores, boxes and a map per query."""
-        rest = _find_roles(signature.shapes)
-        if rest is not None:
-            for fit in decoded.Detr.fits(
-                OutputSignature(tuple(_table_shapes(signature.shapes)), "", signature.network)
-            ):
+        if _find_roles(signature.shapes) is not None:
+            tables = OutputSignature(tuple(_table_shapes(signature.shapes)), "", signature.network)
+            for fit in decoded.Detr.fits(tables):
                 yield Fit(f"{fit.reason}, and as many masks", 3, fit.classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:

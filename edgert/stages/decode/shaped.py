@@ -42,18 +42,16 @@ class YoloV8Obb(Head):
         is_named = "obb" in signature.names
         if (is_named or not signature.names) and rows > 5 and (not columns or columns > rows):
             yield Fit(f"[4 + {rows - 5} + 1, {columns or 'N'}] can be oriented boxes", 1 + is_named, rows - 5)
-        if (
-            columns == 7 and rows > 7 and rows not in (signature.cells(), 3 * (signature.cells() or 0))
-        ):  # not all of every cell
+        count = signature.cells() or 0
+        if columns == 7 and rows > 7 and rows not in (count, 3 * count):  # as many rows as cells are not final
             yield Fit(f"[{rows}, 7] can be final boxes with their score, class and angle", 1 + is_named)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
         if _is_final(shapes):
             return None
         if len(shapes) != 1 or len(shapes[0]) != 2 or not 6 <= shapes[0][0] <= shapes[0][1]:
-            raise wrong_shapes(
-                "detect: yolov8-obb", "one output [4 + classes + 1, boxes] or [boxes, 7]", shapes, network
-            )
+            reads = "one output [4 + classes + 1, boxes] or [boxes, 7]"
+            raise wrong_shapes("detect: yolov8-obb", reads, shapes, network)
         return shapes[0][0] - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:

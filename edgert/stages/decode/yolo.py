@@ -285,11 +285,10 @@ class YoloPose:
         if is_final_pose(shapes[0], geometry.network, self.dims):
             found = raw[detection.final_rows(raw[:, 4], raw[:, 5], self.score)]
             boxes, scores, classes = found[:, :4], found[:, 4], found[:, 5].astype(np.int32)
-            points = found[:, 6:]
             rows = (
                 self._suppressed(boxes, scores, classes) if self.agnostic else detection.strongest(scores, self.limit)
             )
-            return self._record(boxes[rows], scores[rows], classes[rows], points[rows], geometry)
+            return self._record(boxes[rows], scores[rows], classes[rows], found[rows, 6:], geometry)
         best = raw[4] if self.classes == 1 else raw[4 : 4 + self.classes].max(axis=0)
         found = raw[:, best >= self.score].T
         numbers = found[:, 4 : 4 + self.classes]
