@@ -108,12 +108,8 @@ class TestForm:
 
 
 def test_a_network_that_ends_in_a_relu_has_a_range_for_it() -> None:
-    model = make(
-        [conv("a", "x", "t"), node("Relu", ["t"], ["y"], name="relu")],
-        {"x": (1, 4, 6, 6)},
-        {"y": None},
-        stored(a=(4, 4, 1, 1)),
-    )
+    nodes = [conv("a", "x", "t"), node("Relu", ["t"], ["y"], name="relu")]
+    model = make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1)))
     graph = graph_of(model)
     assert all(scheme(graph, "dla").groups.values())
     _, low = forms(model)

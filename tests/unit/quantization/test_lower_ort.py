@@ -115,12 +115,8 @@ class TestForm:
 
     def test_names_that_are_taken(self) -> None:
         nodes = [conv("a", "x", "t"), conv("b", "t", "t_quantized"), conv("c", "t_quantized", "t_dequantized")]
-        model = make(
-            nodes,
-            {"x": [1, 4, 5, 5]},
-            {"t_dequantized": None},
-            stored(a=(4,) * 2 + (1, 1), b=(4, 4, 1, 1), c=(4, 4, 1, 1)),
-        )
+        kernels = stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1), c=(4, 4, 1, 1))
+        model = make(nodes, {"x": [1, 4, 5, 5]}, {"t_dequantized": None}, kernels)
         low = lowered(model)
         check(low, model)
         assert {low.producers[name].op for name in ("t", "t_quantized", "t_dequantized")} == {"Conv"}
@@ -214,12 +210,8 @@ class TestWeights:
         model = residual()
         graph = graph_of(model)
         graph = with_constants(graph, {"c1.w": graph.constants["c1.w"] * np.float32(1e-12)})
-        low = lower(
-            graph,
-            scheme(graph, "ort"),
-            amax_of(model, feeds_of(model)),
-            rounded={"c1.w": np.full((4, 4, 1, 1), 9, np.int8)},
-        )
+        rounded = {"c1.w": np.full((4, 4, 1, 1), 9, np.int8)}
+        low = lower(graph, scheme(graph, "ort"), amax_of(model, feeds_of(model)), rounded=rounded)
         bias = low.constants["c1.b_quantized"] * low.constants["c1.b_scale"].astype(float)
         np.testing.assert_allclose(bias, graph.constants["c1.b"], rtol=1e-4)
         assert not low.constants["c1.w_quantized"].any()

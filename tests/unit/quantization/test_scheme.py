@@ -84,12 +84,8 @@ class TestUnits:
 class TestGpu:
     def test_inputs_of_weighted_nodes_and_the_residual(self) -> None:
         found = plan(residual(), "gpu")
-        assert {name: point.readers for name, point in found.points.items()} == {
-            "x": ("c0",),
-            "r0": ("c1", "add"),
-            "r1": ("c2",),
-            "r2": ("c3",),
-        }
+        readers = {name: point.readers for name, point in found.points.items()}
+        assert readers == {"x": ("c0",), "r0": ("c1", "add"), "r1": ("c2",), "r2": ("c3",)}
         assert found.weighted == {"c0", "c1", "c2", "c3"}
         assert not any(point.is_output for point in found.points.values())
 

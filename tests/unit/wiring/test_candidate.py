@@ -42,21 +42,16 @@ def test_placements_suit_the_task() -> None:
     assert {(one.resize, one.anchor, one.pad) for one in detect if one.resize == "letterbox"} == {
         ("letterbox", anchor, pad) for anchor in ("center", "top_left") for pad in (114, 0)
     }
-    assert {one.resize for one in placements(InputConfig(resize="center_crop"), "classify")} == {
-        "center_crop",
-        "stretch",
-    }
+    found = {one.resize for one in placements(InputConfig(resize="center_crop"), "classify")}
+    assert found == {"center_crop", "stretch"}
 
 
 def test_keys_without_effect_make_no_difference() -> None:
     task = DetectTask(detect="yolox")
     first = Setting(InputConfig(resize="stretch", pad=0, anchor="top_left"), task)
     assert first.differing(Setting(InputConfig(resize="stretch"), task)) == ()
-    assert first.differing(Setting(InputConfig(pad=0, color="bgr"), DetectTask(detect="yolov5"))) == (
-        "color",
-        "placement",
-        "task",
-    )
+    other = Setting(InputConfig(pad=0, color="bgr"), DetectTask(detect="yolov5"))
+    assert first.differing(other) == ("color", "placement", "task")
 
 
 def test_a_scale_is_the_same_written_once_or_for_every_color() -> None:

@@ -31,15 +31,9 @@ class Echo:
 def test_the_range_of_a_quantized_input_fits_one_scale_only() -> None:
     memory = CalibratedRange((-2.13, 2.63))  # ImageNet's mean and std
     mean, std = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-    fits = [
-        memory.fit([memory.look(config, VIEW)])
-        for config in (
-            InputConfig(mean=mean, std=std),
-            InputConfig(mean=(127.5,), std=(127.5,)),
-            InputConfig(std=(255.0,)),
-            InputConfig(),
-        )
-    ]
+    signed = InputConfig(mean=(127.5,), std=(127.5,))
+    configs = (InputConfig(mean=mean, std=std), signed, InputConfig(std=(255.0,)), InputConfig())
+    fits = [memory.fit([memory.look(config, VIEW)]) for config in configs]
     assert fits[0] > 0.97
     assert fits == sorted(fits, reverse=True) and fits[1] < 0.5
 

@@ -69,12 +69,8 @@ def batched_nms(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Arra
 
 def mask_rcnn(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Array, Array]:
     boxes, scores, classes = corners(rng), rng.random(ROWS), rng.integers(0, 91, ROWS)
-    return (
-        {"boxes": boxes, "labels": classes, "scores": scores, "masks": rng.random((ROWS, 1, 9, 9))},
-        boxes,
-        scores,
-        classes,
-    )
+    outputs = {"boxes": boxes, "labels": classes, "scores": scores, "masks": rng.random((ROWS, 1, 9, 9))}
+    return outputs, boxes, scores, classes
 
 
 def four_classes(rng: np.random.Generator) -> tuple[dict[str, Array], Array, Array, Array]:

@@ -135,16 +135,13 @@ def test_an_empty_image_and_names_show_what_shapes_do_not(ends: dict[str, Any], 
     onnx.save(constant(ends).proto, folder / "m.onnx")
     starter(folder / "m.onnx", directory=folder).write(folder / "new.yaml", force=False)
     found = load_pipeline(folder / "new.yaml").config.models["net"].task
-    assert isinstance(found, DetectTask) and {"options": {}, **task} == {
-        "detect": found.detect,
-        "options": found.options,
-    }
+    assert isinstance(found, DetectTask)
+    assert {"options": {}, **task} == {"detect": found.detect, "options": found.options}
 
 
 def test_a_decoder_that_would_swap_corners_is_not_tried(folder: Path) -> None:
-    onnx.save(
-        constant({"o": np.tile(np.array([50, 32, 20, 20, 0.9, 0], np.float32), (1, 84, 1))}).proto, folder / "m.onnx"
-    )
+    rows = np.tile(np.array([50, 32, 20, 20, 0.9, 0], np.float32), (1, 84, 1))
+    onnx.save(constant({"o": rows}).proto, folder / "m.onnx")
     config = ModelConfig(onnx=folder / "m.onnx", task=DetectTask(detect="yolov8"))
     found = load_subject(config, (), "m")
     tasks = readings(config.task, found.engine, (), found.network)
