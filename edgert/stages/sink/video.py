@@ -117,12 +117,9 @@ class VideoSink:
         """Raise StageError where sizes change so often that short files would fill the folder."""
         self._changes[stream] = self._changes[stream] + 1 if file.count < _FEW_FRAMES else 0
         if self._changes[stream] >= _MOST_CHANGES:
-            raise StageError(
-                f"the image of {stream} changed {change}",
-                why=f"{_MOST_CHANGES} times in a row after under {_FEW_FRAMES} frames; each size needs its own file",
-                where=self._where,
-                fix="put a draw stage with a fixed width in front, or write images",
-            )
+            why = f"the last {_MOST_CHANGES} sizes had fewer than {_FEW_FRAMES} frames each; each needs its own file"
+            fix = "put a draw stage with a fixed width in front, or write images"
+            raise StageError(f"the image of {stream} changed {change}", why=why, where=self._where, fix=fix)
         encoders.log.warning("%s: the image of %s changed %s: its next file begins", self._where, stream, change)
 
 
