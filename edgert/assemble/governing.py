@@ -242,7 +242,9 @@ class Governing:
         )
         self._controls = controls
         loop = Loop(plan.rules, partial(carry_out, controls), clock.now_ns(), self._began_ns)
-        return Watch(loop, observer, clock, self._report_failure, plan.notes)
+        logged = self._previous_report.notes if self._previous_report and self._is_started else ()
+        notes = tuple(note for note in plan.notes if note not in logged)
+        return Watch(loop, observer, clock, self._report_failure, notes)
 
     def _report_failure(self, error: Exception) -> None:
         own = f"the governor failed: {type(error).__name__}: {error}"

@@ -257,14 +257,13 @@ def test_budgets_change_while_they_are_kept(budgeted: Pipeline) -> None:
     with pytest.raises(ConfigError):
         budgeted.control.set("budgets.latency", "-1s")
     assert state_of(budgeted) == before
-    without = {**pipeline_of("a", "b")}
-    applied(budgeted, without)
+    applied(budgeted, pipeline_of("a", "b"))
     assert budgeted.summary().budgets == {}
     budgeted.control.set("budgets.latency", "1s")
     wait_until(lambda: budgets()["governor"]["seconds"])
 
 
-def test_a_run_without_budgets_is_given_some_and_they_go_again() -> None:
+def test_a_run_without_budgets_is_given_some_and_they_go_again(caplog: pytest.LogCaptureFixture) -> None:
     def governors() -> int:
         return sum(thread.name == "edgert:governor" for thread in threading.enumerate())
 
@@ -274,6 +273,9 @@ def test_a_run_without_budgets_is_given_some_and_they_go_again() -> None:
         assert governors() == 0 and pipeline.summary().budgets["governor"]
         pipeline.start()
         assert governors() == 1
+        for power in ("500W", "600W", None):
+            pipeline.control.set("budgets.power", power)
+        assert caplog.text.count("no power sensor") == str(pipeline.summary().budgets).count("no power sensor") <= 1
         assert pipeline.control.set("budgets.latency", "") == {"key": "budgets.latency", "was": "2s", "now": None}
         assert governors() == 0 and pipeline.summary().budgets == {}
     with edgert.Pipeline(pipeline_of("a", "b"), callbacks={"both": seen}) as pipeline:
