@@ -86,10 +86,7 @@ def test_the_same_operations_with_the_same_errors(belt: Pipeline, caplog: pytest
         (Request("set", ("stages.cam.source=rtsp://me:sesame@10.0.0.9/x",)), "set stages.cam.source, by"),
         (Request("set", ("stages.page.tokne=sesame-sesame-sesame",)), "set stages.page.tokne, by"),
         (Request("set", ("stages.draw.draw=[stats]\nforged: line",)), "set stages.draw.draw, by"),
-        (
-            Request("set", ("stages.draw.draw=[stats]", "stages.page.token=sesame")),
-            "set stages.draw.draw stages.page.to",
-        ),
+        (Request("set", ("stages.cam.fps=9", "stages.page.token=sesame")), "set stages.cam.fps stages.page.token, by"),
         (Request("set", ("stages.draw.draw=" + 5000 * "x",)), "set stages.draw.draw, by"),
         (Request("set", ("\n".join(("stages.draw.drow", "forged")) + "=1",)), "set stages.draw.drow forged, by"),
         (Request("add", ("rtsp://me:sesame@10.0.0.9/x", "gate")), "add rtsp://***@10.0.0.9/x gate, by"),

@@ -126,6 +126,7 @@ def test_a_pipeline_without_ros(peer: Any, caplog: pytest.LogCaptureFixture) -> 
         wait_until(lambda: "stages.out: no Zenoh router" in caplog.text)
         again = router(PORT)
         wait_until(lambda: "messages reach subscribers again" in caplog.text)
+        assert {"send.failed", "send.recovered"} <= {getattr(one, "code", "") for one in caplog.records}
     again.close()
     assert heard[-1].header.frame_id == "mast" and heard[-1].detections[0].results[0].hypothesis.class_id == "dog"
     assert frames[-1].index >= 2 * (len(frames) - 1)  # gaps are lost messages

@@ -151,7 +151,8 @@ class RosSink:
         while not self._closing.wait(_DIAGNOSTICS_S):
             before, trouble = trouble, link.trouble
             if trouble != before:
-                log.warning("stages.%s: %s", self._name, trouble or "messages reach subscribers again")
+                code = {"code": "send.failed" if trouble else "send.recovered"}
+                log.warning("stages.%s: %s", self._name, trouble or "messages reach subscribers again", extra=code)
             state = ros_records.diagnostics(self._context.stats(), header(link.now_ns(), ""))
             try:
                 publisher.publish(encode(definitions.DIAGNOSTICS, state))
