@@ -295,8 +295,7 @@ def assemble(
     try:
         assembly = _Assembler(file, callbacks or {}, environment, models).build()
     except BaseException:
-        if environment.kept is None:
-            models.close()
+        models.close()
         raise
     assembly.keeps_engines = environment.kept is not None
     return assembly

@@ -78,6 +78,7 @@ class Models:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
         self._backend_name, self._clock, self._given_engines = backend_name, clock, engines
         self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept
+        self._keeps_engines = kept is not None
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # stage → GPU on which it reads frames
         self._checked_inputs: set[str] = set()
@@ -94,10 +95,10 @@ class Models:
         return Models(file, self._backend_name, None, self._clock, self._given_engines)
 
     def close(self) -> None:
-        """Free inferences and engines that were made here, none of which may run."""
+        """Free inferences, and engines unless they are kept. None of them may run."""
         for inference in self.inferences:
             inference.close()
-        for engine in self.engines.values():
+        for engine in () if self._keeps_engines else self.engines.values():
             engine.close()
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
