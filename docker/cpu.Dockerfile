@@ -22,6 +22,7 @@ RUN apt-get update \
  && install --directory --owner edgert --group edgert /work /cache
 COPY --from=build /opt/edgert /opt/edgert
 COPY docker/health.py /opt/edgert/health.py
+# One heap for all threads: with one each, glibc keeps what models and cameras leave when they come and go.
 ENV PATH=/opt/edgert/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     MALLOC_ARENA_MAX=1 \

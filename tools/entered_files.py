@@ -2,7 +2,7 @@
 
     python tools/entered_files.py int8      the demo's model is calibrated and quantized to INT8
     python tools/entered_files.py frame     a frame of a video goes through the demo's model to a JSON lines file
-    python tools/entered_files.py run       edgert run passes its pipeline on, until the first frame is in a sink
+    python tools/entered_files.py run       edgert run of that pipeline, up to its first frame
 
 Prints the files, relative to the repository, in which a function ran; code that runs at import is not counted. Of
 ``run``, only functions count that take the path, the file or the configuration of the pipeline. The

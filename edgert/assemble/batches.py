@@ -40,7 +40,7 @@ def describe_batches(most: int, reason: str) -> str:
 
 
 def check_batched(outputs: Sequence[str], where: str) -> None:
-    """Raise ConfigError if ``outputs``, those without a batch dimension that a decoder reads, are not empty."""
+    """Raise ConfigError for the first of ``outputs``, which a decoder reads and which have no batch dimension."""
     if outputs:  # they hold the results of all frames of a batch, as those behind an NMS can
         raise ConfigError(
             f"batches for a model whose output {outputs[0]!r} has no batch dimension",

@@ -230,7 +230,7 @@ def first_result(pipeline: Path, rounds: int = 5) -> Figure:
         f"with edgert.Pipeline({str(pipeline.absolute())!r}) as pipeline:\n"
         "    next(pipeline.results(sys.argv[1], timeout=60))\n"
     )
-    with Pipeline(pipeline) as here:  # --no-code refuses the file's own code in this process only
+    with Pipeline(pipeline) as here:  # here --no-code refuses the file's own code, which other processes would run
         stages = here.file.config.stages
     stage = next(name for name, stage in stages.items() if isinstance(stage, InferStage))
     with tempfile.TemporaryDirectory() as folder:  # sinks write relative to the working folder
