@@ -19,6 +19,7 @@ from edgert.config import InputConfig, PipelineFile, load_pipeline
 from edgert.config.model_section import TaskConfig
 from edgert.config.pipeline_file import parse_input, parse_task
 from edgert.errors import ConfigError, StageError
+from edgert.files import exists, is_file
 from edgert.installation import labels_named
 from edgert.pipeline import Pipeline
 from edgert.reporter import OnProgress
@@ -174,6 +175,6 @@ def _pixels(image: Any) -> Any:
     path, pixels = Path(image), read_image(Path(image))
     if pixels is None:
         fix = "for a folder or a video, write a pipeline with it as source:"
-        why = "OpenCV cannot decode it" if path.is_file() else "it is a folder" if path.is_dir() else "no such file"
-        raise ConfigError(f"cannot read the image {str(image)!r}", why=why, fix=fix if path.exists() else "")
+        why = "OpenCV cannot decode it" if is_file(path) else "it is a folder" if exists(path) else "no such file"
+        raise ConfigError(f"cannot read the image {str(image)!r}", why=why, fix=fix if exists(path) else "")
     return pixels

@@ -80,6 +80,7 @@ def test_a_guess_is_said(images: list[Any], caplog: pytest.LogCaptureFixture) ->
     ("image", "kind", "message"),
     [
         ("none.png", ConfigError, "cannot read the image 'none.png'"),
+        ("none.png" * 99, ConfigError, "no such file"),
         (ASSETS / "parts.txt", ConfigError, "cannot read the image"),
         (np.zeros((8, 8, 3), np.float32), StageError, "pixels must be uint8"),
         (ASSETS, ConfigError, "it is a folder"),
