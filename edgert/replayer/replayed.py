@@ -19,7 +19,7 @@ from edgert.config.flow import upstream
 from edgert.config.pipeline_file import recorded_pipeline
 from edgert.config.stages import SinkStage, StageConfig
 from edgert.errors import ArtifactError, ConfigError, EdgertError, StageError
-from edgert.files import digest_of_file, is_file
+from edgert.files import digest_of_file, exists, is_file
 from edgert.memory import Counter
 from edgert.recording.recording import Recording, Restart, open_recording
 from edgert.replayer.expectation import Difference, Expectation
@@ -247,7 +247,7 @@ def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[
             made["stages"][name] = stage
     path = Path(head["path"])
     folder = recording.paths[0].absolute().parent
-    path = path if path.parent.is_dir() else folder / path.name
+    path = path if exists(path.parent) else folder / path.name
     for section in (made.get("models") or {}).values():
         _use_moved_files(section, path.parent, folder)
     return _load(made, path, head["models"], models)

@@ -198,7 +198,8 @@ def test_another_model_or_version_is_named(belts: Path, tmp_path: Path) -> None:
 
 def test_files_that_moved_are_found_beside_the_recording(belts: Path, tmp_path: Path) -> None:
     def elsewhere(payload: bytes) -> bytes:
-        return payload.replace(str(ASSETS).encode(), b"/srv/of/the/robot")
+        head = json.loads(payload.replace(str(ASSETS).encode(), b"/srv/of/the/robot"))
+        return json.dumps({**head, "path": f"/{'a name that is too long ' * 20}/p.yaml"}).encode()
 
     moved = rewritten(belts, tmp_path / "run.mcap", {messages.RUN: elsewhere})
     with pytest.raises(ArtifactError, match=r"parts\.onnx") as raised:
