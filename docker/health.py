@@ -1,8 +1,9 @@
-"""Whether a container is well: its pipeline answers and no stage is stuck in a call. Asks over HTTP at EDGERT_HEALTH,
-the ``/healthz`` or ``/readyz`` of a page, else the control socket, as ``edgert top`` does.
+"""Health check of a container: whether its pipeline answers and no stage is stuck in a call.
 
-The exit code is HEALTHCHECK's: 0 or 1. Docker runs this every minute beside a pipeline that wants the processor, so it
-imports neither edgert nor anything else that takes long: ``edgert doctor`` would take seconds and open the GPU.
+It asks over HTTP at EDGERT_HEALTH, the ``/healthz`` or ``/readyz`` of a page, else over the control socket, as ``edgert
+top`` does. The exit code is HEALTHCHECK's: 0 or 1. Docker runs this every minute beside a pipeline that wants the
+processor, so it imports neither edgert nor anything else that takes long: ``edgert doctor`` would take seconds and open
+the GPU.
 """
 
 import json
@@ -14,17 +15,17 @@ from pathlib import Path
 
 WAIT_S = 10.0
 MOST_BYTES = 4096
-"""Of what a page answers."""
+"""Maximum number of bytes shown of a page's answer."""
 
 
 def sockets() -> list[Path]:
-    """Sockets of pipelines, those of killed ones too; see ``edgert/control/control_socket.py``."""
+    """Return the sockets of pipelines, including those of killed ones; see ``edgert/control/control_socket.py``."""
     folders = (Path(os.environ.get("XDG_RUNTIME_DIR", "/"), "edgert"), Path(f"/tmp/edgert-{os.geteuid()}"))  # noqa: S108
     return [path for folder in folders for path in sorted(folder.glob("*.sock"))]
 
 
 def main(url: str) -> int:
-    """0 when the pipeline of this container answers."""
+    """Return the exit code: 0 if the pipeline of this container answers."""
     try:
         if url:
             import ssl
@@ -44,7 +45,7 @@ def main(url: str) -> int:
 
 
 def answers(path: Path) -> bool:
-    """Whether a pipeline of this container and user is behind a socket, and reports its state.
+    """Return whether a pipeline of this container and user is behind a socket, and reports its state.
 
     Raises:
         OSError: it does not answer in time.

@@ -5,8 +5,8 @@
 
 The machine's speed drifts, so the trees alternate and ratios are computed within a round; above 1 is better.
 Exits with 1 if the median of a time or rate is under 0.97. Figures are matched by name, or by position where names were
-changed. Counts and sizes are not compared, as they have bars elsewhere. In rows without a figure, fields whose names
-end in a unit of time are compared, except those of a peer.
+changed. Counts and sizes are not compared, as they have bars elsewhere. In rows of other forms, and beside figures in
+other units, fields whose names end in a unit of time are compared, except those of a peer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def speed(before: Mapping[str, Any], now: Mapping[str, Any]) -> float | None:
 
 
 def compare(before: Path, now: Path, bench: str, rounds: int) -> bool:
-    """Print a line for every figure of a benchmark, and return whether none of them is slower."""
+    """Print a line for every time and rate of a benchmark, and return whether none of them is slower."""
     ratios: dict[str, list[float]] = {}
     for number in range(rounds):
         order = (before, now) if number % 2 == 0 else (now, before)
