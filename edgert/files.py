@@ -1,6 +1,5 @@
 """Atomic file writes, and a cache of files that are checked when read."""
 
-import contextlib
 import ctypes
 import errno
 import hashlib
@@ -12,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,7 +30,7 @@ def cache_folder() -> Path:
         return Path(folder)
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "edgert"
-    with contextlib.suppress(RuntimeError):  # a user without HOME and without an entry in the user database
+    with suppress(RuntimeError):  # a user without HOME and without an entry in the user database
         return Path.home() / ".cache" / "edgert"
     return Path("/.cache/edgert")
 
@@ -63,7 +62,7 @@ class FileStore:
                     raise OSError(errno.EINVAL, "it is no regular file", str(path))
                 content = path.read_bytes()
                 if path.name == _entry_name(key, content):
-                    with contextlib.suppress(PermissionError):  # a folder that others own is good enough to read
+                    with suppress(PermissionError):  # a folder that others own is good enough to read
                         os.utime(path)
                     return content
             except FileNotFoundError:  # replaced by another process in this moment
@@ -247,7 +246,7 @@ def _standard_stream(path: Path) -> int | None:
     Opening the path instead would write a file from its beginning again.
     """
     for number in (1, 2):
-        with contextlib.suppress(OSError):  # the path does not exist, or the stream is closed
+        with suppress(OSError):  # the path does not exist, or the stream is closed
             if os.path.samestat(path.stat(), os.fstat(number)):
                 return number
     return None

@@ -76,9 +76,9 @@ class Models:
         kept: dict[str, Engine | SegmentedEngine] | None = None,
     ) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
-        self._backend_name, self._clock, self._given_engines = backend_name, clock, engines
+        self._backend_name, self._clock = backend_name, clock
+        self._given_engines, self._keeps_engines = engines, kept is not None
         self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept
-        self._keeps_engines = kept is not None
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # stage → GPU on which it reads frames
         self._checked_inputs: set[str] = set()

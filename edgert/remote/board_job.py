@@ -4,7 +4,6 @@ There is one job per bundle at a time. Its process holds the bundle's ``work`` l
 inherits it. A free lock means that no job runs, however the last one ended.
 """
 
-import contextlib
 import fcntl
 import json
 import os
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -122,7 +121,7 @@ def remove_old_files(content: Content) -> None:
     old = [(folder, BUNDLE_LIFETIME_S) for folder in content.folder.parent.glob("*") if folder != content.folder]
     old += [(folder, RUN_LIFETIME_S) for folder in content.folder.glob(f"{content.digest}.*")]
     for folder, lifetime_s in old:
-        with contextlib.suppress(OSError):  # another job removes it
+        with suppress(OSError):  # another job removes it
             written_s = max(path.stat().st_mtime for path in (folder, *folder.glob("*")))
             if time.time() - written_s > lifetime_s:
                 shutil.rmtree(folder, ignore_errors=True)
