@@ -279,7 +279,7 @@ def series_chart(
     Args:
         times_s: times in rising order, from 0 at the left.
         lines: lines with a value at every time; a value that is not finite leaves a gap.
-        title: text for screen readers.
+        title: text for screen readers, which the range of each line follows.
         show: function that formats a value.
         limit: budget, drawn as a horizontal line; None: there is none.
     """
@@ -290,6 +290,8 @@ def series_chart(
     plot = Plot(Scale(0, end_s), Scale(0, high), _SERIES_TOP_PX, _SERIES_TOP_PX + _SERIES_PX)
     drawn = []
     for number, one in enumerate(lines):
+        known = [value for value in one.values if value is not None and math.isfinite(value)]
+        title += f"; {one.label} {show(min(known))} to {show(max(known))}" if known else ""
         points = [
             None if value is None or not math.isfinite(value) else (plot.x.part(time_s), 1 - plot.y.part(value))
             for time_s, value in zip(times_s, one.values, strict=True)

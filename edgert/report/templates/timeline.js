@@ -105,7 +105,8 @@ if (source) {
         bar(span, left, Math.max(right - left, 1), depth ? row.bars + ROW - 1 : row.bars, depth ? PART : ROW - 2, isMine, { ink, card });
       }
     }
-    root.querySelector(".zoom output").textContent = `${text(to - from)} shown`;
+    const shown = `${text(to - from)} shown`, output = root.querySelector(".zoom output");
+    if (output.textContent !== shown) output.textContent = shown;
   };
 
   const bar = (span, left, width, y, tall, isMine, { ink, card }) => {
@@ -201,7 +202,9 @@ if (source) {
         cell.textContent = words;
       }
     }
-    way.replaceChildren(head, table);
+    way.firstElementChild.replaceChildren(head);  // read aloud, unlike the table
+    way.querySelector("table")?.remove();
+    way.append(table);
   };
   const ofStream = () => drawnFrames.filter((frame) => frame.stream === Number(chooser.value));
   const beside = (by) => {
@@ -210,7 +213,7 @@ if (source) {
   };
   const actions = {
     in: () => zoom(2), out: () => zoom(.5),
-    all: () => { chosen = null; way.replaceChildren(); show(data.from_us, data.end_us); },
+    all: () => { chosen = null; way.querySelectorAll("h3, table").forEach((one) => one.remove()); show(data.from_us, data.end_us); },
     before: () => beside(-1), after: () => beside(1),
     slowest: () => {
       const list = ofStream(), whole = list.filter((frame) => !frame.lost);

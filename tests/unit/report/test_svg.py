@@ -43,7 +43,7 @@ def test_a_small_chart_is_exactly_this() -> None:
     made = chart.series_chart([0.0, 1.0], [Series("fps", [1.0, 2.0])], title="<fps>", show=lambda value: f"{value:g}")
     assert str(made).replace("><", ">\n<").splitlines()[:4] == [
         '<svg class="chart series" role="img" height="154">',
-        "<title>&lt;fps&gt;</title>",
+        "<title>&lt;fps&gt;; fps 1 to 2</title>",
         '<line x1="0" x2="100%" y1="134" y2="134" class="grid"/>',
         '<text x="0%" y="138" dx="-6" class="end">0</text>',
     ]
