@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.browser import Page, browser
 from tests.helpers.flaky import pytest_addoption, pytest_configure, pytest_unconfigure  # noqa: F401 - hooks
 
 os.environ.setdefault("EDGERT_CHECK_PASSES", "1")  # before edgert is imported: every pass is held to its promises
@@ -46,6 +47,13 @@ def _nothing_is_left() -> Iterator[None]:
     Interruption.by_signal = Interruption.was_raised = False  # commands that tests run in this process
     log.handlers[:], log.propagate = before[0], before[1]
     log.setLevel(before[2])
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A tab of a browser."""
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
 
 
 _kept = dict[str, object]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from edgert.planner.unit_section import MOST_BOXES
 from edgert.report import dla_page, quantization_page
 from edgert.timeline.timeline_page import page_of
 from edgert.timeline.timeline_spans import spans_of
-from tests.helpers.browser import Page, axe, browser
+from tests.helpers.browser import Page, axe
 from tests.helpers.quantization_report import full_report
 from tests.helpers.recorded_run import recording
 from tests.unit.graph.graphs import make, node, weights
@@ -35,15 +34,6 @@ SIZES_PX = (390, 768, 1440)
 COUNT, NODES = 500, 500
 CROSSINGS = {("gpu", "dla0"): Transition(0.1), ("dla0", "gpu"): Transition(0.1)}
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>/" + "deep/" * 30
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
-
-
-# All of them.
 
 
 @pytest.fixture(params=["quantized", "planned", "simulated", "surveyed", "traced"])
@@ -428,7 +418,7 @@ def test_a_frame_is_chosen_zoomed_to_and_told_in_words(page: Page, traced: Path)
         before = line_of(page)
         page.press(key)
         assert (line_of(page) != before).any(), key
-    assert page.evaluate("document.querySelector('.way').children.length") == 0
+    assert page.evaluate("document.querySelector('.way').textContent") == ""
     assert page.evaluate("window.hacked ?? null") is None
     assert_quiet(page, traced)
 

@@ -134,8 +134,7 @@ class LivePage:
         """
         is_bearer = request.headers.get("authorization", "").lower().startswith("bearer ")
         if not self._access.token or not is_bearer:
-            line = "changes need the sink's token:, as Authorization: Bearer"
-            return text(HTTPStatus.FORBIDDEN, line)
+            return text(HTTPStatus.FORBIDDEN, "changes need the sink's token:, as Authorization: Bearer")
         if request.method != "POST" or request.media_type != _JSON:
             return text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected POST of {_JSON}")
         if self._changes >= limits.CONTROL_CLIENTS:

@@ -7,8 +7,8 @@ function eventItem() {
   const item = make("li"), open = make("button");
   open.type = "button";
   open.addEventListener("click", () => enlarge(item.dataset.stream));
-  open.append(make("i"), make("b"), make("span"));
-  item.append(open, make("span"));
+  open.append(make("i"), make("b"), make("span"), make("span"));
+  item.append(open);
   return item;
 }
 
@@ -21,7 +21,7 @@ function showEvents(newest) {
   events = newest;
   at("happened").hidden = !events.length;
   fill(at("events"), events.map((event) => event.id), eventItem).forEach((item, number) => {
-    const event = events[number], [open, about] = item.children, when = clock(new Date(event.time));
+    const event = events[number], open = item.firstChild, when = clock(new Date(event.time));
     const length = event.ended ? (event.seconds ? ` · for ${time(event.seconds)}` : "") : " · goes on";
     item.dataset.stream = event.stream;
     item.classList.toggle("now", !event.ended);
@@ -34,8 +34,8 @@ function showEvents(newest) {
     }
     write(open.children[1], event.rule);
     write(open.children[2], [event.label, event.place, event.way].filter(Boolean).join(" · "));
-    write(about, `${event.stream} · ${when}${length}`);
-    if (event.clip && item.children.length < 3) item.append(clipLink(event.clip));
+    write(open.lastChild, `${event.stream} · ${when}${length}`);
+    if (event.clip && item.children.length < 2) item.append(clipLink(event.clip));
   });
   showTimes();
 }

@@ -11,6 +11,7 @@ function showLarge(name) {
   if (name && hasVideo && !playing && !refused) startVideo(name);
   const plays = playing?.name === name && playing.plays;
   video.classList.toggle("plays", plays);  // never hidden, because some browsers only play visible videos
+  video.ariaHidden = `${!plays}`;
   image.hidden = plays;
   if (!name || plays) image.removeAttribute("src");
   else if (!image.getAttribute("src")) image.src = `/stream.mjpg?stream=${encodeURIComponent(name)}&tile=${at("view").clientWidth}&${Date.now()}`;

@@ -4,7 +4,8 @@ const HISTORY = 80, WINDOW = 5;
 const at = (id) => document.getElementById(id);
 const history = { fps: [], drops: [], p50: [], p99: [] };
 const seen = [], medians = [], GROWTH_MS = 30000;
-let lastSaid = "";
+const KEPT_MESSAGES = 8;
+let lastState = "";
 
 function make(name, text) {
   const element = document.createElement(name);
@@ -17,7 +18,7 @@ function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// Returns the element of each name in a list. Existing elements are kept, with their focus.
+// Returns the element of each name in a list. Existing elements are not even moved, as they would lose the focus.
 function fill(list, names, build) {
   const before = new Map([...list.children].map((one) => [one.dataset.name, one]));
   const items = names.map((name) => {
@@ -25,13 +26,15 @@ function fill(list, names, build) {
     item.dataset.name = name;
     return item;
   });
-  if (items.length !== before.size || items.some((one, n) => one !== list.children[n])) list.replaceChildren(...items);
+  for (const [name, item] of before) if (!names.includes(name)) item.remove();
+  items.forEach((item, n) => { if (item !== list.children[n]) list.insertBefore(item, list.children[n] ?? null); });
   return items;
 }
 
-// Lets screen readers read a text, once. It must not have numbers that change all the time.
+// Lets screen readers read a text, after those before it. It must not have numbers that change all the time.
 function say(text) {
-  if (text !== lastSaid) at("said").textContent = lastSaid = text;
+  at("said").append(make("p", text));
+  if (at("said").children.length > KEPT_MESSAGES) at("said").firstChild.remove();
 }
 
 function short(value) {
@@ -153,16 +156,22 @@ function showCameras(stages, recent) {
   }
 }
 
+function objectRow() {
+  const row = make("tr");
+  row.append(make("td"), make("td"), make("td"));
+  return row;
+}
+
 function showObjects(objects) {
   at("rows").hidden = !objects.length;
   document.querySelector(".none").hidden = objects.length > 0;
-  document.querySelector("tbody").replaceChildren(...objects.map((object) => {
-    const row = make("tr"), label = object.label ?? (object.class === undefined ? "pose" : `class ${object.class}`);
-    const score = Number.isFinite(object.score) ? object.score.toFixed(2) : "–";
-    row.append(make("td", label), make("td", score), make("td", object.id === undefined ? "" : `#${object.id}`));
+  fill(document.querySelector("tbody"), objects.map((_, number) => `${number}`), objectRow).forEach((row, number) => {
+    const object = objects[number], [label, score, track] = row.children;
+    write(label, object.label ?? (object.class === undefined ? "pose" : `class ${object.class}`));
+    write(score, Number.isFinite(object.score) ? object.score.toFixed(2) : "–");
+    write(track, object.id === undefined ? "" : `#${object.id}`);
     row.title = object.stage;
-    return row;
-  }));
+  });
 }
 
 function showNumbers(stats, now) {
@@ -194,7 +203,7 @@ function isGrowing() {
 function showState(state, text, said = text) {
   at("state").className = state;
   write(at("state"), text);
-  say(said);
+  if (said !== lastState) say(lastState = said);
 }
 
 function judge(stats, fresh) {

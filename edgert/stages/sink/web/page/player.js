@@ -14,7 +14,8 @@ function figure(name) {
   const caption = document.createElement("figcaption");
   const label = document.createElement("b");
   const state = document.createElement("span");
-  label.textContent = name;
+  label.textContent = video.ariaLabel = name;
+  state.role = "status";
   caption.append(label, state);
   box.append(video, caption);
   players.append(box);

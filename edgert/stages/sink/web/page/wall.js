@@ -15,6 +15,7 @@ function tile(name) {
   button.className = "tile";
   line.className = "dot";
   line.append(make("b", name), make("span"));
+  line.lastChild.ariaHidden = "true";  // screen readers read the name of a button in focus whenever it changes
   screen.className = "screen";
   lost.className = "lost";
   screen.append(canvas, lost);
@@ -31,7 +32,7 @@ function showTiles(stages, streams, recent) {
     names = found;
     for (const name of tiles.keys()) if (!names.includes(name)) tiles.delete(name);
     for (const name of names) if (!tiles.has(name)) tiles.set(name, tile(name));
-    at("wall").replaceChildren(...names.map((name) => tiles.get(name).button));
+    fill(at("wall"), names, (name) => tiles.get(name).button);
     arrange();
   }
   for (const name of names) {
@@ -114,6 +115,8 @@ function arrange(returns = false) {
   at("bar").hidden = !one;
   at("draw").hidden = at("found").hidden = many && !one;
   at("name").textContent = one;
+  image.alt = `Live image of ${one} with detections`;
+  video.ariaLabel = `Live video of ${one} with detections`;
   layOut();
   if (one !== chosen) {
     const last = chosen;

@@ -24,7 +24,7 @@ function leaveEditor() {
 function openEditor(open) {
   at("editor").hidden = !open;
   board.toggleAttribute("hidden", !open);
-  at("draw").setAttribute("aria-pressed", open);
+  at("draw").classList.toggle("on", open);
   at("draw").textContent = open ? "Done" : "Draw zones";
 }
 
@@ -66,6 +66,15 @@ function refresh() {
     const shape = svg(one.kind === "zone" && one.points.length > 2 ? "polygon" : "polyline", {
       points: one.points.map(([x, y]) => `${x * width},${y * height}`).join(" "),
       class: one === current ? "chosen" : "",
+      tabindex: 0, role: "button", "aria-pressed": one === current, "aria-label": `${one.kind} ${one.name}`,
+    });
+    shape.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      finish();
+      if (drawn.includes(one)) current = one;
+      refresh();
+      focusPoint(0);
     });
     shape.addEventListener("pointerdown", (event) => {
       if (adding) return;
@@ -91,7 +100,7 @@ function refresh() {
   at("hint").textContent = hint();
   const { text, wrong } = yaml(drawn, names.length > 1 ? chosen : "");
   at("yaml").textContent = text;
-  at("wrong").replaceChildren(...wrong.map((line) => make("li", line)));
+  fill(at("wrong"), wrong, (line) => make("li", line));
   report("");
 }
 
@@ -278,7 +287,8 @@ async function applyDrawn() {
 }
 
 async function pressed(button, work) {
-  button.disabled = true;
+  if (button.ariaDisabled) return;  // not disabled: that would take the focus away
+  button.ariaDisabled = "true";
   try {
     const text = await work();
     at("save").hidden = false;
@@ -286,7 +296,7 @@ async function pressed(button, work) {
   } catch (error) {
     report(error.message, true);
   }
-  button.disabled = false;
+  button.ariaDisabled = null;
 }
 
 at("applying").addEventListener("submit", (event) => {
@@ -313,6 +323,7 @@ at("remove").addEventListener("click", () => {
   drawn = drawn.filter((one) => one !== current);
   current = null;
   adding = false;
+  document.querySelector("[data-kind]").focus();  // the point in focus and this button cannot have it any longer
   refresh();
 });
 at("label").addEventListener("input", () => {
@@ -330,9 +341,14 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "Enter" && (adding || event.target === at("label"))) {
     finish();
     event.target.blur();
+    focusPoint(0);
   } else if (event.key === "Escape") {
-    if (adding) finish();
-    else leaveEditor();
+    if (adding) {
+      finish();
+    } else {
+      leaveEditor();
+      at("draw").focus();
+    }
     event.stopImmediatePropagation();
   } else if (!writes && event.key === "Backspace" && current) {
     current.points.pop();
