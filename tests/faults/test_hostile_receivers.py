@@ -211,15 +211,18 @@ def test_a_poisoned_message_holds_up_no_other(
 
         def close(self) -> None: ...
 
-    spool = Spool(tmp_path / "a.db", 1 << 30, 1e6, "stages.out")
+    spool = Spool(tmp_path / "a", 1 << 30, 1e6, "stages.out")
     for number in range(9):
         spool.put("result", "gate", "", b'{"n":%d}' % number)
     one = Sender("stages.out", spool, Picky())  # type: ignore[arg-type]
     wait_until(lambda: not spool.count)
     one.close()
     assert list(dict.fromkeys(arrived)) == [0, 1, 2, 4, 5, 6, 7, 8]
-    assert "cannot be sent, tried 5 times: ValueError: not this one; it is kept in a.aside.jsonl" in caplog.text
-    assert b'"n":3}' in (tmp_path / "a.aside.jsonl").read_bytes()
+    assert (
+        f"cannot be sent, tried 5 times: ValueError: not this one; it is kept in {tmp_path}/a/aside.jsonl"
+        in caplog.text
+    )
+    assert b'"n":3}' in (tmp_path / "a" / "aside.jsonl").read_bytes()
 
 
 @pytest.mark.slow  # as long as an exchange may take

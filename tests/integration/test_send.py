@@ -517,7 +517,7 @@ def test_ctrl_c_while_servers_answer_nothing_is_a_clean_stop(tmp_path: Path) -> 
             lines += [f"  to-{sink}: {{sink: {sink}, from: gate, server: '{url}', spool: {sink}.db}}"]
         (tmp_path / "p.yaml").write_text("\n".join(lines))
         running = command.start("run", "p.yaml", "--plain", "-q", cwd=tmp_path)
-        wait_until(lambda: clients and len(list(tmp_path.glob("*.journal"))) == len(GREETINGS))
+        wait_until(lambda: clients and len(list(tmp_path.glob("*.db/lock"))) == len(GREETINGS))
         time.sleep(1.5)
         began = time.monotonic()
         running.send_signal(signal.SIGINT)

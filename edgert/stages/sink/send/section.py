@@ -106,7 +106,7 @@ class Sends(section.SinkStage):
     )
     spool: OutputPath | None = Field(
         default=None,
-        description="file in which unsent messages wait; default: in this user's state folder",
+        description="folder in which unsent messages wait; default: in this user's state folder",
     )
     limit: PositiveBytes = Field(default=256 * 2**20, description="maximum size of the spool; the oldest messages go")
     age: Seconds = Field(default=7 * 86400.0, ge=1, description="drop messages that waited longer")
@@ -185,7 +185,7 @@ class Sends(section.SinkStage):
 
 
 def spool_path(pipeline: str, stage: str, directory: Path) -> Path | None:
-    """Return the file of a stage's unsent messages; None for an account without a home.
+    """Return the folder of a stage's unsent messages; None for an account without a home.
 
     It is below ``$STATE_DIRECTORY`` (of systemd), ``$XDG_STATE_HOME`` or ``~/.local/state``.
     """
@@ -196,7 +196,7 @@ def spool_path(pipeline: str, stage: str, directory: Path) -> Path | None:
     except RuntimeError:
         return None
     safe = re.sub(r"\W+", "-", f"{pipeline}-{stage}")[:80]
-    return folder / "edgert" / "spool" / f"{safe}-{own}.db"
+    return folder / "edgert" / "spool" / f"{safe}-{own}"
 
 
 class Mqtt(Sends):
@@ -226,7 +226,7 @@ class Mqtt(Sends):
         from edgert.stages.sink.send.mqtt import MqttPublisher, Topics
 
         sensors = _sensors(context.before) if self.home_assistant else None
-        announced = spool.with_suffix(".announced.json") if spool is not None and self.home_assistant else None
+        announced = spool / "announced.json" if spool is not None and self.home_assistant else None
         topics = Topics(self.topic, self.status, sensors, announced)
         return MqttPublisher(self.connection(), topics, context.pipeline, self.qos, self.retain)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -253,9 +252,9 @@ class Sender:
             if now - self._trimmed > _TRIM_S:
                 self._trimmed = now
                 self._spool.trim()
-        except sqlite3.Error as error:  # a full disk, for instance; sending goes on, which makes room
+        except OSError as error:  # a full disk, for instance; sending goes on, which makes room
             if not self._is_spool_odd:
-                log.warning("%s: the spool %s: %s; sending goes on", self._name, self._spool.path, error)
+                log.warning("%s: the spool %s: %s; sending goes on", self._name, self._spool.path, cause(error))
             self._is_spool_odd = True
 
     def _close_publisher(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
 import shutil
-import sqlite3
 import threading
 import time
 from collections.abc import Sequence
@@ -282,7 +282,7 @@ def test_a_full_disk_stops_no_sending(
 
     def secure(_: int) -> None:
         tries.append(1)
-        raise sqlite3.OperationalError("database or disk is full")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     spool, one = started(tmp_path / "a.db", server)
     monkeypatch.setattr(spool, "secure", secure)
@@ -290,7 +290,7 @@ def test_a_full_disk_stops_no_sending(
     put(spool, range(5), one)
     wait_until(lambda: not spool.count)
     one.close()
-    assert server.got == list(range(5)) and caplog.text.count("database or disk is full; sending goes on") == 1
+    assert server.got == list(range(5)) and caplog.text.count("No space left on device; sending goes on") == 1
 
 
 def test_a_server_that_does_not_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

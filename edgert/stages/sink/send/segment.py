@@ -1,0 +1,279 @@
+"""Files of a spool: messages one behind another, each with a checksum.
+
+A message is one write into a file of a fixed size. Then the operating system has it, so it survives the process. The
+checksum distinguishes complete messages from those that a power cut or a medium has damaged. Reading continues with the
+next complete one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from edgert.stages.sink.output_file import FULL, sync_file, sync_folder
+
+SEGMENT_BYTES = 1 << 20
+"""Size of a file, unless one message is larger."""
+_MOST_BYTES = 1 << 28
+"""Bytes of a file that are read at most."""
+ROW_BYTES = 64
+"""Approximate size of a message beside its body."""
+_HEADER = struct.Struct("<dqI")
+"""Time of day minus monotonic clock, last number that is no longer needed, and the CRC-32 of both."""
+_RECORD = struct.Struct("<II")
+"""Head of a record: length of the rest, and its CRC-32. Zeros end the file's records."""
+_ROW = struct.Struct("<qdHHH")
+"""Number, time, and the lengths of kind, stream and rule. These and the body follow."""
+KINDS = ("result", "event", "crops")
+"""Kinds of messages."""
+_KIND = re.compile("|".join(KINDS).encode())
+_KIND_AT = _RECORD.size + _ROW.size
+"""Offset of a record's kind, which marks the next record behind a damaged one."""
+
+
+class Row(NamedTuple):
+    """A stored message.
+
+    Attributes:
+        number: number in the spool, which rises.
+        time_s: arrival by the monotonic clock of its run.
+        kind, stream, rule, body: parts of the message; see :class:`~edgert.stages.sink.send.spool.Message`.
+    """
+
+    number: int
+    time_s: float
+    kind: str
+    stream: str
+    rule: str
+    body: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Approximate size on the disk and in memory."""
+        return len(self.body) + ROW_BYTES
+
+    def encode(self) -> bytes:
+        """Return the record of the row."""
+        texts = self.kind.encode(), self.stream.encode(), self.rule.encode()
+        data = b"".join((_ROW.pack(self.number, self.time_s, *map(len, texts)), *texts, self.body))
+        return _RECORD.pack(len(data), zlib.crc32(data)) + data
+
+
+class Segment:
+    """Messages of one file in the order of their numbers. The spool does the locking.
+
+    Args:
+        path: path of the file; None: in memory alone.
+        epoch_s: time of day minus monotonic clock in the run that wrote the file.
+
+    Attributes:
+        count: number of messages.
+        size_bytes: size of all messages.
+        last: largest number that the file had.
+        is_earlier: whether an earlier run wrote the file.
+        is_damaged: whether something in the file cannot be read.
+        is_dirty: whether the disk may lack some of the messages.
+    """
+
+    def __init__(self, path: Path | None, epoch_s: float) -> None:
+        self.path, self.epoch_s = path, epoch_s
+        self.count, self.size_bytes, self.last = 0, 0, -1
+        self.is_earlier = self.is_damaged = self.is_dirty = False
+        self._rows: deque[Row] | None = deque()
+        self._first_s, self._gone = 0.0, -1
+        self._file, self._end, self._capacity_bytes = -1, _HEADER.size, SEGMENT_BYTES
+
+    @classmethod
+    def create(cls, path: Path | None, epoch_s: float, record_bytes: int) -> Segment:
+        """Create a file with room for a record of this size. Raises OSError."""
+        made = cls(None, epoch_s)
+        made._capacity_bytes = max(SEGMENT_BYTES, _HEADER.size + record_bytes + _RECORD.size)
+        if path is not None:
+            made._create_file(path)
+        return made
+
+    @classmethod
+    def read(cls, path: Path) -> Segment:
+        """Return the messages of an earlier run's file. Raises OSError."""
+        found = cls(path, 0.0)
+        found.is_earlier = True
+        found._load()
+        return found
+
+    @property
+    def oldest_s(self) -> float:
+        """Time of day at which the oldest message arrived."""
+        return self.epoch_s + self._first_s
+
+    def rows(self) -> deque[Row]:
+        """Return the messages, which are read from the file where they are not in memory."""
+        if self._rows is None:
+            self._clear()
+            with suppress(OSError):
+                self._load()
+        assert self._rows is not None
+        return self._rows
+
+    def append(self, row: Row, record: bytes) -> bool:
+        """Append a message; return False where it has no room. Raises OSError."""
+        end = self._end + len(record)
+        if self.is_earlier or end + _RECORD.size > self._capacity_bytes:
+            return False
+        if self._file >= 0 and os.pwrite(self._file, record + bytes(_RECORD.size), self._end) < len(record):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._end, self.is_dirty = end, self._file >= 0
+        self._add(row)
+        return True
+
+    def forget(self, last: int) -> int:
+        """Remove the messages up to a number, so that they do not come back; return how many."""
+        rows, before = self.rows(), self.count
+        while rows and rows[0].number <= last:
+            self.size_bytes -= rows.popleft().size_bytes
+        self.count = len(rows)
+        if self.count < before:
+            self._gone, self._first_s = last, rows[0].time_s if rows else 0.0
+            self._write_header()
+        if not rows:
+            self._end = _HEADER.size  # the next message overwrites the first
+        return before - self.count
+
+    def set_epoch(self, epoch_s: float) -> None:
+        """Note that the time of day was set."""
+        self.epoch_s = epoch_s
+        self._write_header()
+
+    def seal(self) -> None:
+        """Close the file, which is full, and keep none of its messages in memory."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self.unload()
+
+    def unload(self) -> None:
+        """Keep no messages in memory, if they can be read again."""
+        if self.path is not None and self._file < 0:
+            self._rows = None
+
+    def restore(self) -> None:
+        """Write the file again if it was removed while it is in use. Raises OSError."""
+        if self._file < 0 or self.path is None or os.fstat(self._file).st_nlink:
+            return
+        os.close(self._file)
+        self._file, path, self.path = -1, self.path, None  # in memory alone, should the next lines fail
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._create_file(path)
+        for row in self._clear():
+            self.append(row, row.encode())
+
+    def sync(self) -> None:
+        """Wait until the messages are on the disk. Raises OSError."""
+        self.is_dirty = False
+        try:
+            if self.path is not None:
+                sync_file(self.path)
+                sync_folder(self.path.parent)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self.is_dirty = True
+            raise
+
+    def delete(self, aside: Path | None = None) -> None:
+        """Remove the file, or move it to ``aside``."""
+        self.seal()
+        with suppress(OSError):
+            if self.path is not None and aside is not None:
+                self.path.replace(aside)
+            elif self.path is not None:
+                self.path.unlink()
+
+    def _create_file(self, path: Path) -> None:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(file, 0, self._capacity_bytes)
+        except OSError as error:
+            if error.errno in FULL:
+                os.close(file)
+                path.unlink()
+                raise
+        self.path, self._file, self._end = path, file, _HEADER.size
+        self._write_header()
+
+    def _write_header(self) -> None:
+        data = _HEADER.pack(self.epoch_s, self._gone, 0)[:-4]
+        header = data + struct.pack("<I", zlib.crc32(data))
+        with suppress(OSError):  # messages may come twice, then
+            if self._file >= 0:
+                os.pwrite(self._file, header, 0)
+            elif self.path is not None:
+                with self.path.open("r+b") as file:
+                    file.write(header)
+
+    def _load(self) -> None:
+        assert self.path is not None, "messages in memory are never unloaded"
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            data, written_s = file.read(_MOST_BYTES), os.fstat(descriptor).st_mtime
+        rows = list(self._read_records(data))
+        head = data[: _HEADER.size].ljust(_HEADER.size, b"\0")
+        self.epoch_s, self._gone, checksum = _HEADER.unpack(head)
+        if checksum != zlib.crc32(head[:-4]):
+            self.is_damaged = True
+            self.epoch_s, self._gone = written_s - (rows[-1].time_s if rows else 0.0), -1
+        self.last = rows[-1].number if rows else self.last
+        for row in rows:
+            if row.number > self._gone:
+                self._add(row)
+
+    def _read_records(self, data: bytes) -> Iterator[Row]:
+        """Yield the complete rows, whose numbers rise. Rows of an earlier use of the file have lower numbers."""
+        at, last, is_end = _HEADER.size, -1, False
+        while at + _KIND_AT <= len(data):
+            size, checksum = _RECORD.unpack_from(data, at)
+            begin, end = at + _RECORD.size, at + _RECORD.size + size
+            if size < _ROW.size or end > len(data) or zlib.crc32(memoryview(data)[begin:end]) != checksum:
+                self.is_damaged |= bool(size or checksum) and not is_end
+                is_end = True
+                found = _KIND.search(data, at + _KIND_AT + 1)
+                if found is None:
+                    return
+                at = found.start() - _KIND_AT
+                continue
+            at, row = end, _decode(data[begin:end])
+            if row is None or row.number <= last:
+                is_end = True
+                continue
+            self.is_damaged |= is_end
+            last, is_end = row.number, False
+            yield row
+
+    def _add(self, row: Row) -> None:
+        rows = self.rows()
+        if not rows:
+            self._first_s = row.time_s
+        rows.append(row)
+        self.count, self.size_bytes, self.last = self.count + 1, self.size_bytes + row.size_bytes, row.number
+
+    def _clear(self) -> deque[Row]:
+        """Take all messages out of memory, and return them."""
+        rows, self._rows, self.count, self.size_bytes = self._rows, deque(), 0, 0
+        return rows if rows is not None else deque()
+
+
+def _decode(data: bytes) -> Row | None:
+    number, time_s, *sizes = _ROW.unpack_from(data)
+    texts, begin = [], _ROW.size
+    for size in sizes:
+        texts.append(data[begin : begin + size].decode(errors="replace"))
+        begin += size
+    kind, stream, rule = texts
+    return Row(number, time_s, kind, stream, rule, data[begin:]) if begin <= len(data) else None
