@@ -220,9 +220,8 @@ class Segment:
 
     def _load(self) -> None:
         assert self.path is not None, "messages in memory are never unloaded"
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            data, written_s = file.read(_MOST_BYTES), os.fstat(descriptor).st_mtime
+        with self.path.open("rb") as file:
+            data, written_s = file.read(_MOST_BYTES), os.fstat(file.fileno()).st_mtime
         rows = list(self._read_records(data))
         head = data[: _HEADER.size].ljust(_HEADER.size, b"\0")
         self.epoch_s, self._gone, checksum = _HEADER.unpack(head)

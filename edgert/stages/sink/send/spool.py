@@ -96,12 +96,12 @@ class Spool:
     @property
     def count(self) -> int:
         """Number of messages."""
-        return sum([segment.count for segment in self._segments])
+        return sum([segment.count for segment in tuple(self._segments)])  # the other thread may add one
 
     @property
     def size_bytes(self) -> int:
         """Total size of the messages."""
-        return sum([segment.size_bytes for segment in self._segments])
+        return sum([segment.size_bytes for segment in tuple(self._segments)])
 
     def put(self, kind: str, stream: str, rule: str, body: bytes) -> int | None:
         """Store a message; return its number. Return None where the disk is full, after counting it as dropped."""
