@@ -101,9 +101,9 @@ def _use_library(name: str) -> None:
     if name == ENGINE:
         backend("ort").compile(smallest(), options).session().run()
     elif name == VIDEO:
-        from edgert.stages.source.ffmpeg import has_input
+        from edgert.stages.source.ffmpeg import load_library
 
-        has_input("mov")
+        load_library()
     elif name == CUDA:
         from edgert.memory.cuda import open_device
 

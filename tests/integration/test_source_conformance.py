@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -18,12 +19,12 @@ from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.installation import demo_images
 from edgert.kinds import SOURCES
-from edgert.memory import Counter
+from edgert.memory import Counter, lend
 from edgert.runtime.stage import Source
-from edgert.stages.source import gst_pipelines
+from edgert.stages.source import camera, ffmpeg, gst_pipelines
 from edgert.stages.source.api import ApiSource
-from edgert.stages.source.camera import camera_source
 from edgert.stages.source.kinds import source_for
+from edgert.stages.source.timeline import Image
 from edgert.testing import SourceSuite
 from tests.helpers.clips import SIZE, h264_units, numbered, write_clip
 from tests.helpers.rtsp_server import RtspServer
@@ -41,23 +42,20 @@ class Made:
 
 
 class Loopback:
-    """A camera behind OpenCV's interface that never ends."""
+    """A camera that never ends, in place of FFmpeg."""
 
-    def isOpened(self) -> bool:
-        return True
+    skipped, waiting_since_ns, ending = 0, None, ""
 
-    def set(self, property_id: int, value: float, /) -> bool:
-        return True
+    def __init__(self, *_: object, **__: object) -> None:
+        self.counter = Counter()
 
-    def grab(self) -> bool:
-        time.sleep(0.005)
-        return True
+    def images(self) -> Iterator[Image]:
+        while True:
+            time.sleep(0.005)
+            image = np.zeros((SIZE[1], SIZE[0], 3), np.uint8)
+            yield Image("bgr", (image,), lend(image, self.counter), REAL.now_ns())
 
-    def retrieve(self, image: Any, /) -> tuple[bool, Any]:
-        return True, np.zeros((SIZE[1], SIZE[0], 3), np.uint8) if image is None else image
-
-    def release(self) -> None:
-        pass
+    def close(self) -> None: ...
 
 
 def _by_line(line: str, live: bool, directory: Path, **options: object) -> Made:
@@ -104,7 +102,8 @@ def _rtsp(directory: Path) -> Iterator[Made]:
 def _camera(directory: Path) -> Iterator[Made]:
     counter = Counter()
     config = SourceStage.model_validate({"source": "usb:0"})
-    yield Made(camera_source("cam", "/dev/video0", config, counter, REAL, lambda path: Loopback()), counter, True)
+    with patch.object(ffmpeg, "Video", Loopback), patch.object(camera, "check_device"):
+        yield Made(camera.camera_source("cam", "/dev/video0", config, counter, REAL), counter, True)
 
 
 @contextmanager

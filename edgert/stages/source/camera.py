@@ -1,29 +1,24 @@
-"""USB and other V4L2 cameras: through FFmpeg where it was built with v4l2, otherwise through OpenCV."""
+"""USB and other V4L2 cameras: through FFmpeg, the board's decoder, or the driver itself, which writes to GPU memory."""
 
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import cv2
-import numpy as np
 
 from edgert.board.devices import csi_sensors
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
-from edgert.memory import Counter, Lease, lend
+from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
-from edgert.runtime.frame import U8, PixelFormat
 from edgert.stages.source import ffmpeg, gst
 from edgert.stages.source.decoders import DecoderChoice
 from edgert.stages.source.gst_decoder import jetson_missing, missing_mjpeg
 from edgert.stages.source.gst_pipelines import JETSON_DECODER, USB_CODECS, usb
 from edgert.stages.source.live import Device, FinalError, LiveSource
-from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
+from edgert.stages.source.timeline import Image, MediaClock, Timeline
 from edgert.stages.source.v4l2 import FORMATS, Kernel, UserPointerCamera
 from edgert.stages.source.v4l2_modes import MJPEG, Offers, RateCheck, describe_rates, nearest, offers, wants_mjpeg
 from edgert.units import whole_number
@@ -33,31 +28,23 @@ log = logging.getLogger("edgert.source")
 DEVICES = Path("/dev")
 _FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "gray": "GREY", "nv12": "NV12"}
 """``format:`` of a source, FFmpeg's name → V4L2's four letters."""
-_BY_CHANNELS: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
 
 _RAW = re.compile(r"BYR2|(?:BG|GB|BA|GR|RG)1[0246]")
-"""Four letters of the raw formats of image sensors with more than 8 bits; FFmpeg and OpenCV convert those of 8."""
-
-Opener = Callable[[str], Any]
-"""Function that opens a device as a ``cv2.VideoCapture``."""
-_VIDEO_CAPTURE: Opener = partial(cv2.VideoCapture, apiPreference=cv2.CAP_V4L2)
+"""Four letters of the raw formats of image sensors with more than 8 bits; FFmpeg converts those of 8."""
 
 
-def camera_source(
-    name: str, path: str, config: SourceStage, counter: Counter, clock: Clock, opener: Opener | None = None
-) -> LiveSource:
+def camera_source(name: str, path: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
     """Return a live source for the V4L2 device ``path``, set to ``size``, ``fps`` and ``format`` as far as it can.
 
     It waits for an unplugged camera. Where a GPU shares the processor's memory and reads ``format``, the driver writes
-    where the GPU reads. Without an ``opener`` (tests pass their own camera), FFmpeg reads the device if it can, so that
-    YUV stays YUV; else OpenCV converts it to BGR.
+    where the GPU reads.
 
     Raises:
         DeviceError: on the first frame: there is no such camera, or this user may not read it.
     """
     live = True if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
-    devices = _Devices(name, path, config, counter, clock, opener)
+    devices = _Devices(name, path, config, counter, clock)
     return LiveSource(
         name,
         path,
@@ -68,25 +55,17 @@ def camera_source(
         reconnect=config.reconnect,
         start=config.start,
         why_not=devices.why_not_on_gpu,
-        share=devices.shared.append,
     )
 
 
 class _Devices:
-    """Ways to open one camera, best first: the board's decoder, the driver writing to GPU memory, FFmpeg, OpenCV.
+    """Ways to open one camera, best first: the board's decoder, the driver writing to GPU memory, FFmpeg."""
 
-    Attributes:
-        shared: GPUs that read OpenCV's buffers in place.
-    """
-
-    def __init__(
-        self, name: str, path: str, config: SourceStage, counter: Counter, clock: Clock, opener: Opener | None
-    ) -> None:
+    def __init__(self, name: str, path: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
         self._where, self._path, self._config = f"stages.{name}", path, config
-        self._counter, self._clock, self._opener = counter, clock, opener
+        self._counter, self._clock = counter, clock
         self._choice, self._mode = DecoderChoice(self._where, config.decode), ModeChoice(path, config, self._where)
         self._check = RateCheck(self._where, path, config.fps, clock) if config.fps else None
-        self.shared: list[CudaDevice] = []
 
     def connect(self, device: CudaDevice | None) -> Device:
         """Open the camera.
@@ -97,8 +76,6 @@ class _Devices:
         Raises:
             DeviceError: there is no such camera, or this user may not read it.
         """
-        if self._opener is not None:
-            return self._open(self._config, device)
         check_device(self._path, self._where)
         self._mode.update()
         refuse_bare_sensor(self._path, self._mode.offers, self._where)
@@ -109,24 +86,21 @@ class _Devices:
 
     def why_not_on_gpu(self, device: CudaDevice) -> str:
         """Return why the camera cannot write images to GPU memory, as far as is known before it is opened."""
-        if self._opener is None:
-            self._mode.update()
-            if not self._why_not_on_board(self._mode.config):
-                return ""
+        self._mode.update()
+        if not self._why_not_on_board(self._mode.config):
+            return ""
         is_known = (self._config.format or "").lower() in FORMATS
         return "" if is_known else f"its format is not known; {', '.join(FORMATS)} can be read in place"
 
     def _open(self, config: SourceStage, device: CudaDevice | None) -> Device:
         path, where, counter, clock = self._path, self._where, self._counter, self._clock
-        if self._opener is None and (camera := self._open_on_board(config, device)) is not None:
+        if (camera := self._open_on_board(config, device)) is not None:
             return camera
         if device is not None and (config.format or "").lower() in FORMATS:
             try:
                 return UserPointerCamera(path, config, device, counter, clock, where, Kernel())
             except DeviceError as error:  # opening it another way reports a camera that is really broken
                 log.info("%s: its frames go through the processor: %s", where, error.why)
-        if self._opener is not None or not ffmpeg.has_input("v4l2"):
-            return Camera(path, config, counter, clock, where, self._opener or _VIDEO_CAPTURE, self.shared)
         requested = {
             "video_size": "x".join(map(str, config.size)) if config.size else None,
             "framerate": f"{config.fps:g}" if config.fps else None,
@@ -250,94 +224,6 @@ class JetsonCamera(gst.CameraPipeline):
             raise
 
 
-class Camera:
-    """V4L2 device opened by OpenCV.
-
-    Images are BGR in reused buffers. With ``format: yuyv422`` they stay YUYV, which saves a conversion.
-
-    Args:
-        shared: GPUs that also read those buffers; at most one.
-    """
-
-    skipped = 0
-    waiting_since_ns = None
-    ending = ""
-
-    def __init__(
-        self,
-        path: str,
-        config: SourceStage,
-        counter: Counter,
-        clock: Clock,
-        where: str,
-        opener: Opener,
-        shared: Sequence[CudaDevice] = (),
-    ) -> None:
-        self._shared = shared
-        self._path, self._where, self._counter, self._clock = path, where, counter, clock
-        self._canvas: Canvas | None = None
-        self._capture = opener(path)
-        if not self._capture.isOpened():
-            self._capture.release()
-            raise DeviceError(
-                f"cannot open camera {path}",
-                why="it is no video capture device, or another program uses it",
-                where=where,
-                fix=f"see who uses it: fuser {path}; {_other_devices(path)}",
-                code="E801",
-            )
-        self._configure(config)
-
-    def images(self) -> Iterator[Image]:
-        """Yield images, blocking for each. Raises DeviceError when the camera stops giving images."""
-        while self._capture.grab():
-            now_ns = self._clock.now_ns()
-            image, lease = self._retrieve()
-            if image is None:
-                break
-            yield Image(_BY_CHANNELS[image[0, 0].size], (image,), lease, now_ns)
-        raise DeviceError(
-            f"lost camera {self._path}",
-            why="it gives no more frames",
-            where=self._where,
-            fix="check cable, power and USB bandwidth",
-        )
-
-    def close(self) -> None:
-        self._capture.release()
-        self._canvas = None
-
-    def _configure(self, config: SourceStage) -> None:
-        fourcc = _FOURCC.get((config.format or "").lower(), config.format or "")
-        if len(fourcc) == 4:
-            self._capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*fourcc))
-        if fourcc == "YUYV":
-            self._capture.set(cv2.CAP_PROP_CONVERT_RGB, 0)
-        if config.size:
-            self._capture.set(cv2.CAP_PROP_FRAME_WIDTH, config.size[0])
-            self._capture.set(cv2.CAP_PROP_FRAME_HEIGHT, config.size[1])
-        if config.fps:
-            self._capture.set(cv2.CAP_PROP_FPS, config.fps)
-
-    def _retrieve(self) -> tuple[U8 | None, Lease]:
-        """Return the grabbed image, in a reused buffer once its size is known."""
-        if self._canvas is None:
-            is_good, image = self._capture.retrieve(None)
-            if is_good and image.ndim == 3 and image.shape[2] == 3:
-                self._canvas = Canvas(image.shape[1], image.shape[0], self._counter)
-                for device in self._shared:
-                    self._canvas.share(device)
-            return (image if is_good else None), lend(image, self._counter)
-        buffer, lease = self._canvas.acquire()
-        is_good, image = self._capture.retrieve(buffer)
-        if is_good and not np.shares_memory(image, buffer):
-            # The camera changed its image size, so OpenCV allocated an array.
-            lease.release()
-            self._canvas = None
-            lease = lend(image, self._counter)
-        return (image if is_good else None), lease
-
-
 def device_path(source: str, where: str) -> str:
     """Return ``/dev/video0`` for ``v4l2:///dev/video0``, ``usb:0`` or ``/dev/video0``. Raises ConfigError."""
     path = source.removeprefix("v4l2://")
@@ -366,7 +252,7 @@ def check_device(path: str, where: str) -> None:
 
 
 def refuse_bare_sensor(path: str, offered: Offers, where: str) -> None:
-    """Raise FinalError for a CSI sensor that gives only raw data which FFmpeg and OpenCV do not convert."""
+    """Raise FinalError for a CSI sensor that gives only raw data which FFmpeg does not convert."""
     if not offered or not all(map(_RAW.fullmatch, offered)):
         return
     sensors = [one.path for one in csi_sensors()]

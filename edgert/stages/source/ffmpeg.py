@@ -48,14 +48,11 @@ ERRORS_IN_A_ROW = 64
 """Consecutive errors without a packet between them after which reading stops."""
 
 
-def has_input(format_name: str) -> bool:
-    """Return whether this FFmpeg can read ``format_name``. PyAV's wheels come without ``v4l2``, for example."""
+def load_library() -> None:
+    """Load FFmpeg, which takes memory."""
     from av.format import ContainerFormat
 
-    try:
-        return ContainerFormat(format_name, "r").is_input
-    except ValueError:
-        return False
+    ContainerFormat("mov", "r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +345,8 @@ class Video:
             failure = error
         except UnicodeError:
             raise self._error("cannot open", "its name is not valid text", "rename it") from None
+        except ValueError as error:  # an FFmpeg that was built without this format
+            raise self._error("cannot open", str(error), "pip install --force-reinstall --only-binary av av") from None
         # After its time-out, FFmpeg calls the silence of a camera invalid data.
         is_silent = self._live and self._clock.now_ns() - began_ns > 0.9e9 * (self._timeout_s or math.inf)
         is_silent &= isinstance(failure, av.InvalidDataError)

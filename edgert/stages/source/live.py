@@ -265,7 +265,6 @@ class LiveSource:
         title: name of the device in messages, without secrets.
         connect: function that opens the device, on the GPU that :meth:`on_gpu` has chosen, if any; raises DeviceError.
         why_not: function that returns why the device cannot give its images on a GPU; empty when it can. None: never.
-        share: function that makes devices opened from now on write to memory that a GPU reads.
         silence_s: seconds without a packet until another connection is made; None for devices that detect it.
         tap: tap that the device's packets pass through; None where it gives images only.
         longest_wait_s: longest wait before another try.
@@ -283,14 +282,13 @@ class LiveSource:
         reconnect: bool,
         start: Literal["wait", "fail"] | None = "fail",
         why_not: Callable[[CudaDevice], str] | None = None,
-        share: Callable[[CudaDevice], None] | None = None,
         silence_s: float | None = None,
         tap: Tap | None = None,
         longest_wait_s: float = LONGEST_WAIT_S,
     ) -> None:
         self._silence_s, self.tap, self._longest_wait_s = silence_s, tap, longest_wait_s
         self.live, self._name, self._title, self._timeline, self._clock = live, name, title, timeline, clock
-        self._connect, self._why_not, self._share = connect, why_not, share
+        self._connect, self._why_not = connect, why_not
         self._reconnect, self._waits = reconnect, reconnect if start is None else start == "wait"
         self._device: CudaDevice | None = None
         self._reader: Reader | None = None
@@ -303,12 +301,7 @@ class LiveSource:
         return reason
 
     def share(self, device: CudaDevice) -> None:
-        """Give frames in memory that this GPU reads. Call it before the start.
-
-        Where the device cannot write there, frames are copied, and that is counted.
-        """
-        if self._share is not None:
-            self._share(device)
+        """Copy frames to memory that this GPU reads, and count that. Call it before the start."""
         self._timeline.share(device)
 
     def thin(self, fps: float | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from edgert.memory import TYPICAL_BUFFERS, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
 from edgert.stages.gpu.upload import Staging, is_shared
 from edgert.stages.source.api import ApiSource
-from edgert.stages.source.camera import camera_source
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.python_images import PythonSource
 from tests.helpers.cuda_double import CudaDouble
@@ -100,41 +98,3 @@ def test_a_users_frames_are_copied_in_the_sources_thread() -> None:
     (frame,) = source.frames(threading.Event())
     pixels[:] = 0
     assert isinstance(frame.lease, SharedLease) and set(frame.planes[0].ravel()) == {9}
-
-
-class Capture:
-    """A camera that writes its number of images so far where it is told to."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def isOpened(self) -> bool:
-        return True
-
-    def set(self, property_id: int, value: float) -> bool:
-        return True
-
-    def grab(self) -> bool:
-        self.count += 1
-        return self.count <= 5
-
-    def retrieve(self, image: Any) -> tuple[bool, Any]:
-        image = np.empty((24, 32, 3), np.uint8) if image is None else image
-        image[:] = self.count
-        return True, image
-
-    def release(self) -> None: ...
-
-
-def test_cameras_write_where_the_gpu_reads_from_the_second_frame_on() -> None:
-    device = gpu()
-    opener: Callable[[str], Any] = lambda _: Capture()  # noqa: E731
-    config = SourceStage(source="usb:0", reconnect=False, limit=5)
-    source = camera_source("cam", "/dev/video0", config, Counter(), REAL, opener)
-    source.share(device)
-    frames = []
-    for frame in source.frames(threading.Event()):
-        frames.append((is_shared(frame, device), int(frame.planes[0][0, 0, 0])))
-        frame.lease.release()
-    assert frames == [(True, number) for number in range(1, 6)]
-    assert device.counter.read().copies == 1  # the first, whose size nobody knew

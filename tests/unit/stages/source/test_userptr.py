@@ -272,9 +272,8 @@ def test_where_the_driver_refuses_frames_go_through_the_processor(
     rig = Rig(Kernel(v4l2.REQBUFS))
     monkeypatch.setattr(camera, "check_device", lambda *_: None)
     monkeypatch.setattr(camera, "Kernel", lambda: rig.kernel)
-    monkeypatch.setattr(ffmpeg, "has_input", lambda name: False)
-    monkeypatch.setattr(camera, "Camera", lambda *_: "through OpenCV")
+    monkeypatch.setattr(ffmpeg, "Video", lambda *_, **__: "through FFmpeg")
     caplog.set_level("INFO")
     source = camera.camera_source("cam", "/dev/video0", rig.config, Counter(), rig.clock)
-    assert source.on_gpu(rig.device) == "" and source._connect(rig.device) == "through OpenCV"  # type: ignore[comparison-overlap]
+    assert source.on_gpu(rig.device) == "" and source._connect(rig.device) == "through FFmpeg"  # type: ignore[comparison-overlap]
     assert caplog.messages == ["stages.cam: its frames go through the processor: VIDIOC_REQBUFS: Invalid argument"]

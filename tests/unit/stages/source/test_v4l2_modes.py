@@ -178,7 +178,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     made = Opened()
     monkeypatch.setattr(camera, "check_device", lambda path, where: None)
     monkeypatch.setattr(camera, "Kernel", UsbCamera)
-    monkeypatch.setattr(ffmpeg, "has_input", lambda name: True)
     monkeypatch.setattr(ffmpeg, "Video", made.video)
     monkeypatch.setattr(gst, "Pipeline", made.pipeline)
     return made
