@@ -3,8 +3,6 @@
 Dask's protocol pickles the data between client and workers, so all members of a cluster must trust each other.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import uuid

@@ -1,7 +1,5 @@
 """``edgert run --as``: emulates a board on this machine, with the board's predicted speed and power."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ with the same slots that is not frozen, and then changes its class. It takes one
 (``tests/bench/bench_frozen.py``).
 """
 
-from __future__ import annotations
-
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 

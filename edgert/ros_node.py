@@ -1,7 +1,5 @@
 """Lifecycle node of ROS 2 that runs a pipeline: ``python -m edgert.ros_node --ros-args -p file:=dock.yaml``."""
 
-from __future__ import annotations
-
 import json
 import sys
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Videos of a ``videos:`` source: a pipeline for each, and a journal of finished videos."""
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import json

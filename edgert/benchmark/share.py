@@ -1,7 +1,5 @@
 """Anonymous shared profile of a board's measurements: ``edgert bench BUNDLE --share FILE``."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

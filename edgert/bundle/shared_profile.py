@@ -5,8 +5,6 @@ layers. It contains no machine, user, path, address or serial number, and no nam
 are numbered in the order of the plan. :func:`check_figures` compares it with the limits of the board.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """``edgert ctl``: show and change a pipeline that runs."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """``edgert`` without a verb: what is here, and the next step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

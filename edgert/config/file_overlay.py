@@ -4,8 +4,6 @@
 value replaces the file's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Differences between a running pipeline and its new form, with the effect of each change on the run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal

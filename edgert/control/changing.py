@@ -1,7 +1,5 @@
 """Changes of a running pipeline, each made between two frames of its stage; all of them, or none."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Sequence

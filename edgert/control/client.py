@@ -1,7 +1,5 @@
 """Client of the control sockets of runs: find them, send a request, return its result."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

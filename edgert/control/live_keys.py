@@ -1,7 +1,5 @@
 """Live keys: keys of a pipeline that may change while it runs, with their values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any

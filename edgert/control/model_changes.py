@@ -1,7 +1,5 @@
 """Operations on the models of a running pipeline: swap and back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

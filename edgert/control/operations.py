@@ -1,7 +1,5 @@
 """The operations on a running pipeline. One is made at a time; it is made completely, or it changes nothing."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The operation ``save``: the differences from the pipeline's file become its overlay."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Operations on the sources of a running pipeline: pause, resume, add, remove."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Traces of a running pipeline over some seconds, or during a block."""
 
-from __future__ import annotations
-
 import base64
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Probe of the system clock, which gives results their time of day: whether and how well a program synchronizes it."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metadata that an exporter wrote into an ONNX file: class names and other texts by key."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator, Mapping

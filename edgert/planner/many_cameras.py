@@ -1,7 +1,5 @@
 """Boards for many cameras: how many cameras one board carries in each power mode, and the fewest boards for all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -13,8 +13,6 @@ predicted time. The exponent is below 1, because part of the difference is speci
 in ``configs/costs/sisters.yaml``.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ uses, so that it can be read alone. The reader skips damaged chunks, bounds ever
 allocates one chunk at a time.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterator

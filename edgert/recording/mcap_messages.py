@@ -3,8 +3,6 @@
 Camera data is CDR with ROS 2 message definitions (little endian, OMG DDSI-RTPS 10.2). All other messages are JSON.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import struct
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Recordings of runs, read for a replay: the head, decisions in order, camera data and results."""
 
-from __future__ import annotations
-
 import heapq
 import json
 import logging

@@ -1,7 +1,5 @@
 """Comparison of replayed results with recorded ones, bit for bit by digests or within a tolerance by numbers."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping

@@ -5,8 +5,6 @@ processed it. Results that no task processed are released when the recording say
 wait.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import deque

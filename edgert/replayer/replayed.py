@@ -1,7 +1,5 @@
 """``edgert replay``: a recorded run is made again, and its results are compared with the recorded ones."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

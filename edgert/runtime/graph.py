@@ -11,8 +11,6 @@ So the path of a result has no lock. A new listener gets every result from some 
 some point. Changes are made one at a time; each call returns when its change is made.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -5,8 +5,6 @@ in parallel, but costs a wake-up for each result. So a stage declares its ``effo
 ``callback`` of a program, or ``much``, which is the default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from edgert.runtime.records import Result

@@ -1,7 +1,5 @@
 """Processing and measurement of results at one task, the same for all kinds of loops."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Conversion of detections to Roboflow's supervision (https://supervision.roboflow.com), for its annotators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cv2

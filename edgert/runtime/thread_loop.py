@@ -1,7 +1,5 @@
 """Loop of a task in a separate thread: results go from its inlet or source through the stage into its outlets."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Trace ids of frames after W3C Trace Context (https://www.w3.org/TR/trace-context), the same on all machines."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import deque

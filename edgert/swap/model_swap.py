@@ -8,8 +8,6 @@ Two threads do it, and no frame waits for either. One loads the model and runs i
 of the new model that hangs, switches, and waits until the old model can be freed.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import sys

@@ -1,7 +1,5 @@
 """Compression of a recording, in steps so small that the running pipeline is hardly delayed."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The time of each stream's frames, by place: in stages, and in the queues before them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The page of a recording: where the time of frames goes, and a time line of threads, queues and frames."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

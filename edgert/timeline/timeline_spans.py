@@ -4,8 +4,6 @@ A wait in a queue lasts from the ``put`` of a result to the step that takes it, 
 overlap has several lanes. On a lane, each span ends before the next begins, or contains it.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Trace files of recordings, whose suffix sets the format."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -5,8 +5,6 @@ Perfetto's format is Protocol Buffers (https://protobuf.dev/programming-guides/e
 length, so a file that is cut off can be read up to the cut.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

@@ -84,8 +84,6 @@ It returns one record of edgert.runtime: Detections, as here, or Classification,
 Text, DepthMap, OutputImage, AnomalyMap. What edgert's own decoders are made of is in docs/extending.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

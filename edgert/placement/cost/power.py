@@ -11,8 +11,6 @@ A GPU draws power while kernels run, part of it only for multiplications. A laun
 ``overhead`` accounts for memory controllers, the fabric and regulators.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Inference on the GPU: preprocessing, engine and decoding in slots, so that the host prepares frames meanwhile."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading

@@ -4,8 +4,6 @@ One thread does both. While a run is in flight, it waits for input until the run
 frame waits for the records of another, and no other thread is woken.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ CPU time. :class:`BlockingWait` sleeps until the driver wakes it, by an interrup
 needs more CPU time than two or three polls, but suits a run that queues behind others for an unknown time.
 """
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable

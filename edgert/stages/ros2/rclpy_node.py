@@ -3,8 +3,6 @@
 Messages are received and published serialized, so that rclpy does not make a Python object of every pixel.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

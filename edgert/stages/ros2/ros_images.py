@@ -1,7 +1,5 @@
 """Conversion of image messages to images, each with its depth image, and of images to messages."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import deque

@@ -1,7 +1,5 @@
 """``sink: ros2``, which publishes records, images and the state of the pipeline as topics."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Mapping

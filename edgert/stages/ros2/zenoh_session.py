@@ -5,8 +5,6 @@ liveliness_utils.cpp). None of this has run against rmw_zenoh_cpp itself. There 
 0.2.0 to 0.2.3 name each field.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -8,8 +8,6 @@ boards. A board that crashes stops requesting: its pin ends, and its unfinished 
 Each board computes the same assignment of cameras to boards, from the names of the boards that announce themselves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

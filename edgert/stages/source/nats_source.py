@@ -1,7 +1,5 @@
 """``source: nats``: images that other machines send through JetStream, shared between boards."""
 
-from __future__ import annotations
-
 import logging
 import math
 import queue

@@ -1,7 +1,5 @@
 """Frames of a recording, from its packets or pixels, for replays and as a source of any pipeline."""
 
-from __future__ import annotations
-
 import binascii
 import threading
 from collections import deque

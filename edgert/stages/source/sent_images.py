@@ -1,7 +1,5 @@
 """Images in messages of another edgert. A stranger may have sent them, so sizes are checked before pixels."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

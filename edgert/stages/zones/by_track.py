@@ -1,7 +1,5 @@
 """A table of numbers for the objects of a stream, with a row for each track."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Coordinates are pixels with y down. Edges are half-open: a point on the border o
 A path through the common end of two lines crosses exactly one of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 

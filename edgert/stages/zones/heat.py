@@ -1,7 +1,5 @@
 """Heat maps of where objects were, as an image for every stream."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

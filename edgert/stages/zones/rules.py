@@ -1,7 +1,5 @@
 """The stage that makes events of zones, lines and objects, by rules."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Times of the week for rules, such as ``mon-fri 08:00-18:00``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

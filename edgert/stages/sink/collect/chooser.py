@@ -1,7 +1,5 @@
 """Pure decisions about which frames are worth a label."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sink that keeps frames worth a label. A thread of its own encodes and writes them."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

@@ -5,8 +5,6 @@ annotation file. It is removed in the opposite order. So a process that is kille
 which the next run removes.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

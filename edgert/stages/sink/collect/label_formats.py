@@ -1,7 +1,5 @@
 """Conversion of detections to the labels of a dataset: YOLO's rows, and COCO's annotation file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict

@@ -1,7 +1,5 @@
 """The data of one source on its way into a recording: packets as they came, or pixels where there are none."""
 
-from __future__ import annotations
-
 import base64
 import threading
 from collections import deque

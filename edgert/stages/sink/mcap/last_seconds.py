@@ -1,7 +1,5 @@
 """The last seconds of a run, in a ring of files on the disk, which become one file when something happens."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -1,7 +1,5 @@
 """Sink that records a run, in a thread of its own, so that no stage waits for the disk."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

@@ -4,8 +4,6 @@ Its state is retained until it changes, so that Home Assistant may start later
 (https://www.home-assistant.io/integrations/mqtt/, https://www.home-assistant.io/integrations/binary_sensor.mqtt/).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

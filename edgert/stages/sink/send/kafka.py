@@ -1,7 +1,5 @@
 """Kafka, by librdkafka: idempotent, and acknowledged by all replicas. A message's key is the name of its stream."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Conversion of results into messages: which results, how often, and their JSON form."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """MQTT 3.1.1 by Eclipse Paho."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -3,8 +3,6 @@
 JetStream acknowledges every message, and drops duplicates by their ids.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

@@ -1,7 +1,5 @@
 """The thread that sends the spool's messages, in order, until they are acknowledged."""
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

@@ -1,7 +1,5 @@
 """The server that a sink sends to: address, credentials, certificates."""
 
-from __future__ import annotations
-
 import re
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Sink that writes messages into a spool, from which another thread sends them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue

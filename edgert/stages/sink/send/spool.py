@@ -5,8 +5,6 @@ survives a power cut. A file is removed when all its messages are acknowledged. 
 are sent, and the file is put aside.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging

@@ -5,8 +5,6 @@ The body is the message, with the headers of a CloudEvent in binary mode
 signed by https://www.standardwebhooks.com, whose libraries check signatures.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
