@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgert.graph import Graph, Model, from_proto
@@ -34,6 +35,22 @@ def make(
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     proto.ir_version = 8
     return from_proto(proto, Path("test.onnx"))
+
+
+def save(
+    path: Path,
+    nodes: Sequence[Any],
+    inputs: Mapping[str, Dims],
+    outputs: Mapping[str, Dims | None],
+    weights: Mapping[str, Any] | None = None,
+    **metadata: str,
+) -> Path:
+    """Write a model of float32 inputs and outputs, by name, with its metadata; return its path."""
+    given = {name: (shape, TensorProto.FLOAT) for name, shape in inputs.items()}
+    proto = make(nodes, given, {name: (shape, TensorProto.FLOAT) for name, shape in outputs.items()}, weights).proto
+    helper.set_model_props(proto, metadata)
+    onnx.save(proto, path)
+    return path
 
 
 def constant(

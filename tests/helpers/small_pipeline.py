@@ -8,13 +8,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from onnx import TensorProto, helper
 
 from edgert.compiler.build_pipeline import Built, build
 from edgert.config import load_pipeline
 from edgert.graph import Model, to_bytes
 from edgert.reporter import Progress, Reporter
-from tests.helpers.models import Dims, make
+from tests.helpers.models import Dims, conv
 
 TEXT = """\
 name: small
@@ -35,15 +34,9 @@ JETSON = "orin-nx-16gb"
 
 def network(shape: Dims) -> Model:
     """``mean`` = the average per channel of a convolution of ``x``."""
-    random = np.random.default_rng(0)
-    weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("f4"), "b": random.standard_normal(4).astype("f4")}
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["y"]),
-        helper.make_node("GlobalAveragePool", ["y"], ["mean"]),
-    ]
-    outputs: dict[str, tuple[Dims | None, int]] = {"mean": ((shape[0], 4, 1, 1), TensorProto.FLOAT)}
-    return make(nodes, {"x": (shape, TensorProto.FLOAT)}, outputs, weights)
+    model = conv(shape)
+    del model.proto.graph.output[0]
+    return model
 
 
 def small_pipeline(folder: Path, text: str = TEXT, shape: Dims = (1, 3, 16, 16), photos: int = 8) -> Path:

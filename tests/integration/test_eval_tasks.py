@@ -6,15 +6,15 @@ The models answer with what stands in them, or with their input: what they shoul
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import edgert
+from tests.helpers import models
 
 pytestmark = pytest.mark.slow
 SIZE = 64
@@ -36,25 +36,10 @@ def text(path: Path, content: str) -> Path:
     return path
 
 
-def model(path: Path, nodes: list[Any], stored: dict[str, np.ndarray], outputs: dict[str, list[int]]) -> Path:
-    """Of an image x, 64 x 64."""
-    tensors = [numpy_helper.from_array(np.asarray(one), name) for name, one in stored.items()]
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in outputs.items()]
-    start = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, SIZE, SIZE])
-    made = helper.make_model(helper.make_graph(nodes, "g", [start], ends, tensors),
-                             opset_imports=[helper.make_opsetid("", 17)], ir_version=8)  # fmt: skip
-    onnx.save(made, path)
-    return path
-
-
 def constant(path: Path, **outputs: np.ndarray) -> Path:
     """Says the same of every image."""
-    nodes = [helper.make_node("ReduceMean", ["x"], ["m"], keepdims=0), helper.make_node("Mul", ["m", "zero"], ["n"])]
-    nodes += [helper.make_node("Add", [f"{name}_value", "n"], [name]) for name in outputs]
-    stored = {f"{name}_value": one.astype(np.float32) for name, one in outputs.items()}
-    return model(
-        path, nodes, {**stored, "zero": np.float32(0)}, {name: list(one.shape) for name, one in outputs.items()}
-    )
+    onnx.save(models.constant(outputs, (1, 3, SIZE, SIZE)).proto, path)
+    return path
 
 
 def values(source: Path, task: str, data: Path, input: str = PIXELS) -> dict[str, float]:
@@ -117,13 +102,13 @@ def test_several_labels(tmp_path: Path) -> None:
 
 def test_images_and_depth(tmp_path: Path) -> None:
     """The image itself, and its mean over the channels as meters."""
-    same = model(tmp_path / "i.onnx", [helper.make_node("Identity", ["x"], ["y"])], {}, {"y": [1, 3, SIZE, SIZE]})
+    image = {"x": (1, 3, SIZE, SIZE)}
+    same = models.save(tmp_path / "i.onnx", [helper.make_node("Identity", ["x"], ["y"])], image, {"y": image["x"]})
     pixels = photo(tmp_path / "images" / "a.png")
     photo(tmp_path / "targets" / "a.png")
     assert values(same, "image unit", tmp_path) == pytest.approx({"psnr": 100, "ssim": 1})
-    mean = model(
-        tmp_path / "d.onnx", [helper.make_node("ReduceMean", ["x"], ["y"], axes=[1])], {}, {"y": [1, 1, SIZE, SIZE]}
-    )
+    nodes = [helper.make_node("ReduceMean", ["x"], ["y"], axes=[1])]
+    mean = models.save(tmp_path / "d.onnx", nodes, image, {"y": (1, 1, SIZE, SIZE)})
     (tmp_path / "depth").mkdir()
     np.save(tmp_path / "depth" / "a.npy", pixels.astype(np.float32).mean(axis=2) / 255)
     assert values(mean, "depth metric", tmp_path) == pytest.approx({"abs_rel": 0, "rmse": 0, "delta1": 1}, abs=1e-4)

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from tests.bench import bench_gpu_cameras, bench_gpu_peers, gpu_public
 from tests.bench.gpu_public import Called, Cameras, File, Subject, Submitted, SubmittedBatches
 from tests.bench.gpu_race import InFlight
 from tests.bench.gpu_task import TASKS, Answer, Task, agreement, scenes, worst
+from tests.helpers.models import save
 
 PIXELS = scenes(4)
 TASK = Task("tiny", 32, False, (0.0,) * 3, (255.0,) * 3)
@@ -32,16 +32,8 @@ def subject(folder: Path, rows: int) -> Subject:
         helper.make_node("Flatten", ["mean"], ["flat"]),
         helper.make_node("MatMul", ["flat", "weights"], ["out"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, 32, 32])],
-        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 10])],
-        [numpy_helper.from_array(weights, "weights")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, str(folder / "tiny.onnx"))
-    return Subject(TASK, folder / "tiny.onnx", "onnxruntime", rows, folder)
+    path = save(folder / "tiny.onnx", nodes, {"images": ("n", 3, 32, 32)}, {"out": ("n", 10)}, {"weights": weights})
+    return Subject(TASK, path, "onnxruntime", rows, folder)
 
 
 @pytest.fixture

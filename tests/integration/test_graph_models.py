@@ -11,14 +11,14 @@ from typing import Any
 
 import cv2
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from edgert.errors import ModelError
-from edgert.graph import Model, clean, count, from_proto, inputs, inspect, load, outputs, to_bytes, with_shapes
+from edgert.graph import Model, clean, count, inputs, inspect, load, outputs, to_bytes, with_shapes
 from tests.helpers.evaluation_data import data
+from tests.helpers.models import save
 
 DYNAMIC: dict[str, dict[str, tuple[int, ...]]] = {
     "ppocr_mobile_v2_det_ch": {"x": (1, 3, 320, 448)},
@@ -176,7 +176,7 @@ def test_the_dynamic_model_says_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
-def test_transposed_convolutions_in_groups_take_norms_and_sums_in(groups: int) -> None:
+def test_transposed_convolutions_in_groups_take_norms_and_sums_in(groups: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(groups)
     arrays = {name: rng.standard_normal(12).astype(np.float32) for name in "gbm"}
     arrays["v"] = rng.random(12).astype(np.float32) + 0.1
@@ -187,14 +187,7 @@ def test_transposed_convolutions_in_groups_take_norms_and_sums_in(groups: int) -
         helper.make_node("Add", ["c", "k"], ["d"]),
         helper.make_node("BatchNormalization", ["d", "g", "b", "m", "v"], ["y"]),
     ]
-    x, y = (
-        helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [1, 6, 5, 5]), ("y", [1, 12, 11, 11]))
-    )
-    graph = helper.make_graph(
-        nodes, "g", [x], [y], [numpy_helper.from_array(item, key) for key, item in arrays.items()]
-    )
-    proto: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    model = from_proto(proto)
+    model = load(save(tmp_path / "m.onnx", nodes, {"x": (1, 6, 5, 5)}, {"y": (1, 12, 11, 11)}, arrays))
     cleaned, _ = clean(model)
     assert [node.op_type for node in cleaned.proto.graph.node] == ["ConvTranspose"]
     feed = {"x": rng.standard_normal((1, 6, 5, 5)).astype(np.float32)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from rich.console import Console
 
 from edgert.cli.file_commands import check as cli_check, new, print_check
@@ -24,6 +24,7 @@ from tests.bench.bench_check import pipeline_text
 from tests.bench.check_models import MODELS, RECIPES, images
 from tests.helpers.command import ROOT
 from tests.helpers.evaluation_data import data
+from tests.helpers.models import save
 
 ESSENTIAL = ("yolox_nano_416", "nanodet_m_320", "fastestdet", "squeezenet_fp32", "mobilenet_v1_025_224")
 THE_REST = tuple(name for name in RECIPES if name not in ESSENTIAL)
@@ -149,15 +150,8 @@ def tiny_model(path: Path, channels: int = 3, outputs: tuple[int, ...] = (1, 10)
         helper.make_node("MatMul", ["flat", "weights"], ["product"]),
         helper.make_node("Reshape", ["product", "shape"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, 32, 32])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, outputs)],
-        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(np.array(outputs, np.int64), "shape")],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-    return path
+    stored = {"weights": weights, "shape": np.array(outputs)}
+    return save(path, nodes, {"x": (1, channels, 32, 32)}, {"y": outputs}, stored)
 
 
 def scene(path: Path) -> Path:

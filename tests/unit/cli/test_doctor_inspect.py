@@ -7,13 +7,13 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
 from tests.helpers import command
 from tests.helpers.evaluation_data import data
-
-onnx = pytest.importorskip("onnx")
-helper = onnx.helper
+from tests.helpers.models import save
 
 
 def in_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -24,19 +24,13 @@ def in_process(*arguments: str, **environment: str) -> subprocess.CompletedProce
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose image input is dynamic and whose output looks like YOLOX at 32x32."""
-    image = helper.make_tensor_value_info("images", 1, [1, 3, "height", "width"])
-    boxes = helper.make_tensor_value_info("output", 1, [1, 7, "cells"])
-    weight = helper.make_tensor("weight", 1, [7, 3, 8, 8], [0.0] * (7 * 3 * 64))
-    shape = helper.make_tensor("shape", 7, [3], [1, 7, -1])
+    stored = {"weight": np.zeros((7, 3, 8, 8), np.float32), "shape": np.array([1, 7, -1])}
     nodes = [
         helper.make_node("Conv", ["images", "weight"], ["maps"], strides=[8, 8], name="stem"),
         helper.make_node("Reshape", ["maps", "shape"], ["output"], name="flatten"),
     ]
-    graph = helper.make_graph(nodes, "detector", [image], [boxes], [weight, shape])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     path = tmp_path_factory.mktemp("model") / "detector.onnx"
-    onnx.save(model, path)
-    return path
+    return save(path, nodes, {"images": (1, 3, "height", "width")}, {"output": (1, 7, "cells")}, stored)
 
 
 def test_doctor_fits_eighty_columns_and_says_what_is_missing(tmp_path: Path) -> None:

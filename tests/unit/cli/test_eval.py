@@ -9,12 +9,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from edgert.installation import demo_images
 from tests.helpers.command import ROOT, in_process, start
+from tests.helpers.models import save
 
 INPUT = ("--input", "stretch bgr std=255")
 CLASSIFY = ("--task", "classify logits")
@@ -27,17 +27,7 @@ def model(path: Path, order: tuple[int, int, int]) -> Path:
         helper.make_node("Flatten", ["pooled"], ["flat"]),
         helper.make_node("Gather", ["flat", "order"], ["means"], axis=1),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "test",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 8, 8))],
-        [helper.make_tensor_value_info("means", TensorProto.FLOAT, (1, 3))],
-        [helper.make_tensor("order", TensorProto.INT64, (3,), order)],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    proto.ir_version = 8
-    onnx.save(proto, path)
-    return path
+    return save(path, nodes, {"x": (1, 3, 8, 8)}, {"means": (1, 3)}, {"order": np.array(order)})
 
 
 @pytest.fixture

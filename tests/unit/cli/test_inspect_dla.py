@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
 from tests.helpers.command import ROOT, in_process
-
-onnx = pytest.importorskip("onnx")
-helper = onnx.helper
+from tests.helpers.models import save
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Conv with a ReLU, a pooling of 9×9, and names that want escaping; the batch is open."""
-    weight = helper.make_tensor("w", 1, [8, 3, 3, 3], [0.1] * (8 * 27))
+    weight = np.full((8, 3, 3, 3), 0.1, np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="stem [bold]", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["a"], ["b"], name="act"),
         helper.make_node("MaxPool", ["b"], ["y"], name="<pool>", kernel_shape=[9, 9], pads=[4, 4, 4, 4]),
     ]
-    image = helper.make_tensor_value_info("x", 1, ["n", 3, 32, 32])
-    made = helper.make_tensor_value_info("y", 1, ["n", 8, 32, 32])
-    graph = helper.make_graph(nodes, "net", [image], [made], [weight])
     path = tmp_path_factory.mktemp("dla") / "net.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+    return save(path, nodes, {"x": ("n", 3, 32, 32)}, {"y": ("n", 8, 32, 32)}, {"w": weight})
 
 
 def test_table_summary_page_and_json(model: Path, tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ import logging
 import os
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx.helper import make_node
 from pydantic import TypeAdapter
 
 from edgert.config import ModelConfig, TaskConfig
@@ -17,16 +16,12 @@ from edgert.errors import ConfigError
 from edgert.graph import load, metadata
 from edgert.graph.metadata import class_names, metadata_of
 from edgert.stages.decode.kinds import fitting_decoder, labels_of
+from tests.helpers.models import save
 
 
 def saved(path: Path, **metadata: str) -> Path:
     """A classifier of three classes with metadata."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 1, 1]) for name in "xy"]
-    model = helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:]))
-    model.ir_version = 8
-    helper.set_model_props(model, metadata)
-    onnx.save(model, path)
-    return path
+    return save(path, [make_node("Relu", ["x"], ["y"])], {"x": (1, 3, 1, 1)}, {"y": (1, 3, 1, 1)}, **metadata)
 
 
 def config(path: Path, **task: str) -> ModelConfig:

@@ -19,7 +19,7 @@ from edgert.graph import inputs, load
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.kinds import decoder_for
 from edgert.wiring.starter import starter
-from tests.helpers.models import constant
+from tests.helpers.models import constant, make
 
 IMAGE = ("N", 3, 64, 96)
 ROWS = np.array([[0.5, 0.5, 0.25, 0.5, 0.9, 2], [0.25, 0.5, 0.25, 0.25, 0.6, 1]], np.float32)
@@ -41,20 +41,14 @@ def deployed(
         helper.make_node("Add", ["found", "nothing"], ["scores"]),
         helper.make_node("Identity", ["kinds"], ["labels"]),
     ]
-    value_info = helper.make_tensor_value_info(size, kind, ("N", 2))
-    graph = helper.make_graph(
-        nodes, "deployed",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, image), value_info],
-        [
-            helper.make_tensor_value_info("labels", TensorProto.INT64, (2,)),
-            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, (2, 4)),
-            helper.make_tensor_value_info("scores", TensorProto.FLOAT, (2,)),
-        ],
-        [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
-    )  # fmt: skip
+    real = TensorProto.FLOAT
+    results = {"labels": ((2,), TensorProto.INT64), "boxes": ((2, 4), real), "scores": ((2,), real)}
+    proto = make(nodes, {"images": (image, real), size: (("N", 2), kind)}, results, stored).proto
+    proto.ir_version = ir
     if ir < 4:
-        graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer)
-    onnx.save(helper.make_model(graph, ir_version=ir, opset_imports=[helper.make_opsetid("", 13)]), path)
+        stored_too = (helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in proto.graph.initializer)
+        proto.graph.input.extend(stored_too)
+    onnx.save(proto, path)
     return path
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from edgert.board.record import boards
 from edgert.errors import EdgertError, ModelError
 from edgert.graph import load
 from edgert.planner import Plan, plan
 from tests.helpers import evaluation_data, exports
+from tests.helpers.models import save
 
 QUICK = ("mamba", "lstm")
 """Planned on all boards at once; the others one by one, which takes minutes."""
@@ -66,18 +66,13 @@ def test_open_shapes_are_refused_by_name_on_every_board(tmp_path: Path) -> None:
 
 
 def test_integer_operators_are_refused_by_name_for_tensorrt(tmp_path: Path) -> None:
-    path = tmp_path / "net.onnx"
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
         helper.make_node("ConvInteger", ["q", "w", "z"], ["sums"], name="first"),
         helper.make_node("Cast", ["sums"], ["y"], to=TensorProto.FLOAT),
     ]
-    ends = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in (("x", [1, 3, 8, 8]), ("y", [1, 4, 6, 6]))
-    ]
-    stored = [numpy_helper.from_array(np.ones((4, 3, 3, 3), np.int8), "w")]
-    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], stored)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    stored = {"w": np.ones((4, 3, 3, 3), np.int8)}
+    path = save(tmp_path / "net.onnx", nodes, {"x": (1, 3, 8, 8)}, {"y": (1, 4, 6, 6)}, stored)
     with pytest.raises(ModelError, match="TensorRT does not support DynamicQuantizeLinear") as caught:
         planned(path, "orin-nx-16gb", "15W")
     assert "export the float model" in caught.value.fix and "models.net" in caught.value.where

@@ -23,7 +23,7 @@ from edgert.wiring.inferred import infer
 from edgert.wiring.prior import FAMILY, FILE, USUAL, declared_options, declared_task, named_family, prior_of
 from edgert.wiring.settings import Setting, differs
 from edgert.wiring.starter import starter
-from tests.helpers.models import constant
+from tests.helpers.models import constant, save
 
 YOLO = {"author": "Ultralytics"}
 YOLOS = "Ultralytics YOLO (v8, 11, 12, 26)"
@@ -35,25 +35,14 @@ def task(**keys: str) -> TaskConfig:
     return made
 
 
-def saved(
-    path: Path, shape: tuple[int | str, ...], out: tuple[int, ...], producer: str = "pytorch", **metadata: str
-) -> Path:
+def saved(path: Path, shape: tuple[int | str, ...], out: tuple[int, ...], **metadata: str) -> Path:
     """A model of zeros with these outputs."""
     nodes = [
         helper.make_node("ReduceMean", ["images"], ["one"], keepdims=0),
         helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
         helper.make_node("Add", ["zeros", "one"], ["output0"]),
     ]
-    ends = [
-        helper.make_tensor_value_info("images", TensorProto.FLOAT, shape),
-        helper.make_tensor_value_info("output0", TensorProto.FLOAT, out),
-    ]
-    size = helper.make_tensor("size", TensorProto.INT64, [len(out)], out)
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [size])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    helper.set_model_props(model, metadata)
-    onnx.save(model, path)
-    return path
+    return save(path, nodes, {"images": shape}, {"output0": out}, {"size": np.array(out)}, **metadata)
 
 
 def test_every_family_has_a_source_and_an_input_that_can_be() -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from edgert.config import InputConfig
-from edgert.graph.model import from_proto
+from edgert.graph import load
 from edgert.wiring.photos import make_photo
 from edgert.wiring.training import CalibratedRange, Layer, TrainingStatistics, memories
+from tests.helpers.models import save
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
 VIEW = make_photo(Path("p"), IMAGE, IMAGE, "detect").views[0]
@@ -58,7 +59,7 @@ def test_several_photos_count_together() -> None:
     assert memory.fit([black]) < 0.1
 
 
-def test_a_normalization_of_vectors_is_no_memory_of_images() -> None:
+def test_a_normalization_of_vectors_is_no_memory_of_images(tmp_path: Path) -> None:
     channels = np.ones(4, np.float32)
     weights = {"w": np.ones((3, 4), np.float32), "b": channels, **dict.fromkeys(("s", "o", "m", "v"), channels)}
     nodes = [
@@ -67,9 +68,6 @@ def test_a_normalization_of_vectors_is_no_memory_of_images() -> None:
         helper.make_node("Gemm", ["flat", "w", "b"], ["vector"]),
         helper.make_node("BatchNormalization", ["vector", "s", "o", "m", "v"], ["y"]),
     ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in (("x", [1, 3, 8, 8]), ("y", [1, 4]))]
-    stored = [numpy_helper.from_array(array, name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "embedder", ends[:1], ends[1:], stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.checker.check_model(model)
-    assert memories(from_proto(model), {}, 1) == ()
+    path = save(tmp_path / "embedder.onnx", nodes, {"x": (1, 3, 8, 8)}, {"y": (1, 4)}, weights)
+    onnx.checker.check_model(path)
+    assert memories(load(path), {}, 1) == ()

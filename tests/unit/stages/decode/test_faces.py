@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from edgert.config import DetectTask
 from edgert.errors import ModelError
@@ -19,6 +18,7 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.faces import NAMES, RetinaFace, Scrfd, YoloV5Face, YuNet
 from edgert.stages.decode.kinds import decoder_for
 from tests.helpers.evaluation_data import data
+from tests.helpers.models import constant
 
 SIDE = 160
 HERE = Geometry(1, 1, 0, 0, (SIDE, SIDE), (-1000, -1000, 2000, 2000))
@@ -152,20 +152,8 @@ def yunet_outputs(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 def constant_model(path: Path, outputs: dict[str, np.ndarray]) -> Path:
     """A model that answers this to any image."""
-    nodes = [
-        helper.make_node("ReduceMean", ["input"], ["mean"], keepdims=1),
-        helper.make_node("Sub", ["mean", "mean"], ["none"]),
-    ]
-    nodes.append(helper.make_node("Squeeze", ["none", "axes"], ["zero"]))
-    nodes += [helper.make_node("Add", [f"c_{name}", "zero"], [name]) for name in outputs]
-    values = [numpy_helper.from_array(value[None], f"c_{name}") for name, value in outputs.items()]
-    values.append(numpy_helper.from_array(np.array([3], np.int64), "axes"))
-    image = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, SIDE, SIDE])
-    infos = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, *value.shape]) for name, value in outputs.items()
-    ]
-    graph = helper.make_graph(nodes, "constant", [image], infos, values)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    model = constant({name: value[None] for name, value in outputs.items()}, (1, 3, SIDE, SIDE), name="input")
+    onnx.save(model.proto, path)
     return path
 
 
