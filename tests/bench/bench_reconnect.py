@@ -120,8 +120,13 @@ class Watched:
             time.sleep(0.05)
 
 
-def measure(cameras: int, kills: int, absent_s: float, folder: Path, seed: int = 0) -> Outcome:
-    """Kills ``cameras`` cameras ``kills`` times in all, while another one is absent for the first ``absent_s``."""
+def measure(
+    cameras: int, kills: int, absent_s: float, folder: Path, seed: int = 0, apart_s: tuple[float, float] = (1.0, 3.0)
+) -> Outcome:
+    """Kills ``cameras`` cameras ``kills`` times in all, while another one is absent for the first ``absent_s``.
+
+    A camera runs for a random time within ``apart_s`` before it is killed.
+    """
     file = save(h264_units(30, size=(256, 64)), folder / "units")
     programs = {f"cam{number}": RtspProgram(file, FPS) for number in range(cameras)}
     late = RtspProgram(file, FPS)
@@ -135,7 +140,7 @@ def measure(cameras: int, kills: int, absent_s: float, folder: Path, seed: int =
         watched.wait_up(name, 0)
         while True:
             begun, begun_s = watched.frames(name)
-            time.sleep(rng.uniform(1.0, 3.0))
+            time.sleep(rng.uniform(*apart_s))
             now, now_s = watched.frames(name)
             with lock:
                 had, wanted = rates[name]

@@ -38,8 +38,7 @@ def publisher(port: int, scheme: str = "http") -> WebhookPublisher:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "EXCHANGE_S", 1.0)
-    monkeypatch.setattr(webhook, "BODY_S", 0.3)
+    monkeypatch.setattr(webhook, "EXCHANGE_S", 0.5)
     monkeypatch.setattr("edgert.stages.sink.send.webhook.BODY_S", 0.3)
 
 

@@ -247,7 +247,10 @@ def test_a_server_that_accepts_and_never_answers_holds_up_no_stop(
 
 
 @pytest.mark.timing
-def test_a_broker_that_freezes_holds_up_no_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_freezes_holds_up_no_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "CLOSE_S", 1.0)
     with brokers.mosquitto(tmp_path) as broker:
         sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{broker.port}")
         run(sink, Scene(), 3)
@@ -517,8 +520,8 @@ def test_ctrl_c_while_servers_answer_nothing_is_a_clean_stop(tmp_path: Path) -> 
             lines += [f"  to-{sink}: {{sink: {sink}, from: gate, server: '{url}', spool: {sink}.db}}"]
         (tmp_path / "p.yaml").write_text("\n".join(lines))
         running = command.start("run", "p.yaml", "--plain", "-q", cwd=tmp_path)
-        wait_until(lambda: clients and len(list(tmp_path.glob("*.db/lock"))) == len(GREETINGS))
-        time.sleep(1.5)
+        wait_until(lambda: len(clients) >= len(GREETINGS))
+        time.sleep(0.5)
         began = time.monotonic()
         running.send_signal(signal.SIGINT)
         said = "".join(running.communicate(timeout=PATIENCE_S))
