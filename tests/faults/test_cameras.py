@@ -86,7 +86,6 @@ def ask(port: int, path: str) -> tuple[int, str]:
         connection.close()
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_kill_is_a_reconnect(kills: int, tmp_path: Path) -> None:
     few = kills < 20
@@ -98,7 +97,6 @@ def test_every_kill_is_a_reconnect(kills: int, tmp_path: Path) -> None:
         assert outcome.rate > RATE - 0.08, outcome
 
 
-@pytest.mark.timing
 def test_the_others_run_while_one_is_absent_and_the_page_says_which(
     programs: list[RtspProgram], tmp_path: Path
 ) -> None:
@@ -134,7 +132,6 @@ def test_the_others_run_while_one_is_absent_and_the_page_says_which(
         assert (state(running, "there").frame_age_s or 0) < 1
 
 
-@pytest.mark.timing
 def test_a_frozen_camera_is_down_until_it_thaws(programs: list[RtspProgram], tmp_path: Path) -> None:
     frozen, other = programs
     frozen.start()
@@ -154,7 +151,6 @@ def test_a_frozen_camera_is_down_until_it_thaws(programs: list[RtspProgram], tmp
         assert state(running).reconnects == 1
 
 
-@pytest.mark.timing
 def test_a_refused_password_is_reported_and_tried_slowly(
     units: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

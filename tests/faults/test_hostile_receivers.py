@@ -54,7 +54,6 @@ def sent(one: WebhookPublisher) -> str:
     return ""
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("name", hostile_http.ANSWERS)
 def test_every_exchange_ends(name: str, hurried: None, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "edgert.send")
@@ -66,7 +65,6 @@ def test_every_exchange_ends(name: str, hurried: None, caplog: pytest.LogCapture
     assert why or "its answers are cut off" in caplog.text
 
 
-@pytest.mark.timing
 def test_a_receiver_that_does_not_read_is_given_up(hurried: None) -> None:
     big = Message(1, "a-1", "result", "gate", "", b'{"x":"%s"}' % (b"x" * (32 << 20)))
     with hostile_http.server("nothing", reads=False) as port:
@@ -79,7 +77,6 @@ def test_a_receiver_that_does_not_read_is_given_up(hurried: None) -> None:
         one.close()
 
 
-@pytest.mark.timing
 def test_a_handshake_that_does_not_end_is_given_up(hurried: None) -> None:
     with hostile_http.server("status byte by byte", reads=False) as port:
         began = time.monotonic()

@@ -104,7 +104,6 @@ CASES: dict[str, tuple[float, Section]] = {
 }
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("name", CASES)
 def test_a_simulation_and_a_paced_run_agree(tmp_path: Path, name: str) -> None:
     file = pipeline(tmp_path, *CASES[name])
@@ -134,7 +133,6 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
     assert (foot.max(axis=(1, 2)) < 255).any() or foot.std() < first[:100].std()  # a box over the noise
 
 
-@pytest.mark.timing
 def test_power_and_heat_are_the_boards(tmp_path: Path) -> None:
     summary, place = paced(pipeline(tmp_path, 100.0, {**FIND, "end": END}))
     report = place.report(summary)
@@ -157,7 +155,6 @@ def test_a_budget_of_power_is_kept_by_what_the_board_would_draw(tmp_path: Path) 
     assert place.report(summary)["figures"]["power_w"] < played.power_w
 
 
-@pytest.mark.timing
 def test_a_program_that_submits_frames_sees_the_boards_latency(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
         f"""
@@ -185,7 +182,6 @@ stages:
         assert running.summary().latency_ms.p50 == pytest.approx(planned.p50_ms, rel=2 * NEAR)
 
 
-@pytest.mark.timing
 def test_a_video_file_comes_at_its_rate_and_takes_the_boards_decoder(tmp_path: Path) -> None:
     (tmp_path / "write.yaml").write_text(
         "stages:\n"

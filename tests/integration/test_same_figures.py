@@ -44,7 +44,6 @@ def test_files_as_fast_as_they_are_taken_give_as_many_as_a_plan_has_at_most(
     assert row is not None and made.played.fps == pytest.approx(row.most_fps, rel=NEAR)
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(("name", "board"), [("cascade", "orin-nx-16gb"), ("multi-camera", "orin-nano-8gb")])
 def test_a_plan_and_an_emulation(name: str, board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan and an emulation have the same rate, however busy this machine is."""
@@ -89,7 +88,6 @@ def test_one_name_and_one_verdict_for_each_figure(
     assert played.words.split()[0] == planned_words.split()[0] == report["words"].split()[0]
 
 
-@pytest.mark.timing
 def test_a_machine_that_is_much_slower_than_the_board_has_the_boards_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,7 +224,6 @@ def test_a_run_that_is_over_at_once_was_there(tmp_path: Path) -> None:
         assert retained(broker.port)["edgert/Süd/status"] == b"offline" and len(configs(retained(broker.port))) == 3
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("sink", ["mqtt", "nats", "webhook", "kafka"])
 def test_a_server_that_accepts_and_never_answers_holds_up_no_stop(
     tmp_path: Path, sink: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -246,7 +245,6 @@ def test_a_server_that_accepts_and_never_answers_holds_up_no_stop(
     again.close()
 
 
-@pytest.mark.timing
 def test_a_broker_that_freezes_holds_up_no_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,7 +498,6 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp
 GREETINGS = {"mqtt": b"\x20\x02\x00\x00", "nats": b'INFO {"server_id":"x","max_payload":1000000}\r\n', "webhook": b""}
 
 
-@pytest.mark.timing
 def test_ctrl_c_while_servers_answer_nothing_is_a_clean_stop(tmp_path: Path) -> None:
     """As frozen brokers: connections are accepted, and MQTT's and NATS's even greeted, and then nothing comes."""
     lines = ["stages:", '  gate: {source: "synthetic:noise", size: 32x24, fps: 10, realtime: true}']

@@ -72,7 +72,6 @@ def test_a_dry_run_knows_of_power_control_and_refuses_another_board(tmp_path: Pa
     assert away.returncode == 2 and "edgert plan --board plans" in " ".join(away.stderr.split())
 
 
-@pytest.mark.timing
 def test_an_emulated_board_says_what_it_keeps_and_how_slow_this_machine_was(tmp_path: Path) -> None:
     sets = ("--set", "stages.belt.limit=40", "--set", "budgets.latency=40ms", "--mode", "15W")
     done = in_process(*FILE, *sets, "--as", "orin-nx-16gb", "-q", "--json", "run.json", cwd=tmp_path)
@@ -89,7 +88,6 @@ def test_an_emulated_board_says_what_it_keeps_and_how_slow_this_machine_was(tmp_
     assert alone.returncode == 2 and "it goes with --as" in alone.stderr
 
 
-@pytest.mark.timing
 def test_the_duration_of_an_emulation_is_the_boards(tmp_path: Path) -> None:
     done = in_process(*FILE, "--as", "orin-nx-16gb", "--duration", "1", "-q", "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
