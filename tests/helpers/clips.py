@@ -64,7 +64,9 @@ def write_clip(
     return path
 
 
-def h264_units(count: int, *, size: tuple[int, int] = SIZE, gop: int = 10, bit_rate: int = 0) -> list[bytes]:
+def h264_units(
+    images: int | Iterable[U8], *, size: tuple[int, int] = SIZE, gop: int = 10, bit_rate: int = 0
+) -> list[bytes]:
     """Annex B access units, one per image, each key frame with its parameter sets; without B frames. ``bit_rate``: as
     a camera's encoder, bits per second; 0 is of one quality, encoded fast."""
     context = av.CodecContext.create("libx264", "w")
@@ -75,7 +77,7 @@ def h264_units(count: int, *, size: tuple[int, int] = SIZE, gop: int = 10, bit_r
     if bit_rate:
         context.bit_rate = bit_rate
     units = []
-    for index, image in enumerate(numbered(count, size)):
+    for index, image in enumerate(numbered(images, size) if isinstance(images, int) else images):
         frame = av.VideoFrame.from_ndarray(image, "bgr24").reformat(format="yuv420p")
         frame.pts = index
         units += [bytes(packet) for packet in context.encode(frame)]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
-
-import av
 
 from edgert import Pipeline
 from edgert.clock import REAL
@@ -18,7 +15,7 @@ from edgert.recording.mcap_file import Damage, McapWriter, Message, Topic, read_
 from edgert.recording.mcap_messages import own_topic
 from edgert.runtime.frame import U8
 from edgert.stages.source.kinds import source_for
-from tests.helpers.clips import write_clip
+from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.command import ROOT
 
 TINY = {"stage": "motion", "from": ["packets", "pixels"]}
@@ -87,15 +84,7 @@ def conveyor(seed: int, count: int, size: str = "320x240") -> Iterator[U8]:
 
 def conveyor_units(seed: int, count: int) -> list[bytes]:
     """Return H.264 access units of the belt, as a camera sends them."""
-    context = av.CodecContext.create("libx264", "w")
-    context.width, context.height, context.pix_fmt, context.time_base = 320, 240, "yuv420p", Fraction(1, 30)
-    context.options = {"preset": "ultrafast", "tune": "zerolatency", "g": "15", "x264-params": "scenecut=0"}
-    units = []
-    for number, image in enumerate(conveyor(seed, count)):
-        frame = av.VideoFrame.from_ndarray(image, "bgr24").reformat(format="yuv420p")
-        frame.pts = number
-        units += [bytes(packet) for packet in context.encode(frame)]
-    return units + [bytes(packet) for packet in context.encode(None)]
+    return h264_units(conveyor(seed, count), size=(320, 240), gop=15)
 
 
 def record_belts(folder: Path, frames: int = 20, **changes: Any) -> Path:

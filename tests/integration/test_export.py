@@ -25,7 +25,7 @@ from edgert.exporter.source import Source, open_source
 from edgert.graph import load, to_bytes
 from edgert.zip_archive import member_of
 from tests.helpers import models
-from tests.helpers.command import edgert, in_process
+from tests.helpers.command import in_process
 from tests.helpers.small_pipeline import TEXT, Build, network, small_pipeline
 from tests.helpers.triton import parsed
 
@@ -346,7 +346,7 @@ def test_what_cannot_leave_is_told_before_the_build(
 ) -> None:
     cache = tmp_path / "cache"
     file = str(home / "small" / "small.yaml")
-    done = edgert("export", file, *options, "-o", "out", cwd=tmp_path, env={"EDGERT_CACHE": str(cache)})
+    done = in_process("export", file, *options, "-o", "out", cwd=tmp_path, env={"EDGERT_CACHE": str(cache)})
     assert done.returncode == 1 and what in done.stderr and fix in done.stderr
     assert not cache.exists() and not (tmp_path / "out").exists()
 
@@ -373,7 +373,7 @@ def test_what_was_written_wrong_is_found(opened: Any, home: Path, tmp_path: Path
 
 def test_typed_at_a_prompt(home: Path, tmp_path: Path) -> None:
     bundle = str(home / "weak.edgert")
-    done = edgert("export", bundle, "--format", "trtexec", "-o", "out", "--json", "out.json", cwd=tmp_path)
+    done = in_process("export", bundle, "--format", "trtexec", "-o", "out", "--json", "out.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     limitations = json.loads((tmp_path / "out.json").read_text())
     assert limitations["files"][-1] == "out/build.sh" and "What trtexec cannot express:" in done.stdout

@@ -31,7 +31,7 @@ from edgert.stages.decode.record_check import CheckedRecords
 from edgert.stages.source.recorded_frames import RecordedStream
 from edgert.stages.zones.rules import EventsStage
 from tests.helpers.clips import write_clip
-from tests.helpers.command import edgert
+from tests.helpers.command import edgert, in_process
 from tests.helpers.frames import frame_of
 from tests.helpers.recordings import (
     ASSETS,
@@ -77,7 +77,7 @@ def test_another_process_gives_the_same(belts: Path, tmp_path: Path) -> None:
 def test_a_window_and_the_shortest_one_on_the_command_line(belts: Path, tmp_path: Path) -> None:
     other = str(_other_model(tmp_path))
     window = "--from", "0.05s", "--for", "100s", "--within", "1e-9"
-    done = edgert("replay", str(belts), *window, "--expect", "--minimise", "--model", other, cwd=tmp_path)
+    done = in_process("replay", str(belts), *window, "--expect", "--minimise", "--model", other, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "shortest window that shows it: 1 frames, 0.000 s, from 20" in done.stdout
 
@@ -145,7 +145,7 @@ def test_a_bug_in_a_decoder_is_found_at_its_frame_alone(belts: Path, monkeypatch
 
 def test_the_verb_shows_the_difference_and_exits_1(belts: Path, tmp_path: Path) -> None:
     """The model itself is another one, of other weights."""
-    done = edgert("replay", str(belts), "--expect", "--model", f"parts={_other_model(tmp_path)}", cwd=tmp_path)
+    done = in_process("replay", str(belts), "--expect", "--model", f"parts={_other_model(tmp_path)}", cwd=tmp_path)
     assert done.returncode == 1
     assert "results are" not in done.stdout
     assert "stage find" in done.stdout
