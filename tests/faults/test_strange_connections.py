@@ -166,8 +166,8 @@ sink.close()
 
 @pytest.mark.timing
 def test_files_can_be_opened_while_strangers_take_all_descriptors_that_they_get() -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", FEW], env=environment(), text=True, **pipes)
+    command = [sys.executable, "-c", FEW]
+    process = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdin is not None and process.stdout is not None
         port = int(process.stdout.readline())
