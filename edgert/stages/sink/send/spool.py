@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.errors import StageError, cause
+from edgert.stages.sink.output_files import CLOCK_WAS_SET
 from edgert.stages.sink.send.segment import Row, Segment
 
 log = logging.getLogger("edgert.send")
@@ -286,6 +287,9 @@ class Spool:
             for segment in self._segments:
                 if not segment.is_earlier:
                     segment.set_epoch(self._epoch_s)
+        for segment in self._segments:
+            if segment.is_earlier and segment.oldest_s < CLOCK_WAS_SET < time.time():
+                segment.set_epoch(segment.epoch_s + time.time() - segment.oldest_s)  # its age is unknown
 
     def _count_dropped(self, count: int, why: str) -> None:
         if count and not self.dropped:

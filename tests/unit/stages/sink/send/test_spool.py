@@ -151,6 +151,23 @@ def test_a_clock_that_is_set_makes_nothing_old(tmp_path: Path, monkeypatch: pyte
     again.close()
 
 
+def test_messages_from_before_the_clock_was_first_set_are_as_old_as_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as unset:
+        unset.setattr(time, "time", lambda: 40.0)  # a board without a battery, which lost power before NTP answered
+        one = spool(tmp_path / "a", age_s=60)
+        put(one, 0)
+        one.close()
+    again = spool(tmp_path / "a", age_s=60)
+    again.trim()
+    assert held(again) == [0]
+    elapse(monkeypatch, 70)
+    again.trim()
+    assert held(again) == []
+    again.close()
+
+
 def test_a_long_wait_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever puts waits for the lock while what is too old is looked for."""
     one = spool(tmp_path / "a", limit=10**9)
