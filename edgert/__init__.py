@@ -24,10 +24,13 @@ A name is imported when it is first used, so that ``import edgert`` costs nothin
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from edgert._version import __version__ as __version__
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read by `import onnxruntime`, which else reports to its maker
 
 if TYPE_CHECKING:
     from edgert.board.record import Board as Board, boards as boards, find_board as find_board

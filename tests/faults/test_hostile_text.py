@@ -2,6 +2,7 @@
 
 import io
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -15,6 +16,7 @@ from edgert.cli import app
 from edgert.errors import CONTROL, EdgertError
 from tests.faults.fuzz import seeds
 from tests.faults.fuzz.formats import command
+from tests.helpers.command import environment
 
 HOSTILE = {
     "clear": "\x1b[2J",
@@ -162,6 +164,14 @@ def test_the_verbs_take_a_model_of_plain_words_and_connect_to_nobody(folder: Pat
     for verb in VERBS:
         command().main(verb.split(), "edgert", standalone_mode=False)
     assert connections == []
+
+
+def test_onnx_runtime_collects_no_telemetry(tmp_path: Path) -> None:
+    """Since 1.29 it writes a database of events into the user's cache, and sends them from native code."""
+    known = {name: environment()[name] for name in ("PATH", "PYTHONPATH")}  # it is silent in CI by itself
+    command = [sys.executable, "-c", "import edgert, onnxruntime"]
+    subprocess.run(command, env={**known, "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}, check=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", PLACES)
