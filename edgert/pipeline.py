@@ -22,7 +22,7 @@ from edgert.config import PipelineFile, PipelineSource, load_pipeline
 from edgert.config.engine_choice import TENSORRT
 from edgert.errors import EdgertError, StageError
 from edgert.reporter import OnProgress
-from edgert.result_reader import NewestResult, Results, ResultTimeout, stream
+from edgert.result_reader import NewestResult, Results, ResultTimeout, checked_timeout, stream
 from edgert.running import Running
 from edgert.runtime import PixelFormat, Result, Summary
 from edgert.stages.source.api import ApiSource, is_batch_input
@@ -179,6 +179,11 @@ class Pipeline:
         arrays = frames if isinstance(frames, list) else [frames]
         return self._running.call()(arrays, {"format": format, "timestamp_ns": timestamp_ns, "copy": copy})
 
+    def __reduce__(self) -> tuple[()]:
+        """Raise StageError, because threads and engines belong to one process."""
+        what, fix = "a pipeline or model cannot be copied or pickled", "make another of its file in the other process"
+        raise StageError(what, why="its threads and engines belong to this process", fix=fix)
+
     async def acall(
         self, frame: Any, *, format: PixelFormat | None = None, timestamp_ns: int | None = None, copy: bool = False
     ) -> Result:
@@ -253,7 +258,7 @@ class Pipeline:
             StageError: no such source, shape or format, no buffer was free in time, or the pipeline has ended.
             DeviceError: there is too little memory.
         """
-        return self._api_source(stage).buffer(shape, format=format, batch=batch, timeout_s=timeout)
+        return self._api_source(stage).buffer(shape, format=format, batch=batch, timeout_s=checked_timeout(timeout))
 
     def submit(
         self,
@@ -290,10 +295,10 @@ class Pipeline:
             StageError: no such source, not an image, no room in time, or the pipeline has ended.
             DeviceError: the memory is on another GPU or was released, or its stream cannot be waited for.
         """
-        source = self._api_source(stage)
+        source, timeout_s = self._api_source(stage), checked_timeout(timeout)
         if not self._running.started:
             self.start()
-        return source.submit(array, format=format, timestamp_ns=timestamp_ns, copy=copy, timeout_s=timeout)
+        return source.submit(array, format=format, timestamp_ns=timestamp_ns, copy=copy, timeout_s=timeout_s)
 
     def finish(self, stage: str | None = None) -> None:
         """End a ``source: api`` stream. Submitted frames are still processed; then the pipeline ends.
@@ -321,7 +326,8 @@ class Pipeline:
             ResultTimeout: while iterating, no result came in time; the iterator may be used further.
             EdgertError: while iterating, the first error of any stage.
         """
-        return Results(self._running.tap(stages), timeout)
+        timeout_s = checked_timeout(timeout)
+        return Results(self._running.tap(stages), timeout_s)
 
     def aresults(self, *stages: str, timeout: float | None = None) -> AsyncIterator[Result]:
         """Return the iterator of :meth:`results` for asyncio: ``async for result in pipeline.aresults("track")``.
@@ -329,7 +335,7 @@ class Pipeline:
         A thread waits for results, so the event loop never does. Leaving the loop early, or canceling its task, stops
         listening. Arguments and errors are those of :meth:`results`.
         """
-        return stream(partial(self._running.tap, stages), timeout)
+        return stream(partial(self._running.tap, stages), checked_timeout(timeout))
 
     def latest(self, stage: str, *, timeout: float | None = None) -> Result:
         """Return the newest result of a stage at once; wait only while there is none yet.
@@ -350,11 +356,12 @@ class Pipeline:
             StageError: no such stage; or the pipeline ended before there was a result.
             EdgertError: the first error of any stage.
         """
+        timeout_s = checked_timeout(timeout)
         with self._running.turn:
             newest = self._newest.get(stage)
             if newest is None:
                 newest = self._newest[stage] = NewestResult(self._running.tap([stage], newest_only=True))
-        return newest.get(timeout)
+        return newest.get(timeout_s)
 
     def start(self) -> None:
         """Start all threads, once; further calls do nothing. Raises StageError for a pipeline that is called."""
@@ -388,9 +395,9 @@ class Pipeline:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait ``timeout`` seconds for the end; return whether it came.
 
-        Raises the first error of any stage; StageError where one of its own stages or callbacks waits.
+        Raises the first error of any stage; StageError before the start, or in one of its own stages or callbacks.
         """
-        return self._running.wait(timeout)
+        return self._running.wait(checked_timeout(timeout))
 
     def stop(self) -> None:
         """Ask the sources to end and return at once; files are closed within 2 s."""

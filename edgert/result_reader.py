@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import threading
 import time
@@ -21,11 +22,27 @@ class ResultTimeout(StageError, TimeoutError):  # noqa: N818 - reads as what it 
     """No result came within the timeout."""
 
 
+def checked_timeout(timeout: float | None) -> float | None:
+    """Return a timeout that threads can wait for: at least 0, as what is left until a deadline; None without an end.
+
+    Raises:
+        StageError: it is no number.
+    """
+    try:
+        seconds = math.inf if timeout is None else max(float(timeout), 0.0)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if math.isnan(seconds):
+        fix = "timeout=5.0, in seconds, or None to wait without an end"
+        raise StageError(f"cannot wait for timeout={timeout!r}", why="it is no number", fix=fix)
+    return seconds if seconds < threading.TIMEOUT_MAX else None
+
+
 def timeout_error(stages: Sequence[str], timeout: float | None) -> ResultTimeout:
     """Return the error for a missing result."""
     named = " or ".join(map(repr, stages))
     fix = "use a longer timeout; pipeline.summary() shows the slowest stage"
-    return ResultTimeout(f"no result from {named} within {timeout} s", fix=fix)
+    return ResultTimeout(f"no result from {named} within {timeout or 0:g} s", fix=fix)
 
 
 class Tap:
@@ -76,7 +93,7 @@ class Results(Iterator[Result]):
     """
 
     def __init__(self, tap: Tap, timeout: float | None) -> None:
-        self._tap, self._timeout = tap, None if timeout is None else max(timeout, 0)
+        self._tap, self._timeout = tap, timeout
         # Reentrant, as in NewestResult: Ctrl-C may come after the lock was acquired and before the try block.
         self._held, self._turn = dict[int, Result](), threading.RLock()
 
@@ -126,7 +143,6 @@ class NewestResult:
             StageError: the pipeline ended before there was one.
             EdgertError: the first error of any stage.
         """
-        timeout = None if timeout is None else max(timeout, 0)  # what is left until a deadline may be negative
         if not self._turn.acquire(timeout=-1 if timeout is None else timeout):
             raise timeout_error(self._tap.stages, timeout)
         try:
@@ -134,7 +150,7 @@ class NewestResult:
                 _release(self._newest)
                 self._newest = newer
             if self._newest is None:
-                why = "the pipeline ended before there was one"
+                why = "the pipeline ended before there was one, or before it was first asked for"
                 raise StageError(f"there is no result from {self._tap.stages[0]!r}", why=why)
             return self._newest
         finally:

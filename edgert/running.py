@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet
 
 from edgert.clock import Clock
 from edgert.config import PipelineConfig, PipelineFile
@@ -123,7 +123,13 @@ class Running:
         try:
             self.runner = runner = self._make_runner(callbacks)
             graph = self.assembly.graph
-            self.history = History(lambda: graph.tasks, environment.clock, lambda: runner.started_ns)
+
+            def began_ns() -> int:
+                return runner.started_ns or environment.clock.now_ns()
+
+            self.history = History(lambda: graph.tasks, environment.clock, began_ns)
+            services = WeakMethod(self._stop_services)  # the supervisor keeps no pipeline alive that nobody closes
+            runner.on_end = lambda: (services() or bool)()
             self._set_hooks()
             self._governing: Governing | None = None
             if self._has_budgets(self.file):
@@ -224,9 +230,9 @@ class Running:
         """
         if not stages:
             raise StageError("no stage is named", fix=f"stages: {', '.join(self.assembly.ends)}")
-        if other := next((one for one in stages if not isinstance(one, str)), None):
+        if others := [one for one in stages if not isinstance(one, str)]:
             fix = "results('find', 'track') takes the names one by one"
-            raise StageError(f"a {type(other).__name__} is not the name of a stage", fix=fix)
+            raise StageError(f"{others[0]!r} is not the name of a stage", fix=fix)
         self._check_stages(stages)
         # The reader is outside the pipeline and takes results itself, but a task needs a stage.
         task = Task(f"results of {', '.join(stages)}", CallbackSink(stages[0], lambda result: None))
@@ -256,6 +262,8 @@ class Running:
         """Return whether it has ended within ``timeout`` seconds. Raises the first error of any stage."""
         self.refuse_called("waited for")
         self.refuse_own_stages("waited for")
+        if not (self.started or self.assembly.closed):
+            raise StageError("a pipeline that was not started cannot be waited for", fix="call start() first, or run()")
         try:
             return self.runner.wait(timeout)
         finally:
@@ -478,10 +486,10 @@ class Running:
         with self.turn:  # wait for a start in another thread
             if self.runner.is_running:
                 return
+            socket, self._socket = self._socket, None
         if self._governing is not None:
             self._governing.stop()
         self.history.stop()
-        socket, self._socket = self._socket, None
         if socket is not None:
             socket.close()
         if self._telemetry is not None:

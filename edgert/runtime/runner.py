@@ -36,6 +36,7 @@ class Runner:
 
     Attributes:
         stop_event: event that is set once the sources were asked to end.
+        on_end: function that the supervisor calls once all threads have ended.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class Runner:
         self._over, self._wake = threading.Event(), threading.Event()  # _wake is set with stop_event and with _over
         self._began = threading.Event()
         self._listeners: list[Inlet] = []
-        self.started_ns = self.ended_ns = 0
+        self.started_ns = self._ended_ns = 0
+        self.on_end: Callable[[], object] = bool
         self.graph.run_by(self)
 
     def _set_loops(self, loops: Sequence[ThreadLoop]) -> None:
@@ -79,6 +81,13 @@ class Runner:
     def has_stuck_threads(self) -> bool:
         """Whether a thread was left behind in a call that does not return."""
         return any(loop.is_alive() and loop.is_left for loop in self._loops)
+
+    @property
+    def ended_ns(self) -> int:
+        """Time at which the last thread ended; 0 while one runs, and before the start."""
+        if not self._ended_ns and self._began.is_set() and not self.is_running:
+            self._ended_ns = max((loop.ended_ns for loop in self._loops), default=0)
+        return self._ended_ns
 
     @property
     def is_stopping(self) -> bool:
@@ -172,7 +181,7 @@ class Runner:
             loop.join(max(left_s, 0.0))
             if left_s <= 0 and loop.is_alive():
                 return False
-        self.ended_ns = self.ended_ns or self.clock.now_ns()
+        self._ended_ns = self.ended_ns or self.clock.now_ns()
         self._over.set()
         self._wake.set()
         self.raise_error()
@@ -220,8 +229,13 @@ class Runner:
         self._listeners = [other for other in self._listeners if other is not inlet]
 
     def _supervise(self) -> None:
-        """Watch the tasks until the end, and end those that do not end themselves. Body of the supervisor thread."""
+        """Watch the tasks until the end, and announce it. Body of the supervisor thread."""
         self._began.wait()
+        self._watch()
+        self.on_end()
+
+    def _watch(self) -> None:
+        """Watch the tasks until the end, and end those that do not end themselves."""
         while not self.stop_event.is_set():
             self._wake.wait(self._watchdog.every_s)
             if self._over.is_set() or not self.is_running:

@@ -39,6 +39,7 @@ class ThreadLoop(threading.Thread):
         inline: other tasks that run in this thread.
         stop_event: event that ends the source; tasks behind it then end with their input.
         is_left: whether the thread was left behind in a call that does not return.
+        ended_ns: time at which its tasks ended; 0 before.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ThreadLoop(threading.Thread):
     ) -> None:
         super().__init__(name=f"edgert:{task.name}", daemon=True)
         self.task, self.inline, self._clock, self.stop_event = task, inline, clock, SourceStop(stop)
-        self.is_left = False
+        self.is_left, self.ended_ns = False, 0
         self._works = [Work(task, clock, fail), *(InlineLoop(one, clock, fail) for one in inline)]
 
     def station_of(self, task: Task) -> Station:
@@ -66,6 +67,7 @@ class ThreadLoop(threading.Thread):
         for work in self._works:
             work.end()
         self.task.wiring.inlet.apply()  # answers changes that came too late
+        self.ended_ns = self._clock.now_ns()
 
     def _loop(self) -> None:
         """Process results until the input ends: submit while there is input and room, else collect, else wait."""

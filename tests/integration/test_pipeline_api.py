@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 import time
@@ -18,6 +19,7 @@ from edgert.errors import ConfigError, StageError
 from edgert.installation import demo_images
 from edgert.validation import validate
 from tests.helpers.command import ROOT
+from tests.helpers.waiting import wait_until
 
 ASSETS = ROOT / "pipelines" / "assets"
 SCENE = '{{source: "' + demo_images() + '", size: 320x240, fps: 30, limit: {limit}}}'
@@ -141,6 +143,31 @@ def test_waiting_too_long_is_a_timeout(tmp_path: Path) -> None:
             next(pipeline.results("find", timeout=0.05))
         with pytest.raises(StageError, match="did you mean 'find'"):
             pipeline.results("fnd")
+        with pytest.raises(StageError, match="None is not the name of a stage"):
+            pipeline.results(None)  # type: ignore[arg-type]
+        for timeout in (float("nan"), "soon"):
+            with pytest.raises(StageError, match="it is no number"):
+                pipeline.latest("find", timeout=timeout)  # type: ignore[arg-type]
+        results = pipeline.results("find", timeout=1e300)
+        pipeline.submit(np.zeros((240, 320, 3), np.uint8), timeout=float("inf"))
+        assert next(results).frame.index == 0
+
+
+def test_one_that_ended_by_itself_counts_no_more_time_and_keeps_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgert.runtime.watchdog._POLL_S", 0.02)
+    pipeline = edgert.Pipeline(write(tmp_path, SCENE.format(limit=3)))
+    assert pipeline.summary().recent.seconds < 1
+    with pytest.raises(StageError, match="not started"):
+        pipeline.wait(1)
+    with pytest.raises(StageError, match="cannot be copied or pickled"):
+        copy.deepcopy(pipeline)
+    assert len(list(pipeline.results("find", timeout=20))) == 3
+    wait_until(lambda: not threads())
+    seconds = [pipeline.summary().seconds, pipeline.summary().seconds]
+    pipeline.close()
+    assert {*seconds} == {pipeline.summary().seconds}
 
 
 def test_one_model_alone(tmp_path: Path) -> None:
