@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,7 +52,14 @@ class FileStore:
         self._warn = warn or log.warning
 
     def get(self, key: str) -> bytes | None:
-        """Return the content of ``key``; None if there is none. A damaged file is removed with a warning.
+        """Return the content of ``key``; None if there is none. A damaged file is removed with a warning."""
+        if (file := self.open(key)) is None:
+            return None
+        with file:
+            return file.read()
+
+    def open(self, key: str) -> BinaryIO | None:
+        """Return the open file of ``key``; None if there is none. A damaged file is removed with a warning.
 
         It returns no path, because another process may replace or remove the file at any moment.
         """
@@ -60,11 +67,14 @@ class FileStore:
             try:
                 if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for a writer
                     raise OSError(errno.EINVAL, "it is no regular file", str(path))
-                content = path.read_bytes()
-                if path.name == _entry_name(key, content):
-                    with suppress(PermissionError):  # a folder that others own is good enough to read
-                        os.utime(path)
-                    return content
+                with ExitStack() as unless_returned:
+                    file = unless_returned.enter_context(path.open("rb"))
+                    if path.name == _entry_name(key, _digest(file)):
+                        with suppress(PermissionError):  # a folder that others own is good enough to read
+                            os.utime(path)
+                        file.seek(0)
+                        unless_returned.pop_all()
+                        return file
             except FileNotFoundError:  # replaced by another process in this moment
                 continue
             except OSError as error:
@@ -78,7 +88,7 @@ class FileStore:
         """Store ``content`` atomically. Raises ArtifactError if it cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / _entry_name(key, content)
+            path = self.folder / _entry_name(key, hashlib.sha256(content).hexdigest())
             before = self._entries(key)  # entries that another process writes from now on are not removed here
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
                 body = Path(folder) / "body"
@@ -139,8 +149,16 @@ def _remove(path: Path) -> None:
         log.warning("cannot remove %s from the cache (%s)", path, error)
 
 
-def _entry_name(key: str, content: bytes) -> str:
-    return f"{key}.{hashlib.sha256(content).hexdigest()}.bin"
+def _entry_name(key: str, digest: str) -> str:
+    return f"{key}.{digest}.bin"
+
+
+def _digest(file: BinaryIO) -> str:
+    """Return the SHA-256 of the rest of a file in hex."""
+    found = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        found.update(chunk)
+    return found.hexdigest()
 
 
 # Exchange of two paths in one step, so that neither is ever missing.
@@ -201,14 +219,11 @@ def is_file(path: Path) -> bool:
 
 def digest_of_file(path: Path) -> str:
     """Return the SHA-256 of a file in hex; empty if it cannot be read."""
-    found = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                found.update(chunk)
+            return _digest(file)
     except OSError:
         return ""
-    return found.hexdigest()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ place, so nothing is copied on the way in or out.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -58,6 +58,9 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes | None:
         """Return the content of a key; None if there is none, or it is damaged."""
+
+    def open(self, key: str) -> BinaryIO | None:
+        """Return the content of a key as an open file; None as for :meth:`get`."""
 
     def put(self, key: str, content: bytes) -> None:
         """Store the content, atomically. Raises ArtifactError if it cannot be written."""

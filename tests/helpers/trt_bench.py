@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from edgert.backend.tensorrt.build_process import BuildResult
 from edgert.backend.tensorrt.build_request import BuildRequest
@@ -77,6 +77,10 @@ class MemoryStore:
     def get(self, key: str) -> bytes | None:
         path = self.folder / key
         return path.read_bytes() if path.exists() else None
+
+    def open(self, key: str) -> BinaryIO | None:
+        path = self.folder / key
+        return path.open("rb") if path.exists() else None
 
     def put(self, key: str, content: bytes) -> None:
         (self.folder / key).write_bytes(content)

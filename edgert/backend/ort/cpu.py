@@ -232,7 +232,7 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     shapes = sorted((name, list(shape)) for name, shape in static.items())
     facts = [_RECIPE, model.digest, shapes, options.tuning.optimization, ort().__version__, _cpu()]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
-    cached = options.store.get(key) if options.store else None
+    cached = options.store.open(key) if options.store else None
     settings = session_settings(options.threads, options.tuning)
     if cached is not None:
         unoptimized = session_settings(options.threads, options.tuning)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from edgert.backend import base
 from edgert.board.host import saturates_bytes
@@ -84,20 +85,28 @@ def _open_arena() -> None:
 
 
 def open_session(
-    source: str | bytes, settings: Any, model: Model, providers: Sequence[object] = ("CPUExecutionProvider",)
+    source: bytes | BinaryIO, settings: Any, model: Model, providers: Sequence[object] = ("CPUExecutionProvider",)
 ) -> Any:
-    """Return a session for the path or content of an ONNX file of ``model``. Raises BuildError."""
-    try:
-        # No fallback: it would print the error and run the model on the CPU.
-        return ort().InferenceSession(source, settings, providers=list(providers), enable_fallback=0)
-    except ort_errors() as error:
-        raise BuildError(
-            "ONNX Runtime cannot run this model",
-            why=unsupported_nodes(model) or first_line(error),
-            where=str(model.path),
-            fix="export it with standard operators (edgert inspect MODEL lists them), "
-            "or write the operator with edgert.op and name it under ops: in the pipeline file",
-        ) from error
+    """Return a session for an ONNX file of ``model``: its content, or an open file, which is closed. Raises BuildError.
+
+    Content goes into a file in memory: ONNX Runtime would keep it, and parse it with Python's lock held.
+    """
+    with os.fdopen(os.memfd_create("model"), "w+b") if isinstance(source, bytes) else source as file:
+        if isinstance(source, bytes):
+            file.write(source)
+            file.flush()
+        path = f"/proc/self/fd/{file.fileno()}"
+        try:
+            # No fallback: it would print the error and run the model on the CPU.
+            return ort().InferenceSession(path, settings, providers=list(providers), enable_fallback=0)
+        except ort_errors() as error:
+            raise BuildError(
+                "ONNX Runtime cannot run this model",
+                why=unsupported_nodes(model) or first_line(error).replace(f"Load model from {path} failed:", ""),
+                where=str(model.path),
+                fix="export it with standard operators (edgert inspect MODEL lists them), "
+                "or write the operator with edgert.op and name it under ops: in the pipeline file",
+            ) from error
 
 
 _DTYPES = {
