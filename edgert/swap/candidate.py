@@ -12,6 +12,7 @@ from edgert.assemble import Assembly
 from edgert.assemble.gpu_models import is_on_gpu
 from edgert.assemble.memory import engine_parts, is_ort, sizes_of
 from edgert.assemble.models import Models, batch_of
+from edgert.backend import Shapes
 from edgert.board.host import free_bytes
 from edgert.config import InferStage, PipelineFile
 from edgert.config.document import changed_document
@@ -81,6 +82,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class NewModel:
+    """The file of a new model, which was read and checked.
+
+    Attributes:
+        file: pipeline with this model.
+        digest: digest of the model.
+        shapes: shapes of its dynamic inputs.
+    """
+
+    file: PipelineFile
+    digest: str
+    shapes: Shapes
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A loaded new model.
 
@@ -103,8 +119,8 @@ def with_model_file(file: PipelineFile, name: str, onnx: Path) -> PipelineFile:
     return PipelineFile(config, document, file.passed_over)
 
 
-def check_swap(run: Run, name: str, onnx: Path, terms: Terms) -> PipelineFile:
-    """Check whether a model can be swapped, which reads the new model's file; return the pipeline with it.
+def check_swap(run: Run, name: str, onnx: Path, terms: Terms) -> NewModel:
+    """Check whether a model can be swapped, which reads the new model's file.
 
     Raises:
         EdgertError: the model cannot be swapped, or not for this file.
@@ -132,12 +148,15 @@ def check_swap(run: Run, name: str, onnx: Path, terms: Terms) -> PipelineFile:
     _check_task(config.models[name].task, terms)
     onnx = onnx.absolute()
     new = with_model_file(file, name, onnx)
-    _check_inputs(run.assembly.engines[name], load(onnx))
+    loaded, section = load(onnx), new.config.models[name]
+    _check_inputs(run.assembly.engines[name], loaded)
     labels = [labels_of(one.config.models[name], f"models.{name}.task") for one in (file, new)]
     if labels[0] != labels[1]:
         why = "tracks, crops and results use class numbers, which must mean the same in both"
         raise ModelError("the new model has other classes", why=why, fix="change the file and restart")
-    return new
+    is_run = section.backend != "null"
+    profiles = section.profiles or (default_profile(loaded, section, batch_of(config, name)) if is_run else {})
+    return NewModel(new, loaded.digest, next(iter(profiles.values()), {}))
 
 
 def _check_task(task: Any, terms: Terms) -> None:
@@ -162,24 +181,24 @@ def _check_inputs(engine: Any, new: Model) -> None:
         raise ModelError("the new model has other inputs", why=why, where=str(new.path), fix=fix)
 
 
-def load_candidate(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> Candidate | None:
+def load_candidate(run: Run, name: str, new: NewModel, cancel: threading.Event) -> Candidate | None:
     """Try the new model in a child process, then load and warm it beside the old one; return None where canceled.
 
     Raises:
         EdgertError: the model cannot be run, there is too little memory, or it cannot replace the old one.
     """
-    assembly = run.assembly
+    assembly, file = run.assembly, new.file
     engine = assembly.engines[name]
-    _check_room(run, name, file, cancel)
+    _check_room(run, name, new, cancel)
     if cancel.is_set():
         return None
     assert assembly.load is not None
     models, branches = assembly.load(file, name)
     try:
-        new = models.engines[name]
-        _check_same("inputs", engine, new)
+        loaded = models.engines[name]
+        _check_same("inputs", engine, loaded)
         if isinstance(file.config.models[name].task, EmbedTask):
-            _check_same("outputs", engine, new)
+            _check_same("outputs", engine, loaded)
         places = [place for stage, made in branches.items() for place in _find_places(assembly, stage, made)]
         for place in places:
             place.new.open()
@@ -189,9 +208,9 @@ def load_candidate(run: Run, name: str, file: PipelineFile, cancel: threading.Ev
     return Candidate(models, tuple(places))
 
 
-def _check_room(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> None:
+def _check_room(run: Run, name: str, new: NewModel, cancel: threading.Event) -> None:
     """Check the memory for a new model beside the old one. Raises BudgetError: there is too little."""
-    config, engine = file.config, run.assembly.engines[name]
+    config, engine = new.file.config, run.assembly.engines[name]
     is_on_host = not is_on_gpu(engine) and is_ort(config, name)
     model, budget = config.models[name], config.budgets.memory
     if model.backend == "null":
@@ -199,10 +218,8 @@ def _check_room(run: Run, name: str, file: PipelineFile, cancel: threading.Event
     rooms = [free_bytes() or math.inf, math.inf if budget is None else max(budget - rss_bytes(), 0)]
     room_bytes, needs_bytes = min(rooms), 1
     if is_on_host and room_bytes:
-        profiles = model.profiles or default_profile(load(model.onnx), model, batch_of(config, name))
         limit_bytes = 0 if room_bytes == math.inf else round(room_bytes)
-        shapes = next(iter(profiles.values()), {})
-        needs_bytes = measure_memory(model.onnx, shapes, config.ops, limit_bytes, cancel) or 0
+        needs_bytes = measure_memory(model.onnx, new.shapes, config.ops, limit_bytes, cancel) or 0
     elif room_bytes:
         needs_bytes = sum(part.size_bytes for part in engine_parts(name, sizes_of(config, name), 1))
     if needs_bytes > room_bytes:

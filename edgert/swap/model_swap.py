@@ -112,14 +112,12 @@ class ModelSwap:
     """
 
     def __init__(self, run: Run, name: str, path: Path, terms: Terms) -> None:
-        self._new_file = check_swap(run, name, path, terms)
         self._run, self._name, self._terms = run, name, terms
-        self._paths = self._new_file.config.models[name].onnx, run.file.config.models[name].onnx
-        is_there = self._paths[1] != self._paths[0] and self._paths[1].exists()  # else the file was overwritten
-        before = _short_digest(self._paths[1]) if is_there else "unknown"
-        if name in run.swaps:
-            before = run.swaps[name].working
-        self._state = State(name, str(self._paths[0]), (_short_digest(self._paths[0]), before), terms)
+        with _frequent_switches():
+            self._new = check_swap(run, name, path, terms)
+            self._paths = self._new.file.config.models[name].onnx, run.file.config.models[name].onnx
+            digests = self._new.digest[:_DIGEST], self._digest_before()
+        self._state = State(name, str(self._paths[0]), digests, terms)
         self._cancel, self._fault = threading.Event(), threading.Event()
         self._candidate: Candidate | None = None
         self._shadow: Shadow | None = None
@@ -129,6 +127,14 @@ class ModelSwap:
         self._pace: Pace | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run_swap, name=f"edgert:swap {name}", daemon=True)
+
+    def _digest_before(self) -> str:
+        """Return the first characters of the old model's digest; ``unknown`` where its file is no longer there."""
+        if self._name in self._run.swaps:
+            working: str = self._run.swaps[self._name].working
+            return working
+        new, old = self._paths
+        return load(old).digest[:_DIGEST] if old != new and old.exists() else "unknown"
 
     def start(self) -> None:
         """Start the swap's threads. Raises StageError: no thread can start."""
@@ -250,7 +256,7 @@ class ModelSwap:
         """Load the new model and run its shadow; errors are left to the thread that watches."""
         try:
             with _frequent_switches():
-                made = self._candidate = load_candidate(self._run, self._name, self._new_file, self._cancel)
+                made = self._candidate = load_candidate(self._run, self._name, self._new, self._cancel)
             if made is None:
                 return
             with self._run.changing:
@@ -270,7 +276,7 @@ class ModelSwap:
         assembly, name = self._run.assembly, self._name
         ours = made.models.decoders.get(name, [])
         task = self._run.file.config.models[name].task
-        if task != self._new_file.config.models[name].task:
+        if task != self._new.file.config.models[name].task:
             for another in ours:
                 another(task)()
         if name in assembly.decoders:
@@ -398,17 +404,13 @@ class ModelSwap:
 
 @contextmanager
 def _frequent_switches() -> Iterator[None]:
-    """Shorten Python's thread switch interval in the block, so that reading a model delays no frame."""
+    """Shorten Python's thread switch interval in the block, so that reading a model does not delay frames."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(min(_SWITCH_S, before_s))
     try:
         yield
     finally:
         sys.setswitchinterval(before_s)
-
-
-def _short_digest(path: Path) -> str:
-    return load(path).digest[:_DIGEST]
 
 
 def _ms(seconds: float) -> float | None:
