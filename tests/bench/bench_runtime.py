@@ -8,49 +8,63 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from functools import partial
-from unittest.mock import patch
+from operator import truediv
 
 from report import main
 
 import edgert
-from edgert.benchmark.measure import Figure, interleave, median_ratio
+from edgert.benchmark.measure import Figure, median_ratio
 from edgert.benchmark.overhead import growth, hop
 from edgert.running import Running
 
-_FRAMES = 50_000
 CHAIN = {
     "stages": {
-        "cam": {"source": "synthetic:blank", "size": "64x64", "limit": _FRAMES},
+        "cam": {"source": "synthetic:blank", "size": "64x64"},
         "out": {"sink": "null", "from": "cam"},
     }
 }
+_FRAMES, _SETTLE_S, _POLL_S = 2_000, 0.02, 0.002
 
 
-def cpu_us(has_socket: bool) -> float:
-    """Microseconds of CPU time that a frame takes, of a run with an open control socket or without."""
-    with (
-        patch.object(Running, "_open_socket", Running._open_socket if has_socket else lambda self: None),
-        edgert.Pipeline(CHAIN) as pipeline,
-    ):
-        began_s = time.process_time()
-        pipeline.start()
-        own = pipeline._running._socket
-        assert (own is not None and own.path is not None) == has_socket
-        pipeline.wait()
-        return (time.process_time() - began_s) / _FRAMES * 1e6
+def frame_us(running: Running) -> float:
+    """Return the microseconds of CPU time of a frame, over the next frames of a run."""
+    meter = running.assembly.task("out").meter
+    time.sleep(_SETTLE_S)  # a thread was started or ended just before
+    before, began_s = meter.results_in, time.process_time()
+    while meter.results_in < before + _FRAMES:
+        time.sleep(_POLL_S)
+    return (time.process_time() - began_s) / (meter.results_in - before) * 1e6
 
 
-def open_socket(rounds: int = 31) -> Iterator[Figure]:
-    """Throughput of a run whose control socket is open, over that of one without; rounds take turns.
+def set_open(running: Running, is_open: bool) -> None:
+    """Open or close a run's control socket."""
+    socket, running._socket = running._socket, None
+    if socket is not None:
+        socket.close()
+    if is_open:
+        running._socket = running._open_socket()
+        assert running._socket is not None and running._socket.path is not None
 
-    By CPU time, which other programs of the machine change less than the wall's.
+
+def open_socket(pairs: int = 200) -> Iterator[Figure]:
+    """Throughput of a run while its control socket is open, over that while it is closed.
+
+    By CPU time, which other programs of the machine change less than the wall's. Whole runs differ from each other by
+    more than the bar; windows of one run that take turns do not.
     """
-    cpu_us(True)
-    opened, closed = interleave(rounds, partial(cpu_us, True), partial(cpu_us, False))
-    detail = {"open_us": statistics.median(opened), "closed_us": statistics.median(closed)}
-    share = median_ratio(closed, opened)
-    yield Figure("frames by CPU time with a control socket", share, "of without", 0.99, "higher", rounds, detail)
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    with edgert.Pipeline(CHAIN) as pipeline:
+        pipeline.start()
+        for number in range(pairs):
+            for is_open in (number % 2 == 0, number % 2 == 1):
+                set_open(pipeline._running, is_open)
+                taken[is_open].append(frame_us(pipeline._running))
+    quarters = statistics.quantiles(map(truediv, taken[False], taken[True]), n=4)
+    detail = {"open_us": statistics.median(taken[True]), "closed_us": statistics.median(taken[False])}
+    # The standard error of a median of normal samples: 1.25 s / sqrt(n), with s from the quartiles.
+    detail["standard_error"] = 1.25 * (quarters[2] - quarters[0]) / 1.35 / pairs**0.5
+    share = median_ratio(taken[False], taken[True])
+    yield Figure("frames by CPU time with a control socket", share, "of without", 0.99, "higher", pairs, detail)
 
 
 def measure() -> Iterator[Figure]:
