@@ -73,6 +73,10 @@ class _Writer:
     def add_length(self, length: int) -> None:
         self.add(bytes(-self.size % 4) + _LENGTH.pack(length))
 
+    def add_bytes(self, data: bytes | memoryview) -> None:
+        self.add_length(len(data))
+        self.add(data)
+
 
 @dataclass(slots=True)
 class _Reader:
@@ -95,6 +99,9 @@ class _Reader:
         if length * least_size > len(self.view) - self.at:
             raise ValueError(f"a length of {length} is more than fits into {len(self.view)} bytes")
         return int(length)
+
+    def take_bytes(self) -> memoryview:
+        return self.take(self.take_length(1))
 
 
 class _Numbers:
@@ -140,13 +147,10 @@ class _Text:
     least_size: int = 5
 
     def write(self, out: _Writer, message: Message) -> None:
-        data = message.get(self.path, "").encode(errors="replace") + b"\0"
-        out.add_length(len(data))
-        out.add(data)
+        out.add_bytes(message.get(self.path, "").encode(errors="replace") + b"\0")
 
     def read(self, reader: _Reader, into: dict[str, Any]) -> None:
-        data = bytes(reader.take(reader.take_length(1)))
-        into[self.path] = data.rstrip(b"\0").decode(errors="replace")
+        into[self.path] = bytes(reader.take_bytes()).rstrip(b"\0").decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +161,10 @@ class _Bytes:
     least_size: int = 4
 
     def write(self, out: _Writer, message: Message) -> None:
-        data = memoryview(message.get(self.path, b"")).cast("B")
-        out.add_length(len(data))
-        out.add(data)
+        out.add_bytes(memoryview(message.get(self.path, b"")).cast("B"))
 
     def read(self, reader: _Reader, into: dict[str, Any]) -> None:
-        into[self.path] = reader.take(reader.take_length(1))
+        into[self.path] = reader.take_bytes()
 
 
 @dataclass(frozen=True, slots=True)
