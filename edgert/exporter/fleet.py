@@ -4,7 +4,6 @@ Docker Compose also starts Prometheus and Grafana. The files are in ``configs/``
 templates, the other files are copied.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ _MOUNTS = ("/tmp", "/etc/nv_tegra_release", "/etc/nvpmodel.conf", "/var/lib/nvpm
 _VARIABLE = re.compile(r"\$\{\w+\}")
 """A variable without a default; no exported file needs its value."""
 _UNIT = "edgert@.service"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _BOARD = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
@@ -53,11 +53,6 @@ class Page:
     port: int
     has_token: bool
     has_tls: bool
-
-    @property
-    def is_open(self) -> bool:
-        """Whether other machines can reach it."""
-        return self.host not in ("127.0.0.1", "localhost", "::1")
 
     @property
     def local_host(self) -> str:
@@ -185,7 +180,8 @@ def export_fleet(paths: Sequence[Path], format: FleetFormat, output: Path) -> tu
             notes.append(f"{name} exists, and may have your changes: it was not replaced")
             continue
         if isinstance(content, Path):
-            _copy_bundle(content, target)
+            with content.open("rb") as bundle, replacing(target) as file:
+                shutil.copyfileobj(bundle, file)
         else:
             replace_bytes(target, content.encode())
         written.append(target)
@@ -194,7 +190,7 @@ def export_fleet(paths: Sequence[Path], format: FleetFormat, output: Path) -> tu
 
 def _format_notes(format: FleetFormat, releases: Sequence[Release]) -> Iterator[str]:
     pages = [one.page for one in releases]
-    if format == "compose" and not all(page and page.is_open for page in pages):
+    if format == "compose" and not all(page and page.host not in _LOOPBACK for page in pages):
         yield "Prometheus reaches no page on a loopback address: host: 0.0.0.0 and token: ${PAGE_TOKEN} at sink: http"
     if format == "kubernetes" and not all(pages):
         yield "without sink: http, whether it is ready is not known: a pod counts as ready once it runs"
@@ -215,18 +211,12 @@ def _ansible(releases: Sequence[Release]) -> Files:
             fix="page: {sink: http, from: STAGE} in the pipeline file, and build it again",
         )
     role = "roles/edgert"
+    copied = ("rollout.yaml", "inventory.yaml", f"{role}/tasks/main.yaml", f"{role}/templates/bundle.conf.j2")
+    defaults = f"{role}/defaults/main.yaml"
     return {
-        "rollout.yaml": _read_config("fleet/ansible/rollout.yaml"),
-        "inventory.yaml": _read_config("fleet/ansible/inventory.yaml"),
-        f"{role}/tasks/main.yaml": _read_config(f"fleet/ansible/{role}/tasks/main.yaml"),
-        f"{role}/defaults/main.yaml": _render(
-            f"fleet/ansible/{role}/defaults/main.yaml.j2",
-            name=releases[0].name,
-            releases=releases,
-            version=__version__,
-        ),
-        f"{role}/templates/bundle.conf.j2": _read_config(f"fleet/ansible/{role}/templates/bundle.conf.j2"),
-        f"{role}/files/{_UNIT}": _read_config(f"systemd/{_UNIT}"),
+        **{name: _read_config(f"fleet/ansible/{name}") for name in copied},
+        defaults: _render(f"fleet/ansible/{defaults}.j2", releases=releases, version=__version__),
+        f"{role}/templates/{_UNIT}": _read_config(f"systemd/{_UNIT}"),
         **{f"{role}/files/{one.file_name}": one.path for one in releases},
     }
 
@@ -254,9 +244,7 @@ def compose_file(release: Release) -> str:
     """Return the compose file of a board."""
     title = board(release.board).title if release.board != HOST else "a machine without a GPU"
     jetpack = release.image.startswith("jetpack")
-    about = {"board": release.board, "title": title, "image": release.image, "jetpack": jetpack}
-    bundle = f"{release.name}.edgert"
-    return _render("fleet/compose/compose.yaml.j2", **about, ready=release.ready_url, bundle=bundle)
+    return _render("fleet/compose/compose.yaml.j2", release=release, title=title, jetpack=jetpack)
 
 
 def _compose(releases: Sequence[Release]) -> Files:
@@ -283,27 +271,12 @@ def _kubernetes(releases: Sequence[Release]) -> Files:
         kind = board(one.board) if one.board != HOST else None
         id = re.sub(r"[^a-z0-9]+", "-", f"{one.name}-{one.board}".lower()).strip("-")[:50].strip("-")
         file, manifest = f"{id}.Dockerfile", f"{id}.yaml"
-        image = f"edgert-{id}:{one.digest[:16]}"
-        bundle = one.file_name
-        about: dict[str, Any] = {"name": one.name, "board": one.board, "digest": one.digest, "image": image, "id": id}
-        about |= {"title": kind.title if kind else "machine without a GPU", "jetpack": kind is not None}
-        about |= {
-            "page": one.page,
-            "ready": one.ready_url,
-            "mounts": _MOUNTS if kind else (),
-            "where": _probe(one.page),
-        }
-        found[manifest] = _render("fleet/kubernetes/daemonset.yaml.j2", **about, bundle=bundle, file=manifest)
-        found[file] = _render("fleet/kubernetes/image.Dockerfile.j2", **about, bundle=bundle, file=file, base=one.image)
-        found[bundle] = one.path
+        about = {"release": one, "id": id, "image": f"edgert-{id}:{one.digest[:16]}", "jetpack": kind is not None}
+        about |= {"title": kind.title if kind else "machine without a GPU", "mounts": _MOUNTS if kind else ()}
+        found[manifest] = _render("fleet/kubernetes/daemonset.yaml.j2", **about, file=manifest)
+        found[file] = _render("fleet/kubernetes/image.Dockerfile.j2", **about, file=file)
+        found[one.file_name] = one.path
     return found
-
-
-def _probe(page: Page | None) -> str:
-    """Return the YAML fields of a Kubernetes probe besides the port. The pod shares the board's network."""
-    if page is None:
-        return ""
-    return f", host: {json.dumps(page.local_host)}" + (", scheme: HTTPS" if page.has_tls else "")
 
 
 def _read_config(name: str) -> str:
@@ -319,9 +292,3 @@ def _render(template: str, /, **values: Any) -> str:
     )
     environment.filters["mount"] = lambda path: re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
     return environment.from_string(_read_config(template)).render(**values)
-
-
-def _copy_bundle(source: Path, target: Path) -> None:
-    """Copy a bundle atomically. Raises ArtifactError if it cannot be written."""
-    with source.open("rb") as content, replacing(target) as file:
-        shutil.copyfileobj(content, file)

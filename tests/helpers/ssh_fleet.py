@@ -59,6 +59,7 @@ case "$1" in
     enable) touch enabled ;;
     disable) rm -f enabled ;;
     stop) stop ;;
+    reset-failed) echo 0 > restarts ;;
     start|restart)
         test "$1" = start && is_alive && exit 0
         stop
@@ -146,7 +147,7 @@ class FleetBoard:
         """What ``systemctl`` was asked, of that what starts and stops."""
         path = self.folder / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [line for line in lines if not {"show", "is-enabled"} & set(line.split())]
+        return [line for line in lines if not {"show", "is-enabled", "reset-failed"} & set(line.split())]
 
     def readiness(self) -> tuple[int, str]:
         """Status and text of its ``/readyz``; 0 where nothing answers."""

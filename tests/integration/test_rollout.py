@@ -1,4 +1,4 @@
-"""A release rolled out by Ansible to boards behind SSH servers on loopback: where it cannot be right, nothing changes.
+"""A release rolled out by Ansible to boards behind SSH servers on loopback: a board that cannot run it keeps its release.
 
 ``ansible-playbook`` is a program that the tests start. The boards run the real ``edgert``; systemd is a script.
 """
@@ -185,17 +185,17 @@ def reasons(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("fleet", [NAMES], indirect=True, ids=["eight"])
-def test_eight_boards_of_which_four_can_be_right(fleet: Fleet) -> None:
+def test_eight_boards_of_which_four_can_be_updated(fleet: Fleet) -> None:
     boards = fleet.boards
     code, text = fleet.roll_out(fleet.after, [1, "100%"], edgert_max_fail=99)
     assert code != 0, text
-    right = ["canary", "second", "third", "fourth"]
+    updated = ["canary", "second", "third", "fourth"]
     assert {name: board.release for name, board in boards.items()} == {
-        name: fleet.new if name in right else fleet.old for name in NAMES
+        name: fleet.new if name in updated else fleet.old for name in NAMES
     }, text
     assert {name: board.readiness()[0] for name, board in boards.items()} == dict.fromkeys(NAMES, 200), text
     counts = recap(text)
-    assert {name for name in NAMES if counts[name]["failed"] or counts[name]["unreachable"]} == {*NAMES} - {*right}
+    assert {name for name in NAMES if counts[name]["failed"] or counts[name]["unreachable"]} == {*NAMES} - {*updated}
     assert counts["dead"]["unreachable"] == 1
     why = reasons(text)
     assert "No space left on device" in why["full"]
@@ -210,8 +210,8 @@ def test_eight_boards_of_which_four_can_be_right(fleet: Fleet) -> None:
     # back, by the folder of the release before
     code, text = fleet.roll_out(fleet.before, [1, "100%"], "canary,second")
     assert code == 0, text
-    assert [boards[name].release for name in right] == [fleet.old, fleet.old, fleet.new, fleet.new]
-    assert [boards[name].readiness()[0] for name in right] == [200] * 4
+    assert [boards[name].release for name in updated] == [fleet.old, fleet.old, fleet.new, fleet.new]
+    assert [boards[name].readiness()[0] for name in updated] == [200] * 4
     left = [one.name for one in (boards["canary"].link.parent / "releases").iterdir()]
     assert sorted(left) == sorted([fleet.old, fleet.new])
 

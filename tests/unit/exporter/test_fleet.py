@@ -75,7 +75,7 @@ def test_a_role_has_a_release_for_each_kind_of_board(exported: Export, tmp_path:
         copied = output / "roles/edgert/files" / one["bundle"]
         assert copied.read_bytes() == releases[board].path.read_bytes() and one["digest"] == releases[board].digest
         assert one["ready"] == "http://127.0.0.1:8081/readyz"
-    assert files["roles/edgert/files/edgert@.service"] == (ROOT / "configs/systemd/edgert@.service").read_text()
+    assert files["roles/edgert/templates/edgert@.service"] == (ROOT / "configs/systemd/edgert@.service").read_text()
     (play,) = yaml.safe_load(files["rollout.yaml"])
     assert "'25%'" in play["serial"] and "[1," in play["serial"] and "25" in play["max_fail_percentage"]
     assert "edgert" in play["roles"]
