@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from edgert.backend.tensorrt.build_process import BuildResult
 from edgert.backend.tensorrt.build_request import BuildRequest
@@ -65,25 +64,3 @@ class Bench:
             raise self.failures.pop(0)
         made = compile_engine(library_of(self.double), request, lambda record: None, lambda progress: True)
         return replace(made, **self.answer)
-
-
-class MemoryStore:
-    """A store in a folder of its own."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="edgert-test-")
-        self.folder = Path(self._folder.name)
-
-    def get(self, key: str) -> bytes | None:
-        path = self.folder / key
-        return path.read_bytes() if path.exists() else None
-
-    def open(self, key: str) -> BinaryIO | None:
-        path = self.folder / key
-        return path.open("rb") if path.exists() else None
-
-    def put(self, key: str, content: bytes) -> None:
-        (self.folder / key).write_bytes(content)
-
-    def remove(self, key: str) -> None:
-        (self.folder / key).unlink(missing_ok=True)

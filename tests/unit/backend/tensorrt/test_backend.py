@@ -19,8 +19,9 @@ from edgert.backend.tensorrt.log import classify
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request
 from edgert.backend.tensorrt.trt_engine import UnopenedError
 from edgert.errors import ArtifactError, BuildError, DeviceError
+from edgert.files import FileStore
 from tests.helpers import models
-from tests.helpers.trt_bench import HERE, ORIN, Bench, MemoryStore
+from tests.helpers.trt_bench import HERE, ORIN, Bench
 from tests.helpers.trt_double import FakeTensor
 
 BATCHED = {"x": ((-1, 3, 8, 8), "FLOAT", "INPUT"), "y": ((-1, 4, 8, 8), "FLOAT", "OUTPUT")}
@@ -28,8 +29,8 @@ OPTIONS = EngineOptions()
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "engines")
 
 
 def test_an_engine_runs() -> None:
@@ -64,7 +65,7 @@ def test_a_version_compatible_engine_may_run_the_runtime_that_it_brings() -> Non
     assert calls[allowed + 1] == "Runtime.deserialize_cuda_engine(<4 bytes>)"
 
 
-def test_the_second_time_nothing_is_built(store: MemoryStore) -> None:
+def test_the_second_time_nothing_is_built(store: FileStore) -> None:
     first, again = Bench(), Bench()
     options = EngineOptions(store=store)
     first.backend.compile(models.conv(), options)
@@ -81,7 +82,7 @@ def test_the_second_time_nothing_is_built(store: MemoryStore) -> None:
         (Bench(machine=replace(ORIN, name="agx-orin-64gb")), "module orin-nx-16gb → agx-orin-64gb"),
     ],
 )
-def test_what_changed_is_logged_before_it_is_built_again(store: MemoryStore, other: Bench, change: str) -> None:
+def test_what_changed_is_logged_before_it_is_built_again(store: FileStore, other: Bench, change: str) -> None:
     Bench().backend.compile(models.conv(), EngineOptions(store=store))
     reported: list[tuple[str, int]] = []
     other.backend.listener = Listener(lambda text: reported.append((text, len(other.requests))))
@@ -93,7 +94,7 @@ def batched() -> Bench:
     return Bench(bound=BATCHED, inputs=[FakeTensor("x", (-1, 3, 8, 8))])
 
 
-def test_the_second_time_the_request_is_not_even_made(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_time_the_request_is_not_even_made(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cleaning a large model and writing it down takes seconds, and all that is needed of it is a few digests."""
     options = EngineOptions(profiles={"default": {"x": (4, 3, 8, 8)}}, store=store)
     model = models.conv(("n", 3, 8, 8))
@@ -104,7 +105,7 @@ def test_the_second_time_the_request_is_not_even_made(store: MemoryStore, monkey
 
 
 @pytest.mark.parametrize("what", ["model", "shapes", "builder", "precision"])
-def test_another_request_is_made(store: MemoryStore, what: str) -> None:
+def test_another_request_is_made(store: FileStore, what: str) -> None:
     options = EngineOptions(profiles={"default": {"x": (4, 3, 8, 8)}}, store=store)
     model = models.conv(("n", 3, 8, 8))
     batched().backend.compile(model, options)
@@ -119,23 +120,23 @@ def test_another_request_is_made(store: MemoryStore, what: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"[]", b"{}"])
-def test_a_request_that_cannot_be_read_is_made_again(store: MemoryStore, content: bytes) -> None:
+def test_a_request_that_cannot_be_read_is_made_again(store: FileStore, content: bytes) -> None:
     options = EngineOptions(store=store)
     Bench().backend.compile(models.conv(), options)
     (path,) = store.folder.glob("trt-request-*")
-    path.write_bytes(content)
+    store.put(path.name.partition(".")[0], content)
     again = Bench()
     assert again.backend.compile(models.conv(), options).info["cached"] is True and again.requests == []
 
 
-def test_going_back_builds_nothing(store: MemoryStore) -> None:
+def test_going_back_builds_nothing(store: FileStore) -> None:
     old, new = Bench(), Bench(machine=replace(ORIN, l4t="36.5.0"))
     for bench in (old, new, old, new):
         bench.backend.compile(models.conv(), EngineOptions(store=store))
     assert len(old.requests) == len(new.requests) == 1
 
 
-def test_another_power_mode_is_a_note_and_no_reason_to_compile(store: MemoryStore) -> None:
+def test_another_power_mode_is_a_note_and_no_reason_to_compile(store: FileStore) -> None:
     slow, fast, hidden = Bench(), Bench(machine=replace(ORIN, mode="25W")), Bench(machine=replace(ORIN, mode=""))
     slow.backend.compile(models.conv(), EngineOptions(store=store))
     engine = fast.backend.compile(models.conv(), EngineOptions(store=store))
@@ -157,7 +158,7 @@ def installed(root: Path, version: str) -> Path:
     return root
 
 
-def test_another_build_of_one_version_compiles_again(store: MemoryStore, tmp_path: Path) -> None:
+def test_another_build_of_one_version_compiles_again(store: FileStore, tmp_path: Path) -> None:
     """10.3.0.26 and 10.3.0.30 call themselves 10.3.0, and neither opens the other's engines."""
     old = Bench(root=installed(tmp_path / "old", "10.3.0.26-1+cuda12.5"))
     new = Bench(root=installed(tmp_path / "new", "10.3.0.30-1+cuda12.5"))
@@ -166,7 +167,7 @@ def test_another_build_of_one_version_compiles_again(store: MemoryStore, tmp_pat
     assert new.reported == ["test.onnx is compiled again: TensorRT 10.3.0.26 → 10.3.0.30"] and len(new.requests) == 1
 
 
-def test_a_cached_engine_that_no_longer_opens_is_replaced(store: MemoryStore) -> None:
+def test_a_cached_engine_that_no_longer_opens_is_replaced(store: FileStore) -> None:
     Bench().backend.compile(models.conv(), EngineOptions(store=store))
     later = Bench(foreign=[b"plan"], plan=b"new")
     engine = later.backend.compile(models.conv(), EngineOptions(store=store))
@@ -178,7 +179,7 @@ def test_a_cached_engine_that_no_longer_opens_is_replaced(store: MemoryStore) ->
     assert again.requests == [] and again.reported == []
 
 
-def test_an_engine_that_does_not_open_right_after_compiling_is_an_error(store: MemoryStore) -> None:
+def test_an_engine_that_does_not_open_right_after_compiling_is_an_error(store: FileStore) -> None:
     Bench().backend.compile(models.conv(), EngineOptions(store=store))
     bench = Bench(opens=False)
     with pytest.raises(UnopenedError, match="cannot open this engine"):
@@ -186,7 +187,7 @@ def test_an_engine_that_does_not_open_right_after_compiling_is_an_error(store: M
     assert len(bench.requests) == 1 and len(bench.reported) == 1
 
 
-def test_a_cached_engine_that_lacks_memory_is_kept(store: MemoryStore) -> None:
+def test_a_cached_engine_that_lacks_memory_is_kept(store: FileStore) -> None:
     Bench().backend.compile(models.conv(), EngineOptions(store=store))
     bench = Bench(opens=False, refusal="Error Code 1: Cuda Runtime (out of memory)")
     with pytest.raises(DeviceError, match="cannot open this engine") as caught:
@@ -195,7 +196,7 @@ def test_a_cached_engine_that_lacks_memory_is_kept(store: MemoryStore) -> None:
     assert Bench().backend.compile(models.conv(), EngineOptions(store=store)).info["cached"] is True
 
 
-def test_another_model_or_precision_is_said(store: MemoryStore) -> None:
+def test_another_model_or_precision_is_said(store: FileStore) -> None:
     bench = Bench()
     model = models.conv()
     bench.backend.find_or_build(request_of(model), store)
@@ -215,7 +216,7 @@ def test_the_dla_compiler_is_part_of_the_key(tmp_path: Path) -> None:
     assert "DLA software" not in Bench(root=tmp_path, machine=HERE).backend.facts
 
 
-def test_timings_are_handed_to_the_next_build_of_the_same_machine(store: MemoryStore) -> None:
+def test_timings_are_handed_to_the_next_build_of_the_same_machine(store: FileStore) -> None:
     bench = Bench(answer={"timing_cache": b"measured"})
     bench.backend.find_or_build(request_of(models.conv()), store)
     bench.backend.find_or_build(request_of(models.conv(), precision="fp16"), store)
@@ -225,9 +226,9 @@ def test_timings_are_handed_to_the_next_build_of_the_same_machine(store: MemoryS
     assert other.requests[0].timing_cache == b""
 
 
-def test_a_cached_engine_that_cannot_be_read_is_built_again_and_logged(store: MemoryStore) -> None:
+def test_a_cached_engine_that_cannot_be_read_is_built_again_and_logged(store: FileStore) -> None:
     made = Bench().backend.find_or_build(request_of(models.conv()), store)
-    (store.folder / made.key).write_bytes(b"{}\nplan")
+    store.put(made.key, b"{}\nplan")
     bench = Bench()
     bench.backend.find_or_build(request_of(models.conv()), store)
     assert len(bench.requests) == 1 and "cannot be read" in bench.reported[0]
@@ -238,7 +239,7 @@ def placed(core: str = "dla0", **options: Any) -> BuildRequest:
     return request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core), **options)
 
 
-def test_the_ladder_is_climbed_aloud_and_remembered(store: MemoryStore) -> None:
+def test_the_ladder_is_climbed_aloud_and_remembered(store: FileStore) -> None:
     bench = Bench()
     bench.failures = [CompileError("TensorRT built no engine", why="ForeignNode")]
     request = placed()
@@ -249,12 +250,12 @@ def test_the_ladder_is_climbed_aloud_and_remembered(store: MemoryStore) -> None:
     assert again.cached and again.request.pools == made.request.pools and again.attempts == made.attempts
 
 
-def test_a_cached_engine_whose_record_lacks_a_part_is_built_again(store: MemoryStore) -> None:
+def test_a_cached_engine_whose_record_lacks_a_part_is_built_again(store: FileStore) -> None:
     made = Bench().backend.find_or_build(request_of(models.conv()), store)
     record, _, plan = made.content.partition(b"\n")
     for name in ("pools", "formats", "power_mode"):
         plain = {key: value for key, value in json.loads(record).items() if key != name}
-        (store.folder / made.key).write_bytes(json.dumps(plain).encode() + b"\n" + plan)
+        store.put(made.key, json.dumps(plain).encode() + b"\n" + plan)
         bench = Bench()
         assert not bench.backend.find_or_build(request_of(models.conv()), store).cached
         assert "cannot be read" in bench.reported[0]
@@ -297,7 +298,7 @@ class TestDla:
             streams.append(bench.backend.open(bench.backend.find_or_build(request)).session().stream)
         assert streams[0] is streams[1] and len(set(streams)) == 4
 
-    def test_a_layout_that_fails_in_the_first_run_is_given_up_for_good(self, store: MemoryStore) -> None:
+    def test_a_layout_that_fails_in_the_first_run_is_given_up_for_good(self, store: FileStore) -> None:
         """A DLA may not read such an input from memory that it shares with the processor: only a run shows that."""
         layout = {"x": Format("DLA_HWC4", "int8", 0.1, optional=True), "y": Format("LINEAR")}
         request = placed(formats=layout)
@@ -315,7 +316,7 @@ class TestDla:
         found, _ = again.backend.build_and_open(request, store)
         assert found.cached and found.request.formats == plain and again.requests == again.reported == []
 
-    def test_a_layout_that_runs_is_kept(self, store: MemoryStore) -> None:
+    def test_a_layout_that_runs_is_kept(self, store: FileStore) -> None:
         layout = {"x": Format("DLA_HWC4", "int8", 0.1, optional=True)}
         request = placed(formats=layout)
         bench = Bench()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from edgert.backend.tensorrt.engine_cache import CacheEntry
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.trt_engine import TrtEngine, UnopenedError
 from edgert.errors import ArtifactError, DeviceError
+from edgert.files import FileStore
 from tests.helpers import models
 from tests.helpers.trt_api import RTX
-from tests.helpers.trt_bench import HERE, Bench, MemoryStore
+from tests.helpers.trt_bench import HERE, Bench
 from tests.helpers.trt_device import FakeDevice
 from tests.helpers.trt_double import Double, Script
 
@@ -25,7 +27,7 @@ PROFILES = {"default": {"x": (4, 3, 2, 2)}}
 class Start:
     """One start of a process: a TensorRT-RTX that has compiled nothing yet, and an engine of up to four rows."""
 
-    def __init__(self, store: MemoryStore | None, version: str = "rtx-1.4", **script: Any) -> None:
+    def __init__(self, store: FileStore | None, version: str = "rtx-1.4", **script: Any) -> None:
         self.double = Double(version, Script(**{"bound": BOUND, **script}))
         cache_entry = CacheEntry(store, "kernels") if store is not None else None
         device = FakeDevice(compute=(8, 9))
@@ -38,8 +40,8 @@ class Start:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "engines")
 
 
 @pytest.mark.parametrize("version", RTX)
@@ -57,7 +59,7 @@ def test_all_contexts_share_one_cache_and_are_eager(version: str) -> None:
     assert start.calls("IRuntimeCache") == []  # nowhere to cache them
 
 
-def test_they_are_written_when_a_context_was_opened_and_after_the_first_run_of_each_shape(store: MemoryStore) -> None:
+def test_they_are_written_when_a_context_was_opened_and_after_the_first_run_of_each_shape(store: FileStore) -> None:
     start = Start(store)
     first = store.get("kernels")  # the process may end before anything runs
     assert first == repr([repr({"x": (4, 3, 2, 2)})]).encode()
@@ -70,7 +72,7 @@ def test_they_are_written_when_a_context_was_opened_and_after_the_first_run_of_e
     assert len(store.get("kernels") or b"") > len(first)
 
 
-def test_the_next_start_compiles_and_writes_nothing(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_start_compiles_and_writes_nothing(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Start(store).engine.session()
     for rows in (4, 1):
         first.enqueue(rows)
@@ -85,7 +87,7 @@ def test_the_next_start_compiles_and_writes_nothing(store: MemoryStore, monkeypa
     assert [again.double.calls.index(call) for call in order] == sorted(map(again.double.calls.index, order))
 
 
-def test_what_tensorrt_does_not_take_is_thrown_away_and_logged(store: MemoryStore, caplog: Any) -> None:
+def test_what_tensorrt_does_not_take_is_thrown_away_and_logged(store: FileStore, caplog: Any) -> None:
     store.put("kernels", b"of another release")
     with caplog.at_level(logging.WARNING):
         start = Start(store)
@@ -96,7 +98,7 @@ def test_what_tensorrt_does_not_take_is_thrown_away_and_logged(store: MemoryStor
 
 @pytest.mark.parametrize("refused", [1, 2])
 def test_good_kernels_that_another_thread_disturbs_are_read_at_the_next_try(
-    store: MemoryStore, caplog: Any, refused: int
+    store: FileStore, caplog: Any, refused: int
 ) -> None:
     Start(store).engine.session().enqueue(4)
     again = Start(store, refused_reads=refused)
@@ -104,7 +106,7 @@ def test_good_kernels_that_another_thread_disturbs_are_read_at_the_next_try(
 
 
 def test_kernels_are_kept_while_the_gpu_refuses_ordinary_work(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     Start(store).engine.session().enqueue(4)
     before = store.get("kernels")
@@ -121,7 +123,7 @@ def test_kernels_are_kept_while_the_gpu_refuses_ordinary_work(
 
 
 def test_a_store_that_cannot_be_written_costs_time_at_the_next_start_only(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     def full(key: str, content: bytes) -> None:
         raise ArtifactError("cannot write to the cache", why="no space left")
@@ -131,17 +133,18 @@ def test_a_store_that_cannot_be_written_costs_time_at_the_next_start_only(
     assert "no space left" in caplog.text
 
 
-def test_other_tensorrts_have_none(store: MemoryStore) -> None:
+def test_other_tensorrts_have_none(store: FileStore) -> None:
     start = Start(store, "10.3")
     start.engine.session().enqueue()
     assert start.calls("IRuntimeC") == [] and store.get("kernels") is None
 
 
-def test_the_backend_caches_them_beside_the_plan_under_the_same_facts(store: MemoryStore) -> None:
+def test_the_backend_caches_them_beside_the_plan_under_the_same_facts(store: FileStore) -> None:
     options = EngineOptions(store=store)
     first = Bench("rtx-1.4", machine=HERE)
     first.backend.compile(models.conv(), options).session().enqueue()
-    plans, kernels = ([path.name for path in store.folder.glob(f"trt-{kind}")] for kind in ("[0-9a-f]*", "kernels-*"))
+    kinds = ("[0-9a-f]*", "kernels-*")
+    plans, kernels = ([path.name.partition(".")[0] for path in store.folder.glob(f"trt-{kind}")] for kind in kinds)
     assert [name.replace("kernels-", "") for name in kernels] == plans
     again = Bench("rtx-1.4", machine=HERE)
     again.backend.compile(models.conv(), options)
@@ -178,7 +181,7 @@ class TestUnsupportedCapability:
         bench = self.bench("10.3")
         assert "unsupported" not in bench.backend.compile(models.conv(), EngineOptions()).info
 
-    def test_a_refusal_is_named_and_compiles_nothing_again(self, store: MemoryStore) -> None:
+    def test_a_refusal_is_named_and_compiles_nothing_again(self, store: FileStore) -> None:
         refusal = "Target GPU SM 90 is not supported by this TensorRT-RTX release"
         for starts in (1, 2):
             bench = self.bench("rtx-1.7", opens=False, refusal=refusal)
@@ -188,7 +191,7 @@ class TestUnsupportedCapability:
         assert caught.value.why.startswith("compute capability 9.0 is not a supported capability of TensorRT-RTX 1.7")
         assert caught.value.why.endswith(refusal) and "onnxruntime-cuda" in caught.value.fix
 
-    def test_damage_is_no_refusal(self, store: MemoryStore) -> None:
+    def test_damage_is_no_refusal(self, store: FileStore) -> None:
         """What TensorRT-RTX 1.4.0.76 logs about half a plan, on a GPU that it does not list: compiling again helps."""
         damage = "Error Code 1: Serialization (Serialization assertion plan.header.size == blobSize failed."
         with pytest.raises(UnopenedError, match="cannot open this engine") as caught:

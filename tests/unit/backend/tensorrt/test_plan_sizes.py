@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.trt_backend import parts_of, plan_sizes
 from edgert.backend.tensorrt.trt_engine import OpenPlan, TrtEngine
 from edgert.errors import BuildError, DeviceError
+from edgert.files import FileStore
 from edgert.graph import from_bytes, inputs
 from edgert.memory.cuda import Stream
 from tests.helpers import models
-from tests.helpers.trt_bench import HERE, Bench, MemoryStore
+from tests.helpers.trt_bench import HERE, Bench
 from tests.helpers.trt_device import FakeDevice
 from tests.helpers.trt_double import Double, Script
 
@@ -68,8 +70,8 @@ class Rtx(Bench):
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "engines")
 
 
 def test_each_size_that_is_run_has_a_plan() -> None:
@@ -220,7 +222,7 @@ def test_tensors_are_freed_at_once_where_the_next_finds_no_room(monkeypatch: pyt
     assert bench.device.live_bytes == 0 and bench.device.leaked == 0
 
 
-def test_the_next_start_finds_all_of_them(store: MemoryStore) -> None:
+def test_the_next_start_finds_all_of_them(store: FileStore) -> None:
     first = Rtx()
     engine = first.backend.compile(MODEL, options(store=store))
     session = engine.session()
@@ -233,7 +235,7 @@ def test_the_next_start_finds_all_of_them(store: MemoryStore) -> None:
     assert len(again.double.kernels) == len(SIZES)
 
 
-def test_one_that_is_missing_is_compiled_alone(store: MemoryStore) -> None:
+def test_one_that_is_missing_is_compiled_alone(store: FileStore) -> None:
     Rtx().backend.compile(MODEL, options(store=store))
     (gone,) = [path for path in store.folder.iterdir() if path.read_bytes().endswith(plan(2))]
     gone.unlink()
@@ -242,7 +244,7 @@ def test_one_that_is_missing_is_compiled_alone(store: MemoryStore) -> None:
     assert [one.title for one in again.requests] == ["test.onnx in batches of 2"] and again.reported == []
 
 
-def test_where_one_no_longer_opens_all_are_compiled_again(store: MemoryStore) -> None:
+def test_where_one_no_longer_opens_all_are_compiled_again(store: FileStore) -> None:
     Rtx().backend.compile(MODEL, options(store=store))
     again = Rtx(foreign=[plan(4)])
 
@@ -313,7 +315,7 @@ class TestProfiles:
         for session, side, rows, ran in ((small, 8, 3, 4), (small, 8, 6, 6), (large, 16, 1, 1), (large, 16, 2, 2)):
             assert session.run(rows)[0].shape == (rows, 4, side, side) and bench.ran[-1] == ran
 
-    def test_the_next_start_finds_them(self, store: MemoryStore) -> None:
+    def test_the_next_start_finds_them(self, store: FileStore) -> None:
         first = Rtx().backend.compile(self.MODEL, self.options(2, 4, store=store))
         again = Rtx()
         engine = again.backend.compile(self.MODEL, self.options(2, 4, store=store))
