@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -53,10 +53,8 @@ class FileStore:
 
     def get(self, key: str) -> bytes | None:
         """Return the content of ``key``; None if there is none. A damaged file is removed with a warning."""
-        if (file := self.open(key)) is None:
-            return None
-        with file:
-            return file.read()
+        with self.open(key) or nullcontext() as file:
+            return None if file is None else file.read()
 
     def open(self, key: str) -> BinaryIO | None:
         """Return the open file of ``key``; None if there is none. A damaged file is removed with a warning.
@@ -67,14 +65,12 @@ class FileStore:
             try:
                 if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for a writer
                     raise OSError(errno.EINVAL, "it is no regular file", str(path))
-                with ExitStack() as unless_returned:
-                    file = unless_returned.enter_context(path.open("rb"))
-                    if path.name == _entry_name(key, _digest(file)):
-                        with suppress(PermissionError):  # a folder that others own is good enough to read
-                            os.utime(path)
-                        file.seek(0)
-                        unless_returned.pop_all()
-                        return file
+                with path.open("rb") as file:
+                    digest = _digest(file)
+                if path.name == f"{key}.{digest}.bin":
+                    with suppress(PermissionError):  # a folder that others own is good enough to read
+                        os.utime(path)
+                    return path.open("rb")
             except FileNotFoundError:  # replaced by another process in this moment
                 continue
             except OSError as error:
@@ -88,7 +84,7 @@ class FileStore:
         """Store ``content`` atomically. Raises ArtifactError if it cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / _entry_name(key, hashlib.sha256(content).hexdigest())
+            path = self.folder / f"{key}.{hashlib.sha256(content).hexdigest()}.bin"
             before = self._entries(key)  # entries that another process writes from now on are not removed here
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
                 body = Path(folder) / "body"
@@ -147,10 +143,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         log.warning("cannot remove %s from the cache (%s)", path, error)
-
-
-def _entry_name(key: str, digest: str) -> str:
-    return f"{key}.{digest}.bin"
 
 
 def _digest(file: BinaryIO) -> str:

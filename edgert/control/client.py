@@ -112,7 +112,7 @@ def send_request(path: Path, request: Request) -> Any:
                 raise DeviceError(f"{path} is another user's socket", fix="run this as the user of the run")
             answer = json.loads(_exchange(own, request, _ANSWER_TIMEOUT_S, _answer_limit(request)))
     except OSError as error:
-        why = error.strerror or str(error) or "it took too long"
+        why = cause(error) or "it took too long"
         raise DeviceError(f"{path} does not answer", why=why, fix="edgert top shows what runs") from error
     except (ValueError, RecursionError) as error:
         raise DeviceError(f"{path} {NOT_EDGERT}") from error

@@ -26,7 +26,7 @@ from typing import Any
 
 from edgert import limits
 from edgert.control.request import VERBS, Request, answer_to, parse_request, refusal
-from edgert.errors import DeviceError, EdgertError, StageError
+from edgert.errors import DeviceError, EdgertError, StageError, cause
 from edgert.runtime.worker import OneJobWorker, Worker
 
 Perform = Callable[[Request, str], Any]
@@ -101,11 +101,10 @@ class ControlSocket:
                 path.chmod(0o600)
                 server.listen(limits.CONTROL_CLIENTS)
             server.setblocking(False)
-        except OSError as error:
+        except BaseException as error:
             server.close()
-            raise DeviceError(f"cannot create a socket in {folder}", why=error.strerror or str(error)) from error
-        except BaseException:
-            server.close()
+            if isinstance(error, OSError):
+                raise DeviceError(f"cannot create a socket in {folder}", why=cause(error)) from error
             raise
         self._server, self.path = server, path
         thread = threading.Thread(target=self._serve, args=(server,), name="edgert:control", daemon=True)

@@ -141,7 +141,7 @@ def read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error), fix="name a YAML file") from error
+        raise ConfigError(f"cannot read {path}", why=cause(error), fix="check the path") from error
 
 
 def to_line(data: Mapping[str, Any]) -> bytes:

@@ -31,7 +31,6 @@ from edgert.swap.verdict import NO_AGREEMENT, Bound, Terms, agreement_bound, why
 
 _LOG = logging.getLogger(__name__)
 Phase = Literal["loading", "shadow", "switched", "done", "back", "refused"]
-_UNDER_WAY = ("loading", "shadow", "switched")
 _POLL_S, _GRACE_S, _CLOSING_S = 0.05, 2.0, 5.0
 _HANG_TIMES, _HANG_S, _LONGEST_HANG_S = 20, 2.0, 60.0
 """A run of a new model hangs when it takes 20 times the allowed time, but at least 2 s and at most 60 s."""
@@ -74,11 +73,6 @@ class State:
     until_s: float | None = None
     reason: str = ""
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether two models are loaded."""
-        return self.phase in _UNDER_WAY
-
     def __str__(self) -> str:
         """Return the state in one line."""
         about = f"agreement {self.agreement.mean:.3f}, surely {self.agreement.low:.3f}" if self.frames else ""
@@ -116,8 +110,10 @@ class ModelSwap:
         with _frequent_switches():
             self._new = check_swap(run, name, path, terms)
             self._paths = self._new.file.config.models[name].onnx, run.file.config.models[name].onnx
-            digests = self._new.digest[:_DIGEST], self._digest_before()
-        self._state = State(name, str(self._paths[0]), digests, terms)
+            is_there = self._paths[1] != self._paths[0] and self._paths[1].exists()  # else the file was overwritten
+            before = load(self._paths[1]).digest[:_DIGEST] if is_there and name not in run.swaps else "unknown"
+        before = run.swaps[name].working if name in run.swaps else before
+        self._state = State(name, str(self._paths[0]), (self._new.digest[:_DIGEST], before), terms)
         self._cancel, self._fault = threading.Event(), threading.Event()
         self._candidate: Candidate | None = None
         self._shadow: Shadow | None = None
@@ -127,14 +123,6 @@ class ModelSwap:
         self._pace: Pace | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run_swap, name=f"edgert:swap {name}", daemon=True)
-
-    def _digest_before(self) -> str:
-        """Return the first characters of the old model's digest; ``unknown`` where its file is no longer there."""
-        if self._name in self._run.swaps:
-            working: str = self._run.swaps[self._name].working
-            return working
-        new, old = self._paths
-        return load(old).digest[:_DIGEST] if old != new and old.exists() else "unknown"
 
     def start(self) -> None:
         """Start the swap's threads. Raises StageError: no thread can start."""
@@ -182,7 +170,7 @@ class ModelSwap:
         Raises:
             StageError: the old model is no longer loaded.
         """
-        if not self._state.is_under_way:
+        if self._state.phase not in ("loading", "shadow", "switched"):
             fix = f"edgert ctl swap {self._name} {self._paths[1]}"
             raise StageError("the old model is no longer loaded", why=f"the swap is {self._state.phase}", fix=fix)
         if self._state.phase == "switched":

@@ -17,12 +17,7 @@ from edgert.benchmark.measure import Figure, median_ratio
 from edgert.benchmark.overhead import growth, hop
 from edgert.running import Running
 
-CHAIN = {
-    "stages": {
-        "cam": {"source": "synthetic:blank", "size": "64x64"},
-        "out": {"sink": "null", "from": "cam"},
-    }
-}
+CHAIN = {"stages": {"cam": {"source": "synthetic:blank", "size": "64x64"}, "out": {"sink": "null", "from": "cam"}}}
 _FRAMES, _SETTLE_S, _POLL_S = 2_000, 0.02, 0.002
 
 

@@ -48,8 +48,7 @@ def session_bytes(model: Model) -> bytes:
 
     if not any(map(lacks_zero_points, model.proto.graph.node)):
         return to_bytes(model)
-    proto = type(model.proto)()
-    proto.CopyFrom(model.proto)
+    proto = model.copied_proto()
     for node in filter(lacks_zero_points, proto.graph.node):
         name, count = f"{node.output[0]}_zero_point", scales[node.input[1]]
         proto.graph.initializer.add(name=name, dims=[count], data_type=int8, raw_data=bytes(count))
