@@ -1,4 +1,4 @@
-"""A release rolled out by Ansible to boards behind SSH servers on loopback: a board that cannot run it keeps its release.
+"""A release rolled out by Ansible to boards behind SSH servers on loopback; a board that cannot run it keeps its own.
 
 ``ansible-playbook`` is a program that the tests start. The boards run the real ``edgert``; systemd is a script.
 """
