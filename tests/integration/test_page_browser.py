@@ -260,6 +260,7 @@ def test_events_lie_along_a_line_of_time(page: Page, sink: HttpSink) -> None:
     assert page.evaluate("document.activeElement.parentElement.dataset.name") == "ab12"
     page.evaluate("showEvents([{...events[0], id: 'cd34', stream: 'yard'}, ...events])")
     assert page.evaluate("document.activeElement.parentElement.dataset.name") == "ab12", "a newer event takes no focus"
+    wait_for(page, "at('said').lastChild.textContent", "1 new, intruder on yard")
 
 
 def test_zones_are_drawn_and_given_back_as_a_stage_takes_them(page: Page, sink: HttpSink) -> None:

@@ -1,7 +1,7 @@
 "use strict";
 // Events: a list with images, and a time line for each camera.
 const SAY_EVENTS_MS = 10000, LEAST_SPAN_MS = 60000;
-let events = [], saidEvents = -Infinity;
+let events = null, unsaid = 0, saidEvents = -Infinity;
 
 function eventItem() {
   const item = make("li"), open = make("button");
@@ -13,11 +13,8 @@ function eventItem() {
 }
 
 function showEvents(newest) {
-  const known = new Set(events.map((event) => event.id)), fresh = newest.filter((event) => !known.has(event.id));
-  if (events.length && fresh.length && performance.now() - saidEvents > SAY_EVENTS_MS) {
-    saidEvents = performance.now();
-    say(`${fresh.length} new, ${fresh[0].rule} on ${fresh[0].stream}`);
-  }
+  const known = new Set((events || newest).map((event) => event.id));
+  unsaid += newest.filter((event) => !known.has(event.id)).length;
   events = newest;
   at("happened").hidden = !events.length;
   fill(at("events"), events.map((event) => event.id), eventItem).forEach((item, number) => {
@@ -40,6 +37,13 @@ function showEvents(newest) {
   showTimes();
 }
 
+// Lets screen readers read how many events are new, at most every ten seconds.
+function sayEvents() {
+  if (!unsaid || performance.now() - saidEvents < SAY_EVENTS_MS) return;
+  say(`${unsaid} new, ${events[0].rule} on ${events[0].stream}`);
+  [unsaid, saidEvents] = [0, performance.now()];
+}
+
 function clipLink(address) {
   const link = make("a", "Play the recording");
   link.href = address;
@@ -49,7 +53,7 @@ function clipLink(address) {
 
 // Draws a time line for each camera, from the oldest event until now. A click on a mark focuses the event.
 function showTimes() {
-  if (!events.length) return;
+  if (!events?.length) return;
   const now = Date.now(), starts = events.map((event) => Date.parse(event.time));
   const from = Math.min(now - LEAST_SPAN_MS, ...starts), left = (ms) => `${Math.max(0, 100 * (ms - from) / (now - from))}%`;
   const streams = [...new Set(events.map((event) => event.stream))].sort(), counted = [];

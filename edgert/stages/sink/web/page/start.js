@@ -1,7 +1,7 @@
 "use strict";
 // Polls the state and shows it.
 const PERIOD_MS = 500, PERIOD_OF_MANY_MS = 1000;
-let lastFrame = null, lastChange = 0, knownEvents = 0, places = [], size = [16, 9];
+let lastFrame = null, lastChange = 0, knownEvents = null, places = [], size = [16, 9];
 
 async function fetched(path) {
   const answer = await fetch(path, { signal: AbortSignal.timeout(4000) });
@@ -34,6 +34,7 @@ async function update({ stats, latest, streams, events: count, video: has, contr
   } else {
     showTimes();
   }
+  sayEvents();
 }
 
 async function poll() {
