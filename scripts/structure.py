@@ -8,8 +8,6 @@ Prints a table of every measure with its bar, and exits with 1 if a measure of t
 measure, write a function of a :class:`Tree` that returns a :class:`Measure`, and list it in ``MEASURES``.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import os

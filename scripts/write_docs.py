@@ -3,8 +3,6 @@
 python scripts/write_docs.py [--check]     # --check only compares them
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -9,8 +9,6 @@ changed. Counts and sizes are not compared, as they have bars elsewhere. In rows
 other units, fields whose names end in a unit of time are compared, except those of a peer.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

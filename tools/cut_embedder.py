@@ -7,8 +7,6 @@ is trained. The gallery has one vector for each kind: the mean over parts of sce
 (seeds from 1,000,000 up), cropped as in ``pipelines/embedding.yaml``.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from pathlib import Path

@@ -8,8 +8,6 @@ repository. A dead link ends the build. For language models (https://llmstxt.org
 ``plan.html.md`` beside ``plan.html``; llms.txt lists these, and llms-full.txt has all of them in one file.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -5,8 +5,6 @@
 A recording is in asciinema's format, version 2: a line of JSON about the terminal, then a line for each output.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -8,8 +8,6 @@ call. It is killed if a test of the module's files fails or takes far too long. 
 survivors. Exits with 1 if fewer than 80 % are killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

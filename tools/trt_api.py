@@ -10,8 +10,6 @@ One line per class, ``Class(Base): property method() method()>Type``, without me
 class that a method returns. ``enum Name: VALUE VALUE`` for enumerations, ``def name`` for functions.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import inspect

@@ -7,8 +7,6 @@ by byte, that of a build that nobody disturbed. Flips one bit of the bundle at F
 its first and last headers: each copy must be refused.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import subprocess

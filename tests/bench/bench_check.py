@@ -17,8 +17,6 @@ EDGERT_EXPORTS names a folder of models that packages ship (see check_models). -
 models. Large networks take long: a minute for 30 ms of the network, 12 trials and a pool of 20.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

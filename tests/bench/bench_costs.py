@@ -10,8 +10,6 @@ coefficients make of them, which were fitted to these rows too, is printed besid
 Takes two minutes; needs no evaluation data.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -11,8 +11,6 @@ python tests/bench/bench_cpu_stages.py [--write] [--json FILE]
 EDGERT_BENCH_ROUNDS=1 python tests/bench/bench_cpu_stages.py      # quickly
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

@@ -8,8 +8,6 @@ tell. Wrong decisions and ties are printed by name.
 python tests/bench/bench_decisions.py [--json FILE]      # a minute; needs no evaluation data
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -9,8 +9,6 @@ under 16 pixels: all but one pixel). Exits 1 unless all outputs of all files agr
 other heads; tests/bench/measured/decoders.json, with those of decode_peer.py, is a table of docs/benchmarks.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -3,8 +3,6 @@
 python tests/bench/bench_frozen.py [--json FILE]
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import timeit

@@ -10,8 +10,6 @@ of 200 scenarios are held to the same. Costs are CPU time of one core at two
 looks a second, meters on the files of an AGX Orin and on this machine.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

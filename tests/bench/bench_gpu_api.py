@@ -18,8 +18,6 @@ opened, run in as many execution contexts as a pipeline has, and closed. Needs a
 network, and the engine; says so and passes where one is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import itertools

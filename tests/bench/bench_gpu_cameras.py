@@ -14,8 +14,6 @@ time is that of the whole process, cameras included. The network has random weig
 which makes the network, and the engine; says so and passes where one is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -11,8 +11,6 @@ time. Needs PyCUDA, PyTorch with torchvision, ONNX Runtime with CUDA, and PyNvVi
 is missing.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics

@@ -38,8 +38,6 @@ nothing more after so many seconds, ``--folder`` keeps the ONNX files for the ne
 says so and passes where one is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

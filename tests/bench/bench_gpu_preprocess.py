@@ -9,8 +9,6 @@ with planes scaled first, both recorded as graphs of their own.
 Needs a GPU, PyCUDA and PyTorch; says so and passes where they are missing.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -24,8 +24,6 @@ also scored on each image seen ten ways (the middle and four corners, and their 
 images drawn with all their views.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ Ultralytics exports them. Every job runs with short and with long clips. The dif
 processor time a frame; what is left of the short run is the start. ``--set-up`` also times a new environment of each.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

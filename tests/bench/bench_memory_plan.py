@@ -7,8 +7,6 @@ Every figure is a process of its own: ``edgert run`` on 60 frames of a synthetic
 are measured beside it, on chains of convolutions made for nothing else: weights alone, nodes alone, activations alone.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

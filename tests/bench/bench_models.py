@@ -16,8 +16,6 @@ rewrites, INT8, by the rules for Xavier and Orin that the planner asks. --keep w
 docs/models.md; EDGERT_BENCH_MODELS picks models, whose facts then replace those that are there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ of the source's thread from the hundredth frame on, the frames given back at onc
 camera, and as of a file. Needs no GPU.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

@@ -6,8 +6,6 @@ time, while preparing an image and decoding its 14 objects cost what they cost.
 python tests/bench/bench_overhead.py [--json FILE]
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

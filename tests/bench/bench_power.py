@@ -9,8 +9,6 @@ quantile above 40 %, and where the error bar that `plan` prints holds for fewer 
 for more than 95 %. Takes a few seconds; needs no data.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -15,8 +15,6 @@ where we take more than a fifth of the peer's time or an eighth of its memory. E
 EDGERT_BENCH_ROUNDS try it quickly.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

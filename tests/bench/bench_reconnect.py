@@ -10,8 +10,6 @@ has less than 0.98 of its rate while it is up, there are more threads than befor
 the one that was absent joins later than 2 s.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -3,8 +3,6 @@
 python tests/bench/bench_runtime.py [--json FILE]
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator

@@ -18,8 +18,6 @@ of a shorter run) is over 1.1 times that of the first. Where others were at work
 processor than they worked or than before, that percentile is reported and not judged.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import json

@@ -3,8 +3,6 @@
 python tests/bench/bench_startup.py [--json FILE]
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

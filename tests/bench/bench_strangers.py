@@ -11,8 +11,6 @@ afterwards; the friend's longest wait; images of the camera that its recording l
 uvicorn is installed, it is attacked, too; it misses the bars.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.util

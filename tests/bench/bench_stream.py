@@ -12,8 +12,6 @@ Not to be run with a ``nice`` below 0: Chromium gives its processes priorities o
 and paints there, on the processor, would starve beside cameras that do not.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

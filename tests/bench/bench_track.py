@@ -16,8 +16,6 @@ Exits 1 where a bar is missed: 50 objects in 0.6 ms (ByteTrack) and 1.5 ms (BoT-
 processor time, IDF1 of at least 99 and a HOTA of at least theirs less 0.5 points.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

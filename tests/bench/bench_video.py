@@ -7,8 +7,6 @@ VideoCapture.read, resize, letterbox, float NCHW, session.run, and the same deco
     python tests/bench/bench_video.py [--json FILE]
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import tempfile

@@ -8,8 +8,6 @@ one is wrong and sure of it, or where one takes ``new`` more than a minute of pr
 tests/bench/measured/zoo.json, is a table of docs/benchmarks.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -4,8 +4,6 @@ Those of the evaluation data, the demo's own, and those that packages of others 
 the latter, which ``EDGERT_EXPORTS`` names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A network that takes part in a race on the GPU, made by PyTorch: its ONNX files, and PyTorch's own lines over it."""
 
-from __future__ import annotations
-
 import copy
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How the sides of a race on the GPU are timed: as fast as they go, and one batch at a time."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections import deque

@@ -1,7 +1,5 @@
 """1080p NV12 frames in memory that a GPU reads, as the sources of the benches have them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """What every side of a race on the GPU is given, and what it must answer: 1080p NV12 frames, networks, and how an
 answer is compared with another side's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

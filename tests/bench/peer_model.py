@@ -1,7 +1,5 @@
 """What other quantizers make of the evaluation data's models, kept under ``out/peer`` until anything changes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -7,8 +7,6 @@ only with ``--correct``, as the peer does not. Prints JSON: seconds from the mod
 file; of the parts; of processor time; peak resident bytes of the whole process, and before it began.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -8,8 +8,6 @@ prepared model's file to the quantized one, and of processor time; seconds of ma
 not among them; peak resident bytes of the whole process, and before quantize_static began.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """What the benchmarks of this folder share: arguments in, a table and JSON out."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

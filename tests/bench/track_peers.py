@@ -8,8 +8,6 @@ What their trackers import and do not need here (PyTorch, matplotlib, a re-ident
 names that NumPy has dropped since are given back.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional Neural Networks", section 4.1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import cv2

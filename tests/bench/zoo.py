@@ -1,7 +1,5 @@
 """The models of the evaluation data that the quantization benchmarks use, wired as documented."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from functools import cache

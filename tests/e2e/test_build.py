@@ -1,7 +1,5 @@
 """``edgert build`` as a user types it, and what is done with its bundle."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a user types, and what comes back when it is wrong."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """docs/extending.md as its reader would follow it: its package is installed, its pipeline is run."""
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess

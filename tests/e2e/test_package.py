@@ -1,7 +1,5 @@
 """A wheel built from the tree, installed elsewhere, is whole."""
 
-from __future__ import annotations
-
 import email
 import os
 import re

@@ -1,7 +1,5 @@
 """Every file in pipelines/ is one a user can run, or at least validate where it needs hardware."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What the README tells people to type works as typed, in one shell; generated docs say what the code says."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Cameras that are absent, killed, frozen, silent or changed, beside others that are not."""
 
-from __future__ import annotations
-
 import gc
 import http.client
 import logging

@@ -1,7 +1,5 @@
 """The time of day jumps by years while a pipeline runs, as where a board without a battery reaches a time server."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

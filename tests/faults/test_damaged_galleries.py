@@ -1,7 +1,5 @@
 """Galleries that are damaged anywhere: each is read or refused by name, and a running pipeline keeps what it has."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Spools that are damaged anywhere: each opens without an error, and what can be read of it is delivered in order."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

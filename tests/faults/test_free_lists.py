@@ -4,8 +4,6 @@ A tuple that is made of a generator begins longer than it ends, so each is taken
 from the system, and left in that of another: 2000 of every length up to 20, megabytes that come within hours.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """GStreamer's RTSP server, as many cameras have it: codecs, changes in mid-stream, passwords, frozen and killed."""
 
-from __future__ import annotations
-
 import json
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """Receivers that answer wrongly, endlessly or never: each exchange ends in time, within bounds, and is logged."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

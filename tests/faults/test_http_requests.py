@@ -1,7 +1,5 @@
 """Requests that are malformed, ambiguous, too large or too slow; each gets one answer, and its connection ends."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import time

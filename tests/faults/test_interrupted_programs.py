@@ -1,7 +1,5 @@
 """Ctrl-C in a program that uses the Python API: it ends in order and its files are whole, also without ``with``."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

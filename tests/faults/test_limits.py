@@ -1,7 +1,5 @@
 """No more threads, or no more memory, while a pipeline runs: what works goes on, and all does afterwards."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

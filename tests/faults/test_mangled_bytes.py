@@ -1,7 +1,5 @@
 """A network that mangles what cameras send: a proxy between a camera and the pipeline, beside a camera without one."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

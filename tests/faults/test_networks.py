@@ -1,7 +1,5 @@
 """Networks that fail: a cable that is pulled, lost and late packets, in a network namespace of the camera's own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

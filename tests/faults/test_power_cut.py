@@ -4,8 +4,6 @@ A recorder writes video, lines and images to an ext4 of its own, on a loop devic
 device are copied as they are, without what the page cache still holds; each copy is mounted as after a power cut.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Power cuts while a camera is recorded: as :mod:`tests.faults.test_power_cut`, with packets instead of images."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

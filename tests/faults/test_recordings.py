@@ -1,7 +1,5 @@
 """Two writers of one file, processes that are killed again and again, full disks, memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Servers under clients that connect and leave unfinished whatever can be left: silence, TLS, requests, descriptors."""
 
-from __future__ import annotations
-
 import http.client
 import resource
 import socket

@@ -1,7 +1,5 @@
 """Numbers in files that Python takes for digits and cannot convert, or that are too long for it: never a bug."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

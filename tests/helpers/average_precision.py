@@ -1,7 +1,5 @@
 """Average precision of detections, plain and without a framework."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

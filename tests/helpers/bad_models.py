@@ -1,7 +1,5 @@
 """Twenty-odd ways in which a new model of the demo's detector is no good, and operators that misbehave."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

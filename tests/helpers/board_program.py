@@ -4,8 +4,6 @@ Called by the script that :mod:`tests.helpers.sshd` writes. What the compiler do
 it; every compilation adds a line to ``compiled``. Imports wait until they are needed, as in edgert itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Real servers for what edgert sends: mosquitto, nats-server, librdkafka's own mock cluster, and HTTP over TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

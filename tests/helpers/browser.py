@@ -4,8 +4,6 @@ The protocol is https://chromedevtools.github.io/devtools-protocol/: JSON messag
 the browser from descriptor 3 and written by it to descriptor 4.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import fcntl

@@ -1,7 +1,5 @@
 """Small bundles, made without building anything."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The best placement of a chain with few segments, by dynamic programming over unit, accelerator and segments used."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import product
 

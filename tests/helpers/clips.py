@@ -1,7 +1,5 @@
 """Videos for tests, made on the spot; every image carries its number (see ``synthetic:counter``)."""
 
-from __future__ import annotations
-
 import struct
 import threading
 from collections.abc import Iterable, Iterator

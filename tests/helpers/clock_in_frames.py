@@ -1,7 +1,5 @@
 """A clock drawn into frames, and read back from what a player shows: the latency from glass to glass."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Average precision as COCO defines it, by COCO's own evaluator (the ``pycocotools`` package, a development extra)."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Mapping

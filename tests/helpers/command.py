@@ -1,7 +1,5 @@
 """Running ``edgert`` as a user does: a process of its own."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

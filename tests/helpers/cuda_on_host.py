@@ -1,8 +1,6 @@
 """Kernels of this package, compiled by the host's C++ compiler and run on the memory of a CudaDouble: the very source
 that a GPU runs, so that its arithmetic is tested where there is none."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil

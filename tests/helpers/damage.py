@@ -1,7 +1,5 @@
 """Damage as flash cards, power cuts and bad cables do it: bits that flip, blocks that are zero or of others, ends."""
 
-from __future__ import annotations
-
 from random import Random
 
 

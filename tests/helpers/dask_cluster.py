@@ -1,7 +1,5 @@
 """A Dask cluster for tests: a scheduler and workers that are processes, started as people start them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

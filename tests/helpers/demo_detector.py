@@ -3,8 +3,6 @@
 Independent of edgert's own preprocessing and decoding on purpose: the two can be compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

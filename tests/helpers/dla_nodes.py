@@ -1,7 +1,5 @@
 """Nodes for the DLA's rules, made without onnx."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

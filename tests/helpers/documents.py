@@ -1,7 +1,5 @@
 """What README.md, pages and notebooks of docs/, and DESIGN.md files ask people to type and write, with its place."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

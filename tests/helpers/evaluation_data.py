@@ -5,8 +5,6 @@ needs a part that is not there is skipped and says which. Only this module reads
 test that uses this module with ``data``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

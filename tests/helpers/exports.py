@@ -4,8 +4,6 @@ Each has the operators and the wiring of the real one and few blocks of it. Weig
 model that takes no room on the disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images for calibration tests. They are here, and not in a test, because worker processes import them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence

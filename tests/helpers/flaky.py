@@ -4,8 +4,6 @@ Imported by conftest.py. ``--failures FILE`` appends every test that fails to a 
 just those tests; the last lines of its output name those that pass now, with the message of their first failure.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Arrays that another library holds on :class:`~tests.helpers.cuda_double.CudaDouble`, and the driver's calls about
 them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a float16 graph computes, on processors that have no float16 arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Frames made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A GPU for tests, where there is one, and frames on it."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """An inference slot on a GPU that is this process's memory; kernels are launched and counted, and compute nothing."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from collections.abc import Callable, Sequence

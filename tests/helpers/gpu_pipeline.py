@@ -1,7 +1,5 @@
 """Whole pipelines whose models and camera are on a GPU that is this process's memory."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Outputs that readers of :mod:`edgert.stages.gpu` decode, on a GPU or on the processor, beside the host's decoders."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -3,8 +3,6 @@
 It needs no GPU, so it is what the kernel and the CPU path are both compared with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

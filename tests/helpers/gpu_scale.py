@@ -4,8 +4,6 @@ Sources: OpenCV, modules/imgproc/src/resize.cpp: ``resizeGeneric_`` with 11-bit 
 ``resizeAreaFast_`` and ``computeResizeAreaTab`` for area, which is linear where either axis grows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Real GStreamer with FFmpeg's decoder where a Jetson has nvv4l2decoder."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgert.stages.source import camera, decoders, gst, gst_decoder

@@ -7,8 +7,6 @@ As a program, with the doubles of NVIDIA's libraries in front, it writes a video
 and prints a JSON object: how often each call was made, the copies, and the error, if one came.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import logging

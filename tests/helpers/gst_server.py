@@ -6,8 +6,6 @@ It runs in a Python that sees PyGObject, which is the system's:
     sudo apt-get install gstreamer1.0-plugins-{base,good,bad,ugly} gstreamer1.0-libav
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

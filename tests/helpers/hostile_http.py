@@ -1,7 +1,5 @@
 """Servers that answer a POST as no honest one does: twenty ways, each by name."""
 
-from __future__ import annotations
-
 import gzip
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Preprocessing as slowly and exactly as it can be written: float64 throughout, one image at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cv2

@@ -1,7 +1,5 @@
 """Ctrl-C at the moment in which a lock has been taken and no block that gives it back has begun."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -3,8 +3,6 @@
 What is built is a pipeline file, or a bundle, which is finished in its own place: compiled, and the engines packed.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Boxes that are known beforehand, to be written in a network's layout and read back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

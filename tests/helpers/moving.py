@@ -1,7 +1,5 @@
 """Objects that move as a test says: results of a camera, a tenth of a second from one to the next."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Machines of one network, as network namespaces: each has its own address, and reaches the others only through it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@ finds no free buffer within ``GRACE_S`` has lost a frame, which ends the run. Pr
 often each call was made, and the error, if one came.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import logging

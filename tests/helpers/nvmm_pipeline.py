@@ -7,8 +7,6 @@ more frames came: what it is too slow for must be dropped by edgert's queues, wh
 a buffer. Prints a JSON object, as ``nvmm_camera`` does.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

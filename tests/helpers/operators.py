@@ -1,7 +1,5 @@
 """Models with an operator that is not of the standard set."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

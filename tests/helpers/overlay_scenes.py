@@ -1,7 +1,5 @@
 """Results with everything that can be drawn, for comparing painters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A package of somebody else's, as an installer leaves it: its module, and its entry points beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A trace read by Perfetto's own schema."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any

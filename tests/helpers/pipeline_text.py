@@ -1,7 +1,5 @@
 """Pipeline files for tests, as small as they can be."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

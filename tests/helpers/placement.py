@@ -1,7 +1,5 @@
 """Placement problems made by chance, and their best answers by trying every assignment."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ steps, a surrounding that gets hotter or cooler, leakage, a sensor that averages
 by 0.3 % and drops out. Time goes in steps of 0.1 s; a governor looks every 0.5 s.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Detectors that are worse than the one they are made of by a known amount, and others that are as good."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reports to render: made up, of any size, with names as hostile as asked for."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

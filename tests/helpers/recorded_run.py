@@ -1,7 +1,5 @@
 """What the threads of a pipeline did, made up: with everything that a recording can have."""
 
-from __future__ import annotations
-
 import random
 
 from edgert.tracing import Event, Recorded, ThreadEvents

@@ -1,7 +1,5 @@
 """Recorded runs, small enough to make in a test."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

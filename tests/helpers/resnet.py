@@ -4,8 +4,6 @@ Layers and widths: K. He et al., Deep Residual Learning for Image Recognition, t
 with the stride in the 3x3 convolution, as torchvision has it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bags of ROS 2 in SQLite, written without ROS and without another package."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing

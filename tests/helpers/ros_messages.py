@@ -1,7 +1,5 @@
 """Random ROS 2 messages, and rosbags as the other implementation that they are compared with."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

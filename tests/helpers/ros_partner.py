@@ -1,7 +1,5 @@
 """A node of real rclpy that publishes and hears what a robot's other nodes would, in this process or in its own."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Sentences of pages and of Python files, for the test that counts their words."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,6 @@
 """Shipped pipelines as they would run on a board, made to run anywhere: drawn frames in place of cameras, and a model
 that computes nothing and finds four parts on every frame. And what is said of them in three ways."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

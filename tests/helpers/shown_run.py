@@ -1,7 +1,5 @@
 """A control socket that shows a state, as that of a run does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keys of ssh-keygen, and files of those who may sign."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

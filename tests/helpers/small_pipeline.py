@@ -1,7 +1,5 @@
 """A pipeline around a network of one convolution, small enough to build in a test."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sources and stages made of functions, and pipelines of them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Verdicts of a shadow's rules on a real detector: of models that were made worse, and of ones that are as good."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

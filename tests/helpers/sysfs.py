@@ -4,8 +4,6 @@ Paths and rail names: NVIDIA's Jetson Linux Developer Guide and the kernel's hwm
 ours, chosen so that they multiply to the watts of ``tegrastats`` lines that users published of these boards.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Triton's own description of its configuration, to read what was written with."""
 
-from __future__ import annotations
-
 import importlib.util
 from functools import cache
 from importlib.metadata import files

@@ -1,7 +1,5 @@
 """The names that each version of TensorRT's Python binding has: ``tests/data/trt_api``, by tools/trt_api.py."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """TensorRT as a backend without TensorRT: the recording double, a GPU of NumPy arrays, builds in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A bundle with a real small model, for TensorRT: float, Q/DQ and calibration cache, placed on GPU and DLA."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A GPU that is this process's memory, with the memory and streams of a real one; what is done is written down."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any

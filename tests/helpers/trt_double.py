@@ -5,8 +5,6 @@ cannot be called, and a subclass may override only what its base has. The number
 TensorRT's, so that code which keeps one fails. What methods give stands in :class:`Script`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Saved logs of TensorRT as records."""
 
-from __future__ import annotations
-
 import re
 
 from edgert.backend.tensorrt.log import LogRecord, classify

@@ -1,7 +1,5 @@
 """Small networks of the shapes that vision models are made of, none of which needs a plugin."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

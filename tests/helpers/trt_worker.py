@@ -1,7 +1,5 @@
 """A double of ``edgert.backend.tensorrt.builder``: does what the model's bytes name, without any TensorRT."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -6,8 +6,6 @@ A block of YAML or Python is saved under the file name that the line before it e
 block of ``sh`` is what that printed: all of it, or the lines that fit ``<!-- shows: EXPRESSION -->`` above it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

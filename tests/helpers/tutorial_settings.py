@@ -1,7 +1,5 @@
 """What each tutorial of docs/ supposes to be there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """A USB camera's driver, as far as its modes go: the kernel's calls answered from a table."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ It is made from edgert's definitions; a robot has it from apt packages. Needs cm
 rosidl generators of PyPI in an environment with the extra `ros-test`.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The other side of :mod:`tests.helpers.sshd`: builds on that board, as they go on."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

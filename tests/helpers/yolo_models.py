@@ -1,7 +1,5 @@
 """The drawn networks of tools/networks as models that run: random weights, and what the drawings leave out."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A process that answers every Image over Zenoh with a Detection2DArray: python -m tests.helpers.zenoh_echo ADDRESS."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -4,8 +4,6 @@ pip resolves for the board's Python and C library, and downloads metadata only. 
 ``python_version < '3.11'`` for the Python that runs it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Accuracy of real models on labeled photos: what is known of them comes out again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What every backend promises; the ones that compute something must also compute the right thing."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

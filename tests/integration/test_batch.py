@@ -1,7 +1,5 @@
 """``batch:`` in a pipeline file: frames of several streams in one run, on the CPU."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

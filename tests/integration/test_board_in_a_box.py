@@ -1,7 +1,5 @@
 """``tools/board-in-a-box``: edgert's way from clone to results on emulated boards, and what ends it early."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

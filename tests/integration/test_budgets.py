@@ -1,7 +1,5 @@
 """Budgets in real runs: held while another process loads the machine, and what was done is told."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Bundles built from real models: what is in them, what is built again, and what comes of damage and interruption."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds killed in the middle: the next one makes the very bundle that an undisturbed build makes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

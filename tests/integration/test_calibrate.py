@@ -1,7 +1,5 @@
 """Calibration end to end on ONNX Runtime: what is counted, what it does not depend on, how it stops and goes on."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Workers that calibrate and judge, and die meanwhile: processes of this machine, and of a Dask cluster."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

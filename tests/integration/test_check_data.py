@@ -1,7 +1,5 @@
 """``check --data`` on boxes as people have them: YOLO's, COCO's and Pascal VOC's settle how a detector is fed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``sink: collect`` for an hour, through kills, and with the commands that its dataset is for."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Our conversions beside FFmpeg's, on a smooth image, where ways of interpolating chroma hardly differ."""
 
-from __future__ import annotations
-
 import av
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`edgert bench --peer`: both sides get the same input, and what cannot be compared is said."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``edgert ctl apply``: a plan first, then all of it or nothing; and budgets that change while they are kept."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Changes through the live page: with its token alone, by the handler of ``edgert ctl``, and logged by address."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Corrections of quantized weights and biases on real models and photos."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import cache

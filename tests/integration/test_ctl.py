@@ -1,7 +1,5 @@
 """``edgert ctl`` beside a run: shown, changed, saved, and an error where there is no such run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Models with an operator of the user's own, run for real and compared with NumPy."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

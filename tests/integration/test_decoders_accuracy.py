@@ -5,8 +5,6 @@ ImageNet); the bounds here are it, or for the few images of the quick tests, a l
 bound was set.
 """
 
-from __future__ import annotations
-
 import csv
 from itertools import islice
 

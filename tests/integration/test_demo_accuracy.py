@@ -1,7 +1,5 @@
 """The detector that ships with the demo, judged from its file on scenes it was never trained or selected on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

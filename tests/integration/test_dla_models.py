@@ -1,7 +1,5 @@
 """Real networks as a DLA would compute them, and models that another quantizer made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real networks against the DLA's rules."""
 
-from __future__ import annotations
-
 import pytest
 
 from dla import Target

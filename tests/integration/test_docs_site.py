@@ -1,7 +1,5 @@
 """The documentation site: built without a dead link, readable by everybody, small, and quiet."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The packages edgert depends on, asked for real."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """A YAML language server completes and checks a pipeline file by its schema, as editors do."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 The engines compute nothing here, so that a busy machine is fast enough.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from unittest.mock import Mock

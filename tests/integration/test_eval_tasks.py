@@ -3,8 +3,6 @@
 The models answer with what stands in them, or with their input: what they should come to is known.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -1,7 +1,5 @@
 """Models that leave edgert: what is written runs, and says of itself what is true."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

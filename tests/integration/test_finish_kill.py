@@ -1,7 +1,5 @@
 """Bundles killed while TensorRT-RTX compiles them, and damaged when finished. Skipped where it is missing."""
 
-from __future__ import annotations
-
 import json
 import random
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """A bundle finished with TensorRT-RTX's real parser and builder, which need no GPU. Skipped where it is missing."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

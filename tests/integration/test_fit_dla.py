@@ -4,8 +4,6 @@ Errors are the largest absolute difference of any output to the original's, with
 output; float32 sums in another order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path

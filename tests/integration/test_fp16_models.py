@@ -1,7 +1,5 @@
 """Real models in float16, on photos: how far from float32, what stays float32, and how large the file is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

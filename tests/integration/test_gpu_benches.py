@@ -1,8 +1,6 @@
 """Benches that need a GPU, run small over stand-ins for it, so that what they count is not first seen on a machine that
 has one."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from typing import Any, cast

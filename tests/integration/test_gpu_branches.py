@@ -1,8 +1,6 @@
 """A whole pipeline beside models on the GPU: who looks at pixels on the host gets a copy, and nobody holds a camera's
 buffers who does not look. The GPU is a double; its kernels compute nothing, and its copies are real."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A running pipeline whose model is on a GPU is changed: sources come and go, and streams left alone lose no frame."""
 
-from __future__ import annotations
-
 import gc
 import json
 import signal

@@ -1,7 +1,5 @@
 """Memory of a GPU: blocks, pools and leases, shared with PyTorch, and nothing that stays behind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

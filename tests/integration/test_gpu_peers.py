@@ -1,8 +1,6 @@
 """The races on a GPU, run small over the processor: what they count and compare is not first seen on a machine that has
 one."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from itertools import permutations

@@ -1,7 +1,5 @@
 """A pipeline file on a GPU says what it says on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The kernel on a GPU, number for number against its NumPy twin, which the CPU tests hold to the CPU path."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

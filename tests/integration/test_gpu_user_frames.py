@@ -1,7 +1,5 @@
 """Frames that a program brings to a GPU: tensors where they are, lent buffers, calls; and pipelines again and again."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A running pipeline whose graph changes: streams that were not touched lose nothing, and no thread is left over."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """The graph passes on real models, with ONNX Runtime as the judge."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Two boards in network namespaces share sixteen cameras through a NATS server in a third, and one is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

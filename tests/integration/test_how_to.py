@@ -1,7 +1,5 @@
 """Every recipe of docs/how-to.md is short, and runs: on the shipped model and a drawn video instead of the reader's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

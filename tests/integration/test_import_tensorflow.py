@@ -1,8 +1,6 @@
 """TensorFlow's models imported for real, by a Python that has tensorflow and tf2onnx: EDGERT_TENSORFLOW_PYTHON, or this
 one; skipped where neither has."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``keep: 30s``: the seconds before an event, a failure or the end of a run, in files that can be replayed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

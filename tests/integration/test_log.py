@@ -1,7 +1,5 @@
 """The log of ``edgert run``: lines of text, JSON, and systemd's journal, with real processes and sockets."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """Crops from one machine to others through a real NATS server: order, acknowledgement, hand-over, and bad input."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Notebooks of docs/ run from the first cell to the last, without Jupyter, and are small and readable."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

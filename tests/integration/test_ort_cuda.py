@@ -1,7 +1,5 @@
 """Engines of ONNX Runtime on a GPU: how they use memory and streams, with doubles; what they compute, on a real one."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Iterator

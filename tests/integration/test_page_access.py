@@ -1,7 +1,5 @@
 """Who may look at the page: its token, its certificate, and what opening it to the network logs."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import ssl

@@ -1,7 +1,5 @@
 """The live page in a real browser: the wall, one camera, zones drawn and applied, events, keys, phones."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The Python API: pull, push and callbacks, and what leaving the block gives back."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import threading

@@ -1,7 +1,5 @@
 """Pipelines that are called: what they return, what else happens to a frame, and what cannot be."""
 
-from __future__ import annotations
-
 import json
 import threading
 import weakref

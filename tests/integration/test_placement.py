@@ -1,7 +1,5 @@
 """Placements carried out: the same answers whole, split and replicated, on cores of this machine."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Prepared models compute what the originals do, compared by ONNX Runtime."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every block of these pages runs as it is, beside the files that it names: python.md, gpu.md and robots.md."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

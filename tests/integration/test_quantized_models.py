@@ -1,7 +1,5 @@
 """Real networks in INT8: every form loads, is valid and computes nearly what the float network computes."""
 
-from __future__ import annotations
-
 import platform
 from collections import Counter
 from collections.abc import Callable

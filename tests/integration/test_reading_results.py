@@ -1,7 +1,5 @@
 """Results for programs with a rate of their own, for asyncio, and of several stages; pipelines written as mappings."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``edgert build --remote`` against a real sshd on loopback, with a second home and cache as the board."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

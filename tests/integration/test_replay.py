@@ -1,7 +1,5 @@
 """Recorded runs replayed: the same bits, in this process and in another, and whatever differs is named."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

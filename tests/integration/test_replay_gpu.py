@@ -1,7 +1,5 @@
 """Replays of models on a GPU: refused bit for bit, compared within a stated part, and what is beyond it is found."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Reports in a real browser: they fit, are drawn, keep nobody out, react to clicks, and ask for nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 ``ansible-playbook`` is a program that the tests start. The boards run the real ``edgert``; systemd is a script.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The lifecycle node by real rclpy, and the package that `edgert new --ros2` writes, by real colcon and launch."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

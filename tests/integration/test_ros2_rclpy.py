@@ -1,7 +1,5 @@
 """ROS 2 by real rclpy: topics in, topics out, clocks, and what cannot fit."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """Threads of real runners over stages made of functions; every test ends because of an event, none sleeps."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """One pipeline on one board has the same figures in a plan, in a simulation and emulated: within a twentieth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What edgert sends arrives at real servers: all of it, in order, whatever happens to the server meanwhile."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """A run that reports to systemd: with a real process and a socket like systemd's."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import signal

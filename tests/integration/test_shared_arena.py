@@ -1,7 +1,5 @@
 """Engines that take turns in one arena: the same numbers from less memory, measured in processes of their own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

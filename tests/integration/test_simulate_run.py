@@ -1,7 +1,5 @@
 """A simulation of this machine, checked against the run that measured its stages."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

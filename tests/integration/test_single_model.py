@@ -1,7 +1,5 @@
 """A model that is called with images: what is inferred of it, what it takes and returns, and wrong input."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

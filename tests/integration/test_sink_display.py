@@ -1,7 +1,5 @@
 """Real windows on an X server without a screen, by real GStreamer and real SDL; skipped where these are missing."""
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import os

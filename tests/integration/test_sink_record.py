@@ -1,7 +1,5 @@
 """Recordings: the camera's own packets, bit by bit, in files one after another or around events."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

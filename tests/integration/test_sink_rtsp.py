@@ -1,7 +1,5 @@
 """A real server of GStreamer's, and real players: ffprobe, GStreamer, PyAV."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Video encoded by NVENC: PyNvVideoCodec's double around real images, and what happens where there is none."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

@@ -1,7 +1,5 @@
 """What every source promises, asked of every source."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

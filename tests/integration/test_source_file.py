@@ -1,7 +1,5 @@
 """Video files: whole, looped, damaged, cut off, or none at all."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Video decoded through GStreamer as on a Jetson, with FFmpeg's decoder in place of the board's. No board was used."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

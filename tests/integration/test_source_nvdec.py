@@ -1,7 +1,5 @@
 """Video decoded on a GPU: with stand-ins for PyNvVideoCodec and the GPU everywhere, with both where they are."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import sys

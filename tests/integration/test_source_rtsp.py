@@ -1,7 +1,5 @@
 """Network cameras that drop, stall, refuse and ask for passwords; the server is real, on loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket

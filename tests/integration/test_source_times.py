@@ -1,7 +1,5 @@
 """Times of frames, as the containers of real recordings have them: with B frames, gaps, edits, and seams."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 import threading

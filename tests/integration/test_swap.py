@@ -1,7 +1,5 @@
 """A model swapped while its pipeline runs: no frame is lost, bad models never take over, and the old one comes back."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A model on a GPU that is swapped while frames come. The GPU is a double; its kernels compute nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real detector that was made worse is refused within 500 frames, and one that is as good takes over."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.helpers.evaluation_data import data

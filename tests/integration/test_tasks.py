@@ -1,7 +1,5 @@
 """Real models of other tasks than boxes, from the file to what a sink shows."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from pathlib import Path

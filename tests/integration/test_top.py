@@ -1,7 +1,5 @@
 """``edgert top`` beside pipelines that run: seen with nothing to set up, gone when they are."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

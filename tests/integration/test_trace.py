@@ -1,7 +1,5 @@
 """Time lines of real pipelines: a whole run, a window of one, and what refuses them."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

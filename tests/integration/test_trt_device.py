@@ -3,8 +3,6 @@
 Nothing here runs without them; each test names what is missing.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec

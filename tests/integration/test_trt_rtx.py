@@ -1,7 +1,5 @@
 """Real builds with the parser and builder of TensorRT-RTX, which need no GPU. Skipped where it is not installed."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import cache

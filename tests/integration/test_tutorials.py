@@ -1,7 +1,5 @@
 """Tutorials of docs/ run as they are written, and print what they show; each is short."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

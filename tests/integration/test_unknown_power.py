@@ -1,7 +1,5 @@
 """Boards without published power figures: no watts are shown, and no power budget is kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Many videos through one pipeline: a result for each, interrupted, killed and started again."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Many videos on the workers of a Dask cluster: all results once, whatever dies, and clear words for what is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """``check`` and ``starter`` on real models: the documented wiring is called fine, a wrong one is told by its line."""
 
-from __future__ import annotations
-
 import io
 import json
 import warnings

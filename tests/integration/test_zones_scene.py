@@ -1,7 +1,5 @@
 """Zones and lines on the shipped scene, whose parts and places are known: counts are those of the ground truth."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

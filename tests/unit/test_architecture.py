@@ -1,7 +1,5 @@
 """What the pages for contributors say of the tree is so: paths exist, every package is there, the rows are held."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """When batches are run, by the clock alone: those of cameras at once, those of files when they are full."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings, strategies as st
 

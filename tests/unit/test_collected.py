@@ -1,7 +1,5 @@
 """Every test is run: pytest finds all the files that hold one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Datasets: order, what is refused, and that they survive being sent to another process."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle  # noqa: TID251 - what a process pool does to a dataset
 from concurrent.futures import ThreadPoolExecutor

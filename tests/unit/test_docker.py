@@ -1,7 +1,5 @@
 """Images: their versions stand in one file, hadolint accepts them, and they are made of what the wheel needs."""
 
-from __future__ import annotations
-
 import ast
 import http.server
 import re

@@ -1,7 +1,5 @@
 """What the pages tell people to type and write is what edgert understands: commands, Python, YAML, and links."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

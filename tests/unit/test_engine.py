@@ -1,7 +1,5 @@
 """Shapes for models with open dimensions, from the section ``input:``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Feeds: bit by bit what a pipeline would put into the model's input."""
 
-from __future__ import annotations
-
 import pickle  # noqa: TID251 - what a process pool does to a feed
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Text files: there whole or not at all, exchanged in one step, read from any editor and system."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

@@ -1,7 +1,5 @@
 """README: short, complete, and each figure with the command that measures it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

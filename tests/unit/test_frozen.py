@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import inspect
 from dataclasses import FrozenInstanceError, dataclass, field, replace

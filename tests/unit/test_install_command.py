@@ -1,7 +1,5 @@
 """Hints to install something work wherever edgert came from; edgert itself is asked of no package index."""
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Registries: edgert's own kinds, those of other packages, and every way in which one can be wrong."""
 
-from __future__ import annotations
-
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sentences have at most 30 words, and docstrings of functions begin with a verb."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

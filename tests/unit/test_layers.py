@@ -1,7 +1,5 @@
 """Imports point down the layers, never sideways, and each vendor package has one door."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Container, Iterable, Iterator

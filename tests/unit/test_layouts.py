@@ -1,7 +1,5 @@
 """Boxes as people have them: YOLO folders and data.yaml, Pascal VOC, MOT sequences, COCO in any usual layout."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranges in docs/ are those of the runs that are kept."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

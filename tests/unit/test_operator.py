@@ -1,7 +1,5 @@
 """Custom operators: what is registered, what is refused, and what follows from their rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

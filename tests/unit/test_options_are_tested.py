@@ -4,8 +4,6 @@ A test uses an option where a string of its file has the option and another, or 
 where a string has it before a colon or ``=``, a dictionary has it, or a call has it as a keyword argument.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The public names: all there, with arguments that ``help`` and an editor can show, and no cost at import."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

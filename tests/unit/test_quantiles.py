@@ -1,7 +1,5 @@
 """Quantiles of times: made, and checked."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

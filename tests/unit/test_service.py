@@ -1,7 +1,5 @@
 """What ships for Prometheus and systemd, checked by their own tools."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

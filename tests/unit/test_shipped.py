@@ -1,7 +1,5 @@
 """Files that come with edgert, in a checkout and in an installed wheel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

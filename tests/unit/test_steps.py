@@ -1,7 +1,5 @@
 """Steps: done once for equal facts, told as they happen, never taken from a damaged cache."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """edgert's own kinds keep what edgert.testing asks of everybody's."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rings of events: bounded, without a lock, and nothing where nobody records."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a module of the user's holds is told from its text; nothing of it is run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

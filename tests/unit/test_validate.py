@@ -1,7 +1,5 @@
 """A check of a pipeline looks at models, images and code, and runs none of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The videos of a source: which they are, what each is called, which pipelines they cannot go with, what is done."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is said of a text that is not YAML: which line, what is wrong with it, and how it would be right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

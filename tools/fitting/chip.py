@@ -1,7 +1,5 @@
 """Coefficients of one chip with the assumed ones, and its file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

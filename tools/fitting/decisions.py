@@ -4,8 +4,6 @@ Predictions are those of fits that never saw the network. Two speeds are compare
 nothing but the one choice differs.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass

@@ -1,7 +1,5 @@
 """Command that fits every chip, prints the results and writes the files."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

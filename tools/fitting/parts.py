@@ -1,7 +1,5 @@
 """Fits of single parts: times of GPU and DLA, transitions, and contention for memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

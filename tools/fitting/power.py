@@ -1,7 +1,5 @@
 """Fit of watts to measurements at the plug, of modules and of rails, and to efficiency ratios of DLA and GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Records of published rows in ``configs/costs/published.yaml``, and a table of timings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache

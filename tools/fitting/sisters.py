@@ -6,8 +6,6 @@ time, to a power that is fitted without the network, too. One kind of pair is of
 one board.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

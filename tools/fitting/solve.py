@@ -1,7 +1,5 @@
 """Robust least squares on the logarithm of predicted over published time, with the start as a weak prior."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Rates of GPU and DLA at the same time: published ones, predictions, and the contention that they show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Builder of graphs layer by layer; its stored tensors are one repeated zero, and take no memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Classifiers, by the layer tables of their papers (URL at each) and torchvision's choices where those leave any."""
 
-from __future__ import annotations
-
 from edgert.graph import Graph
 from tools.networks.builder import Builder
 

@@ -1,7 +1,5 @@
 """Detectors of MLPerf and of NVIDIA's DLA table: SSD and RetinaNet on ResNet and MobileNet backbones."""
 
-from __future__ import annotations
-
 from edgert.graph import Graph
 from tools.networks.builder import Builder
 from tools.networks.classify import residual, resnet_stages

@@ -1,7 +1,5 @@
 """YOLO v7 and v9, networks of aggregated layers; sizes by the published model tables (URL at each)."""
 
-from __future__ import annotations
-
 from edgert.graph import Graph
 from tools.networks.yolo_block import Block, Yolo
 

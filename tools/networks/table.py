@@ -1,7 +1,5 @@
 """Networks by name, with the multiply-adds that their makers state."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

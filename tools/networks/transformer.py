@@ -1,7 +1,5 @@
 """Transformers, by their papers (URL at each), as PyTorch exports them."""
 
-from __future__ import annotations
-
 from edgert.graph import Graph
 from tools.networks.builder import Builder
 

@@ -1,7 +1,5 @@
 """YOLO v5, v8, v10, 11 and 26; sizes by the published model tables (URL at each)."""
 
-from __future__ import annotations
-
 from edgert.graph import Graph
 from tools.networks.yolo_block import Block, Yolo
 

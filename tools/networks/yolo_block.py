@@ -1,7 +1,5 @@
 """Blocks that the YOLO family shares, by their papers (URL at each)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from edgert.graph import Graph

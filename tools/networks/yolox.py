@@ -1,7 +1,5 @@
 """YOLOX, which has separate branches for classes and boxes."""
 
-from __future__ import annotations
-
 from edgert.graph import Graph
 from tools.networks.yolo_block import Yolo
 

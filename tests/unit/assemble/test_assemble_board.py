@@ -1,7 +1,5 @@
 """The board of a pipeline file: a name, a file beside it, or this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What ``batch:`` of a stage comes to: refused with its reason, or how batches come about, in words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

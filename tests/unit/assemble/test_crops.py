@@ -1,7 +1,5 @@
 """Which stages look at crops of the same frames, one behind the other or beside it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

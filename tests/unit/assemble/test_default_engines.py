@@ -1,7 +1,5 @@
 """A pipeline file without ``engines:`` on machines with and without a GPU: what runs it, and what is said of it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """``engines:`` of a plain pipeline file: who runs each model, in which form, and what is said."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

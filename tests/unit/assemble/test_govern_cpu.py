@@ -1,7 +1,5 @@
 """A budget of CPU time on a made-up machine whose cores change their speed: governor, account and limiter together."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """TensorRT's engines and inference on the GPU: a recording TensorRT over a GPU that is this process's memory."""
 
-from __future__ import annotations
-
 import struct
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What libraries and CUDA contexts take: measured, where they can be had."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Frames stay on the GPU exactly where every stage that looks at them is there."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Steps of a power budget, and the modeled power of a board without a sensor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

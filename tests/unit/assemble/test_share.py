@@ -1,7 +1,5 @@
 """How many frames a model works on at a time, on how many threads, and how these wait for more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A file that plays like a camera is pointed to the key that has it drop like one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

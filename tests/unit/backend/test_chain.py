@@ -1,7 +1,5 @@
 """An ordered chain of engines: who runs, what is reported of the others, and when that is an error."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from dataclasses import replace

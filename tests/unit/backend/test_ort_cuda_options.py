@@ -1,7 +1,5 @@
 """What the section ``tuning`` makes of CUDA's provider; no GPU is needed to see which options it gets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace

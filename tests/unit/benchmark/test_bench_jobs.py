@@ -1,7 +1,5 @@
 """The five jobs of bench_jobs.py: its models are the demo's, edgert does each job, and figures are of what ran."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a profile is made of: kernels given to nodes, and the price of a cut fitted."""
 
-from __future__ import annotations
-
 import pytest
 from onnx import TensorProto, helper
 

@@ -1,7 +1,5 @@
 """What a board measured, written so that anybody may have it, and read again by plans."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import socket

@@ -1,7 +1,5 @@
 """A user's ``edgert bench`` fails for what edgert does wrong; a model is measured by itself."""
 
-from __future__ import annotations
-
 import gc
 import json
 from pathlib import Path

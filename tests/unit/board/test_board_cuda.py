@@ -1,7 +1,5 @@
 """The CUDA driver, through a driver library made of Python."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from edgert.board.devices import GpuDevice, cuda_driver, query

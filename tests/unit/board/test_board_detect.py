@@ -1,7 +1,5 @@
 """Which board a device tree is."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

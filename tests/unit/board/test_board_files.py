@@ -1,7 +1,5 @@
 """All board files together: nothing without a source, nothing that contradicts its chip or what was published."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest

@@ -1,7 +1,5 @@
 """Cores, quotas, memory and cameras from small trees; what the kernel says of the CPU."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

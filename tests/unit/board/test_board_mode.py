@@ -1,7 +1,5 @@
 """Power modes: found by name, and what they leave of a board."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgert.board.record import board, boards, data_sheet, numbers

@@ -1,7 +1,5 @@
 """Board files of the user's own, and all that can be wrong in them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Board files: all of them are sound, and mistakes in them are told with the file and the key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

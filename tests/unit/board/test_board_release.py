@@ -1,7 +1,5 @@
 """L4T and JetPack."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A GPU started beside Python, with a driver that writes down what it is asked."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from types import SimpleNamespace

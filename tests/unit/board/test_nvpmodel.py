@@ -1,7 +1,5 @@
 """The power mode of a Jetson, read from its files by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What boards' own files say, as it was published: power modes beside edgert's board files, and lines of releases."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small copies of what Linux shows of a Jetson."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ORIN_NX = ("nvidia,p3768-0000+p3767-0000-super", "nvidia,p3767-0000", "nvidia,tegra234")

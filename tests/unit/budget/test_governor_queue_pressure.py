@@ -1,7 +1,5 @@
 """What full queues and lost frames tell a governor."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given, settings, strategies as st

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from edgert.budget.loop import PERIOD_S, Loop

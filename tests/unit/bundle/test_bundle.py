@@ -1,7 +1,5 @@
 """Bundles: whole or refused, the same bytes for the same content."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Shared profiles: what is refused, by name, and what is never in one."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Signed bundles: nothing that was changed, or signed by anybody else, is accepted."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """``edgert build --remote``: mistakes are refused before any connection; and what a build says at its end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

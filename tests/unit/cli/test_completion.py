@@ -1,7 +1,5 @@
 """Completion of the shell: the script that ``--show-completion`` prints, run by bash itself."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

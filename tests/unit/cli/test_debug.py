@@ -1,7 +1,5 @@
 """``--debug`` of every verb shows where an error comes from; without it, an error has no traceback."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

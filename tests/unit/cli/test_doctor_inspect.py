@@ -1,7 +1,5 @@
 """``edgert doctor`` and ``edgert inspect`` as a user types them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

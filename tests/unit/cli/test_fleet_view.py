@@ -1,7 +1,5 @@
 """``edgert top URL...``: a line for each board, the worst first, and no board delays another."""
 
-from __future__ import annotations
-
 import http.server
 import io
 import json

@@ -1,7 +1,5 @@
 """``edgert import``: what reaches the converter, and what is refused before one starts."""
 
-from __future__ import annotations
-
 import json
 import stat
 import zipfile

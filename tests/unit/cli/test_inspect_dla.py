@@ -1,7 +1,5 @@
 """``edgert inspect --dla`` as a user types it, and its table."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What ``edgert inspect`` tells of the engines in a finished bundle."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

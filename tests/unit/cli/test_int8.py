@@ -1,7 +1,5 @@
 """``edgert calibrate``, ``quantize`` and ``eval`` on a network of one convolution: what each option changes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

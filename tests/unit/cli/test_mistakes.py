@@ -1,7 +1,5 @@
 """Mistakes of the first day: what the command line says of each, and that it names the repair."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An option name has one meaning over all verbs, and a help that a newcomer understands."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """``edgert schema``, ``validate``, ``new`` and ``check``: options, what they write, and their exit codes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

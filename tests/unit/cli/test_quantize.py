@@ -1,7 +1,5 @@
 """``edgert calibrate``, ``edgert quantize`` and ``precision: int8``, as a user meets them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``edgert run``: options, how they go together, and what is on which stream."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

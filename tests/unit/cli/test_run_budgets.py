@@ -1,7 +1,5 @@
 """Budgets of ``edgert run`` as a user types them: memory, power, and the plan of a dry run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``edgert simulate``: what each option does to the figures, and what is printed and written."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

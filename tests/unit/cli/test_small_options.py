@@ -1,7 +1,5 @@
 """Options of verbs that have few: ``top``, ``bench``, ``gallery``, ``plan``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

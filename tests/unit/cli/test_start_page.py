@@ -1,7 +1,5 @@
 """``edgert`` alone: what is here, and the next step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NoReturn
 

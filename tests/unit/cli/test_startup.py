@@ -1,7 +1,5 @@
 """What is imported before a verb does its work: little, so that help and mistakes are told at once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

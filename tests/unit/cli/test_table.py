@@ -1,7 +1,5 @@
 """Tables that all verbs print: columns are left out, never cut off."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is shown of a search."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """Verbs that take long say what they do, and show what is done when they are interrupted."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

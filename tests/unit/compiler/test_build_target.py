@@ -1,7 +1,5 @@
 """What a bundle is built for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``tensorrt-dla`` in a pipeline file: built in the cache on a board that has a DLA; on the recording double."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A built engine against its plan; forms of detectors are compared by their final boxes."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

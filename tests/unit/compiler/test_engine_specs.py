@@ -1,7 +1,5 @@
 """What a bundle asks of each dialect of TensorRT, and what the weakly typed form promises."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The last step of a build, on the board: what is compiled, checked, kept, packed and said; on the recording double."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

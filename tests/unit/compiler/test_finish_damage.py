@@ -1,7 +1,5 @@
 """Engines kept on a machine: damaged in any byte, or left half done by a build that ended at any write."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

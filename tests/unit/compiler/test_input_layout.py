@@ -1,7 +1,5 @@
 """In which layout an engine with DLA layers takes its image: when one of the DLA's is asked for, and why not else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

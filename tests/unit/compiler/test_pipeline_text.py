@@ -1,7 +1,5 @@
 """The pipeline file inside a bundle."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Who runs a bundle on a machine, and what is said about those who do not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

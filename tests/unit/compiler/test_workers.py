@@ -1,7 +1,5 @@
 """How many models a build works on at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which pipelines can be called frame by frame."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The keys of sinks that write files, and outputs that would destroy each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Overrides of ``--set``, and overlays of pipeline files."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any, get_args

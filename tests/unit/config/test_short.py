@@ -1,7 +1,5 @@
 """Input and task on one line, and mistakes in edgert's words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The client of live pages: what a page or a user may get wrong is an error that says so, without the token."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The control socket: who may ask, what a request may be, and what is left when a run ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Evidence made by hand: a machine that has everything, from which tests take things away."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All probes together, and the processes that ask packages."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Probes of what runs models, and what they advise on a Jetson and elsewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

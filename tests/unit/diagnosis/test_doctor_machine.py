@@ -1,7 +1,5 @@
 """Probes of the machine itself and its clock, and the facts that another machine asks for."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Probes of PyAV, OpenCV, GStreamer and cameras."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

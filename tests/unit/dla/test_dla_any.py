@@ -1,7 +1,5 @@
 """Whatever a node looks like, it gets a verdict: model files come from anywhere."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings, strategies as st
 
 from dla import LAYERS, Target, Tensor, check_graph, regions

@@ -1,7 +1,5 @@
 """Rules that need a node's neighbors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from dla import Target, Verdict, check_graph

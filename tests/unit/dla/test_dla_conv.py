@@ -1,7 +1,5 @@
 """Convolutions and what becomes one, at both sides of every limit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

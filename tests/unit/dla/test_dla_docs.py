@@ -1,7 +1,5 @@
 """What is easily forgotten when a rule is added: its layer, its case, its row in the documentation."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import sys

@@ -1,7 +1,5 @@
 """What holds for every layer, nodes that fold away, targets, and where rules come from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Every other layer at both sides of its limits, by generation, release and precision."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

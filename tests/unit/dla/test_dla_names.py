@@ -1,7 +1,5 @@
 """Which rule objects: its name is what an error and a page lead back to a source with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

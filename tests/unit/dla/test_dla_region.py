@@ -1,7 +1,5 @@
 """Segments: convex, apart from each other, as few as can be, and within the memory pools."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Which TensorRT can use a DLA."""
 
-from __future__ import annotations
-
 import pytest
 
 from dla import supported_by

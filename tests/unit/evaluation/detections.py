@@ -1,7 +1,5 @@
 """Random true boxes and detections that are partly right, for tests of average precision."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from edgert.dataset.labels import Boxes, GroundTruthBoxes

@@ -1,7 +1,5 @@
 """Agreement of two models' records where there are no labels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Average precision: COCO's evaluator's own values, and the same for images drawn again."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Comparisons: the drop, how sure it is, and the budget."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Datasets: which labels a path means, where their images are, and how mistakes are told."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

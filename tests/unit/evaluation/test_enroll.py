@@ -1,7 +1,5 @@
 """Vectors of images put into a gallery, by ``edgert.enroll`` and ``edgert gallery``: all or none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

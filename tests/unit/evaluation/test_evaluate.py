@@ -1,7 +1,5 @@
 """Evaluating: every image once, whatever the threads, and what goes wrong is told with its image."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How far the final boxes of two models agree, whatever their order and number."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Masks on disk: gray, with a palette, and what is refused."""
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 

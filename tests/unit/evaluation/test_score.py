@@ -1,7 +1,5 @@
 """Scorers with labels: by hand-made records; and scores of images drawn again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

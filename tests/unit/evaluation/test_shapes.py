@@ -1,7 +1,5 @@
 """Masks, points and oriented boxes against COCO's evaluator by its own means, exact geometry, and by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Scorers of several labels, texts, depth and images, each by a small example worked out by hand or by its library."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

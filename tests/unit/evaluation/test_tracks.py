@@ -1,7 +1,5 @@
 """HOTA and IDF1 of a MOT sequence, by TrackEval; worked out by hand where that is possible."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

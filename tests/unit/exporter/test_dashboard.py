@@ -1,7 +1,5 @@
 """The Grafana dashboard and the alerts ask for metrics that edgert exports, in PromQL, in Grafana's own form."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

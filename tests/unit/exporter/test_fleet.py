@@ -1,7 +1,5 @@
 """Bundles as files for Ansible, systemd, Docker Compose and Kubernetes, each checked by its own tool."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

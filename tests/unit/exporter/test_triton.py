@@ -1,7 +1,5 @@
 """What is written for Triton says of a model what is true of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

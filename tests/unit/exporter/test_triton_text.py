@@ -1,7 +1,5 @@
 """Text that any reader of protocol buffers takes."""
 
-from __future__ import annotations
-
 from hypothesis import given, strategies as st
 
 from edgert.exporter.triton import Word, format_message, map_entries

@@ -4,8 +4,6 @@
 read on each release's branch of https://github.com/NVIDIA/TensorRT.
 """
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from dataclasses import replace

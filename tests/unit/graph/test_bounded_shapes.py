@@ -1,7 +1,5 @@
 """Sizes that depend on data get upper bounds, and the work behind them is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the three kinds of kernel take along, and where they differ."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

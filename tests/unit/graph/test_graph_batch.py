@@ -1,7 +1,5 @@
 """A batch of one that is opened: what the nodes compute for several rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

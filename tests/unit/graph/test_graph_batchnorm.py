@@ -1,7 +1,5 @@
 """Normalizations and constants per channel go into the weights and biases of layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What ``inspect`` says of a model; nodes that an engine may not have are named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

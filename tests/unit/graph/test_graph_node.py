@@ -1,7 +1,5 @@
 """Graphs as plain records, and messages: read, cut, written again; who makes and who reads what."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper

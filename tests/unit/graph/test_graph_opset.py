@@ -1,7 +1,5 @@
 """Models raised to a newer opset; what they compute is compared in tests/integration/test_prepare.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

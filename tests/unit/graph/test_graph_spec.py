@@ -1,7 +1,5 @@
 """Names, shapes and types of inputs and outputs, of operators and of tensors inside."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

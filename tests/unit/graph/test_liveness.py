@@ -1,7 +1,5 @@
 """Memory of tensors that are alive at the same time."""
 
-from __future__ import annotations
-
 from onnx import TensorProto, helper
 
 from edgert.graph import Graph, read

@@ -1,7 +1,5 @@
 """What exporters write beside the graph: names of classes, read without loading the model."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

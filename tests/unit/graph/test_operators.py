@@ -1,7 +1,5 @@
 """The operator table against ONNX's own schemas, and its promises against ONNX's reference implementation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The converter's new tensors in the bodies of an If are called like no tensor around it."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime
 import pytest

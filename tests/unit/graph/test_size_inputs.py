@@ -1,7 +1,5 @@
 """Two-input exports: what tells the image's size is a constant, and the image all that is fed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The evaluation data: one door to it, closed unless EDGERT_DATA names a folder."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A test that fails and then passes alone is named; one that fails again fails the run."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What can be imported and what cannot, how far a model may be from its source, and what another process tells."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

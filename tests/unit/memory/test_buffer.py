@@ -1,7 +1,5 @@
 """Aligned arrays, leases and pools, and what is counted of them."""
 
-from __future__ import annotations
-
 import gc
 import threading
 

@@ -1,7 +1,5 @@
 """RAPL, NVML and CPU time."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Meters of a machine and of boards: power, energy, the process."""
 
-from __future__ import annotations
-
 import math
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """Over-current events, with the counts that a user published of an Orin Nano 8GB in MAXN_SUPER after an hour."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

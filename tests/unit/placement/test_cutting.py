@@ -1,7 +1,5 @@
 """Graphs cut where the accelerator changes, checked on random graphs against what is true of every cut."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 
 import numpy as np

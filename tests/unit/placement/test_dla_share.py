@@ -1,7 +1,5 @@
 """A graph surveyed for a DLA: adapter, shares, segments, and what changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Integer programs against every assignment that keeps the conditions; accelerators that are never worth having."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loads, segments, cuts and chains, against every assignment there is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

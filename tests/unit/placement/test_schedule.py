@@ -1,7 +1,5 @@
 """Playing schedules: what is known beforehand comes out; contention's rounds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

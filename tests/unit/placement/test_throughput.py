@@ -1,7 +1,5 @@
 """Throughput of several networks against a linear program over every placement there is; engines; solve()."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """How often models run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """Models that take each other's place, in plans and simulations: every one is predicted, all are loaded, and the
 governor moves among them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plans from measured profiles."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

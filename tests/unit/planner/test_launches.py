@@ -1,7 +1,5 @@
 """Plans of engines whose kernels a CPU starts, and notes about error bars of chips that little was published for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How many of which boards: the fewest, then the least watts, as trying all of them finds; what one board carries."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Times of engines that ran on a board, fed back into plans."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The data behind a plan's chart: points, bars, order, colors, and the same in plain characters."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The memory of planned rows, and batches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks of every kind, as exporters write them, planned on every board: a plan, or an error with a name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole plans of small networks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

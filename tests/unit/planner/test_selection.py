@@ -1,7 +1,5 @@
 """Rows against budgets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Pipeline files simulated on boards and on this machine."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Units' predicted times: the table's rows, what takes half of the time, blocks and what is drawn of them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

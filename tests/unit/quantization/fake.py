@@ -3,8 +3,6 @@
 Nothing is shared, fused or left out; the scales of activations are what the caller gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that are turned into FP16, and what is looked at afterwards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

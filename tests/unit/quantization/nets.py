@@ -1,7 +1,5 @@
 """Small graphs to quantize, named node by node, and the ranges that small arrays give them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

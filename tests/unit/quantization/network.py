@@ -1,7 +1,5 @@
 """A small network to quantize."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import TensorProto, helper
 

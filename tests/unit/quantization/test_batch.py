@@ -1,7 +1,5 @@
 """INT8 models that take several images, and those that cannot, by the node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ranges of a section, for everybody and for one engine."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

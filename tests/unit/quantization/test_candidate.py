@@ -1,7 +1,5 @@
 """Versions of a model made to be evaluated beside it."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Histograms that follow from others, compared with those of the tensors themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import TensorProto, helper
 

@@ -1,7 +1,5 @@
 """A quantized model as a report."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from functools import cache

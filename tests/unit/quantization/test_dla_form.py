@@ -1,7 +1,5 @@
 """The strongly typed form for a DLA, looked at as TensorRT from 11.4.1 on would have to accept it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The emulated arithmetic against integers worked out in NumPy, int64 throughout."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

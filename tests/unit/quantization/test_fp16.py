@@ -1,7 +1,5 @@
 """FP16: what becomes it, what stays, and that every graph remains valid."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """FP16: operators that have no such form, and types between the two kinds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FP16: values, constants and sums that leave its range stay in FP32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Histograms: what they hold depends on the values and on nothing else."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """ONNX Runtime's form: computed node by node as the standard defines it, against integers worked out in NumPy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Noise of outputs, and what ``edgert eval`` says of a version that agrees by chance."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

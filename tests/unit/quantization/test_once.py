@@ -1,7 +1,5 @@
 """What making a model INT8 computes once: the scheme per model and target, and no form twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the DLA's rules answer for a node is what the survey, the scheme, the cache and the emulation go by."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The model that is quantized, and what is refused."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

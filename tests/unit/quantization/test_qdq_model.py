@@ -1,7 +1,5 @@
 """Q/DQ models in the forms of a DLA: their own scales, no images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A section's model made INT8, evaluated, and its accuracy recovered where it has to be."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

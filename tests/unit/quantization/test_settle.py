@@ -1,7 +1,5 @@
 """When more images would not move the ranges."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

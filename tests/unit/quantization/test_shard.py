@@ -1,7 +1,5 @@
 """Images in a fixed order, however they come."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Graphs cut into parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper

@@ -1,7 +1,5 @@
 """The file from which a calibration goes on."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

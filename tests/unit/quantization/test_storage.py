@@ -1,7 +1,5 @@
 """How ONNX Runtime's form stores a tensor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The range table: what it answers, and a file that is read back exactly or refused by name."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import FrozenInstanceError
 from pathlib import Path

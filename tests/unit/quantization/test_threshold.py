@@ -1,7 +1,5 @@
 """Thresholds, each against a slow way of finding it."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ranges and INT8 models made from Python: of files, of sections, and of images in memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Weights and biases in eight bits, and the layout of kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

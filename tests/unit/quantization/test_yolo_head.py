@@ -1,8 +1,6 @@
 """A YOLOv8 head joins boxes of hundreds of pixels and scores up to 1 in one output: one scale for both would leave the
 scores two values. ``quantize`` keeps them apart, for every target."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Messages in CDR: the same bytes as another implementation writes, and no surprise from damaged ones."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

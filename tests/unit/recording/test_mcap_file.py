@@ -1,7 +1,5 @@
 """MCAP files: read by MCAP's own reader, by ours as far as they are whole, and never with a traceback."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct

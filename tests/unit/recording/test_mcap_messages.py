@@ -1,7 +1,5 @@
 """Messages of recordings: ROS 2's and Foxglove's readers understand them, and ours gives back what went in."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The board's side: locks, bundles that come in, runs and how they end."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

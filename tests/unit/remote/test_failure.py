@@ -1,7 +1,5 @@
 """What ssh says, and what is made of it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

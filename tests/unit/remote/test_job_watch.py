@@ -1,7 +1,5 @@
 """Retry with connections, ends of jobs, and what is added to a bundle."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The board at the other end: what its doctor says, and whether it fits."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page about what a DLA can run."""
 
-from __future__ import annotations
-
 import pytest
 
 from dla import Target

@@ -1,7 +1,5 @@
 """The page as a whole: one file, whole and well formed, whatever is in it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

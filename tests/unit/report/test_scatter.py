@@ -1,7 +1,5 @@
 """Charts of dots with error bars: axes, classes of color, the best of the dots, and what is drawn."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import pairwise

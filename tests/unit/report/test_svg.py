@@ -1,7 +1,5 @@
 """SVG: well formed and escaped, whatever the numbers and the words are; boxes in rows and their lines."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations, pairwise
 from xml.etree import ElementTree

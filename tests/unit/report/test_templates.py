@@ -1,7 +1,5 @@
 """Templates: strict about what is missing; words from strangers stay words wherever they stand."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

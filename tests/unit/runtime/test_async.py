@@ -1,7 +1,5 @@
 """Stages that begin work and give the results out later."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

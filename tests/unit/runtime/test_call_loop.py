@@ -1,7 +1,5 @@
 """Stages that run one after the other in the thread of whoever calls, against the same ones in threads."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import queue
 import threading
 from collections import Counter as Tally, deque

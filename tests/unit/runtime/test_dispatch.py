@@ -1,7 +1,5 @@
 """Frames dispatched to branches by weight come out in order, whatever the branches take."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter as Count
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whether a pipeline is well: for /readyz, /healthz, systemd and Docker."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """Nodes that are worked on in the thread of the one that they listen to, and who shares one."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import enum
 import json
 import math

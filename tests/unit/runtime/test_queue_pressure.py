@@ -1,7 +1,5 @@
 """How full queues are, in a run and in a simulation, and that drops tell of every overload."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings, strategies as st
 
 from edgert.budget.rules import Budget, Rules, Setting

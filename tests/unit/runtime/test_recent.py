@@ -1,7 +1,5 @@
 """The last minute: by counts that were noted every five seconds, of a clock that tests move."""
 
-from __future__ import annotations
-
 import json
 import threading
 

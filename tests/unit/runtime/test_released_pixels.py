@@ -1,7 +1,5 @@
 """Behind the last stage that reads a frame's pixels, these are released, however slow later stages are."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Threads that run steps or jobs, and their failures in the thread that asks for them."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

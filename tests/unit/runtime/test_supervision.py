@@ -1,7 +1,5 @@
 """Detections as supervision's: by a double of its class, which takes what the real one takes, and by the real one."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Published speeds are compared in pairs that differ in one thing, and a prediction is right where its order is."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """The film of the first minutes: a terminal as SVG, and that the lines of README are those that were typed."""
 
-from __future__ import annotations
-
 import json
 import re
 import xml.etree.ElementTree as ElementTree

@@ -1,7 +1,5 @@
 """A release: the commit that wheels name, and the workflow that makes one from a tag."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """``scripts/setup-jetson`` on a made-up board: a tree that stands in for /, and doubles of every program it starts."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The measures of scripts/structure.py, and that what they count they find."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stages on a board, from a pipeline file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

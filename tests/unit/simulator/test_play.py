@@ -1,7 +1,5 @@
 """Pipelines played: rates, queues, drops, order, batches and budgets, against what can be worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

@@ -1,7 +1,5 @@
 """The runtime and the simulator decide alike: same arrivals and service times, same drops, batches and turns."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Traces and summaries read, and refused with line and reason."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

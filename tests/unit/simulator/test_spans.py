@@ -1,7 +1,5 @@
 """One second of a simulation in full: it is what happened, is bounded, and changes nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The assignment solver: exact against brute force, whatever the shape, the ties and the zeros."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """BoT-SORT: what it knows beside boxes; and that both trackers number detections as their authors' code does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

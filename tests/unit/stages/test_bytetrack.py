@@ -1,7 +1,5 @@
 """ByteTrack: who keeps which number, what is refused, and what does not grow."""
 
-from __future__ import annotations
-
 import copy
 import tracemalloc
 from collections.abc import Iterator

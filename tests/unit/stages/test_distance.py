@@ -1,7 +1,5 @@
 """Positions of boxes from depth images."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

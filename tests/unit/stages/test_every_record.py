@@ -1,7 +1,5 @@
 """Every kind of record: what has boxes is tracked, cropped, drawn and judged; what has none is judged or refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Named vectors on the disk."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """The stage that runs a model, and the smaller model that takes its place."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Segments of a split model as stages, one thread doing all of them."""
 
-from __future__ import annotations
-
 import os
 from itertools import pairwise
 from pathlib import Path

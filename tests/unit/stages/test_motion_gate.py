@@ -1,7 +1,5 @@
 """Frames in which something moves pass, and a heartbeat."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

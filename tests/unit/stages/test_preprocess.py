@@ -1,7 +1,5 @@
 """Frames into tensors, against the arithmetic written down plainly."""
 
-from __future__ import annotations
-
 import tracemalloc
 from itertools import product
 from typing import Any, Literal

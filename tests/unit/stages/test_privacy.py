@@ -1,7 +1,5 @@
 """What is to be hidden cannot be seen, in any layout of pixels, and nothing else changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

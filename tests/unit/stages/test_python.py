@@ -1,7 +1,5 @@
 """Finding the user's own code, and running it as a stage."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from pathlib import Path

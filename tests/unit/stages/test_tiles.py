@@ -1,7 +1,5 @@
 """Tiles of a frame: where they lie, what is put together across their seams, and what is not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The stage of a swapped model: results in order, none lost, and every frame's lease given back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A new model's first runs, in a process of their own."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

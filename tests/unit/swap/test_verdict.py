@@ -1,7 +1,5 @@
 """The rules of a swap: a bound that holds for frames that resemble each other, and the time that a run may take."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Events as spans: waits are found, frames are followed, and nothing overlaps on its lane."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given, strategies as st

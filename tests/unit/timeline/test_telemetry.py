@@ -1,7 +1,5 @@
 """Spans of OpenTelemetry: one frame a second as a tree, every error, and one trace across machines."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import sys

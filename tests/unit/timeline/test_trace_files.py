@@ -1,7 +1,5 @@
 """Traces as files: Perfetto's schema reads them, Chrome's JSON has the same, and what came over a wire is checked."""
 
-from __future__ import annotations
-
 import json
 import random
 import zlib

@@ -1,7 +1,5 @@
 """What a search tries, and what this machine cannot run models with."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One run as a pipeline does it, on a processor and on a GPU that is played."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The search, over tactics whose times and memory are invented."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tactics as keys of the pipeline file, and back from JSON."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Which settings are tried, and when two of them are the same."""
 
-from __future__ import annotations
-
 from edgert.config import ClassifyTask, DetectTask, InputConfig
 from edgert.wiring.settings import (
     Setting,

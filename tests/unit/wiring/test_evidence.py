@@ -1,7 +1,5 @@
 """Evidence rewards answers that another view confirms and the control does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whether a head's numbers are past their sigmoid stands in its graph."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From evidence and what is known to a verdict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``edgert models``: a family is found by what people call it; recipes are sections of a pipeline file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

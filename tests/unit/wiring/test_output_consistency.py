@@ -1,7 +1,5 @@
 """Evidence in what models write and paint."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

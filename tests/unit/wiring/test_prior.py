@@ -1,7 +1,5 @@
 """What is known of a model before it runs: its file, files beside it, its family."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

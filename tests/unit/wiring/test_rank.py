@@ -1,7 +1,5 @@
 """When evidence is enough."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The error of one setting ends that setting, and a slow model ends the search in time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

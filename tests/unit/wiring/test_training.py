@@ -1,7 +1,5 @@
 """What a model remembers of its training tells how its input was scaled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

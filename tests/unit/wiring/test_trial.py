@@ -1,7 +1,5 @@
 """Photos and their views; the model sees exactly what a pipeline would show it, and no run is made twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -1,7 +1,5 @@
 """A starter or a stub of a decoder is written whole, loads, and replaces nothing by accident."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

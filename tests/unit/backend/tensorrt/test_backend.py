@@ -1,7 +1,5 @@
 """TensorRT as a backend: what is cached, under which key, and what is logged before anything is built again."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Building in another process: what it reports, how it fails, how it is ended. The compiler is a double."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Every name of TensorRT that the door touches is there in each version that it claims; read off its source."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field

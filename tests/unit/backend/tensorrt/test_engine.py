@@ -1,7 +1,5 @@
 """Opening and running engines, on a recording TensorRT and a GPU of NumPy arrays."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """The engine inspector's JSON, in the form that NVIDIA documents for detailed profiling verbosity."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels that TensorRT-RTX compiles when an engine first runs: one cache for all contexts, found at the next start."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What each layer takes, by a recording TensorRT's profiler, and the nodes that it is reported for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Which TensorRT is taken, and the error where there is none."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Lines of TensorRT's logs. The files under tests/data/trt_log are written in the form of published logs."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Layers and nodes matched, on networks like those that TensorRT's parser makes."""
 
-from __future__ import annotations
-
 from edgert.backend.tensorrt.network import Correspondence, Layer, correspond, metadata_names
 
 

@@ -1,8 +1,6 @@
 """TensorRT-RTX gets a plan for each profile and each size of a batch: it ends the process where a profile that is not
 the first is chosen, and kernels of a plan that leaves the batch open are slower."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What can be asked for, and what is refused before any TensorRT is looked at."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import fields, replace
 from pathlib import Path

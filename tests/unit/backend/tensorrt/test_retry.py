@@ -1,7 +1,5 @@
 """The retry ladder: plain inputs, larger pools, a split, halves, the GPU; every rung once, and an end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The exact calls of a build, for every dialect, accelerator and precision, on a TensorRT that records them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small graphs rewritten, and both run by ONNX Runtime without its own optimizations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

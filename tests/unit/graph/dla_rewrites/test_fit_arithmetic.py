@@ -1,7 +1,5 @@
 """Activations and arithmetic. Errors are parts of the largest output, float32: rounding of one or two operations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Matrix products as convolutions: sums in another order, so equal within 1e-5 of the largest value (float32)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

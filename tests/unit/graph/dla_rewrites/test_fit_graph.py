@@ -1,7 +1,5 @@
 """The whole of it: choosing rewrites, names, proofs, cutting; static inputs make every tensor static."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Resizes and padding: the same pixels, so equal to the bit where nothing is averaged."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pools, means and maxima. Maxima are equal to the bit; means within 1e-6 of the largest value (float32)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

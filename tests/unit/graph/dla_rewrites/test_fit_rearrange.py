@@ -1,7 +1,5 @@
 """Rearrangements: equal to the bit, but where a second convolution is merged (sums in another order, 1e-5)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

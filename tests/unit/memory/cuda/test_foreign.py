@@ -1,7 +1,5 @@
 """Arrays of other libraries, taken where they are, behind the stream that writes them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CUDA graphs, with a driver that writes down what it is asked."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """Who else holds memory of a GPU, by NVML."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory of others goes back when its lease has ended and the GPU has passed."""
 
-from __future__ import annotations
-
 import threading
 
 from edgert.memory import Counter

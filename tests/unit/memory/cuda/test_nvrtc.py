@@ -1,7 +1,5 @@
 """The run-time compiler, with a library that answers as NVIDIA's does."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One suite for host and GPU pools, and what only streams bring."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable

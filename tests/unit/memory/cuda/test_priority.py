@@ -1,7 +1,5 @@
 """Streams that go first, with a driver that answers as NVIDIA's does."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Buffers of host and GPU: filled in place, sent once, and used again when both are done."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import threading

@@ -1,7 +1,5 @@
 """A graph as a placement problem: accelerators, costs, transitions, and what stages take of a board."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

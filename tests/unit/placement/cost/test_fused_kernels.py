@@ -1,7 +1,5 @@
 """Fusing: what joins a unit, what stands alone, and that units are convex and in order."""
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -1,7 +1,5 @@
 """Attention and layer normalization become one unit each, however a graph spells them out."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Watts: what follows from a board's clocks, what is not known, and how predictions stand to what was published."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

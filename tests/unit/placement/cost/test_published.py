@@ -1,7 +1,5 @@
 """The shipped coefficients against what has been published, and the networks against what their makers count."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The cost formulas, against values worked out by hand and the shapes they must have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Known boxes, written into maps of cells as raw heads write them, come back as they were."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Outputs beside the one that is needed: raw heads of detectors, heads for training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, cast

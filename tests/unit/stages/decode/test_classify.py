@@ -1,7 +1,5 @@
 """Top classes of probabilities and of logits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, strategies as st

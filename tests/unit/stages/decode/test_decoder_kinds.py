@@ -1,7 +1,5 @@
 """From a task to its decoder, and its labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

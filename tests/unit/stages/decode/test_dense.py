@@ -1,7 +1,5 @@
 """Depth, images and anomalies: numbers for every pixel."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Known boxes, written in the layout a family publishes, come back as they were."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st

@@ -1,7 +1,5 @@
 """Faces: each head beside what its authors do with the same outputs, written down again from their descriptions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

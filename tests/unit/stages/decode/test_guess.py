@@ -1,7 +1,5 @@
 """The decoder guessed for outputs of known models; shapes are without the batch dimension."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgert.stages.decode.guess import guess, network_size, own_decoder

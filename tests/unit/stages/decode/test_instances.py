@@ -1,7 +1,5 @@
 """Masks against NumPy written from the formulas; final boxes with masks or angles; masks of queries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cv2

@@ -1,7 +1,5 @@
 """Points of bodies, from columns and from heat maps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st

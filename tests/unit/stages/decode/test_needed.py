@@ -1,7 +1,5 @@
 """Final boxes in the layouts of their exporters equal the documented formulas, on random outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Suppression against the plain algorithm, one box at a time; and across classes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Poses and landmarks: each decoder beside its authors' description of it, in loops over one number at a time."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Mask R-CNN and Keypoint R-CNN against the post-processing that torchvision documents, on random outputs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Boxes that cannot be are left out and counted; what is odd is said once."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Boxes that are parts of the model's input, as exports by way of TFLite have them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

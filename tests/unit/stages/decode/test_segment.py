@@ -1,7 +1,5 @@
 """Masks, without the padding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st

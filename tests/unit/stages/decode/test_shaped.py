@@ -1,7 +1,5 @@
 """Oriented boxes and instance masks."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

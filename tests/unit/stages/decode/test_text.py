@@ -1,7 +1,5 @@
 """Text: boxes and characters beside PaddleOCR's post-processing, written again from its description."""
 
-from __future__ import annotations
-
 import math
 from itertools import groupby
 from pathlib import Path

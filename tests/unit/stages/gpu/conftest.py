@@ -1,7 +1,5 @@
 """Settings of the tests of what runs on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shapes packed for the GPU, read back as the kernel reads them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

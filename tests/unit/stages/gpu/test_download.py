@@ -1,7 +1,5 @@
 """Frames and drawn images of a GPU come to the host once, into memory that is used again."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Any, cast

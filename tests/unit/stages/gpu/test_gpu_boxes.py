@@ -1,7 +1,5 @@
 """Boxes that the kernels decode and suppress, on the processor and on a GPU where there is one, are the host's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

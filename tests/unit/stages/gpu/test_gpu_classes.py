@@ -1,7 +1,5 @@
 """The best classes found by the kernel, here on the processor and on a GPU where there is one, are the host's."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Crops of a frame for several models: each goes where it would go by itself, and one launch writes them all."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Frames in GPU inference: how often they are copied, what memory they take, and in what order their records come."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any, cast
 

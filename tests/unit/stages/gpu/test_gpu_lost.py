@@ -1,7 +1,5 @@
 """A GPU that falls away under an inference slot: an error, what came before is kept, and everything is given back."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable, Iterator

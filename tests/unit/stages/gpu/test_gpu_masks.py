@@ -1,7 +1,5 @@
 """Masks and peaks found by the kernels, here on the processor and on a GPU where there is one, are the host's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

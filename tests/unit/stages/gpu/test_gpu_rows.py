@@ -1,7 +1,5 @@
 """Rows that the kernel brings, on the processor or on a GPU where there is one, become the host's boxes, to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

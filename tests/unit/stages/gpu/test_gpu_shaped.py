@@ -1,7 +1,5 @@
 """Oriented boxes and masks made by the kernels, on the processor and on a GPU where there is one, are the host's."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels: compiled once for each GPU and each combination, kept between runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Thresholds and counts of a decoder that change between two batches, while its work stays recorded on the GPU."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

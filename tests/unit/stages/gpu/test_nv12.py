@@ -1,7 +1,5 @@
 """BGR on the GPU into an encoder's planes: the kernel itself, on the processor here and on a GPU where there is one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cv2

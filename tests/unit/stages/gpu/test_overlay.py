@@ -1,7 +1,5 @@
 """Results drawn on the GPU: the kernel itself, on the processor here and on a GPU where there is one, beside OpenCV."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which outputs are decoded on the GPU, and why others are not; where an image goes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Times of a GPU's runs in a trace: what CUDA measured, between the launch and the moment when the host saw the end."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

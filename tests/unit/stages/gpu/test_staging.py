@@ -1,7 +1,5 @@
 """Frames of sources in memory that the GPU reads."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

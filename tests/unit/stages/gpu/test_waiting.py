@@ -1,7 +1,5 @@
 """How long one who waits for a GPU keeps the processor busy, and how late it notices the end."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

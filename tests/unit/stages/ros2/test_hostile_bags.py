@@ -1,7 +1,5 @@
 """Bags whose maker meant no good: values of other types, queries without an end, chunks that unpack to anything."""
 
-from __future__ import annotations
-
 import sqlite3
 import struct
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Messages of a camera's topics made into images, and back."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import Any

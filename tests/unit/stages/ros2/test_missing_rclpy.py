@@ -1,7 +1,5 @@
 """What to source, or which Python to take, where rclpy is missing or of another Python."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

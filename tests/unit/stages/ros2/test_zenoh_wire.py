@@ -1,7 +1,5 @@
 """Keys, attachments and tokens of rmw_zenoh, byte by byte; and what damaged ones do."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

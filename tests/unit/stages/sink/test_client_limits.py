@@ -1,7 +1,5 @@
 """Which client ends when there are too many."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

@@ -1,7 +1,5 @@
 """``sink: collect``: which frames it keeps, what it writes, and that this is read back as a dataset."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """The window's side of the pipeline: viewers here are small programs that only read, end, or refuse to read."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -1,7 +1,5 @@
 """FFmpeg's encoders on the processor: a thread for each video, in which its images keep their order."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

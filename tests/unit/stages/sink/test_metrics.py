@@ -1,7 +1,5 @@
 """The metrics of a run, read back by Prometheus' own parsers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

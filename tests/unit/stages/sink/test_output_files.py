@@ -1,7 +1,5 @@
 """Names, locks, rotation and the removal of old files, by a clock and a disk of the test's own."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

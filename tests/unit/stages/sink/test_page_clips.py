@@ -1,7 +1,5 @@
 """Recordings that the page plays: what an index names, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.error import HTTPError

@@ -1,7 +1,5 @@
 """When clips begin and end, and which packets one may begin with: decisions alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Which program shows windows here, how it is started, and what is said where none can."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

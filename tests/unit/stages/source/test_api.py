@@ -1,7 +1,5 @@
 """Frames that the user brings."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Cameras, with one of our own in place of FFmpeg."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """CSI cameras: the pipeline that is written, and what their absence is called. No board was used."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

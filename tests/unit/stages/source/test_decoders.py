@@ -1,7 +1,5 @@
 """Which decoder a video goes to, by what is here. No board was used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

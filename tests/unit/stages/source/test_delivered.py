@@ -1,7 +1,5 @@
 """What a source would deliver is looked at, as far as that is quick."""
 
-from __future__ import annotations
-
 import os
 from fractions import Fraction
 from pathlib import Path

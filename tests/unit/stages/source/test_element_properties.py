@@ -1,7 +1,5 @@
 """Every property that edgert writes of one of NVIDIA's GStreamer elements is one that the element has. No board."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Which time of a frame is right, and where a file's clock was set."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 from types import SimpleNamespace

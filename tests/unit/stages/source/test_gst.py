@@ -1,7 +1,5 @@
 """What is done to a GStreamer pipeline's text; running one is an integration test. No password comes through."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from types import SimpleNamespace

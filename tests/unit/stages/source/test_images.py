@@ -1,7 +1,5 @@
 """Images from folders and globs."""
 
-from __future__ import annotations
-
 import logging
 import os
 import struct

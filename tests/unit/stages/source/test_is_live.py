@@ -1,7 +1,5 @@
 """What a source is called before it is made is what it calls itself afterwards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arrays from outside: shared when they are pixels, refused with a reason when not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

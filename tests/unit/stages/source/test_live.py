@@ -1,7 +1,5 @@
 """What a reader thread leaves behind when it ends, and its slot for one item."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any, cast
 

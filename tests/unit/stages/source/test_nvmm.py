@@ -1,7 +1,5 @@
 """A Jetson's video memory mapped into CUDA: structs against the header, calls against a stand-in. No board was used."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 from weakref import ref

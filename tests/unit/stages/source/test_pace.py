@@ -1,7 +1,5 @@
 """Positions never run backwards, pacing waits by the clock, thinning is even."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 

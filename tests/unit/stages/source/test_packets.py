@@ -1,7 +1,5 @@
 """What recorders are given of packets: times that hold across connections, formats, and bounded inboxes."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Images that code makes: the user's own, and the scenes."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from pathlib import Path

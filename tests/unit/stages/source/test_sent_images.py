@@ -1,7 +1,5 @@
 """Messages of another machine: what is an image in them, and what a stranger may send without harm."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Frames that a running pipeline takes in the thread that brings them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace

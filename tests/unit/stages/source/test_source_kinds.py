@@ -1,7 +1,5 @@
 """What a ``source:`` line means, and which options it may have."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Batches of frames that a program submits as one array, or in one lent buffer."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Buffers that a program is lent, and tensors that it has on a GPU."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading

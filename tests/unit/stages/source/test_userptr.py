@@ -1,7 +1,5 @@
 """A camera that writes where the GPU reads: structs as a C compiler made them, the kernel stood in for. No board."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import json

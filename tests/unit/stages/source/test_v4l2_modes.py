@@ -1,7 +1,5 @@
 """Which format a USB camera is asked for, and what is said of its rate; the driver is stood in for."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The events stage: what begins, goes on and ends, and when nothing does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone

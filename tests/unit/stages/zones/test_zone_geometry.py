@@ -1,7 +1,5 @@
 """Polygons and lines: against an exact geometry library, and at the edges where rounding decides."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Zones and events in pipeline files: what is refused, and where."""
 
-from __future__ import annotations
-
 import re
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The zones stage: who is where, since when, and who crossed which line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

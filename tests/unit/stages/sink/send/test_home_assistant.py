@@ -1,7 +1,5 @@
 """Home Assistant's sensors: identifiers that it takes, states that are true over a day."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import combinations

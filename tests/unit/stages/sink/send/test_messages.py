@@ -1,7 +1,5 @@
 """What is sent of a result: which, how often, and that it is what the schema says."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The sender: in order, until acknowledged, through every kind of trouble."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """The sink: what it took is in the spool before it takes more, and what cannot be written is its error."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Sequence

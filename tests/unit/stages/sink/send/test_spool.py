@@ -1,7 +1,5 @@
 """The spool: nothing is lost, order is kept, it stays within its bounds, and damage stops nobody."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

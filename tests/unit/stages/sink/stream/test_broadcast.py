@@ -1,7 +1,5 @@
 """One stream's video: encoded once for all, from a key frame on for each, not at all for nobody."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is left of the addresses that an offer of WebRTC names: those of who makes it."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from types import SimpleNamespace

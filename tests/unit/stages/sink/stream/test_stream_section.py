@@ -1,7 +1,5 @@
 """What a pipeline file may ask of streams."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
