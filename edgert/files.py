@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -270,3 +271,18 @@ def naming_write_errors(path: Path) -> Iterator[None]:
             why=cause(error),
             fix="free some space, or choose a folder that can be written",
         ) from error
+
+
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock a file or folder for this writer; return whether it has the lock. File systems without locks return True."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True

@@ -26,8 +26,8 @@ from edgert.runtime import Execution, Runner, Summary, Task, summarize
 from edgert.runtime.recent import History, totals
 from edgert.runtime.thread_loop import runs_pipeline_of
 from edgert.stages.python import check_function
-from edgert.stages.sink.output_files import fixed_folder
 from edgert.stages.sink.results import CallbackSink
+from edgert.stages.sink.retention import fixed_folder
 from edgert.stages.source.api import ApiSource
 from edgert.tracing import ThreadEvents, Tracing
 

@@ -22,7 +22,7 @@ from edgert.files import digest_of_file, exists
 from edgert.pipeline import Pipeline, pipeline_in
 from edgert.reporter import OnProgress
 from edgert.stages.kinds import FileSink
-from edgert.stages.sink.output_files import fixed_folder, safe_name
+from edgert.stages.sink.retention import fixed_folder, safe_name
 from edgert.videos import Video, is_stream
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from edgert._version import __version__
 from edgert.config import PipelineFile
 from edgert.config.stages import SourceStage, StageConfig
 from edgert.errors import ConfigError, cause
-from edgert.files import exists, replace_text
+from edgert.files import exists, replace_text, try_lock
 from edgert.stages.kinds import FileSink
-from edgert.stages.sink.output_file import cannot_write, try_lock, written_elsewhere
-from edgert.stages.sink.output_files import fixed_folder, has_field, matching_files, safe_name
+from edgert.stages.sink.output_file import cannot_write, written_elsewhere
+from edgert.stages.sink.retention import fixed_folder, has_field, matching_files, safe_name
 from edgert.stages.source.files import VIDEO_SUFFIXES, videos_at
 from edgert.stages.source.kinds import kind_of, videos_pattern
 from edgert.user_code import code_name

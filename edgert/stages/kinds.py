@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
     from edgert.stages.bytetrack import Limits
     from edgert.stages.context import Context
-    from edgert.stages.sink.output_files import Rules
+    from edgert.stages.sink.retention import Rules
     from edgert.stages.track import Tracker
 
 _LEAST_BYTES = 1 << 16
@@ -99,7 +99,7 @@ class FileSink(SinkStage):
 
     @model_validator(mode="after")
     def _names_known_fields(self) -> FileSink:
-        from edgert.stages.sink.output_files import check_pattern
+        from edgert.stages.sink.retention import check_pattern
 
         try:
             check_pattern(self.path, (*self.fields, "file"), "")
@@ -109,7 +109,7 @@ class FileSink(SinkStage):
 
     def rules(self, context: Context) -> Rules:
         """Return the rules for the sink's files."""
-        from edgert.stages.sink.output_files import Rules
+        from edgert.stages.sink.retention import Rules
 
         rotate = getattr(self, "rotate", None) or Rotate.model_construct()
         keep = self.keep or Keep.model_construct()

@@ -21,8 +21,8 @@ import cv2
 import pytest
 
 from edgert.stages.sink.image_files import ImagesSink
-from edgert.stages.sink.output_files import Rules
 from edgert.stages.sink.results import JsonlSink
+from edgert.stages.sink.retention import Rules
 from edgert.stages.sink.video import VideoSink
 from tests.helpers.command import ROOT, environment
 from tests.helpers.frames import result_of

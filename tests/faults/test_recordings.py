@@ -17,10 +17,10 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.runtime.records import Result
-from edgert.stages.sink import output_files
+from edgert.stages.sink import retention
 from edgert.stages.sink.image_files import ImagesSink
-from edgert.stages.sink.output_files import Rules
 from edgert.stages.sink.results import JsonlSink
+from edgert.stages.sink.retention import Rules
 from edgert.stages.sink.video import VideoSink
 from tests.helpers.command import ROOT, environment
 from tests.helpers.frames import frame_of, result_of
@@ -108,7 +108,7 @@ def test_killed_again_and_again_nothing_is_lost(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from edgert.stages.sink import output_files
+from edgert.stages.sink import retention
 from edgert.stages.sink.image_files import ImagesSink
 from edgert.stages.sink.results import JsonlSink
 from edgert.stages.sink.video import VideoSink
@@ -148,7 +148,7 @@ for number, result in enumerate(results(10**9)):
 @pytest.mark.parametrize("free_bytes", [0, 1_500_000])
 def test_a_full_disk(tmp_path: Path, free_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real one of 3 MB: without ``keep`` the sinks stop and say so, with it they go on for as long as they like."""
-    monkeypatch.setattr(output_files, "_REMOVAL_PERIOD_S", 0.01)
+    monkeypatch.setattr(retention, "_REMOVAL_PERIOD_S", 0.01)
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(disk)], check=True)

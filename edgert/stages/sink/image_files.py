@@ -12,9 +12,9 @@ import cv2
 from edgert.errors import StageError
 from edgert.runtime.records import Result
 from edgert.stages.draw import ImagePainter
-from edgert.stages.sink import output_file, output_files
+from edgert.stages.sink import output_file, retention
 from edgert.stages.sink.output_file import cannot_write
-from edgert.stages.sink.output_files import REPLACED, Rules, fill, has_field, make_parent
+from edgert.stages.sink.retention import REPLACED, Rules, fill, has_field, make_parent
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _DEFAULT_NAME = "{stream}_{frame:06d}.jpg"
@@ -45,7 +45,7 @@ class ImagesSink:
         self.every, self._rules = every, rules
         self._seen: Tally[str] = Tally()
         self._images = ImagePainter()
-        output_files.check_pattern(self.pattern, _FIELDS, self._where)
+        retention.check_pattern(self.pattern, _FIELDS, self._where)
         if self.pattern.suffix.lower() not in _SUFFIXES:
             raise StageError(
                 f"cannot write {self.pattern.suffix} images",
@@ -61,9 +61,9 @@ class ImagesSink:
                 where=self._where,
                 fix="put {frame} into path, or remove keep:",
             )
-        self._retention = output_files.Retention(self.pattern, rules, self._where)
-        relative = self.pattern.relative_to(output_files.fixed_folder(self.pattern))
-        self._parts = output_files.fixed_folder(self.pattern) / f".{output_files.safe_name(f'{relative}.{name}')}.part"
+        self._retention = retention.Retention(self.pattern, rules, self._where)
+        relative = self.pattern.relative_to(retention.fixed_folder(self.pattern))
+        self._parts = retention.fixed_folder(self.pattern) / f".{retention.safe_name(f'{relative}.{name}')}.part"
         self._parts_lock, self._run = -1, 1
         # The stage's thread queues files, and waits where they are too many; the disk thread names them.
         self.is_dirty, self._error = False, deque[OSError](maxlen=1)
@@ -79,14 +79,8 @@ class ImagesSink:
         make_parent(self._parts, self._where)
         try:
             self._parts.mkdir(exist_ok=True)
-            descriptor = os.open(self._parts, os.O_RDONLY | os.O_CLOEXEC)
-            if not output_file.try_lock(descriptor):
-                os.close(descriptor)
-                raise output_file.written_elsewhere(self._parts, self._where)
-            self._parts_lock = descriptor
+            self._parts_lock = output_file.lock_folder(self._parts, self._where)
             output_file.DISK.add(self)
-            for leftover in self._parts.iterdir():  # from a process that was killed
-                leftover.unlink()
         except OSError as error:
             self.close()  # releases the lock, for another try
             raise cannot_write(self.pattern, error, self._where) from error
@@ -151,7 +145,7 @@ class ImagesSink:
         if self._replaces_file or (self._has_number and not self._rules.keeps):
             return wanted
         number = self._run if self._has_number else 1
-        while (path := output_files.numbered_path(wanted, number)) in self._queued or os.path.lexists(path):
+        while (path := retention.numbered_path(wanted, number)) in self._queued or os.path.lexists(path):
             number += 1
         self._run = number
         return path

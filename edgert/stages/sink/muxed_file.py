@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgert.errors import EdgertError, StageError
-from edgert.stages.sink.output_file import OutputFile, cannot_write
-from edgert.stages.sink.output_files import Files
+from edgert.stages.sink.output_file import Files, OutputFile, cannot_write
 
 _BOX_HEADER_BYTES = 8
 _LARGE_HEADER_BYTES = 16

@@ -1,4 +1,4 @@
-"""One output file with a single writer. Its data is on the disk at most :data:`SYNC_S` after a write.
+"""The output files of a sink, each with a single writer. Data is on the disk at most :data:`SYNC_S` after a write.
 
 A file is locked (``flock``) while it is written. One thread for all sinks of the process flushes data to the disk, so
 that a power cut loses little.
@@ -17,12 +17,27 @@ from pathlib import Path
 from typing import Protocol
 
 from edgert.errors import StageError, cause
+from edgert.files import try_lock
+from edgert.stages.sink.retention import (
+    DATE,
+    FIELD,
+    TIME,
+    Retention,
+    Rules,
+    check_pattern,
+    fill,
+    has_field,
+    make_parent,
+    numbered_path,
+)
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger("edgert.sink")
+
+_CLOSE_S = 0.5  # part of the 2 s in which a pipeline ends
+_LONGEST_LINE_BYTES = 1 << 26
 SYNC_S = 0.5
 """Longest time between two flushes to the disk."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _NOT_SYNCED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)
 
 
@@ -36,18 +51,6 @@ def cannot_write(path: Path, error: OSError, where: str, kept: str = "") -> Stag
     )
 
 
-def try_lock(descriptor: int) -> bool:
-    """Lock a file or folder for this writer; return whether it has the lock. File systems without locks return True."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
-
-
 def written_elsewhere(path: Path, where: str) -> StageError:
     """Return the error for a file with another writer's lock. It names the process, from ``/proc/locks``."""
     writer, path = _lock_owner(path), path.parent if path.is_dir() else path
@@ -57,6 +60,25 @@ def written_elsewhere(path: Path, where: str) -> StageError:
         who = f": {_process_name(writer)}, process {writer}" if writer else ""
         why, fix = f"another process writes it{who}", "stop that process, or choose another path"
     return StageError(f"cannot write {path}", why=why, where=where, fix=fix)
+
+
+def lock_folder(folder: Path, where: str) -> int:
+    """Lock a folder of unfinished files, remove what an earlier run left in it, and return its descriptor.
+
+    Raises:
+        OSError: it cannot be read.
+        StageError: another process or stage writes there.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not try_lock(descriptor):
+            raise written_elsewhere(folder, where)
+        for leftover in folder.iterdir():
+            leftover.unlink()
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _lock_owner(path: Path) -> int:
@@ -262,4 +284,155 @@ class OutputFile:
             self.error = error
         if self.error is not None:
             text = "%s: the last writes may be lost: %s"
-            _LOG.warning(text, self.path, cause(self.error), extra={"code": "record.lost"})
+            log.warning(text, self.path, cause(self.error), extra={"code": "record.lost"})
+
+
+class Files:
+    """The files of one sink, one after another for each stream.
+
+    Without ``{date}`` or ``{time}`` in the pattern, the newest file has that name. Earlier ones are renamed to
+    ``NAME-DATE-TIME``, by their last change. With them, a name that is taken gets a number.
+
+    Raises:
+        StageError: the pattern has an unknown field.
+    """
+
+    FIELDS = ("stream", "date", "time")
+
+    def __init__(self, pattern: Path, rules: Rules, where: str) -> None:
+        check_pattern(pattern, self.FIELDS, where)
+        if pattern.is_symlink() and not pattern.is_dir():
+            pattern = pattern.resolve()
+        self.pattern, self.rules, self._where = pattern, rules, where
+        self._is_dated = has_field(pattern, "date", "time")
+        self._open = list[OutputFile]()
+        self._begun = set[str]()
+        self._retention = Retention(pattern, rules, where)
+
+    def check(self) -> None:
+        """Create the folder, if its name has no field.
+
+        Raises StageError where that fails, or where another process or stage writes the file.
+        """
+        if not FIELD.search(str(self.pattern.parent)):
+            make_parent(self.pattern, self._where)
+        if not FIELD.search(str(self.pattern)) and self.pattern.is_file():
+            with suppress(OSError):
+                OutputFile(self.pattern, self._where).close()
+
+    def begin(self, stream: str, appends: bool = False) -> OutputFile:
+        """Open the next file of a stream: an empty one, or with ``appends`` the existing one, cut after its last line.
+
+        Raises:
+            StageError: it cannot be written, another process or stage writes it, or it does not hold JSON lines.
+        """
+        is_first = stream not in self._begun
+        self._retention.add_stream(stream)
+        if is_first and self._is_dated and not appends:
+            self._retention.remove_empty()
+        wanted = path = fill(self.pattern, stream)
+        make_parent(path, self._where)
+        number = 1
+        while (file := self._open_if_free(path, is_first, appends)) is None:
+            if self._is_dated:
+                number += 1
+                path = numbered_path(wanted, number)
+        self._begun.add(stream)
+        self._open.append(file)
+        return file
+
+    def finish(self, file: OutputFile, *, may_be_empty: bool = True) -> None:
+        """Close a file. Remove it where it is empty and may not be."""
+        self._open.remove(file)
+        is_left = may_be_empty or bool(file.size_bytes) or not file.is_regular
+        if not is_left:
+            with suppress(OSError):
+                file.path.unlink()  # before the lock is released, so that nobody else writes it
+        file.close()
+        if is_left and self._is_dated and file.is_regular:
+            self._retention.add(file.path, file.size_bytes)
+
+    def is_due(self, file: OutputFile, more_bytes: int = 0) -> bool:
+        """Return whether the next file begins before ``more_bytes`` more are written."""
+        rules = self.rules
+        if not file.is_regular or not file.size_bytes:
+            return False
+        is_large = rules.rotate_bytes and file.size_bytes + more_bytes > rules.rotate_bytes
+        return bool(is_large or (rules.rotate_s and time.monotonic() - file.begun_s >= rules.rotate_s))
+
+    def remove_old(self) -> None:
+        """Remove old files. Raises StageError where too little space stays free."""
+        if self.rules.removes:
+            self._retention.remove_old(lambda: {str(file.path): file.size_bytes for file in self._open})
+
+    def make_room(self) -> bool:
+        """Remove one old file, because the disk is full; return whether there was one."""
+        return self._retention.make_room()
+
+    def close(self) -> None:
+        """Wait up to 0.5 s until the files are on the disk."""
+        DISK.wait(_CLOSE_S)
+
+    def _open_if_free(self, path: Path, is_first: bool, appends: bool) -> OutputFile | None:
+        """Return the file at a path, ready to be written; None where the existing file is to be kept.
+
+        A kept file without a date in its name is renamed.
+        """
+        try:
+            file, is_ready = OutputFile(path, self._where), False
+            try:
+                is_ready = self._is_ready(file, is_first, appends)
+                if not is_ready and not self._is_dated:
+                    self._move_aside(file)
+            finally:
+                if not is_ready:
+                    file.close()
+        except OSError as error:
+            raise cannot_write(path, error, self._where) from error
+        return file if is_ready else None
+
+    def _is_ready(self, file: OutputFile, is_first: bool, appends: bool) -> bool:
+        """Return whether a file can be written, after emptying it or cutting its torn line where the rules say so."""
+        if not file.is_regular and (self.rules.rotates or self.rules.removes):
+            why, fix = "it is no regular file", "leave rotate and keep out"
+            raise StageError(f"cannot rotate {file.path}", why=why, where=self._where, fix=fix)
+        if not file.size_bytes:
+            return True
+        if is_first and not self.rules.keeps:
+            file.cut(0)
+            return True
+        if not (is_first and appends):
+            return False
+        self._cut_torn_line(file)
+        is_old = self.rules.rotate_s and time.time() - file.modified_s >= self.rules.rotate_s
+        return not (self.is_due(file) or is_old)
+
+    def _cut_torn_line(self, file: OutputFile) -> None:
+        """Remove the incomplete line, or the zero bytes, that a power cut may leave at the end."""
+        at, chunk_bytes = file.size_bytes, 1 << 16
+        is_ours = os.pread(file.descriptor, 1, 0) in (b"{", b"\0")
+        while is_ours and at > 0 and file.size_bytes - at <= _LONGEST_LINE_BYTES:
+            begin = max(0, at - chunk_bytes)
+            newline = os.pread(file.descriptor, at - begin, begin).rfind(b"\n")
+            if newline >= 0 or begin == 0:
+                end = begin + newline + 1
+                if end < file.size_bytes:
+                    log.warning("%s: the last line of %s was cut off: it was incomplete", self._where, file.path)
+                file.cut(end)
+                return
+            at = begin
+        raise StageError(
+            f"cannot append to {file.path}",
+            why="it does not hold JSON lines",
+            where=self._where,
+            fix="choose another path, or write existing: replace",
+        )
+
+    def _move_aside(self, file: OutputFile) -> None:
+        """Rename a file after its last change, to free its name for the newest. Raises OSError."""
+        stamp = time.strftime(f"{DATE}-{TIME}", time.localtime(file.modified_s))
+        path, number = file.path.with_name(f"{file.path.stem}-{stamp}{file.path.suffix}"), 1
+        while os.path.lexists(numbered_path(path, number)):
+            number += 1
+        file.path.rename(numbered_path(path, number))
+        self._retention.add(numbered_path(path, number), file.size_bytes)

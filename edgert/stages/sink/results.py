@@ -9,8 +9,8 @@ from edgert.clock import REAL, Clock
 from edgert.runtime import json_form
 from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
-from edgert.stages.sink.output_file import OutputFile, cannot_write
-from edgert.stages.sink.output_files import REPLACED, Files, Rules, has_field
+from edgert.stages.sink.output_file import Files, OutputFile, cannot_write
+from edgert.stages.sink.retention import REPLACED, Rules, has_field
 
 
 class NullSink(SimpleStage):

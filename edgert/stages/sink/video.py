@@ -12,8 +12,8 @@ from edgert.runtime.records import Result
 from edgert.stages.sink import encoders
 from edgert.stages.sink.encoder_choice import EncodeMode, EncoderChoice
 from edgert.stages.sink.muxed_file import FORMATS, MuxedFile
-from edgert.stages.sink.output_file import DISK
-from edgert.stages.sink.output_files import REPLACED, Files, Rules, has_field
+from edgert.stages.sink.output_file import DISK, Files
+from edgert.stages.sink.retention import REPLACED, Rules, has_field
 
 _FEW_FRAMES, _MOST_CHANGES = 30, 10
 

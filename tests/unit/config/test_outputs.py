@@ -7,7 +7,7 @@ import pytest
 from edgert.config.pipeline_file import load_pipeline
 from edgert.errors import ConfigError
 from edgert.stages.context import Context
-from edgert.stages.sink.output_files import Rules
+from edgert.stages.sink.retention import Rules
 
 HEAD = "schema: 1\nstages:\n  north: {source: north.mp4}\n  south: {source: south.mp4}\n"
 

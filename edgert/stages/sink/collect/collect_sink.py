@@ -19,7 +19,7 @@ from edgert.stages.sink.collect.chooser import Chooser
 from edgert.stages.sink.collect.dataset_folder import DatasetFolder
 from edgert.stages.sink.collect.label_formats import Sample
 from edgert.stages.sink.output_file import cannot_write
-from edgert.stages.sink.output_files import safe_name
+from edgert.stages.sink.retention import safe_name
 
 log = logging.getLogger("edgert.sink")
 

@@ -19,7 +19,7 @@ from edgert.files import is_file, replace_bytes
 from edgert.runtime import json_form
 from edgert.stages.sink import output_file
 from edgert.stages.sink.collect.label_formats import Classes, Sample, coco, data_yaml, yolo_rows
-from edgert.stages.sink.output_files import CLOCK_WAS_SET
+from edgert.stages.sink.retention import CLOCK_WAS_SET
 from edgert.units import format_bytes
 
 Format = Literal["yolo", "coco"]
@@ -79,13 +79,7 @@ class DatasetFolder:
         """
         for folder in (self._images, self._parts, self._annotations.parent if self._format == "coco" else self._labels):
             folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._parts, os.O_RDONLY | os.O_CLOEXEC)
-        if not output_file.try_lock(descriptor):
-            os.close(descriptor)
-            raise output_file.written_elsewhere(self._parts, self._where)
-        self._lock = descriptor
-        for leftover in self._parts.iterdir():  # from a process that was killed
-            leftover.unlink()
+        self._lock = output_file.lock_folder(self._parts, self._where)
         self._samples.clear()
         self._classes = Classes()
         for line in self._index_lines():

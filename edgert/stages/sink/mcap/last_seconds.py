@@ -11,9 +11,10 @@ from pathlib import Path
 
 from edgert._version import __version__
 from edgert.errors import ArtifactError
+from edgert.files import try_lock
 from edgert.recording.recording import has_frames, head_of, join_parts
-from edgert.stages.sink.output_file import cannot_write, sync_file, try_lock
-from edgert.stages.sink.output_files import Files, matching_files
+from edgert.stages.sink.output_file import Files, cannot_write, sync_file
+from edgert.stages.sink.retention import matching_files
 
 log = logging.getLogger("edgert.sink")
 

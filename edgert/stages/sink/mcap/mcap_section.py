@@ -100,7 +100,8 @@ class Mcap(kinds.FileSink):
         from edgert.stages.sink.mcap.camera_track import PacketTrack, PixelTrack
         from edgert.stages.sink.mcap.last_seconds import LastSeconds
         from edgert.stages.sink.mcap.mcap_sink import McapSink
-        from edgert.stages.sink.output_files import Files, Rules, fixed_folder
+        from edgert.stages.sink.output_file import Files
+        from edgert.stages.sink.retention import Rules, fixed_folder
 
         journal = context.journal or Journal()  # the assembly always gives one to this kind
         waits = not any(source.live for source in context.sources.values())

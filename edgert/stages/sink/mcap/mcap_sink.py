@@ -18,8 +18,7 @@ from edgert.runtime.records import Result
 from edgert.runtime.worker import StepThread
 from edgert.stages.sink.mcap.camera_track import CameraTrack, Piece
 from edgert.stages.sink.mcap.last_seconds import LastSeconds
-from edgert.stages.sink.output_file import OutputFile, cannot_write
-from edgert.stages.sink.output_files import Files
+from edgert.stages.sink.output_file import Files, OutputFile, cannot_write
 from edgert.stages.zones.rules import Events
 
 log = logging.getLogger("edgert.sink")

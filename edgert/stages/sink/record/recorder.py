@@ -10,10 +10,10 @@ from edgert.clock import Clock, rfc3339, time_of_day_ns
 from edgert.errors import EdgertError
 from edgert.stages.sink.encoders import set_color
 from edgert.stages.sink.muxed_file import MuxedFile
-from edgert.stages.sink.output_file import DISK
-from edgert.stages.sink.output_files import Files, Rules, fixed_folder
+from edgert.stages.sink.output_file import DISK, Files
 from edgert.stages.sink.record.clips import LATE_NS, ClipRules, Clips, History
 from edgert.stages.sink.results import JsonLines
+from edgert.stages.sink.retention import Rules, fixed_folder
 from edgert.stages.source.packets import Format, Inbox, Sample
 from edgert.stages.zones.rules import Event
 

@@ -13,7 +13,7 @@ from edgert.config.flow import Where, sources_of, upstream
 from edgert.errors import ConfigError
 from edgert.policy import OnError
 from edgert.stages import kinds
-from edgert.stages.sink.output_files import has_field
+from edgert.stages.sink.retention import has_field
 from edgert.stages.zones.section import check_rules
 
 if TYPE_CHECKING:

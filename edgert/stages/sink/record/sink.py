@@ -8,10 +8,11 @@ from pathlib import Path
 from edgert.clock import Clock
 from edgert.runtime.records import Result
 from edgert.runtime.worker import StepThread
-from edgert.stages.sink.output_files import Files, Rules
+from edgert.stages.sink.output_file import Files
 from edgert.stages.sink.record.annotated import AnnotatedVideo
 from edgert.stages.sink.record.clips import ClipRules
 from edgert.stages.sink.record.recorder import Index, Step, Track, run_all
+from edgert.stages.sink.retention import Rules
 from edgert.stages.source.packets import Inbox, Tap
 from edgert.stages.zones.rules import Event, Events
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import StageError
-from edgert.stages.sink.output_files import check_pattern, fill, has_field
+from edgert.stages.sink.retention import check_pattern, fill, has_field
 
 FIELDS = ("stream", "frame")
 

@@ -15,11 +15,11 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.runtime.records import Result
-from edgert.stages.sink import output_file, output_files
+from edgert.stages.sink import output_file, retention
 from edgert.stages.sink.image_files import ImagesSink
-from edgert.stages.sink.output_file import DISK, OutputFile
-from edgert.stages.sink.output_files import Files, Rules
+from edgert.stages.sink.output_file import DISK, Files, OutputFile
 from edgert.stages.sink.results import JsonlSink
+from edgert.stages.sink.retention import Rules
 from tests.helpers.frames import frame_of, result_of
 from tests.helpers.waiting import wait_until
 
@@ -49,7 +49,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
         localtime=lambda at=None: time.gmtime(clocks.day_s if at is None else at),
     )
     monkeypatch.setattr(output_file, "time", fake)
-    monkeypatch.setattr(output_files, "time", fake)
+    monkeypatch.setattr(retention, "time", fake)
     return clocks
 
 
@@ -116,7 +116,7 @@ def test_lines_are_added_to_json_lines_only(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_not_searched_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_files, "_LONGEST_LINE_BYTES", 1 << 16)
+    monkeypatch.setattr(output_file, "_LONGEST_LINE_BYTES", 1 << 16)
     (tmp_path / "out.jsonl").write_bytes(b"{" * (1 << 18))
     with pytest.raises(StageError, match="cannot append"):
         JsonlSink("events", tmp_path / "out.jsonl", KEEPS).open()
@@ -398,7 +398,7 @@ def test_images_go_too_and_the_folder_is_not_listed_for_each(tmp_path: Path, mon
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", counted)
-    monkeypatch.setattr(output_files, "_REMOVAL_PERIOD_S", 0.0)
+    monkeypatch.setattr(retention, "_REMOVAL_PERIOD_S", 0.0)
     sink = ImagesSink("s", tmp_path, rules=Rules(keeps=True, keep_bytes=20_000))
     write(sink, *(Result(frame_of(index=n)) for n in range(300)), each=sink.sync)
     listings = listed[0]
@@ -408,7 +408,7 @@ def test_images_go_too_and_the_folder_is_not_listed_for_each(tmp_path: Path, mon
 
 
 def test_more_files_than_are_remembered(tmp_path: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_files, "_MAX_REMEMBERED", 10)
+    monkeypatch.setattr(retention, "_MAX_REMEMBERED", 10)
     for number in range(50):
         (tmp_path / f"cam-{number:06d}.mp4").write_bytes(b"x")
         os.utime(tmp_path / f"cam-{number:06d}.mp4", (START_S - 100 + number, START_S - 100 + number))

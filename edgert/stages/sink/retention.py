@@ -1,4 +1,4 @@
-"""The output files of a sink, one after another: their names, their rotation, and the removal of old ones.
+"""Names of a sink's output files, and the removal of old files by the sink's rules.
 
 Folders are not listed for each frame: a sink lists its own once, and remembers the files.
 """
@@ -10,25 +10,23 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.errors import StageError, cause, nearest
-from edgert.stages.sink.output_file import DISK, OutputFile, cannot_write, try_lock
+from edgert.files import try_lock
 from edgert.units import format_bytes
 
 log = logging.getLogger("edgert.sink")
 
-_CLOSE_S = 0.5  # part of the 2 s in which a pipeline ends
 _REMOVAL_PERIOD_S = 1.0
 _SHORT_S = 10.0
 """Seconds that other sinks have to make room, before too little free space is an error."""
 _MAX_REMOVALS = 1000  # files removed at a time, so that frames do not wait long
 _MAX_REMEMBERED = 10_000  # oldest files that are remembered; after these, the folder is listed again
 CLOCK_WAS_SET = 1_577_836_800  # 2020; earlier dates come from a board whose clock was not set yet
-_LONGEST_LINE_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +65,10 @@ class Rules:
 REPLACED = Rules()
 """Rules by which every run replaces the files of the last, without rotation or removal."""
 
-_FIELD = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
+FIELD = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
 _WIDTH = re.compile(r"0?[1-9]?d?")
 _UNSAFE = re.compile(r"[^\w.\-]|^\.")
-_DATE, _TIME = "%Y-%m-%d", "%H%M%S"
+DATE, TIME = "%Y-%m-%d", "%H%M%S"
 _MATCHES = {"date": r"\d{4}-\d\d-\d\d", "time": r"\d{6}", "frame": r" *\d+"}
 _SUFFIX = r"(?:-\d{4}-\d\d-\d\d-\d{6})?(?:-\d+)?"
 """Date and number that are appended to the name of a file that was there before."""
@@ -78,7 +76,7 @@ _SUFFIX = r"(?:-\d{4}-\d\d-\d\d-\d{6})?(?:-\d+)?"
 
 def check_pattern(pattern: Path, fields: tuple[str, ...], where: str) -> None:
     """Raise StageError for a ``{field}`` of a pattern that is not among ``fields``, or has a wrong format."""
-    for name, spec in _FIELD.findall(str(pattern)):
+    for name, spec in FIELD.findall(str(pattern)):
         if name not in fields:
             what = f"{pattern} has an unknown field {{{name}}}{nearest(name, fields)}"
             raise StageError(what, where=where, fix="known: " + ", ".join(f"{{{field}}}" for field in fields))
@@ -97,10 +95,10 @@ def fill(pattern: Path, stream: str, frame: int = 0) -> Path:
     def value(match: re.Match[str]) -> str:
         name, spec = match.groups()
         if name in ("date", "time"):
-            return time.strftime(_DATE if name == "date" else _TIME, now)
+            return time.strftime(DATE if name == "date" else TIME, now)
         return safe_name(stream) if name == "stream" else format(frame, spec or "")
 
-    return Path(_FIELD.sub(value, str(pattern)))
+    return Path(FIELD.sub(value, str(pattern)))
 
 
 def safe_name(text: str) -> str:
@@ -110,7 +108,7 @@ def safe_name(text: str) -> str:
 
 def has_field(pattern: Path, *names: str) -> bool:
     """Return whether ``pattern`` contains one of these fields."""
-    return any(found in names for found, _ in _FIELD.findall(str(pattern)))
+    return any(found in names for found, _ in FIELD.findall(str(pattern)))
 
 
 def numbered_path(path: Path, number: int) -> Path:
@@ -121,7 +119,7 @@ def numbered_path(path: Path, number: int) -> Path:
 def fixed_folder(pattern: Path) -> Path:
     """Return the deepest folder of a pattern without a field."""
     folder = pattern.parent
-    while _FIELD.search(str(folder)):
+    while FIELD.search(str(folder)):
         folder = folder.parent
     return folder
 
@@ -172,11 +170,11 @@ class Retention:
         else:
             self._is_complete = False
 
-    def remove_old(self, unfinished: Sequence[OutputFile] = ()) -> None:
+    def remove_old(self, unfinished: Callable[[], Mapping[str, int]] = dict) -> None:
         """Remove old files by the rules, at most once a second.
 
         Args:
-            unfinished: files that are being written, whose sizes count.
+            unfinished: function that returns the sizes in bytes of the files that are being written, by path.
 
         Raises:
             StageError: too little space is free, and no file is left to remove.
@@ -185,7 +183,7 @@ class Retention:
         if not self._rules.removes or now_s < self._next_s:
             return
         self._next_s = now_s + _REMOVAL_PERIOD_S
-        own = {str(file.path): file.size_bytes for file in unfinished}
+        own = unfinished()
         for _ in range(_MAX_REMOVALS):
             if not self._oldest and not self._is_complete:
                 self._list_files(own)
@@ -229,7 +227,7 @@ class Retention:
                 return disk.f_bavail * disk.f_frsize
         return math.inf
 
-    def _list_files(self, own: dict[str, int]) -> None:
+    def _list_files(self, own: Mapping[str, int]) -> None:
         """List the folders again, to find the oldest files and the total size; leave out the files ``own``."""
         self._size_bytes, count = 0, 0
 
@@ -293,7 +291,7 @@ class Retention:
         is_file = part == self._pattern.name
         stem, suffix = (Path(part).stem, Path(part).suffix) if is_file else (part, "")
         text, at = "", 0
-        for match in _FIELD.finditer(stem):
+        for match in FIELD.finditer(stem):
             text += re.escape(stem[at : match.start()]) + f"(?:{_MATCHES.get(match[1], streams)})"
             at = match.end()
         text += re.escape(stem[at:]) + (_SUFFIX if is_file else "") + re.escape(suffix)
@@ -336,153 +334,3 @@ def matching_files(pattern: Path, streams: Iterable[str]) -> dict[Path, int]:
     for stream in streams:
         own.add_stream(stream)
     return own.matching_files()
-
-
-class Files:
-    """The files of one sink, one after another for each stream.
-
-    Without ``{date}`` or ``{time}`` in the pattern, the newest file has that name. Earlier ones are renamed to
-    ``NAME-DATE-TIME``, by their last change. With them, a name that is taken gets a number.
-
-    Raises:
-        StageError: the pattern has an unknown field.
-    """
-
-    FIELDS = ("stream", "date", "time")
-
-    def __init__(self, pattern: Path, rules: Rules, where: str) -> None:
-        check_pattern(pattern, self.FIELDS, where)
-        if pattern.is_symlink() and not pattern.is_dir():
-            pattern = pattern.resolve()
-        self.pattern, self.rules, self._where = pattern, rules, where
-        self._is_dated = has_field(pattern, "date", "time")
-        self._open = list[OutputFile]()
-        self._begun = set[str]()
-        self._retention = Retention(pattern, rules, where)
-
-    def check(self) -> None:
-        """Create the folder, if its name has no field.
-
-        Raises StageError where that fails, or where another process or stage writes the file.
-        """
-        if not _FIELD.search(str(self.pattern.parent)):
-            make_parent(self.pattern, self._where)
-        if not _FIELD.search(str(self.pattern)) and self.pattern.is_file():
-            with suppress(OSError):
-                OutputFile(self.pattern, self._where).close()
-
-    def begin(self, stream: str, appends: bool = False) -> OutputFile:
-        """Open the next file of a stream: an empty one, or with ``appends`` the existing one, cut after its last line.
-
-        Raises:
-            StageError: it cannot be written, another process or stage writes it, or it does not hold JSON lines.
-        """
-        is_first = stream not in self._begun
-        self._retention.add_stream(stream)
-        if is_first and self._is_dated and not appends:
-            self._retention.remove_empty()
-        wanted = path = fill(self.pattern, stream)
-        make_parent(path, self._where)
-        number = 1
-        while (file := self._open_if_free(path, is_first, appends)) is None:
-            if self._is_dated:
-                number += 1
-                path = numbered_path(wanted, number)
-        self._begun.add(stream)
-        self._open.append(file)
-        return file
-
-    def finish(self, file: OutputFile, *, may_be_empty: bool = True) -> None:
-        """Close a file. Remove it where it is empty and may not be."""
-        self._open.remove(file)
-        is_left = may_be_empty or bool(file.size_bytes) or not file.is_regular
-        if not is_left:
-            with suppress(OSError):
-                file.path.unlink()  # before the lock is released, so that nobody else writes it
-        file.close()
-        if is_left and self._is_dated and file.is_regular:
-            self._retention.add(file.path, file.size_bytes)
-
-    def is_due(self, file: OutputFile, more_bytes: int = 0) -> bool:
-        """Return whether the next file begins before ``more_bytes`` more are written."""
-        rules = self.rules
-        if not file.is_regular or not file.size_bytes:
-            return False
-        is_large = rules.rotate_bytes and file.size_bytes + more_bytes > rules.rotate_bytes
-        return bool(is_large or (rules.rotate_s and time.monotonic() - file.begun_s >= rules.rotate_s))
-
-    def remove_old(self) -> None:
-        """Remove old files. Raises StageError where too little space stays free."""
-        self._retention.remove_old(self._open)
-
-    def make_room(self) -> bool:
-        """Remove one old file, because the disk is full; return whether there was one."""
-        return self._retention.make_room()
-
-    def close(self) -> None:
-        """Wait up to 0.5 s until the files are on the disk."""
-        DISK.wait(_CLOSE_S)
-
-    def _open_if_free(self, path: Path, is_first: bool, appends: bool) -> OutputFile | None:
-        """Return the file at a path, ready to be written; None where the existing file is to be kept.
-
-        A kept file without a date in its name is renamed.
-        """
-        try:
-            file, is_ready = OutputFile(path, self._where), False
-            try:
-                is_ready = self._is_ready(file, is_first, appends)
-                if not is_ready and not self._is_dated:
-                    self._move_aside(file)
-            finally:
-                if not is_ready:
-                    file.close()
-        except OSError as error:
-            raise cannot_write(path, error, self._where) from error
-        return file if is_ready else None
-
-    def _is_ready(self, file: OutputFile, is_first: bool, appends: bool) -> bool:
-        """Return whether a file can be written, after emptying it or cutting its torn line where the rules say so."""
-        if not file.is_regular and (self.rules.rotates or self.rules.removes):
-            why, fix = "it is no regular file", "leave rotate and keep out"
-            raise StageError(f"cannot rotate {file.path}", why=why, where=self._where, fix=fix)
-        if not file.size_bytes:
-            return True
-        if is_first and not self.rules.keeps:
-            file.cut(0)
-            return True
-        if not (is_first and appends):
-            return False
-        self._cut_torn_line(file)
-        is_old = self.rules.rotate_s and time.time() - file.modified_s >= self.rules.rotate_s
-        return not (self.is_due(file) or is_old)
-
-    def _cut_torn_line(self, file: OutputFile) -> None:
-        """Remove the incomplete line, or the zero bytes, that a power cut may leave at the end."""
-        at, chunk_bytes = file.size_bytes, 1 << 16
-        is_ours = os.pread(file.descriptor, 1, 0) in (b"{", b"\0")
-        while is_ours and at > 0 and file.size_bytes - at <= _LONGEST_LINE_BYTES:
-            begin = max(0, at - chunk_bytes)
-            newline = os.pread(file.descriptor, at - begin, begin).rfind(b"\n")
-            if newline >= 0 or begin == 0:
-                end = begin + newline + 1
-                if end < file.size_bytes:
-                    log.warning("%s: the last line of %s was cut off: it was incomplete", self._where, file.path)
-                file.cut(end)
-                return
-            at = begin
-        raise StageError(
-            f"cannot append to {file.path}",
-            why="it does not hold JSON lines",
-            where=self._where,
-            fix="choose another path, or write existing: replace",
-        )
-
-    def _move_aside(self, file: OutputFile) -> None:
-        """Rename a file after its last change, to free its name for the newest. Raises OSError."""
-        stamp = time.strftime(f"{_DATE}-{_TIME}", time.localtime(file.modified_s))
-        path, number = file.path.with_name(f"{file.path.stem}-{stamp}{file.path.suffix}"), 1
-        while os.path.lexists(numbered_path(path, number)):
-            number += 1
-        file.path.rename(numbered_path(path, number))
-        self._retention.add(numbered_path(path, number), file.size_bytes)
