@@ -11,9 +11,9 @@ import numpy as np
 from edgert.errors import ConfigError
 from edgert.runtime.records import Attributes, Classification, Embedding
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of, sigmoid
+from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, check_labels, shapes_of, sigmoid
 from edgert.stages.decode.detection import strongest
-from edgert.stages.decode.guess import Fit, OutputSignature, check_labels, wrong_shapes
+from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.gallery import gallery_at
 
 _USUAL = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 2048)

@@ -1,4 +1,4 @@
-"""Protocol of decoders, and helpers for shapes of a network's outputs, without the batch dimension."""
+"""Protocol of decoders, helpers for output shapes without the batch dimension, and a check of labels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from edgert.errors import ConfigError
 from edgert.runtime.records import Record
 from edgert.stages.crop import Geometry
 
@@ -173,3 +174,28 @@ def boxes_and_scores(shapes: Shapes) -> tuple[int, int] | None:
     if shapes[1][1] == 4:
         return 1, 0
     return (0, 1) if shapes[0][1] == 4 else None
+
+
+def check_labels(class_count: int, labels: tuple[str, ...], where: str = "", *, is_exact: bool = True) -> None:
+    """Check that the number of labels is the number of classes, because others would name objects wrongly.
+
+    Args:
+        class_count: number of classes; 0, for an unknown number, accepts any labels.
+        labels: names of the classes; empty is accepted.
+        where: place in the pipeline file, for errors.
+        is_exact: whether there may not be more classes than ``class_count``.
+
+    Raises:
+        ConfigError: there are fewer labels than classes, or more.
+    """
+    if not labels or not class_count or len(labels) == class_count or (len(labels) > class_count and not is_exact):
+        return
+    few = "add the missing lines to the labels file, or leave labels out to see class numbers"
+    many = "remove the lines that are not classes of this model, such as a background, or use its training's list"
+    raise ConfigError(
+        f"{len(labels)} labels for {class_count} classes",
+        why="the file must have one name per line for every class of the model, in the order of training",
+        where=where,
+        fix=few if len(labels) < class_count else many,
+        code="E105",
+    )

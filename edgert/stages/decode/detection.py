@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.guess import Fit, OutputSignature, check_labels
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, check_labels, shapes_of
+from edgert.stages.decode.guess import Fit, OutputSignature
 
 # Non-maximum suppression.
 #

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from edgert.errors import ConfigError, ModelError
+from edgert.errors import ModelError
 from edgert.kinds import DECODERS
 from edgert.stages.decode.decoder import Shapes, Size, all_cells
 from edgert.stages.decode.needed import needed_outputs
@@ -196,7 +196,7 @@ _WORDS = {
 }
 
 
-# Errors for outputs that a decoder cannot read, and labels that do not match.
+# Errors for outputs that a decoder cannot read.
 
 _OWN = (
     "edgert has no decoder for these outputs: export the model with its boxes decoded, or run edgert new, which writes "
@@ -255,28 +255,3 @@ def _variations(shapes: Shapes, network: Size) -> Iterator[tuple[str, Shapes, Si
         yield f"without output {place + 1}", tuple(one for n, one in enumerate(shapes) if n != place), network
     for side in _SIZES:
         yield f"of a {side}x{side} input", shapes, (side, side)
-
-
-def check_labels(class_count: int, labels: tuple[str, ...], where: str = "", *, is_exact: bool = True) -> None:
-    """Check that the number of labels is the number of classes, because others would name objects wrongly.
-
-    Args:
-        class_count: number of classes; 0, for an unknown number, accepts any labels.
-        labels: names of the classes; empty is accepted.
-        where: place in the pipeline file, for errors.
-        is_exact: whether there may not be more classes than ``class_count``.
-
-    Raises:
-        ConfigError: there are fewer labels than classes, or more.
-    """
-    if not labels or not class_count or len(labels) == class_count or (len(labels) > class_count and not is_exact):
-        return
-    few = "add the missing lines to the labels file, or leave labels out to see class numbers"
-    many = "remove the lines that are not classes of this model, such as a background, or use its training's list"
-    raise ConfigError(
-        f"{len(labels)} labels for {class_count} classes",
-        why="the file must have one name per line for every class of the model, in the order of training",
-        where=where,
-        fix=few if len(labels) < class_count else many,
-        code="E105",
-    )

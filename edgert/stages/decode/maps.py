@@ -11,8 +11,8 @@ import numpy.typing as npt
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Keypoints, Segmentation
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, check_labels, shapes_of
+from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, wrong_shapes
 
 Layout = Literal["chw", "hwc", "hw"]
 

@@ -13,9 +13,9 @@ from edgert.runtime.records import Keypoints
 from edgert.stages.assignment import assign
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoder
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, check_labels, shapes_of
 from edgert.stages.decode.detection import Index, corners, strongest, suppress
-from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
+from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.maps import one_body
 
 

@@ -18,9 +18,20 @@ from edgert.runtime.frame import U8
 from edgert.runtime.records import Detections, Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import dets_and_labels
-from edgert.stages.decode.decoder import F32, Array, Roles, Shapes, Size, as_f32, roles_of, shapes_of, sigmoid
+from edgert.stages.decode.decoder import (
+    F32,
+    Array,
+    Roles,
+    Shapes,
+    Size,
+    as_f32,
+    check_labels,
+    roles_of,
+    shapes_of,
+    sigmoid,
+)
 from edgert.stages.decode.detection import I32, Candidates, Head, Index, final_rows, strongest
-from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
+from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.instances import mask_cutter, spans_of, with_masks
 
 _READS = "boxes [N, 4], labels [N], scores [N] and"

@@ -14,9 +14,20 @@ from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoder, detection, guess
 from edgert.stages.decode.decoded import Decoded, Ssd
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
+from edgert.stages.decode.decoder import (
+    F32,
+    Array,
+    Shapes,
+    Size,
+    all_cells,
+    as_f32,
+    check_labels,
+    grid_of,
+    is_rows_of_six,
+    shapes_of,
+)
 from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Unit, best_class, corners, in_pixels
-from edgert.stages.decode.guess import BODIES, MOST_QUERIES, STRIDES, Fit, OutputSignature, check_labels, wrong_shapes
+from edgert.stages.decode.guess import BODIES, MOST_QUERIES, STRIDES, Fit, OutputSignature, wrong_shapes
 
 # YOLOv5 and related models (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness and classes.
 #

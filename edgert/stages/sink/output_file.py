@@ -304,7 +304,7 @@ class Files:
         if pattern.is_symlink() and not pattern.is_dir():
             pattern = pattern.resolve()
         self.pattern, self.rules, self._where = pattern, rules, where
-        self._is_dated = has_field(pattern, "date", "time")
+        self._is_dated, self._removes = has_field(pattern, "date", "time"), rules.removes
         self._open = list[OutputFile]()
         self._begun = set[str]()
         self._retention = Retention(pattern, rules, where)
@@ -362,7 +362,7 @@ class Files:
 
     def remove_old(self) -> None:
         """Remove old files. Raises StageError where too little space stays free."""
-        if self.rules.removes:
+        if self._removes:
             self._retention.remove_old(lambda: {str(file.path): file.size_bytes for file in self._open})
 
     def make_room(self) -> bool:
