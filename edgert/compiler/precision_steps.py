@@ -62,7 +62,7 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
             method=method,
             early_stop=requested.early_stop,
             state=state,
-            progress=lambda done, total, name: report.progress(done, total or done, "images"),
+            bar=lambda _, done, total: report.progress(done, total, "images"),
             stop=job.stop,
         )
         for warning in table.warnings:

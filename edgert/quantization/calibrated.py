@@ -14,7 +14,7 @@ from edgert.engine import default_profile
 from edgert.errors import CalibrationError, EdgertError, ModelError
 from edgert.graph import Model, Shapes, clean, inputs, load, raise_opset, read, with_shapes, write
 from edgert.graph.operators import QDQ, WEIGHTED, about, is_integer
-from edgert.quantization.calibration.range_calibrator import Progress, calibrate
+from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds
@@ -222,7 +222,6 @@ def calibrate_section(
     workers: int = 1,
     dask: str = "",
     state: Path | None = None,
-    progress: Progress | None = None,
 ) -> CalibratedModel:
     """Measure the ranges of a model. Blocks until done.
 
@@ -235,7 +234,6 @@ def calibrate_section(
         workers: see :func:`~edgert.quantization.calibration.range_calibrator.calibrate`.
         dask: see there.
         state: see there.
-        progress: function to call instead of the run's bar, with the names of images.
 
     Raises:
         CalibrationError: no images are named, there are too few, or they give values that cannot be used.
@@ -267,7 +265,7 @@ def calibrate_section(
             dask=dask,
             early_stop=requested is None or requested.early_stop,
             state=state,
-            progress=progress or run.progress,
+            bar=run.bar,
             stop=run.stop,
         )
     except EdgertError as error:

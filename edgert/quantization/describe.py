@@ -72,7 +72,7 @@ def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, 
                 found[f"{name}.{key}"] = str(value)
     if recipe is not None:
         found["activations"] = recipe.storage + (_STEPS[recipe.activation] if recipe.target == "ort" else "")
-        found["weights"] = "int8, one scale per output channel" if recipe.per_channel else "int8, one scale each"
+        found["weights"] = "int8, one scale per output channel"
     return found
 
 

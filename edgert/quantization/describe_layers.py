@@ -135,7 +135,7 @@ def _adaround_corrections(outcome: QuantizationResult) -> Iterator[Correction]:
     for node in before.nodes:
         if node.name in names:
             weight = before.constants[node.inputs[1]]
-            axis = scale_axis(node, weight) if outcome.recipe.per_channel else None
+            axis = scale_axis(node, weight)
             scales = weight_scales(weight, axis)
             nearest = quantize_weight(weight, scales, axis).restored
             now, _ = _stored(after, known[node.name].inputs[1])

@@ -148,7 +148,6 @@ class Recipe:
         adaround: units, by name or glob, whose weights AdaRound rounds.
         storage: stored type of activations, see :func:`~edgert.quantization.lowering.lower.lower`.
         activation: range of activations, see there.
-        per_channel: whether each output channel of a weight has its own scale.
         dla: DLA whose rules apply, for target ``dla``.
     """
 
@@ -159,7 +158,6 @@ class Recipe:
     adaround: tuple[str, ...] = ()
     storage: Storage = "int8"
     activation: Activation = "symmetric"
-    per_channel: bool = True
     dla: Dla = USUAL_DLA
 
 
@@ -252,7 +250,7 @@ class Quantizer:
             if plan.target == "ort":
                 how = self.recipe
                 stored = lowering.roundings(graph, plan, self.table.amax, how.storage, how.activation, self.table.span)
-            made = lowering.with_biases(made, self.graph, graph, plan, stored, self.recipe.per_channel, rounded)
+            made = lowering.with_biases(made, self.graph, graph, plan, stored, rounded)
             notes.append(f"bias correction over {len(self.feeds)} images")
         return self._to_quantized(graph, plan, rounded, made, tuple(notes))
 
@@ -284,7 +282,6 @@ class Quantizer:
             self.table.amax,
             storage=self.recipe.storage,
             activation=self.recipe.activation,
-            per_channel=self.recipe.per_channel,
             aligned=aligned,
             rounded=rounded or {},
             span=self.table.span,
@@ -305,7 +302,7 @@ class Quantizer:
         self._log(f"AdaRound of {len(nodes)} nodes")
         grids = {}
         for node in (node for node in self.graph.nodes if node.name in nodes):
-            plain = integer_weight(self.graph, node, self.recipe.per_channel, {})
+            plain = integer_weight(self.graph, node, {})
             grids[node.inputs[1]] = along_axis(plain.scales, plain.axis, plain.values.ndim)
         coarse = self.lower_graph(self.graph, plan)
         return roundings(self.graph, coarse, grids, self.feeds, self.model, stop=self.stop)

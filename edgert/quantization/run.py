@@ -41,12 +41,6 @@ class Run:
     stop: threading.Event | None = None
     tracking: ByteTrackStage | None = None
 
-    @property
-    def progress(self) -> Callable[[int, int | None, str], object] | None:
-        """Bar in the form that calibration calls; None without a bar."""
-        bar = self.bar
-        return None if bar is None else lambda done, total, _name: bar("calibrating", done, total or done)
-
 
 DEFAULT_RUN = Run()
 """Run without progress bar or stop event; steps go to the log."""

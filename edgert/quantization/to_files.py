@@ -116,7 +116,7 @@ def _calibrate_stream(
         dask=options.dask,
         early_stop=options.early_stop,
         state=state,
-        progress=run.progress,
+        bar=run.bar,
         stop=run.stop,
     )
 

@@ -170,7 +170,7 @@ class _DlaQuantizer(Quantizer):
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
     ) -> Graph:
         """Return the graph as a DLA computes it, in float32."""
-        return emulate_dla(graph, plan, self.table.amax, per_channel=self.recipe.per_channel, rounded=rounded or {})
+        return emulate_dla(graph, plan, self.table.amax, rounded=rounded or {})
 
 
 def _make_int8(base: _Int8Base, target: Target) -> Version:

@@ -156,7 +156,7 @@ def test_images_that_come_as_they_are_made_are_not_kept() -> None:
             yield feed.feeds(number)
 
     ahead: list[int] = []
-    calibrate(small(), make_images(), threads=1, early_stop=False, progress=lambda n, total, _: done.append(n))
+    calibrate(small(), make_images(), threads=1, early_stop=False, bar=lambda _, n, total: done.append(n))
     assert len(started) == done[-1] == 200
     assert max(ahead) <= 12
 
@@ -164,8 +164,8 @@ def test_images_that_come_as_they_are_made_are_not_kept() -> None:
 # Stopping and going on
 
 
-def stopping_at(number: int, stop: Callable[[], None]) -> Callable[[int, int | None, str], None]:
-    return lambda done, total, name: stop() if done == number else None
+def stopping_at(number: int, stop: Callable[[], None]) -> Callable[[str, int, int], None]:
+    return lambda _, done, total: stop() if done == number else None
 
 
 @pytest.mark.parametrize("number", [4, 32, 44, 64, 68])
@@ -176,7 +176,7 @@ def test_a_stopped_calibration_goes_on_to_the_same_result(number: int, early_sto
     whole = calibrate(model, Noise(90, growth=0.001), **settings)
     feed = Noise(90, growth=0.001)
     with pytest.raises(CalibrationError, match=f"stopped after {number} images"):
-        calibrate(model, feed, **settings, state=state, stop=stop, progress=stopping_at(number, stop.set))
+        calibrate(model, feed, **settings, state=state, stop=stop, bar=stopping_at(number, stop.set))
     assert state.exists()
     feed.asked.clear()
     assert saved(calibrate(model, feed, **settings, state=state), tmp_path) == saved(whole, tmp_path)
@@ -191,9 +191,9 @@ def interrupt() -> None:
 def test_ctrl_c_keeps_what_was_counted(tmp_path: Path) -> None:
     model, state = small(), tmp_path / "state"
     with pytest.raises(KeyboardInterrupt):
-        calibrate(model, Noise(40), state=state, progress=stopping_at(16, interrupt))
+        calibrate(model, Noise(40), state=state, bar=stopping_at(16, interrupt))
     first: list[int] = []
-    table = calibrate(model, Noise(40), state=state, progress=lambda done, total, name: first.append(done))
+    table = calibrate(model, Noise(40), state=state, bar=lambda _, done, total: first.append(done))
     assert first[0] == 20
     assert table.histograms == calibrate(model, Noise(40)).histograms
 
@@ -201,7 +201,7 @@ def test_ctrl_c_keeps_what_was_counted(tmp_path: Path) -> None:
 def test_state_of_other_images_is_started_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model, state = small(), tmp_path / "state"
     with pytest.raises(KeyboardInterrupt):
-        calibrate(model, Noise(40), state=state, progress=stopping_at(16, interrupt))
+        calibrate(model, Noise(40), state=state, bar=stopping_at(16, interrupt))
     with caplog.at_level(logging.WARNING, "edgert.quantize"):
         table = calibrate(model, Noise(40, growth=0.2), state=state)
     assert "started over" in caplog.text

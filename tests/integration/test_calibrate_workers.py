@@ -54,7 +54,7 @@ def test_what_goes_wrong_in_a_process_is_reported_as_in_this_one() -> None:
 
 def test_a_cluster_counts_the_same(scheduler: str) -> None:
     done: list[int] = []
-    table = calibrate(small(), Noise(40), dask=scheduler, progress=lambda n, total, name: done.append(n))
+    table = calibrate(small(), Noise(40), dask=scheduler, bar=lambda _, n, total: done.append(n))
     assert done == list(range(4, 41, 4))
     assert table == calibrate(small(), Noise(40))
     with pytest.raises(CalibrationError, match=r"tensor 'x' .* image 'noise-9'"):

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,11 +24,10 @@ from edgert.quantization.calibration.ranges import VERSION, RangeTable, read_sta
 from edgert.quantization.calibration.threshold import PERCENTILE, check_method, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Observer, assemble
+from edgert.reporter import Bar
 
 log = logging.getLogger("edgert.quantize")
 
-Progress = Callable[[int, int | None, str], object]
-"""Function that is called with images done, images in total (None if unknown) and the name of the last image."""
 Histograms = Mapping[str, Histogram]
 
 MIN_IMAGES = 8
@@ -191,7 +190,7 @@ def calibrate(
     dask: str = "",
     early_stop: bool = True,
     state: Path | None = None,
-    progress: Progress | None = None,
+    bar: Bar | None = None,
     stop: threading.Event | None = None,
 ) -> RangeTable:
     """Run the model over images and return the ranges of its tensors. Blocks until done.
@@ -215,7 +214,7 @@ def calibrate(
         state: file that keeps the counts when the call ends early, so that the same call can continue. It is written
             every 10 s and removed at the end. One of another model, other images or other settings is started over,
             with a logged warning.
-        progress: function to call after every few images.
+        bar: progress bar of images.
         stop: event that ends the call, within an image's time.
 
     Raises:
@@ -233,7 +232,7 @@ def calibrate(
     run = _Calibration(
         journal=Journal(state, key),
         settling=Settling(observer.parts.values(), method, percentile) if early_stop else None,
-        progress=progress,
+        bar=bar,
         total=None if images is None else len(images),
         stop=stop or threading.Event(),
     )
@@ -274,7 +273,7 @@ class _Calibration:
 
     journal: Journal
     settling: Settling | None
-    progress: Progress | None
+    bar: Bar | None
     total: int | None
     stop: threading.Event
 
@@ -306,8 +305,8 @@ class _Calibration:
             settled = before is not None and self.settling.has_settled(before, counts)
             before = counts
         self.journal.update(Tally(shard.end, counts, before, settled))
-        if self.progress is not None:
-            self.progress(shard.end, self.total, shard.names[-1])
+        if self.bar is not None:
+            self.bar("calibrating", shard.end, self.total or shard.end)
 
 
 def _key(observer: Observer, feed: parallel.Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:

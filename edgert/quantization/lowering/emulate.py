@@ -222,9 +222,7 @@ _AVERAGING = frozenset({"AveragePool", "Resize"})
 """Operators that make fractions from integers, which are rounded before they are scaled, so that halves stay exact."""
 
 
-def emulate_dla(
-    graph: Graph, scheme: Scheme, amax: Amax, *, per_channel: bool = True, rounded: Mapping[str, Array] = {}
-) -> Graph:
+def emulate_dla(graph: Graph, scheme: Scheme, amax: Amax, *, rounded: Mapping[str, Array] = {}) -> Graph:
     """Return the graph with every float32 tensor as a DLA would compute it; what no DLA can run stays float32.
 
     INT8 nodes work on integers, held in float32: sums of products are exact up to 2**24. A fused activation or residual
@@ -240,7 +238,6 @@ def emulate_dla(
         graph: graph of a prepared model, or one with the same names and other values.
         scheme: scheme for target ``dla``; its kept units run in FP16.
         amax: function that returns the threshold of tensors that share a scale.
-        per_channel: whether each output channel of a weight has its own scale.
         rounded: int8 values by weight name, for the scales of
             :func:`~edgert.quantization.lowering.weights.weight_scales`; other weights are rounded to nearest.
 
@@ -249,7 +246,7 @@ def emulate_dla(
     """
     if scheme.target != "dla":
         raise ValueError(f"a scheme for a DLA is needed, this one is for {scheme.target!r}")
-    form = _Emitter(graph, scheme, amax, per_channel, rounded)
+    form = _Emitter(graph, scheme, amax, rounded)
     for node in graph.nodes:
         form.add(node)
     return form.builder.finish()
@@ -258,11 +255,9 @@ def emulate_dla(
 class _Emitter:
     """Emitter of the nodes in order, each with the forms of its inputs."""
 
-    def __init__(
-        self, graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]
-    ) -> None:
+    def __init__(self, graph: Graph, scheme: Scheme, amax: Amax, rounded: Mapping[str, Array]) -> None:
         self.builder = Builder(graph)
-        self._graph, self._per_channel, self._rounded = graph, per_channel, rounded
+        self._graph, self._rounded = graph, rounded
         self._scales = DlaScales(graph, scheme, amax)
         self._mode = execution_modes(graph, scheme)
         self._unrounded = unrounded_tensors(graph, scheme, self._mode)
@@ -347,7 +342,7 @@ class _Emitter:
         The bias is rounded to steps of the input's scale times the weight's, as in int32. Int32 would overflow for
         weights that are tiny beside their bias; this graph does not.
         """
-        weight = integer_weight(self._graph, node, self._per_channel, self._rounded)
+        weight = integer_weight(self._graph, node, self._rounded)
         values = weight.values.astype(np.float32)
         inputs = [self._tensors.steps(node.inputs[0]), self.builder.share_constant(values, f"{node.inputs[1]}_int8")]
         steps = np.asarray(self._scales[node.inputs[0]] * weight.scales, np.float32)

@@ -44,7 +44,6 @@ def lower(
     *,
     storage: Storage = "int8",
     activation: Activation = "symmetric",
-    per_channel: bool = True,
     aligned: bool = False,
     rounded: Mapping[str, Array] = {},
     span: Span | None = None,
@@ -64,7 +63,6 @@ def lower(
         activation: range of activations for ONNX Runtime. ``unsigned`` gives tensors that are never negative all 255
             steps, where TensorRT has 127. ``affine`` gives them to every tensor, from its smallest to its largest
             value, as ONNX Runtime's quantizer does; it needs ``span``.
-        per_channel: whether each output channel of a weight has its own scale.
         aligned: whether to add channels of zeros for fast kernels of ONNX Runtime (:func:`align_channels`); inner
             tensors are then wider than in ``graph``.
         rounded: int8 values by weight name, for the scales of
@@ -87,8 +85,8 @@ def lower(
         if aligned:
             graph, rounded = align_channels(graph, rounded)
         stored = roundings(graph, scheme, amax, storage, activation, span)
-        return lower_ort(graph, absorb_clips(graph, scheme, stored), stored, per_channel, rounded)
-    return lower_trt(graph, scheme, amax, per_channel, rounded)
+        return lower_ort(graph, absorb_clips(graph, scheme, stored), stored, rounded)
+    return lower_trt(graph, scheme, amax, rounded)
 
 
 def with_biases(
@@ -97,7 +95,6 @@ def with_biases(
     after: Graph,
     scheme: Scheme,
     stored: Mapping[str, weights.Rounding],
-    per_channel: bool,
     rounded: Mapping[str, Array],
 ) -> Graph:
     """Return a lowered graph with other biases; only their nodes are replaced.
@@ -109,10 +106,9 @@ def with_biases(
         scheme: scheme of ``lowered``.
         stored: rounding of each tensor where biases are integers (:func:`roundings`); empty for TensorRT's forms, whose
             biases are float.
-        per_channel: as for ``lowered``.
         rounded: as for ``lowered``.
     """
-    form = _OrtEmitter(after, scheme, stored, per_channel, rounded, lowered)
+    form = _OrtEmitter(after, scheme, stored, rounded, lowered)
     changed = {new.name: (old, new) for old, new in zip(before.nodes, after.nodes, strict=True) if new is not old}
     for node in lowered.nodes:
         if node.name in changed:
@@ -193,11 +189,10 @@ def lower_ort(
     graph: Graph,
     scheme: Scheme,
     stored: Mapping[str, weights.Rounding],
-    per_channel: bool,
     rounded: Mapping[str, Array],
 ) -> Graph:
     """Return the form of :func:`lower` for ONNX Runtime; ``stored`` has the rounding of each point."""
-    form = _OrtEmitter(graph, scheme, stored, per_channel, rounded)
+    form = _OrtEmitter(graph, scheme, stored, rounded)
     for spec in graph.inputs:
         form.computed(spec.name, spec.name)
     for node in graph.nodes:
@@ -215,13 +210,12 @@ class _OrtEmitter:
         graph: Graph,
         scheme: Scheme,
         roundings: Mapping[str, weights.Rounding],
-        per_channel: bool,
         rounded: Mapping[str, Array],
         beside: Graph | None = None,
     ) -> None:
         self.builder = Builder(beside or graph)
         self._graph, self._scheme, self._roundings = graph, scheme, roundings
-        self._per_channel, self._rounded = per_channel, rounded
+        self._rounded = rounded
         self._labels = {name: group[0] for name, group in scheme.groups.items()}  # a scale is named after the first
         self._stored: dict[str, str] = {}
         self._read: dict[str, str] = {}
@@ -315,7 +309,7 @@ class _OrtEmitter:
 
     def _weight(self, node: Node, step: float | None) -> weights.Weight:
         """Return the weight as integers, with scales that fit an integer bias where the step of the input is given."""
-        own = weights.integer_weight(self._graph, node, self._per_channel, self._rounded)
+        own = weights.integer_weight(self._graph, node, self._rounded)
         if step is None or len(node.inputs) < 3:
             return own
         weight = self._graph.constants[node.inputs[1]]

@@ -30,7 +30,7 @@ from edgert.quantization.scheme.units import Scheme, clip_behind, scale_groups, 
 Amax = Callable[[tuple[str, ...]], float]
 
 
-def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]) -> Graph:
+def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, rounded: Mapping[str, Array]) -> Graph:
     """Return the form for TensorRT: int8 with zero point 0, weights as int8 behind a DQ, biases in float.
 
     For arguments see :func:`edgert.quantization.lowering.lower.lower`.
@@ -55,7 +55,7 @@ def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, round
     for node in graph.nodes:
         inputs = [read.get((node.name, name), name) for name in node.inputs]
         if node.name in scheme.weighted:
-            found = integer_weight(graph, node, per_channel, rounded)
+            found = integer_weight(graph, node, rounded)
             key = (node.inputs[1], found.axis)
             if key not in weights:
                 weights[key] = store_dequantized(builder, found.values, found.scales, found.axis, node.inputs[1])

@@ -263,17 +263,16 @@ def quantize_weight(weight: Array, scales: Scales, axis: int | None) -> Weight:
     return Weight(np.clip(steps, -LIMIT, LIMIT).astype(np.int8), scales, axis)
 
 
-def integer_weight(graph: Graph, node: Node, per_channel: bool, rounded: Mapping[str, Array]) -> Weight:
+def integer_weight(graph: Graph, node: Node, rounded: Mapping[str, Array]) -> Weight:
     """Return a node's weight as integers, with scales of :func:`weight_scales`.
 
     Args:
         graph: float graph.
         node: node with a stored weight.
-        per_channel: whether each output channel has its own scale.
         rounded: int8 values by weight name, for these scales; other weights are rounded to nearest.
     """
     weight = graph.constants[node.inputs[1]]
-    axis = scale_axis(node, weight) if per_channel else None
+    axis = scale_axis(node, weight)
     scales = weight_scales(weight, axis)
     values = rounded.get(node.inputs[1])
     return quantize_weight(weight, scales, axis) if values is None else Weight(values.astype(np.int8), scales, axis)

@@ -24,28 +24,22 @@ def peaks(graph: Graph, feeds: Sequence[Feeds], like: Model) -> dict[str, float]
     return {name: max(float(np.abs(one).max()) for one in found) for name, found in zip(names, values, strict=True)}
 
 
-def scales_of(graph: Graph, node: Node, *, per_channel: bool = True) -> Array:
+def scales_of(graph: Graph, node: Node) -> Array:
     """Steps of a node's weight, shaped to divide it."""
     stored = graph.constants[node.inputs[1]]
     axis = {"Conv": 0, "ConvTranspose": 1}.get(node.op, 0 if node.attributes.get("transB", 0) else 1)
-    others = tuple(i for i in range(stored.ndim) if i != axis or not per_channel)
+    others = tuple(i for i in range(stored.ndim) if i != axis)
     return np.maximum(np.abs(stored).max(axis=others, keepdims=True), 1e-6).astype(np.float32) / np.float32(127)
 
 
-def lower(
-    graph: Graph,
-    amax: Mapping[str, float],
-    rounded: Mapping[str, Array] | None = None,
-    *,
-    per_channel: bool = True,
-) -> Graph:
+def lower(graph: Graph, amax: Mapping[str, float], rounded: Mapping[str, Array] | None = None) -> Graph:
     """The graph with weights rounded and Q/DQ before each weighted node's input."""
     names, stored, nodes = Names(graph), dict(graph.constants), []
     for node in graph.nodes:
         if node.op not in WEIGHTED or node.inputs[1] not in graph.constants:
             nodes.append(node)
             continue
-        scales = scales_of(graph, node, per_channel=per_channel)
+        scales = scales_of(graph, node)
         steps = (rounded or {}).get(node.inputs[1], np.rint(stored[node.inputs[1]] / scales).clip(-127, 127))
         weight, scale, zero = names.new("weight"), names.new("scale"), names.new("zero")
         stored[weight] = (steps * scales).astype(np.float32)

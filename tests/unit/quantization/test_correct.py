@@ -151,7 +151,7 @@ def test_biases_are_put_into_a_lowered_graph_as_if_it_was_lowered_anew(target: T
     }  # grows scales
     shifted = shift_biases(graph, shifts)
     stored = roundings(graph, plan, lambda _: 3.0, "int8", "symmetric") if target == "ort" else {}
-    patched = with_biases(form.lower(graph, plan, lambda _: 3.0), graph, shifted, plan, stored, True, {})
+    patched = with_biases(form.lower(graph, plan, lambda _: 3.0), graph, shifted, plan, stored, {})
     anew = form.lower(shifted, plan, lambda _: 3.0)
     assert len(patched.nodes) == len(anew.nodes)
     for name, wanted, found in zip(

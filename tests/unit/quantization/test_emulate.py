@@ -192,14 +192,6 @@ class TestIntegers:
         one = Emulated(residual(), rounded={"c0.w": other.astype(np.int8)})
         np.testing.assert_array_equal(one.low.constants["c0.w_int8"], other)
 
-    def test_one_scale_for_a_whole_weight(self) -> None:
-        one = Emulated(residual(), per_channel=False)
-        weight = one.graph.constants["c0.w"]
-        np.testing.assert_array_equal(
-            one.low.constants["c0.w_int8"], np.rint(weight / (np.abs(weight).max() / F32(127)))
-        )
-        assert one.low.constants["t0_scale"].shape == ()
-
 
 def assert_close(model: Model, share: float = 0.03) -> Emulated:
     """The emulation, shown to be within a share of the float model, and valid."""

@@ -214,12 +214,6 @@ class TestWeights:
         np.testing.assert_allclose(bias, graph.constants["c1.b"], rtol=1e-4)
         assert not low.constants["c1.w_quantized"].any()
 
-    def test_per_tensor(self) -> None:
-        model = residual()
-        low = lowered(model, per_channel=False)
-        check(low, model)
-        assert low.constants["c1.w_scale"].shape == ()
-
     def test_of_a_gemm(self) -> None:
         nodes = [
             conv("c", "x", "t"),

@@ -72,13 +72,6 @@ def test_a_dla_has_a_scale_everywhere_inside() -> None:
     assert inner == {f"{name}_dequantized" for name in ("x", "t0", "r0", "t1", "r1", "t2", "s", "r2")}
 
 
-def test_per_tensor_weights() -> None:
-    low = lowered(residual(), "dla", per_channel=False)
-    restored = low.producers[low.producers["t0"].inputs[1]]
-    assert low.constants[restored.inputs[1]].shape == ()
-    assert "axis" not in restored.attributes
-
-
 def test_a_shared_weight_is_restored_once() -> None:
     nodes = [node("Conv", ["x", "w"], ["t"], name="a"), node("Conv", ["t", "w"], ["y"], name="b")]
     model = make(nodes, {"x": [1, 4, 5, 5]}, {"y": None}, {"w": stored(c=(4, 4, 1, 1))["c.w"]})
