@@ -14,18 +14,7 @@ from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoder, detection, guess
 from edgert.stages.decode.decoded import Decoded, Ssd
-from edgert.stages.decode.decoder import (
-    F32,
-    Array,
-    Shapes,
-    Size,
-    all_cells,
-    as_f32,
-    check_labels,
-    grid_of,
-    is_rows_of_six,
-    shapes_of,
-)
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
 from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Unit, best_class, corners, in_pixels
 from edgert.stages.decode.guess import BODIES, MOST_QUERIES, STRIDES, Fit, OutputSignature, wrong_shapes
 
@@ -286,7 +275,7 @@ class YoloPose:
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless the one output has complete points, ConfigError for another number of names."""
-        check_labels(_point_count(shapes, network, self.classes, self.dims), self.labels)
+        decoder.check_labels(_point_count(shapes, network, self.classes, self.dims), self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
         """Return bodies, best score first."""

@@ -18,18 +18,8 @@ from typing import Protocol
 
 from edgert.errors import StageError, cause
 from edgert.files import try_lock
-from edgert.stages.sink.retention import (
-    DATE,
-    FIELD,
-    TIME,
-    Retention,
-    Rules,
-    check_pattern,
-    fill,
-    has_field,
-    make_parent,
-    numbered_path,
-)
+from edgert.stages.sink import retention
+from edgert.stages.sink.retention import Rules, make_parent
 
 log = logging.getLogger("edgert.sink")
 
@@ -300,23 +290,23 @@ class Files:
     FIELDS = ("stream", "date", "time")
 
     def __init__(self, pattern: Path, rules: Rules, where: str) -> None:
-        check_pattern(pattern, self.FIELDS, where)
+        retention.check_pattern(pattern, self.FIELDS, where)
         if pattern.is_symlink() and not pattern.is_dir():
             pattern = pattern.resolve()
         self.pattern, self.rules, self._where = pattern, rules, where
-        self._is_dated, self._removes = has_field(pattern, "date", "time"), rules.removes
+        self._is_dated, self._removes = retention.has_field(pattern, "date", "time"), rules.removes
         self._open = list[OutputFile]()
         self._begun = set[str]()
-        self._retention = Retention(pattern, rules, where)
+        self._retention = retention.Retention(pattern, rules, where)
 
     def check(self) -> None:
         """Create the folder, if its name has no field.
 
         Raises StageError where that fails, or where another process or stage writes the file.
         """
-        if not FIELD.search(str(self.pattern.parent)):
+        if not retention.FIELD.search(str(self.pattern.parent)):
             make_parent(self.pattern, self._where)
-        if not FIELD.search(str(self.pattern)) and self.pattern.is_file():
+        if not retention.FIELD.search(str(self.pattern)) and self.pattern.is_file():
             with suppress(OSError):
                 OutputFile(self.pattern, self._where).close()
 
@@ -330,13 +320,13 @@ class Files:
         self._retention.add_stream(stream)
         if is_first and self._is_dated and not appends:
             self._retention.remove_empty()
-        wanted = path = fill(self.pattern, stream)
+        wanted = path = retention.fill(self.pattern, stream)
         make_parent(path, self._where)
         number = 1
         while (file := self._open_if_free(path, is_first, appends)) is None:
             if self._is_dated:
                 number += 1
-                path = numbered_path(wanted, number)
+                path = retention.numbered_path(wanted, number)
         self._begun.add(stream)
         self._open.append(file)
         return file
@@ -430,9 +420,9 @@ class Files:
 
     def _move_aside(self, file: OutputFile) -> None:
         """Rename a file after its last change, to free its name for the newest. Raises OSError."""
-        stamp = time.strftime(f"{DATE}-{TIME}", time.localtime(file.modified_s))
+        stamp = time.strftime(f"{retention.DATE}-{retention.TIME}", time.localtime(file.modified_s))
         path, number = file.path.with_name(f"{file.path.stem}-{stamp}{file.path.suffix}"), 1
-        while os.path.lexists(numbered_path(path, number)):
+        while os.path.lexists(retention.numbered_path(path, number)):
             number += 1
-        file.path.rename(numbered_path(path, number))
-        self._retention.add(numbered_path(path, number), file.size_bytes)
+        file.path.rename(retention.numbered_path(path, number))
+        self._retention.add(retention.numbered_path(path, number), file.size_bytes)
