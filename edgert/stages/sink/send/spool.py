@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.errors import StageError, cause
-from edgert.stages.sink.output_files import CLOCK_WAS_SET
+from edgert.stages.sink.retention import CLOCK_WAS_SET
 from edgert.stages.sink.send.segment import Row, Segment
 
 log = logging.getLogger("edgert.send")
