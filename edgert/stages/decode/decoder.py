@@ -1,7 +1,5 @@
 """Protocol of decoders, helpers for output shapes without the batch dimension, and a check of labels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +15,9 @@ from edgert.stages.crop import Geometry
 
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
+Shapes = Sequence[tuple[int, ...]]
+Size = tuple[int, int]
+"""Width and height in pixels."""
 
 
 class Decoder(Protocol):
@@ -78,11 +79,6 @@ def logit(score: float) -> float:
 def as_f32(array: Array) -> F32:
     """Return the array itself if it is float32, else a float32 copy (fp16 heads)."""
     return array.astype(np.float32, copy=False)
-
-
-Shapes = Sequence[tuple[int, ...]]
-Size = tuple[int, int]
-"""Width and height in pixels."""
 
 
 def shapes_of(outputs: Sequence[Array]) -> Shapes:
@@ -177,16 +173,13 @@ def boxes_and_scores(shapes: Shapes) -> tuple[int, int] | None:
 
 
 def check_labels(class_count: int, labels: tuple[str, ...], where: str = "", *, is_exact: bool = True) -> None:
-    """Check that the number of labels is the number of classes, because others would name objects wrongly.
+    """Raise ConfigError unless there are as many labels as classes, because others would name objects wrongly.
 
     Args:
         class_count: number of classes; 0, for an unknown number, accepts any labels.
         labels: names of the classes; empty is accepted.
         where: place in the pipeline file, for errors.
         is_exact: whether there may not be more classes than ``class_count``.
-
-    Raises:
-        ConfigError: there are fewer labels than classes, or more.
     """
     if not labels or not class_count or len(labels) == class_count or (len(labels) > class_count and not is_exact):
         return
