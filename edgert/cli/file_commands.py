@@ -183,8 +183,9 @@ def new(
     """Write a commented starter pipeline for a model.
 
     It reads the model's inputs and outputs, guesses task, decoder, size and color, and prints each guess with its
-    reason. With images it tries the guesses out, as edgert check does, and writes down the best. Where no decoder reads
-    the outputs, it writes a decoder for you to fill in beside the file, with a test. These two never replace a file.
+    reason. It tries the guesses out on images, or on those of a file given as source, as edgert check does, and writes
+    down the best. Where no decoder reads the outputs, it writes a decoder for you to fill in beside the file, with a
+    test. These two never replace a file.
     Class names that the exporter put beside the model are written beside the file, too.
 
     Examples:
@@ -210,7 +211,7 @@ def new(
         console.print(f"• {note}", markup=False)
     for path in written:
         console.print("[green]→[/]", terminal.styled(str(path), ""))
-    hint = f"edgert check {output} --images photo.jpg" if not images else f"edgert run {output}"
+    hint = f"edgert run {output}" if made.report else f"edgert check {output} --images photo.jpg"
     hint = f"pytest {written[2]}, and fill in {written[1]}" if made.stub else hint
     console.print(f"next: {hint}", markup=False)
 

@@ -209,7 +209,7 @@ Trt = Annotated[str | None, trt("Default: that of the board's JetPack.")]
 CalibrationImages = Annotated[
     str | None, images("For INT8 calibration: also a glob, a .txt of paths or a video; 100 to 500 images are good.")
 ]
-Photos = images("Settings are tried on them; several images give a surer answer. Repeatable.")
+Photos = images("Settings are tried on them, or on frames of a video; several give a surer answer. Repeatable.")
 
 
 def default_bundle(file: PipelineFile) -> Path:

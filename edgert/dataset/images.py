@@ -60,7 +60,11 @@ class ImageDataset(Protocol):
 
 
 def open_images(
-    source: str | Path | Sequence[str | Path | U8], *, limit: int | None = None, where: str = ""
+    source: str | Path | Sequence[str | Path | U8],
+    *,
+    limit: int | None = None,
+    within: int | None = None,
+    where: str = "",
 ) -> ImageDataset:
     """Return the images of a source, after a check that its files begin like images.
 
@@ -72,6 +76,7 @@ def open_images(
         source: folder with images or with folders of images, glob, image, video, text file with one image per line, or
             ``python:[FOLDER/]module:name``. A sequence has image files or (h, w, 3) uint8 BGR arrays.
         limit: maximum number of images.
+        within: number of a video's first frames from which the images are taken; None: all.
         where: ``file:line key`` of the request, for errors.
 
     Raises:
@@ -91,7 +96,7 @@ def open_images(
         return _file_dataset(base, files, limit, where)
     if path.is_file():
         is_still = path.suffix.lower() in SUFFIXES or is_image(path)
-        return FileDataset((path,), (path.name,), where) if is_still else _video_dataset(path, limit, where)
+        return FileDataset((path,), (path.name,), where) if is_still else _video_dataset(path, limit, within, where)
     wild = next((n for n, part in enumerate(path.parts) if any(sign in part for sign in "*?[")), None)
     if wild is None:
         raise _missing_error(path, where)
@@ -319,9 +324,11 @@ def _file_dataset(base: Path, files: Iterable[Path], limit: int | None, where: s
     return FileDataset(tuple(names[name] for name in chosen), tuple(chosen), where)
 
 
-def _video_dataset(path: Path, limit: int | None, where: str) -> VideoDataset:
+def _video_dataset(path: Path, limit: int | None, within: int | None, where: str) -> VideoDataset:
     with closing(Video(str(path), Counter(), REAL, where=where)) as video:
         count = video.count()
+    if within is not None:
+        count = min(count, within)
     if limit is None or limit >= count * _DECODED_WHOLE:
         count = 0
         for frame in _decode(path, where):

@@ -10,7 +10,6 @@ from typing import Any, get_args
 from edgert.config import AccuracyConfig, CalibrateConfig, EmbedTask, ModelConfig, load_pipeline
 from edgert.config.model_section import value_of, verb_of
 from edgert.config.pipeline_file import input_words, parse_input, parse_task, task_words
-from edgert.dataset import FileDataset, open_images
 from edgert.errors import ConfigError, ModelError, nearest
 from edgert.installation import pipeline_path
 from edgert.quantization.calibration.threshold import METHODS
@@ -170,7 +169,7 @@ def _infer_section(
             if input is None and images is not None and not made.sure:
                 if log is not None:
                     log(f"the file does not state its preprocessing: trying it on {count} images")
-                made = infer(path, _sample_files(images, count), task=written)
+                made = infer(path, [images], task=written, limit=count)
     except ModelError as error:
         option = "--input 'letterbox rgb mean=0 std=255'" if input is None else "--task 'detect yolox'"
         fix = f"give it: {option} or the like; edgert inspect {path} lists inputs and outputs"
@@ -200,14 +199,6 @@ def _infer_section(
     if log is not None and task is None and made.task_sure:
         log(f"task: {task_words(does)} ({made.task_notes[0]})")
     return ModelSection(path.stem, ModelConfig(onnx=path.absolute(), task=does, input=found), str(path), Path())
-
-
-def _sample_files(images: str, count: int) -> list[str | Path]:
-    """Return a few files of a folder or glob; empty for a video or a list."""
-    if Path(images).is_file():
-        return []
-    dataset = open_images(images, limit=count)
-    return list(dataset.paths) if isinstance(dataset, FileDataset) else []
 
 
 def _given_only(settings: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from edgert.wiring.contradictions import find_contradictions, integer_warnings
 from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.head_activation import with_activation
 from edgert.wiring.judge import judge, kind_of_photo
-from edgert.wiring.photos import read_photos
+from edgert.wiring.photos import PHOTO_LIMIT, ReadPhoto, read_photos
 from edgert.wiring.prior import FAMILY, Prior, declared_options, declared_task, named_family
 from edgert.wiring.search import CPU_SECONDS, Progress, Search, Subject, load_subject
 from edgert.wiring.settings import SCALES, Setting
@@ -74,21 +74,24 @@ def infer(
     task: TaskConfig | None = None,
     own: Callable[[Subject], PythonTask] | None = None,
     is_own: bool = False,
+    limit: int = PHOTO_LIMIT,
     progress: Progress | None = None,
 ) -> Inferred:
     """Find the input settings and decoder of a model.
 
     Args:
         path: path of the ONNX file.
-        images: photos or folders, on which every plausible setting is tried.
+        images: photos, folders or videos, on which every plausible setting is tried.
         task: task of the outputs, where it is known.
         own: function that makes a decoder template, used where no decoder reads the outputs.
         is_own: whether a decoder template is made in any case.
+        limit: maximum number of photos.
         progress: function called with the number of runs so far and at most.
 
     Raises:
         ModelError: the file is not an ONNX model, its input is not one image, or no decoder can read its outputs.
         ConfigError: a photo cannot be read.
+        StageError: a video cannot be read.
     """
     model = load(path)
     specs = inputs(model)
@@ -114,7 +117,7 @@ def infer(
     if task is None:
         own_task = with_activation(made.setting.task, model, tuple(output_shapes(found.engine)), len(declared.labels))
         made = replace(made, setting=replace(made.setting, task=own_task))
-    return _try_on_photos(made, images, progress) if images else made
+    return _try_on_photos(made, read_photos(images, limit), progress) if images else made
 
 
 def _has_decoder(found: Subject, declared: DeclaredSettings) -> bool:
@@ -171,8 +174,8 @@ def _guess_setting(
     return Inferred(Setting(prior.applied(base.input), read), size, spec, found, prior, task_sure, sure, notes, why)
 
 
-def _try_on_photos(made: Inferred, images: Sequence[str | Path], progress: Progress | None) -> Inferred:
-    photos, base, found = read_photos(images), made.setting, made.found
+def _try_on_photos(made: Inferred, photos: Sequence[ReadPhoto], progress: Progress | None) -> Inferred:
+    base, found = made.setting, made.found
     labels = made.prior.declared.labels
     tasks = readings(base.task, found.engine, labels, found.network)
     tasks, _ = refine_tasks(tasks, found.engine, found.session, found.network)

@@ -9,17 +9,19 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from edgert.errors import ConfigError, cause, nearest
+from edgert.dataset.images import FileDataset, ImageDataset, VideoDataset, open_images
+from edgert.errors import ConfigError
 from edgert.files import replace_bytes
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8
 from edgert.stages.draw import Overlay
-from edgert.stages.source.stills import SUFFIXES
 from edgert.wiring.check_report import CheckReport
 
 PHOTO_LIMIT = 16
-"""Largest number of photos used; larger folders are sampled evenly."""
+"""Largest number of photos used; larger folders are sampled."""
+_FIRST_FRAMES, _FRAMES = 600, 4
+"""Number of a video's first frames, all of which may be decoded, and number of photos among them."""
 _SIDE_PX = 1920  # larger photos are shrunk, so that sixteen of them fit in memory
 _CONTROL_SIDE_PX = 512
 _CUT_FRACTION = 0.1  # fraction of width and height that a shifted or middle view loses
@@ -33,6 +35,10 @@ _CUTS = {
 """Task → views: cuts at left, top, right and bottom in halves of :data:`_CUT_FRACTION`, and whether it is mirrored.
 Answers without a position must also agree on shifted views. Mirrored text cannot be read. Images are compared with the
 photo itself."""
+
+
+ReadPhoto = tuple[Path, U8]
+"""Path of an image or of the video that has it, and the image: (h, w, 3) uint8 BGR."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,28 +87,31 @@ class Photo:
     control: View
 
 
-def read_photos(images: Sequence[str | Path]) -> list[tuple[Path, U8]]:
-    """Read images and the images of folders, at most :data:`PHOTO_LIMIT`, evenly sampled.
+def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[ReadPhoto]:
+    """Read images, images of folders and frames of videos, at most ``limit``, evenly sampled.
 
     Images are (h, w, 3) uint8 BGR, upright, at most 1920 pixels wide and high.
 
     Raises:
         ConfigError: a path does not exist, a folder has no image, or a file is not an image.
+        StageError: a video cannot be read.
     """
-    paths = list[Path]()
-    for path in (Path(image).expanduser() for image in images):
-        inside = sorted(one for one in path.iterdir() if one.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
-        if not inside:
-            why = f"it was searched for {', '.join(sorted(SUFFIXES))}"
-            raise ConfigError(f"folder {str(path)!r} has no image", why=why)
-        if not path.exists():
-            beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-            raise ConfigError(f"image {str(path)!r} does not exist{nearest(path.name, beside)}", fix="check --images")
-        paths += inside
-    if not paths:
-        raise ConfigError("no image was given", fix="--images photo.jpg, or a folder of them")
-    chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), PHOTO_LIMIT)).astype(int)).tolist()
-    return [(paths[index], _read_image(paths[index])) for index in chosen]
+    if not images:
+        raise ConfigError("no image was given", fix="--images photo.jpg, a folder of them, or a video")
+    every = list[tuple[ImageDataset, int]]()
+    for image in images:
+        opened = open_images(image, limit=limit, within=_FIRST_FRAMES)
+        step = max(len(opened) // _FRAMES, 1) if isinstance(opened, VideoDataset) else 1
+        every += [(opened, index) for index in range(0, len(opened), step)]
+    chosen = [every[n] for n in sorted(set(np.linspace(0, len(every) - 1, min(len(every), limit)).astype(int)))]
+    return [(_path_in(dataset, index), _image_of(dataset.frame(index))) for dataset, index in chosen]
+
+
+def _path_in(dataset: ImageDataset, index: int) -> Path:
+    """Return the path of an image's file, or of the video that it is a frame of."""
+    if isinstance(dataset, FileDataset):
+        return dataset.paths[index]
+    return dataset.path if isinstance(dataset, VideoDataset) else Path(dataset.name(index))
 
 
 def view_cuts(verb: str) -> tuple[tuple[int, int, int, int, bool], ...]:
@@ -145,24 +154,15 @@ def _frame(image: U8) -> Frame:
     return Frame("photo", 0, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
 
 
-def _read_image(path: Path) -> U8:
-    try:
-        data = np.frombuffer(path.read_bytes(), np.uint8)
-    except OSError as error:
-        raise ConfigError(f"cannot read {str(path)!r}", why=cause(error)) from error
-    image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
-    if image is None:
-        raise ConfigError(
-            f"cannot read image {str(path)!r}",
-            why=f"its {data.size} bytes are not JPEG, PNG, BMP, WebP or TIFF, or are incomplete",
-            fix="open it in an image viewer; export it again as JPEG or PNG",
-        )
-    height, width = image.shape[:2]
-    ratio = _SIDE_PX / max(height, width)
+def _image_of(frame: Frame) -> U8:
+    """Return a frame's image, at most 1920 pixels wide and high, and release the frame."""
+    image = frame.to_bgr()
+    frame.lease.release()
+    ratio = _SIDE_PX / max(image.shape[:2])
     if ratio < 1:
-        size = max(round(width * ratio), 1), max(round(height * ratio), 1)
-        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    return cast("U8", image)
+        size = max(round(frame.width * ratio), 1), max(round(frame.height * ratio), 1)
+        image = cast("U8", cv2.resize(image, size, interpolation=cv2.INTER_AREA))
+    return image
 
 
 # The image of a check's result.

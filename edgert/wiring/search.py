@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,7 @@ from edgert.stages.decode.decoder import Decoder
 from edgert.stages.preprocess import layout_of
 from edgert.wiring.check_report import CheckReport
 from edgert.wiring.evidence import Answers, Evidence, counts_objects, relative_to_best, weigh
-from edgert.wiring.photos import Photo, make_photo, scramble_phase, view_cuts
+from edgert.wiring.photos import Photo, ReadPhoto, make_photo, scramble_phase, view_cuts
 from edgert.wiring.settings import Setting, colors_and_scales, differs, placements, with_checking_thresholds
 from edgert.wiring.training import Memory, memories
 from edgert.wiring.trial import Trial, decoder_of
@@ -55,10 +54,16 @@ class Tally:
 
 
 class Ranking:
-    """All settings with their evidence."""
+    """All settings with their evidence.
 
-    def __init__(self, memories: Sequence[Memory]) -> None:
-        self.memories = memories
+    Args:
+        memories: statistics of the training images that the model stores.
+        videos: for each photo, the number of the first photo from the same video, or its own. Photos of a video
+            resemble each other, so together they count as one.
+    """
+
+    def __init__(self, memories: Sequence[Memory], videos: Sequence[int] = ()) -> None:
+        self.memories, self._videos = memories, videos
         self._by_key: dict[str, Tally] = {}
         self._remembered: dict[tuple[Tally, tuple[int, ...]], list[F64]] = {}
 
@@ -110,7 +115,10 @@ class Ranking:
             np.array(self._relative(of, photos)) if alone else self.values(of, photos) for of in (first, second)
         )
         differences = one - other
-        count, mean = len(photos), float(differences.mean())
+        if self._videos:
+            videos = np.array([self._videos[photo] for photo in photos])
+            differences = np.array([differences[videos == video].mean() for video in np.unique(videos)])
+        count, mean = len(differences), float(differences.mean())
         kinds = 1 if alone else 1 + len(self.memories)
         prior = PRIOR_SPREAD**2 * kinds  # each kind of evidence adds its variance
         squares = PRIOR_PHOTOS * prior + float(((differences - mean) ** 2).sum())
@@ -227,7 +235,7 @@ class Search:
     def __init__(
         self,
         subject: Subject,
-        photos: Sequence[tuple[Path, U8]],
+        photos: Sequence[ReadPhoto],
         verb: str,
         progress: Progress | None = None,
         cpu_seconds: float = CPU_SECONDS,
@@ -235,7 +243,8 @@ class Search:
         self.subject, self.photos = subject, photos
         self.is_cut_short = False
         self._ends_s = time.process_time() + cpu_seconds
-        self.ranking: Ranking = Ranking(subject.memories)
+        names = [path for path, _ in photos]
+        self.ranking: Ranking = Ranking(subject.memories, [names.index(name) for name in names])
         self.runs, self._planned = 0, 0
 
         def ran() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.config.pipeline_file import parse_pipeline
 from edgert.errors import ArtifactError, ConfigError, cause, shown
-from edgert.files import replace_bytes, replace_text
+from edgert.files import is_file, replace_bytes, replace_text
 from edgert.installation import labels_named
 from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import read_labels
+from edgert.stages.source.kinds import absolute, kind_of
 from edgert.wiring.check_report import Row, setting_json, yaml_value
 from edgert.wiring.inferred import Inferred, infer
 from edgert.wiring.search import Progress, Subject, search_progress
@@ -120,7 +121,8 @@ def new(
     Args:
         model: path of the ONNX file.
         output: path of the pipeline file; None writes nothing.
-        images: photos or folders of them, on which every plausible setting is tried.
+        images: photos, folders of them or videos, on which every plausible setting is tried; default: those of
+            ``source``, where it is a file or a folder of images.
         source: source of the frames, as in ``source:``.
         own: whether a decoder template is written in any case.
         force: whether an existing pipeline file is replaced; a decoder beside it is kept.
@@ -129,13 +131,20 @@ def new(
     Raises:
         ModelError: the file is not an ONNX model, or its input is not one image.
         ConfigError: a photo cannot be read, or the file exists or cannot be written.
+        StageError: a video cannot be read.
     """
     path = None if output is None else Path(output)
     if path is not None:
         refuse_existing(path, force)
-    directory = None if path is None else path.parent
+    directory, images = None if path is None else path.parent, images or _images_of(source)
     made = starter(model, images, source, directory=directory, is_own=own, progress=search_progress(on_progress))
     return made if path is None else replace(made, files=made.write(path, force))
+
+
+def _images_of(source: str) -> list[Path]:
+    """Return the video, image or folder of images that a source names; empty for other sources."""
+    path = absolute(source.removeprefix("images:").removeprefix("file://"), Path())
+    return [path] if kind_of(source) in ("file", "images") and (is_file(path) or path.is_dir()) else []
 
 
 def starter(

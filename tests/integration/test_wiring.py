@@ -20,6 +20,7 @@ from edgert.wiring.photos import save_image
 from edgert.wiring.starter import starter, write_pipeline
 from tests.bench.bench_check import pipeline_text
 from tests.bench.check_models import MODELS, RECIPES, images
+from tests.helpers.clips import write_clip
 from tests.helpers.command import ROOT
 from tests.helpers.evaluation_data import data
 from tests.helpers.models import save
@@ -192,8 +193,9 @@ def test_a_gray_model_gets_a_gray_starter(tmp_path: Path) -> None:
 
 def test_the_commands_write_check_and_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, photo, written = tiny_model(tmp_path / "tiny.onnx"), scene(tmp_path / "a.png"), tmp_path / "p.yaml"
-    new(model, output=written, source="clip.mp4")
-    assert "classify: auto" in capsys.readouterr().out
+    new(model, output=written, source=str(write_clip(tmp_path / "clip.mp4", 8)))
+    printed = capsys.readouterr().out
+    assert "classify: " in printed and "4 photos" in printed and f"next: edgert run {written}" in printed
     with pytest.raises(ConfigError, match="exists already"):
         new(model, output=written, source="clip.mp4")
     cli_check(str(written), [str(photo)], output=tmp_path / "best.png", json=tmp_path / "check.json")

@@ -1,5 +1,6 @@
 """Ranges and INT8 models made from Python: of files, of sections, and of images in memory."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,10 @@ def test_more_images_are_tried_where_few_cannot_tell(
 ) -> None:
     tried, lines = list[int](), list[str]()
 
-    def infer(path: Path, photos: tuple[Path, ...] = (), **keys: object) -> inferred.Inferred:
-        tried.append(len(photos))
-        return replace(found, sure=len(photos) > 4)
+    def infer(path: Path, images: Sequence[str] = (), limit: int = 0, **keys: object) -> inferred.Inferred:
+        assert [*images] == ([str(tmp_path)] if limit else [])
+        tried.append(limit)
+        return replace(found, sure=limit > 4)
 
     found = inferred.infer(file, task=ClassifyTask(classify="auto"))
     monkeypatch.setattr(inferred, "infer", infer)

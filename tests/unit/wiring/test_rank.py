@@ -50,6 +50,14 @@ def test_many_photos_that_agree_tell_small_ones() -> None:
     assert ranking.lead(other, best) == pytest.approx(-ranking.lead(best, other))
 
 
+def test_photos_of_one_video_count_as_one() -> None:
+    steady = np.linspace(0.5, 0.9, 8)
+    leads = list[float]()
+    for ranking, values in ((Ranking(()), steady.mean(keepdims=True)), (Ranking((), [0] * 8), steady)):
+        leads.append(ranking.lead(tally(ranking, 0, values), tally(ranking, 1, values - 0.2)))
+    assert leads[1] == pytest.approx(leads[0]) and leads[1] < CLEAR
+
+
 def test_photos_that_disagree_are_a_tie() -> None:
     ranking = Ranking(())
     best = tally(ranking, 0, [0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.1, 0.9])

@@ -9,9 +9,9 @@ import pytest
 from edgert.config import InputConfig
 from edgert.errors import ConfigError
 from edgert.stages.preprocess import Preprocessor
-from edgert.wiring import photos
 from edgert.wiring.photos import make_photo, read_photos, scramble_phase
 from edgert.wiring.trial import Trial
+from tests.helpers.clips import numbered, write_clip
 
 
 class Echo:
@@ -82,14 +82,18 @@ def scene(width: int = 60, height: int = 40) -> np.ndarray:
     return image
 
 
-def test_a_folder_is_sampled_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(photos, "PHOTO_LIMIT", 3)
+def test_a_folder_is_sampled_and_a_video_gives_a_few_frames(tmp_path: Path) -> None:
     for n in range(9):
         cv2.imwrite(str(tmp_path / f"{n}.png"), scene())
     (tmp_path / "notes.txt").write_text("no image")
-    found = read_photos([tmp_path])
-    assert [path.name for path, _ in found] == ["0.png", "4.png", "8.png"]
-    assert np.array_equal(found[0][1], scene())
+    clip = write_clip(tmp_path / "clip.mp4", 40)
+    found = read_photos([tmp_path], 3)
+    assert len({path for path, _ in found}) == 3 and np.array_equal(found[0][1], scene())
+    frames, originals = read_photos([clip]), [*numbered(40)]
+    assert [path for path, _ in frames] == [clip] * 4
+    nearest = [np.argmin([cv2.norm(image, one) for one in originals]) for _, image in frames]
+    assert nearest == [1, 11, 21, 31]
+    assert len(read_photos([tmp_path, clip])) == 13
 
 
 def test_a_large_photo_is_shrunk(tmp_path: Path) -> None:
@@ -105,9 +109,9 @@ def test_missing_broken_and_absent_photos_are_told(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "photo.png"), scene())
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff half a file")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"image .* does not exist.*did you mean 'photo.png'"):
+    with pytest.raises(ConfigError, match=r"(?s)no images at .*did you mean 'photo.png'"):
         read_photos([tmp_path / "phot.png"])
-    with pytest.raises(ConfigError, match="cannot read image"):
+    with pytest.raises(ConfigError, match="1 of 1 images cannot be read"):
         read_photos([tmp_path / "broken.jpg"])
     with pytest.raises(ConfigError, match="has no image"):
         read_photos([tmp_path / "empty"])
