@@ -69,7 +69,7 @@ class FileStore:
                 with path.open("rb") as file:
                     digest = _digest(file)
                 if path.name == f"{key}.{digest}.bin":
-                    with suppress(PermissionError):  # a folder that others own is good enough to read
+                    with suppress(OSError):  # a folder of others, or on a read-only disk, is good enough to read
                         os.utime(path)
                     return path.open("rb")
             except FileNotFoundError:  # replaced by another process in this moment

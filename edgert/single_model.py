@@ -6,7 +6,7 @@ edgert.Model("yolov8n.onnx")("street.jpg").boxes
 from __future__ import annotations
 
 import logging
-import tempfile
+import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -90,11 +90,11 @@ class Model:
                 labels_file = "" if names or inferred.prior.declared.labels else guess_label_list(inferred)
         if score is not None:
             decoding = _with_score(decoding, score)
-        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as written:
+        with os.fdopen(os.memfd_create("labels"), "w", encoding="utf-8") as written:  # the disk may be full
             if names:
                 written.write("\n".join(names) + "\n")
                 written.flush()
-                labels_file = written.name
+                labels_file = f"/proc/self/fd/{written.fileno()}"
             if labels_file:
                 decoding = decoding.model_copy(update={"labels": labels_named(labels_file) or Path(labels_file)})
             file = _pipeline_of(Path(path), decoding, config, precision, engines)

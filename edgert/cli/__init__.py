@@ -36,6 +36,7 @@ from edgert.cli.simulate_command import simulate
 
 _NO_CODE, _DEBUG = "--no-code", "--debug"
 _NO_THREAD = "can't start new thread"
+_NO_TEMPORARY = "No usable temporary directory"
 """CPython's message when no thread can start; the error has no type of its own."""
 _announced: set[str] = set()
 
@@ -129,7 +130,7 @@ def main() -> None:
             sys.argv = [sys.argv[0], name, *(word for word in sys.argv[1:] if word != name)]
     try:
         app()  # reports usage errors itself, and always leaves by SystemExit
-    except (errors.EdgertError, MemoryError, RuntimeError) as error:
+    except (errors.EdgertError, MemoryError, RuntimeError, FileNotFoundError) as error:
         shown = error if isinstance(error, errors.EdgertError) else exhaustion_error(error)
         if shown is None:
             _report_bug()
@@ -155,7 +156,7 @@ def main() -> None:
 
 
 def exhaustion_error(error: Exception) -> errors.EdgertError | None:
-    """Return the EdgertError for exhausted memory or threads; None for any other error.
+    """Return the EdgertError for exhausted memory, threads or temporary files; None for any other error.
 
     These are not bugs: the machine, its container or a limit (``ulimit``) has no room left.
     """
@@ -165,6 +166,9 @@ def exhaustion_error(error: Exception) -> errors.EdgertError | None:
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         fix = "allow this process more threads (ulimit -u, pids limit) or memory"
         return errors.DeviceError("the system cannot start more threads", why=str(error), fix=fix)
+    if isinstance(error, FileNotFoundError) and str(error.strerror).startswith(_NO_TEMPORARY):
+        fix = "free some space, or point TMPDIR at a folder that can be written"
+        return errors.DeviceError("no temporary file can be written", why=str(error.strerror), fix=fix)
     return None
 
 

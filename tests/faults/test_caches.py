@@ -1,12 +1,17 @@
 """A cache that cannot be written, as of a read-only root file system: the work goes on, with one warning."""
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
+import edgert
 from edgert.backend import base
 from edgert.files import FileStore
+from tests.helpers.command import ROOT
 
 
 def test_a_cache_that_cannot_be_written_is_logged_once(
@@ -22,9 +27,23 @@ def test_a_cache_that_cannot_be_written_is_logged_once(
     assert "point EDGERT_CACHE at a folder that can be written" in caplog.text
 
 
-def test_a_run_with_int8_goes_on_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import edgert
+@pytest.mark.parametrize(
+    "folder",
+    [MagicMock(return_value=nullcontext("/no/such/folder")), MagicMock(side_effect=FileNotFoundError(2, "none"))],
+)
+def test_a_model_runs_where_no_temporary_file_can_be_written(
+    folder: MagicMock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ONNX Runtime writes the optimized model for the cache: its write fails, or there is no folder for it."""
+    monkeypatch.setattr(base, "_LOGGED", set())
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("edgert.backend.ort.cpu.tempfile.TemporaryDirectory", folder)
+    with edgert.Model(ROOT / "pipelines/assets/parts.onnx", labels=list("abcde")) as model:
+        assert model(np.zeros((64, 64, 3), np.uint8)) is not None
+    assert "is optimized again at the next start" in caplog.text
 
+
+def test_a_run_with_int8_goes_on_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "file" / "cache"))

@@ -88,16 +88,28 @@ def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert said.startswith("error: not enough memory\n  why:   Unable to allocate 1.00 EiB")
 
 
-def test_too_few_threads_are_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            RuntimeError("can't start new thread"),
+            "the system cannot start more threads\n  why:   can't start new thread",
+        ),
+        (FileNotFoundError(2, "No usable temporary directory found in ['/tmp']"), "no temporary file can be written"),
+    ],
+)
+def test_too_few_threads_and_a_full_disk_are_no_bugs(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def app() -> None:
-        raise RuntimeError("can't start new thread")
+        raise error
 
     monkeypatch.setattr(cli, "app", app)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     said = capsys.readouterr().err
     assert ended.value.code == 1 and "bug" not in said
-    assert said.startswith("error: the system cannot start more threads\n  why:   can't start new thread\n  fix: ")
+    assert said.startswith(f"error: {message}\n  ") and "  fix: " in said
 
 
 def test_any_other_runtime_error_is_a_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,10 @@
+import errno
 import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -104,14 +106,13 @@ def test_many_processes_share_one_cold_folder(tmp_path: Path) -> None:
     assert FileStore(tmp_path / "cold").get("key") is not None
 
 
-def test_a_folder_that_belongs_to_others_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EROFS])
+def test_a_folder_of_others_or_on_a_read_only_disk_can_be_read(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = FileStore(tmp_path / "cache")
     path = put(store)
-
-    def refuse(*_: object) -> None:
-        raise PermissionError("not yours")
-
-    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(os, "utime", MagicMock(side_effect=OSError(number, os.strerror(number))))
     assert store.get("key") == b"engine" and path.exists()
 
 
@@ -119,10 +120,7 @@ def test_a_damaged_entry_that_cannot_be_removed_is_no_crash(tmp_path: Path, monk
     store = FileStore(tmp_path / "cache")
     put(store).write_bytes(b"x")
 
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError("read-only")
-
-    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(Path, "unlink", MagicMock(side_effect=PermissionError("read-only")))
     assert store.get("key") is None
 
 
