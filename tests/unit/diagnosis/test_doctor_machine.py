@@ -154,7 +154,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     write(tmp_path, "file", "")
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "file/below"))
     found = machine.cache(evidence(tmp_path))
-    assert found.state == "no" and "EDGERT_CACHE" in found.fix
+    assert found.state == "optional" and "EDGERT_CACHE" in found.fix
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere: a read-only folder cannot be made")
@@ -162,7 +162,7 @@ def test_a_read_only_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o500)
     monkeypatch.setenv("EDGERT_CACHE", str(folder))
-    assert machine.cache(evidence(tmp_path)).state == "no"
+    assert machine.cache(evidence(tmp_path)).state == "optional"
 
 
 @pytest.mark.parametrize(
