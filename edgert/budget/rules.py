@@ -321,14 +321,14 @@ def check_settings(rules: Rules) -> None:
     if any(_excess(setting, budget) <= 1.0 for setting in rules.settings):
         return
     closest = min(rules.settings, key=lambda setting: _excess(setting, budget))
-    needs, would_keep = [], []  # ``would_keep`` has values for the pipeline file
+    needs, would_keep = [], []  # ``would_keep`` has values for the pipeline file, none below those that are there
     if budget.power_w:
         needs.append(f"{closest.power_w:.4g} of {budget.power_w:.4g} {budget.unit}")
-        most = math.ceil(10 * closest.power_w) / 10
+        most = max(math.ceil(10 * closest.power_w) / 10, budget.power_w)
         would_keep.append(f"power: {most:g}W" if budget.unit == "W" else f"cpu: {most:g}")
     if budget.latency_ms:
         needs.append(f"{closest.latency_ms:.4g} of {budget.latency_ms:.4g} ms")
-        would_keep.append(f"latency: {math.ceil(closest.latency_ms)}ms")
+        would_keep.append(f"latency: {max(math.ceil(closest.latency_ms), budget.latency_ms):g}ms")
     fix = f"budgets: {{{', '.join(would_keep)}}}"
     raise BudgetError(
         "no setting keeps the budgets",
