@@ -133,7 +133,7 @@ def cache(evidence: Evidence) -> Finding:
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         fix = "point EDGERT_CACHE at a folder that can be written"
-        detail = f"{folder} cannot be written: pipelines run, models are prepared at each start, and build does not work"
+        detail = f"{folder} cannot be written: models are prepared at each start, and build does not work"
         return Finding("cache", "optional", detail, fix)
     used_bytes = total_bytes(folder.rglob("*"))
     free_bytes = shutil.disk_usage(above).free

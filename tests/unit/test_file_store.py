@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 from unittest.mock import MagicMock
 
 import pytest
 
+from edgert import files
 from edgert.errors import ArtifactError
 from edgert.files import FileStore, cache_folder
 
@@ -80,14 +82,14 @@ def test_an_entry_that_another_process_replaces_while_it_is_read_is_no_damage(
 ) -> None:
     store = FileStore(tmp_path / "cache")
     put(store)
-    read, listed = Path.read_bytes, store._entries("key")
+    digest, listed = files._digest, store._entries("key")
 
-    def replaced(path: Path) -> bytes:
-        monkeypatch.setattr(Path, "read_bytes", read)
+    def replaced(file: BinaryIO) -> str:
+        monkeypatch.setattr(files, "_digest", digest)
         store.put("key", b"the other's")
-        return read(path)
+        return digest(file)
 
-    monkeypatch.setattr(Path, "read_bytes", replaced)
+    monkeypatch.setattr(files, "_digest", replaced)
     with caplog.at_level(logging.WARNING):
         assert store.get("key") is None
     assert not caplog.text and not listed[0].exists() and store.get("key") == b"the other's"
