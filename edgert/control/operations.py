@@ -19,6 +19,7 @@ from edgert.control.request import VERBS, Request, answer_to, parse_request, rea
 from edgert.control.saving import save
 from edgert.control.source_changes import source_state
 from edgert.errors import EdgertError
+from edgert.runtime.worker import SHORT_TURNS
 from edgert.stages.source.live import redact
 from edgert.timeline.trace_file import check_trace_path, write_trace
 
@@ -177,7 +178,8 @@ class Control:
         """
         check_trace_path(Path(path))
         recorded = trace_window.record_for(self._run, trace_window.parse_length(f"{seconds}s"))
-        write_trace(recorded, Path(path))
+        with SHORT_TURNS:
+            write_trace(recorded, Path(path))
         return {**trace_window.describe(recorded), "path": str(path)}
 
     def traced(self, path: str | Path) -> AbstractContextManager[None]:
@@ -205,7 +207,7 @@ class Control:
         operation = partial(_OPERATIONS[request.verb], self._run, *request.words, **values)
         if verb.is_reading or verb.is_long:
             return operation()
-        with self._run.changing:
+        with self._run.changing, SHORT_TURNS:
             began_ns = self._run.clock.now_ns()
             try:
                 self._run.check_changeable()

@@ -10,6 +10,7 @@ from typing import Any
 from edgert import limits
 from edgert.control.controlled import Controlled
 from edgert.errors import ConfigError, DeviceError
+from edgert.runtime.worker import SHORT_TURNS
 from edgert.timeline.packed import pack, unpack
 from edgert.timeline.trace_file import check_trace_path, write_trace
 from edgert.tracing import Recorded, Window
@@ -22,7 +23,8 @@ _POLL_S = 0.05
 def trace(run: Controlled, seconds: str = DEFAULT_LENGTH) -> dict[str, Any]:
     """Record a pipeline for some time, or until its end; return the recording as Base64, and a description."""
     recorded = record_for(run, parse_length(seconds))
-    return {**describe(recorded), "recording": base64.b64encode(pack(recorded)).decode()}
+    with SHORT_TURNS:
+        return {**describe(recorded), "recording": base64.b64encode(pack(recorded)).decode()}
 
 
 def record_for(run: Controlled, seconds: float) -> Recorded:

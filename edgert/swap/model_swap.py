@@ -10,11 +10,9 @@ of the new model that hangs, switches, and waits until the old model can be free
 
 import logging
 import math
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +22,7 @@ from edgert.errors import EdgertError, StageError
 from edgert.graph import load
 from edgert.runtime import Task
 from edgert.runtime.recovery import describe_error
+from edgert.runtime.worker import SHORT_TURNS
 from edgert.swap.candidate import Candidate, Run, check_swap, load_candidate, with_model_file
 from edgert.swap.guard import Guard, guard_for
 from edgert.swap.shadow import Disagreement, Pace, Shadow
@@ -34,7 +33,7 @@ Phase = Literal["loading", "shadow", "switched", "done", "back", "refused"]
 _POLL_S, _GRACE_S, _CLOSING_S = 0.05, 2.0, 5.0
 _HANG_TIMES, _HANG_S, _LONGEST_HANG_S = 20, 2.0, 60.0
 """A run of a new model hangs when it takes 20 times the allowed time, but at least 2 s and at most 60 s."""
-_DIGEST, _SWITCH_S = 12, 5e-4
+_DIGEST = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +106,13 @@ class ModelSwap:
 
     def __init__(self, run: Run, name: str, path: Path, terms: Terms) -> None:
         self._run, self._name, self._terms = run, name, terms
-        with _frequent_switches():
-            self._new = check_swap(run, name, path, terms)
-            self._paths = self._new.file.config.models[name].onnx, run.file.config.models[name].onnx
-            is_there = self._paths[1] != self._paths[0] and self._paths[1].exists()  # else the file was overwritten
-            before = load(self._paths[1]).digest[:_DIGEST] if is_there and name not in run.swaps else "unknown"
-        before = run.swaps[name].working if name in run.swaps else before
+        self._new = check_swap(run, name, path, terms)
+        self._paths = self._new.file.config.models[name].onnx, run.file.config.models[name].onnx
+        is_there = self._paths[1] != self._paths[0] and self._paths[1].exists()  # else the file was overwritten
+        if name in run.swaps:
+            before = run.swaps[name].working
+        else:
+            before = load(self._paths[1]).digest[:_DIGEST] if is_there else "unknown"
         self._state = State(name, str(self._paths[0]), (self._new.digest[:_DIGEST], before), terms)
         self._cancel, self._fault = threading.Event(), threading.Event()
         self._candidate: Candidate | None = None
@@ -243,7 +243,7 @@ class ModelSwap:
     def _load_and_compare(self) -> None:
         """Load the new model and run its shadow; errors are left to the thread that watches."""
         try:
-            with _frequent_switches():
+            with SHORT_TURNS:
                 made = self._candidate = load_candidate(self._run, self._name, self._new, self._cancel)
             if made is None:
                 return
@@ -388,17 +388,6 @@ class ModelSwap:
             inference.close()
         for engine in [self._old["engine"]] if is_new else list(own.engines.values()):
             engine.close()
-
-
-@contextmanager
-def _frequent_switches() -> Iterator[None]:
-    """Shorten Python's thread switch interval in the block, so that reading a model does not delay frames."""
-    before_s = sys.getswitchinterval()
-    sys.setswitchinterval(min(_SWITCH_S, before_s))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before_s)
 
 
 def _ms(seconds: float) -> float | None:

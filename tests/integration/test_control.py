@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import random
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -19,6 +20,7 @@ import pytest
 import edgert
 from edgert import Pipeline, Result
 from edgert.config import SourceStage
+from edgert.control import operations
 from edgert.control.client import send_request
 from edgert.control.live_keys import live_values
 from edgert.control.request import Request
@@ -356,6 +358,21 @@ def test_a_source_that_is_paused_takes_nothing_and_another_goes_on(small: Pipeli
     assert small.control.show()["sources"]["a"]["state"] == "paused"
     assert small.control.resume("a")["state"] == "running"
     small.submit(FRAME, stage="a", timeout=5.0)
+
+
+def test_a_change_leaves_the_processor_to_frames_every_half_millisecond(
+    small: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it imports and parses holds Python's lock."""
+    turns: list[float] = []
+
+    def note(run: Any, name: str) -> dict[str, Any]:
+        turns.append(sys.getswitchinterval())
+        return {}
+
+    monkeypatch.setattr(operations, "_OPERATIONS", {"pause": note})
+    small.control.pause("a")
+    assert turns == [pytest.approx(0.0005)] and sys.getswitchinterval() > 0.001
 
 
 def test_a_source_that_was_added_is_joined_behind_both_paths(small: Pipeline) -> None:

@@ -1,10 +1,12 @@
 """Threads that run steps or jobs, and their failures in the thread that asks for them."""
 
+import sys
 import threading
+from contextlib import ExitStack
 
 import pytest
 
-from edgert.runtime.worker import OneJobWorker, StepThread
+from edgert.runtime.worker import SHORT_TURNS, OneJobWorker, StepThread
 
 
 def test_a_stop_has_one_last_step_and_then_the_end() -> None:
@@ -54,3 +56,13 @@ def test_a_failure_of_a_job_is_raised_by_its_future(error: type[BaseException]) 
 
     with pytest.raises(error):
         OneJobWorker("t").submit(job).result(5)
+
+
+def test_short_turns_last_until_the_last_thread_leaves_them() -> None:
+    before_s = sys.getswitchinterval()
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(SHORT_TURNS)
+        second.enter_context(SHORT_TURNS)
+        first.close()
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    assert sys.getswitchinterval() == pytest.approx(before_s)
