@@ -5,12 +5,12 @@
 An engine of ONNX Runtime with w bytes of weights, a bytes of activations at their peak (:mod:`edgert.graph.count`), b
 bytes of bound tensors, n nodes and r replicas takes:
 
-    4 w + (1 + r) (a + b) + n * 7.5 KiB
+    2 w + (1 + r) (a + b) + n * 7.5 KiB
 
-While an engine is opened, there are four copies of the weights: edgert's, those of ONNX Runtime's parsed model, its
-tensors, and those packed for its kernels. The first run allocates tensor after tensor, and the pieces stay in the
-arena. Every later run requests one block (SessionOptions.enable_mem_pattern), for which those pieces are too small.
-``tests/bench/bench_memory_plan.py`` measures 3.6, 2.1 and 7.4 KiB for the three factors. The first compilation and
+While an engine is opened, there are two copies of the weights: edgert's and ONNX Runtime's. The first run allocates
+tensor after tensor, and the pieces stay in the arena. Every later run requests one block
+(SessionOptions.enable_mem_pattern), for which those pieces are too small.
+``tests/bench/bench_memory_plan.py`` measures 2.0, 2.1 and 7.3 KiB for the three factors. The first compilation and
 calibration are not included. The plan of a converted model is that of 32 bits.
 """
 
@@ -196,11 +196,11 @@ STEPS: tuple[Step[PipelineFile], ...] = (
 
 
 _LOG = logging.getLogger(__name__)
-WEIGHT_COPIES, NODE_BYTES = 4, 7.5 * 2**10
-ERROR = 0.08
+WEIGHT_COPIES, NODE_BYTES = 2, 7.5 * 2**10
+ERROR = 0.11
 """Largest relative error of plans for the eight models of ``tests/bench/bench_memory_plan.py``, rounded up."""
-_LEAST_SHARE = 1 / 16
-"""Part of a plan that engines other than ONNX Runtime on the CPU take at least: one of four copies of the weights, and
+_LEAST_SHARE = 1 / 8
+"""Part of a plan that engines other than ONNX Runtime on the CPU take at least: one of two copies of the weights, and
 one of four bytes of each weight."""
 _UNREAD_TIMES, _UNREAD_BYTES = 60, 2**30
 """Assumed tensors of one inference slot: a multiple of the model file's size, and a constant. Of eleven networks, a
