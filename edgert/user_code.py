@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from edgert.errors import ConfigError, cause, nearest
+from edgert.errors import ConfigError, EdgertError, cause, nearest
 from edgert.files import exists
 from edgert.installation import data_folder
 
@@ -274,6 +274,25 @@ def _bound_names(module: ast.Module) -> Iterator[str]:
 
 _own_folders = set[str]()
 """Folders of loaded user modules, which may be among the installed packages."""
+
+
+@contextmanager
+def constructor_errors(what: str, where: str, fix: str = "") -> Iterator[None]:
+    """Raise ConfigError for what a constructor of the user raises in the block, which may be anything.
+
+    Args:
+        what: subject and verb of the error.
+        where: place of the user's code in the pipeline file.
+        fix: fix of the error.
+    """
+    try:
+        yield
+    except EdgertError:
+        raise
+    except Exception as error:
+        at = place_of(error)
+        why = f"{type(error).__name__}: {error}{at and f', at {at}'}"
+        raise ConfigError(what, why=why, where=where, fix=fix) from error
 
 
 def place_of(error: BaseException) -> str:

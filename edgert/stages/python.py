@@ -6,6 +6,7 @@ from typing import Any
 
 from edgert.errors import ConfigError, StageError
 from edgert.runtime import Detections, Result, Stage
+from edgert.user_code import constructor_errors
 
 Function = Callable[..., Any]
 """Function of a Result that returns a Result, several, or None."""
@@ -63,14 +64,12 @@ def python_stage(name: str, found: object, args: Mapping[str, Any], where: str) 
     ``close``. A function is called with ``args`` in addition to the result.
 
     Raises:
-        ConfigError: the object does not accept these arguments, or cannot be called with a result.
+        ConfigError: the object cannot be made with these arguments, or cannot be called with a result.
     """
     if not isinstance(found, type):
         return _function_stage(name, found, args, where)
-    try:
+    with constructor_errors(f"cannot make {found.__name__} for stage {name!r}", where):
         instance: object = found(**args)
-    except TypeError as error:
-        raise ConfigError(f"cannot make {found.__name__} for stage {name!r}", why=str(error), where=where) from error
     if isinstance(instance, Stage):
         return instance
     stage = _function_stage(name, getattr(instance, "process", instance), {}, where)

@@ -19,7 +19,7 @@ from edgert.errors import CONTROL, ConfigError, ModelError, cause, nearest
 from edgert.installation import labels_names
 from edgert.kinds import DECODERS
 from edgert.text_files import read_text
-from edgert.user_code import load_object
+from edgert.user_code import constructor_errors, load_object
 
 if TYPE_CHECKING:  # reading a pipeline file must not import NumPy or OpenCV
     from edgert.runtime.records import Record
@@ -158,10 +158,8 @@ def decoder_for(
     if isinstance(task, PythonTask):
         loaded, args = load_object(task.python, where, search), task.args
         if isinstance(loaded, type):  # a class gets the arguments once, a function with every call
-            try:
+            with constructor_errors(f"cannot make an object of {task.python!r}", where):
                 loaded, args = loaded(**args), {}
-            except TypeError as error:
-                raise ConfigError(f"{task.python!r} does not accept its args", why=str(error), where=where) from error
             if not callable(loaded):
                 fix = "define __call__(outputs, geometry) in the class"
                 raise ConfigError(f"an object of {task.python!r} cannot be called", where=where, fix=fix)

@@ -21,6 +21,7 @@ from edgert.runtime.frame import U8, Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.planes import as_planes
 from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
+from edgert.user_code import constructor_errors
 
 DEFAULT_SIZE = (640, 480)
 DEFAULT_FPS = 30.0
@@ -105,13 +106,11 @@ def _call_factory(make: Callable[..., Any], config: SourceStage, where: str) -> 
     title = f"{config.source!r} cannot make images"
     width, height = config.size or DEFAULT_SIZE
     usual = {"width": width, "height": height, "fps": config.fps or DEFAULT_FPS, "seed": config.seed}
-    try:
+    with constructor_errors(title, where, "see size:, fps:, seed: and options:"):
         takes = inspect.signature(make).parameters
         open_ended = any(one.kind is one.VAR_KEYWORD for one in takes.values())
         arguments = {key: value for key, value in usual.items() if key in takes or open_ended}
         found = make(**arguments, **config.options)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(title, why=str(error), where=where, fix="see size:, fps:, seed: and options:") from error
     if isinstance(found, Renderer):
         return found
     if not isinstance(found, Iterable):

@@ -23,6 +23,11 @@ def tagged(result: Result, name: str, value: int = 1) -> Result:
     return result.with_output(name, value)
 
 
+class Fails:
+    def __init__(self) -> None:
+        raise KeyError("no such device")
+
+
 class Counts:
     """Called, with arguments of its own."""
 
@@ -140,6 +145,7 @@ def test_an_object_that_is_there_already() -> None:
         (Counts, {"strat": 1}),
         (Counts, {"start": 1, "more": 2}),
         (Nothing, {}),
+        (Fails, {}),
         (Nothing(), {}),
         (5, {}),
     ],
