@@ -5,7 +5,9 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -24,12 +26,18 @@ if importlib.util.find_spec("hypothesis"):
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the tests of every module that can open the evaluation data, so that ``-m data`` runs just these."""
+    module = getattr(item, "module", None)
+    if module is not None and _opens_evaluation_data(module):
+        item.add_marker("data")
+
+
+@cache
+def _opens_evaluation_data(module: ModuleType) -> bool:
+    """Return whether a module imports anything of the helper that opens the evaluation data."""
     from tests.helpers import evaluation_data
 
-    module = getattr(item, "module", None)
-    sources = (getattr(value, "__module__", None) for value in vars(module).values()) if module else ()
-    if evaluation_data.__name__ in sources:
-        item.add_marker("data")
+    sources = (getattr(value, "__module__", None) for value in vars(module).values())
+    return evaluation_data.__name__ in sources
 
 
 @pytest.fixture(autouse=True)

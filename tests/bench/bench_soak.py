@@ -35,8 +35,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from scipy import stats
-
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.helpers.command import ROOT, environment
@@ -208,6 +206,8 @@ class Verdict:
 
 def judge(samples: list[Sample]) -> Verdict:
     """Of a run's samples. Raises ValueError: there are too few."""
+    from scipy.stats import theilslopes  # a second that runs of tests need not spend
+
     span_s = samples[-1].at_s if samples else 0.0
     warm_s = min(WARM_S, span_s / 6)
     late = [one for one in samples if one.at_s >= warm_s]
@@ -225,7 +225,7 @@ def judge(samples: list[Sample]) -> Verdict:
             minutes.setdefault(int(one.at_s // min(60.0, max(SAMPLE_S, span_s / 60))), []).append(one)
         x = [statistics.mean(one.at_s for one in group) for group in minutes.values()]
         y = [statistics.median(getattr(one, name) for one in group) for group in minutes.values()]
-        slope, _, low, high = stats.theilslopes(y, x, 0.95)
+        slope, _, low, high = theilslopes(y, x, 0.95)
         return tuple(value * BAR_HOURS * HOUR_S for value in (slope, low, high))  # type: ignore[return-value]
 
     def more(name: str) -> int:

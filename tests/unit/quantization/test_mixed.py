@@ -15,8 +15,8 @@ from tests.helpers.virtual_clock import VirtualClock
 Measure = Callable[[frozenset[str]], float]
 
 
-class Accuracy:
-    """Some function of the kept units that records what was asked of it, and takes 10 s each time."""
+class Measured:
+    """A function of the kept units that records what was asked of it, and takes 10 s on the clock each time."""
 
     def __init__(self, function: Measure, stop_at: int | None = None) -> None:
         self.asked: list[frozenset[str]] = []
@@ -66,7 +66,7 @@ def found(names: list[str], measure: Measure, floor: float) -> MixedPrecision:
 
 
 def test_nothing_is_kept_when_nothing_needs_to_be() -> None:
-    accuracy = Accuracy(lambda kept: 0.9)
+    accuracy = Measured(lambda kept: 0.9)
     result = search(units(5), accuracy, 0.9)
     assert (result.kept, result.value, result.met, result.is_complete) == ((), 0.9, True, True)
     assert accuracy.asked == [frozenset()]
@@ -74,7 +74,7 @@ def test_nothing_is_kept_when_nothing_needs_to_be() -> None:
 
 def test_the_two_that_matter_are_found_among_many() -> None:
     losses = {**dict.fromkeys(units(100), 0.0), "u3": 0.2, "u90": 0.1}
-    accuracy = Accuracy(additive(losses))
+    accuracy = Measured(additive(losses))
     names = scan(list(losses), lambda kept: -additive(losses)(kept)).names
     result = search(names, accuracy, 0.95)
     assert result.kept == ("u3", "u90")
@@ -88,7 +88,7 @@ def test_units_within_the_prefix_that_do_nothing_are_given_back() -> None:
 
 
 def test_the_result_was_measured_and_so_is_what_is_reported_of_it() -> None:
-    accuracy = Accuracy(additive(dict.fromkeys(units(9), 0.01)))
+    accuracy = Measured(additive(dict.fromkeys(units(9), 0.01)))
     result = search(units(9), accuracy, 0.955)
     assert len(result.kept) == 5
     assert frozenset(result.kept) in accuracy.asked
@@ -122,11 +122,11 @@ def test_a_measure_that_goes_down_again_does_not_mislead() -> None:
 
 
 def test_time_over_while_giving_back_leaves_a_set_that_meets_the_floor() -> None:
-    accuracy = Accuracy(additive({**dict.fromkeys(units(8), 0.0), "u0": 0.3, "u6": 0.3}))
+    accuracy = Measured(additive({**dict.fromkeys(units(8), 0.0), "u0": 0.3, "u6": 0.3}))
     whole = search(units(8), accuracy.__call__, 0.9)
     assert whole.kept == ("u0", "u6")
     for seconds in range(0, 10 * len(whole.tried), 10):
-        accuracy = Accuracy(additive({**dict.fromkeys(units(8), 0.0), "u0": 0.3, "u6": 0.3}))
+        accuracy = Measured(additive({**dict.fromkeys(units(8), 0.0), "u0": 0.3, "u6": 0.3}))
         result = search(units(8), accuracy, 0.9, budget_s=seconds, clock=accuracy.clock)
         assert len(accuracy.asked) == max(1, seconds // 10)
         assert not result.is_complete
@@ -137,13 +137,13 @@ def test_time_over_while_giving_back_leaves_a_set_that_meets_the_floor() -> None
 
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
     measure = interacting(3, 12)
-    whole = search(units(12), Accuracy(measure), -2.0)
+    whole = search(units(12), Measured(measure), -2.0)
     for stop_at in range(0, len(whole.tried), 3):
         state = tmp_path / f"{stop_at}.json"
-        first = Accuracy(measure, stop_at)
+        first = Measured(measure, stop_at)
         with pytest.raises(KeyboardInterrupt):
             search(units(12), first, -2.0, state=state, key="k")
-        second = Accuracy(measure)
+        second = Measured(measure)
         assert search(units(12), second, -2.0, state=state, key="k") == whole
         assert len(first.asked) + len(second.asked) == len(whole.tried)
 
@@ -151,7 +151,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_another_floor_uses_what_is_known(tmp_path: Path) -> None:
     measure = additive(dict.fromkeys(units(16), 0.01))
     search(units(16), measure, 0.99, state=tmp_path / "s", key="k")
-    again = Accuracy(measure)
+    again = Measured(measure)
     search(units(16), again, 0.92, state=tmp_path / "s", key="k")
     assert frozenset() not in again.asked
     assert len(again.asked) < len(search(units(16), measure, 0.92).tried)
@@ -159,7 +159,7 @@ def test_another_floor_uses_what_is_known(tmp_path: Path) -> None:
 
 def test_another_key_starts_over_and_reports_it(tmp_path: Path) -> None:
     search(units(3), lambda kept: len(kept), 2, state=tmp_path / "s", key="k")
-    accuracy = Accuracy(lambda kept: len(kept))
+    accuracy = Measured(lambda kept: len(kept))
     result = search(units(3), accuracy, 2, state=tmp_path / "s", key="other")
     assert "started over" in result.note
     assert len(accuracy.asked) == len(result.tried)

@@ -1,5 +1,4 @@
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -7,25 +6,14 @@ from hypothesis import given, settings, strategies as st
 
 from edgert.errors import ArtifactError, CalibrationError
 from edgert.quantization.recovery import Scan, scan
-from tests.helpers.virtual_clock import VirtualClock
+from tests.unit.quantization.test_mixed import Measured
 
 COSTS = {"stem": 0.5, "body": 0.0, "neck": 0.1, "head": 2.0}
 
 
-class Error:
-    """Additive errors that record what was asked of them, and take 10 s each on the clock."""
-
-    def __init__(self, costs: dict[str, float] = COSTS, stop_at: int | None = None) -> None:
-        self.asked: list[frozenset[str]] = []
-        self.clock = VirtualClock()
-        self._costs, self._stop_at = costs, stop_at
-
-    def __call__(self, kept: frozenset[str]) -> float:
-        if len(self.asked) == self._stop_at:
-            raise KeyboardInterrupt
-        self.asked.append(kept)
-        self.clock.wait(threading.Event(), 10)
-        return sum(cost for name, cost in self._costs.items() if name not in kept)
+def rounding_error(costs: dict[str, float] = COSTS, stop_at: int | None = None) -> Measured:
+    """The sum of what each unit costs that is not kept."""
+    return Measured(lambda kept: sum(cost for name, cost in costs.items() if name not in kept), stop_at)
 
 
 def but(name: str) -> frozenset[str]:
@@ -34,7 +22,7 @@ def but(name: str) -> frozenset[str]:
 
 
 def test_each_unit_is_rounded_alone_and_ranked_by_what_that_costs() -> None:
-    error = Error()
+    error = rounding_error()
     result = scan(list(COSTS), error)
     assert result.baseline == pytest.approx(2.6)
     assert result.names == ("head", "stem", "neck", "body")
@@ -44,22 +32,22 @@ def test_each_unit_is_rounded_alone_and_ranked_by_what_that_costs() -> None:
 
 
 def test_what_is_left_of_one_unit_is_the_whole() -> None:
-    error = Error({"only": 3.0})
+    error = rounding_error({"only": 3.0})
     assert scan(["only"], error).ranked[0].cost == 3.0
     assert error.asked == [frozenset()]
 
 
 def test_equal_costs_keep_the_order_given_and_doubles_count_once() -> None:
-    result = scan(["c", "a", "b", "a"], Error(dict.fromkeys("abc", 1.0)))
+    result = scan(["c", "a", "b", "a"], rounding_error(dict.fromkeys("abc", 1.0)))
     assert result.names == ("c", "a", "b")
 
 
 def test_nothing_to_scan_still_measures_the_baseline() -> None:
-    assert scan([], Error({"other": 4.0})) == Scan(4.0, ())
+    assert scan([], rounding_error({"other": 4.0})) == Scan(4.0, ())
 
 
 def test_when_time_is_over_the_rest_stands_between_what_costs_and_what_does_not() -> None:
-    error = Error()
+    error = rounding_error()
     result = scan(["body", "stem", "neck", "head"], error, budget_s=25, clock=error.clock)
     assert len(error.asked) == 3  # at 0, 10 and 20 s; the next would begin at 30 s
     assert result.names == ("stem", "neck", "head", "body")
@@ -68,7 +56,7 @@ def test_when_time_is_over_the_rest_stands_between_what_costs_and_what_does_not(
 
 
 def test_the_baseline_is_measured_whatever_the_time() -> None:
-    error = Error()
+    error = rounding_error()
     result = scan(list(COSTS), error, budget_s=0, clock=error.clock)
     assert error.asked == [frozenset()]
     assert result.names == tuple(COSTS)
@@ -78,18 +66,18 @@ def test_the_baseline_is_measured_whatever_the_time() -> None:
 def test_an_interrupted_scan_goes_on_where_it_was(tmp_path: Path) -> None:
     state = tmp_path / "deep" / "scan.json"
     with pytest.raises(KeyboardInterrupt):
-        scan(list(COSTS), Error(stop_at=3), state=state, key="k")
+        scan(list(COSTS), rounding_error(stop_at=3), state=state, key="k")
     assert [path.name for path in state.parent.iterdir()] == ["scan.json"]
-    again = Error()
+    again = rounding_error()
     result = scan(list(COSTS), again, state=state, key="k")
     assert again.asked == [but("neck"), but("head")]
     assert result.note == ""
-    assert result.ranked == scan(list(COSTS), Error()).ranked
+    assert result.ranked == scan(list(COSTS), rounding_error()).ranked
 
 
 def test_known_values_cost_no_time(tmp_path: Path) -> None:
-    scan(list(COSTS), Error(), state=tmp_path / "s", key="k")
-    error = Error()
+    scan(list(COSTS), rounding_error(), state=tmp_path / "s", key="k")
+    error = rounding_error()
     result = scan(list(COSTS), error, state=tmp_path / "s", key="k", budget_s=0, clock=error.clock)
     assert result.is_complete
     assert error.asked == []
@@ -100,14 +88,14 @@ def test_a_state_of_something_else_is_started_over_and_said_so(
     tmp_path: Path, change: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     state = tmp_path / "scan.json"
-    scan(list(COSTS), Error(), state=state, key="k")
+    scan(list(COSTS), rounding_error(), state=state, key="k")
     state.write_text(json.dumps({**json.loads(state.read_text()), **change}))
-    error = Error()
+    error = rounding_error()
     result = scan(list(COSTS), error, state=state, key="k")
     assert len(error.asked) == 5
     assert "started over" in result.note
     assert result.note in caplog.text
-    again = Error()
+    again = rounding_error()
     scan(list(COSTS), again, state=state, key="k")
     assert again.asked == []
 
@@ -117,14 +105,14 @@ def test_a_file_that_is_no_state_is_refused_and_left_alone(tmp_path: Path, text:
     state = tmp_path / "precious.json"
     state.write_text(text)
     with pytest.raises(CalibrationError, match=r"precious\.json' holds no measurements"):
-        scan(list(COSTS), Error(), state=state, key="k")
+        scan(list(COSTS), rounding_error(), state=state, key="k")
     assert state.read_text() == text
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError, match="cannot write") as caught:
-        scan(["head"], Error(), state=tmp_path / "file" / "scan.json", key="k")
+        scan(["head"], rounding_error(), state=tmp_path / "file" / "scan.json", key="k")
     assert caught.value.fix
 
 
@@ -142,7 +130,7 @@ def test_an_error_that_is_no_number_names_the_unit(tmp_path: Path, bad: float) -
     st.integers(0, 90),
 )
 def test_every_unit_is_ranked_once_and_those_that_cost_by_cost(costs: dict[str, float], seconds: int) -> None:
-    error = Error(costs)
+    error = rounding_error(costs)
     result = scan(list(costs), error, budget_s=seconds, clock=error.clock)
     assert sorted(result.names) == sorted(costs)
     places = [1 if item.cost is None else 0 if item.cost > 0 else 2 for item in result.ranked]
