@@ -239,7 +239,7 @@ def test_a_server_that_accepts_and_never_answers_holds_up_no_stop(
         assert time.monotonic() - began < sender.CLOSE_S + 1
     assert "3 messages were not sent; they wait in" in caplog.text
     again = opened(tmp_path, sink, server=f"{scheme}://127.0.0.1:{brokers.free_port()}")  # its spool is free
-    assert waiting(again) == 3
+    wait_until(lambda: waiting(again) == 3)
     again.close()
 
 
