@@ -183,9 +183,9 @@ def new(
     """Write a commented starter pipeline for a model.
 
     It reads the model's inputs and outputs, guesses task, decoder, size and color, and prints each guess with its
-    reason. It tries the guesses out on images, or on those of a file given as source, as edgert check does, and writes
-    down the best. Where no decoder reads the outputs, it writes a decoder for you to fill in beside the file, with a
-    test. These two never replace a file.
+    reason. With images it tries the guesses out, as edgert check does, and writes down the best. Without, it takes
+    those of a source file, unless the model's family is known. Where no decoder reads the outputs, it writes a decoder
+    for you to fill in beside the file, with a test. These two never replace a file.
     Class names that the exporter put beside the model are written beside the file, too.
 
     Examples:
@@ -201,7 +201,7 @@ def new(
         return
     if model is None:
         raise typer.BadParameter("give MODEL.onnx, or --ros2 NAME. For example: edgert new parts.onnx")
-    from edgert.wiring.starter import new as write_starter
+    from edgert.wiring.starter import images_of, new as write_starter
 
     console = terminal.console()
     with counting_bar(console, rate_of="") as bar:
@@ -211,7 +211,8 @@ def new(
         console.print(f"• {note}", markup=False)
     for path in written:
         console.print("[green]→[/]", terminal.styled(str(path), ""))
-    hint = f"edgert run {output}" if made.report else f"edgert check {output} --images photo.jpg"
+    shown = next(iter(images_of(source)), "photo.jpg")
+    hint = f"edgert run {output}" if made.report else f"edgert check {output} --images {shown}"
     hint = f"pytest {written[2]}, and fill in {written[1]}" if made.stub else hint
     console.print(f"next: {hint}", markup=False)
 

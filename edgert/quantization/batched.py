@@ -84,7 +84,7 @@ class _Trial:
             names = [name for node in graph.nodes[:count] for name in node.outputs if name in types]
             seen = tuple(TensorSpec(name, (), types[name].dtype, ranked=False) for name in names)
             part = write(replace(graph, nodes=graph.nodes[:count], outputs=seen), model)
-        return Function(part, fused=False, quiet=True)(feed)
+        return Function(part, fused=False)(feed)
 
     def find_mixing_node(self) -> Node | None:
         """Return the first node that treats two images differently; None where only the outputs differ."""

@@ -74,6 +74,7 @@ def infer(
     task: TaskConfig | None = None,
     own: Callable[[Subject], PythonTask] | None = None,
     is_own: bool = False,
+    in_doubt: Sequence[str | Path] = (),
     limit: int = PHOTO_LIMIT,
     progress: Progress | None = None,
 ) -> Inferred:
@@ -85,6 +86,7 @@ def infer(
         task: task of the outputs, where it is known.
         own: function that makes a decoder template, used where no decoder reads the outputs.
         is_own: whether a decoder template is made in any case.
+        in_doubt: photos to use instead where neither the file nor its family shows how it is fed and read.
         limit: maximum number of photos.
         progress: function called with the number of runs so far and at most.
 
@@ -117,7 +119,8 @@ def infer(
     if task is None:
         own_task = with_activation(made.setting.task, model, tuple(output_shapes(found.engine)), len(declared.labels))
         made = replace(made, setting=replace(made.setting, task=own_task))
-    return _try_on_photos(made, read_photos(images, limit), progress) if images else made
+    photos = images or (() if made.sure and made.task_sure else in_doubt)
+    return _try_on_photos(made, read_photos(photos, limit), progress) if photos else made
 
 
 def _has_decoder(found: Subject, declared: DeclaredSettings) -> bool:

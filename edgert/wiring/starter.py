@@ -14,7 +14,7 @@ from edgert.files import is_file, replace_bytes, replace_text
 from edgert.installation import labels_named
 from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import read_labels
-from edgert.stages.source.kinds import absolute, kind_of
+from edgert.stages.source.kinds import kind_of
 from edgert.wiring.check_report import Row, setting_json, yaml_value
 from edgert.wiring.inferred import Inferred, infer
 from edgert.wiring.search import Progress, Subject, search_progress
@@ -121,8 +121,8 @@ def new(
     Args:
         model: path of the ONNX file.
         output: path of the pipeline file; None writes nothing.
-        images: photos, folders of them or videos, on which every plausible setting is tried; default: those of
-            ``source``, where it is a file or a folder of images.
+        images: photos, folders of them or videos, on which every plausible setting is tried. Without them, and where
+            neither file nor family shows the settings, the images of ``source`` are used.
         source: source of the frames, as in ``source:``.
         own: whether a decoder template is written in any case.
         force: whether an existing pipeline file is replaced; a decoder beside it is kept.
@@ -136,14 +136,14 @@ def new(
     path = None if output is None else Path(output)
     if path is not None:
         refuse_existing(path, force)
-    directory, images = None if path is None else path.parent, images or _images_of(source)
+    directory = None if path is None else path.parent
     made = starter(model, images, source, directory=directory, is_own=own, progress=search_progress(on_progress))
     return made if path is None else replace(made, files=made.write(path, force))
 
 
-def _images_of(source: str) -> list[Path]:
+def images_of(source: str) -> list[Path]:
     """Return the video, image or folder of images that a source names; empty for other sources."""
-    path = absolute(source.removeprefix("images:").removeprefix("file://"), Path())
+    path = Path(source.removeprefix("images:").removeprefix("file://"))
     return [path] if kind_of(source) in ("file", "images") and (is_file(path) or path.is_dir()) else []
 
 
@@ -168,7 +168,7 @@ def starter(
         stubs.append(make_stub(found.engine, found.network, path, folder))
         return stubs[0].task
 
-    made = infer(path, images, own=own, is_own=is_own, progress=progress)
+    made = infer(path, images, own=own, is_own=is_own, in_doubt=images_of(source), progress=progress)
     if stubs:
         reason = "as requested" if is_own else "no decoder of edgert reads these outputs"
         note = f"{reason}: fill in the decoder in {stubs[0].module}.py; test_{stubs[0].module}.py tests it"

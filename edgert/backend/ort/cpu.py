@@ -96,10 +96,6 @@ def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[K
     return tuple(Kernel(name, statistics.median(times[_WARM_UP:]) / 1e3) for name, times in times_us.items())
 
 
-_FATAL = 4
-"""ONNX Runtime's highest log level (https://onnxruntime.ai/docs/api/c/group___global.html)."""
-
-
 class Function:
     """Model that ONNX Runtime runs unchanged on the CPU. Several threads may call it at once.
 
@@ -109,17 +105,14 @@ class Function:
         threads: number of threads of one call.
         fused: whether ONNX Runtime may rewrite the graph, for example Q/DQ pairs into integer kernels. Without it,
             every node computes exactly what the ONNX standard defines.
-        quiet: whether errors are raised without being printed.
 
     Raises:
         BuildError: ONNX Runtime cannot load the model.
     """
 
-    def __init__(self, model: Model, *, threads: int = 1, fused: bool = True, quiet: bool = False) -> None:
+    def __init__(self, model: Model, *, threads: int = 1, fused: bool = True) -> None:
         settings = session_settings(threads)
         settings.enable_cpu_mem_arena = False
-        if quiet:
-            settings.log_severity_level = _FATAL
         if not fused:
             settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
         self._where = str(model.path)

@@ -72,6 +72,7 @@ class OrtCudaBackend:
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
         content, cached = cuda_model.prepare_cached(model, profiles, static, options.store)
         settings = runtime.session_settings(options.threads, options.tuning)
+        settings.log_severity_level = 3  # why a library of CUDA cannot be loaded is logged only
         cpu.fix_other_dimensions(settings, model, static)
         info = {
             "backend": self.name,

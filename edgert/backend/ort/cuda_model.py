@@ -70,7 +70,7 @@ def remove_size_nodes(model: Model, static: base.Shapes) -> Model:
             for spec in inputs(reopened)
             if spec.name in static
         }
-        before, after = (cpu.Function(one, threads=core_count(), quiet=True)(feeds) for one in (prepared, reopened))
+        before, after = (cpu.Function(one, threads=core_count())(feeds) for one in (prepared, reopened))
     except (BuildError, ModelError) as error:  # the fixed batch could not be opened again
         log.debug("sizes of the batch are computed in each run: %s", error.why)
         return prepared

@@ -72,7 +72,7 @@ def session_settings(threads: int | None, tuning: base.Tuning = base.DEFAULT_TUN
     settings.intra_op_num_threads = threads or 0
     if saturates_bytes():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # uint8 weights: exact, but slower
-    settings.log_severity_level = 3  # warnings name nodes of the optimized graph, which users do not know
+    settings.log_severity_level = 4  # fatal; errors are raised, and warnings name nodes that users do not know
     return settings
 
 
