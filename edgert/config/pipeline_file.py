@@ -365,13 +365,13 @@ def replacement_pipeline(file: PipelineFile, text: str) -> PipelineFile:
     return PipelineFile(_check_document(document, file.config.name), document, file.passed_over)
 
 
-def recorded_pipeline(data: Mapping[str, Any], path: Path, overrides: Iterable[str] = ()) -> PipelineFile:
+def recorded_pipeline(data: Mapping[str, Any], path: Path) -> PipelineFile:
     """Return a pipeline from the data of a recorded run, checked like a file at ``path``.
 
     Raises:
         ConfigError: the data has mistakes.
     """
-    document = replace(mapping_document(data, overrides), path=path)
+    document = replace(mapping_document(data, ()), path=path)
     config = _check_document(document, _default_name(path))
     load_operators(config.ops, document.where(("ops",)))
     return PipelineFile(config, document)

@@ -31,7 +31,7 @@ def file_in(folder: Path, points: bool) -> Path | None:
     return next(ranked, files[0] if files else None)
 
 
-def read_annotations(path: Path, where: str = "") -> Annotated:
+def read_annotations(path: Path) -> Annotated:
     """Return the images, boxes and categories in a file.
 
     Raises:
@@ -40,9 +40,9 @@ def read_annotations(path: Path, where: str = "") -> Annotated:
     try:
         data = json.loads(as_text(path.read_bytes(), str(path)))
     except OSError as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error), where=where) from error
+        raise ConfigError(f"cannot read {path}", why=cause(error)) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
+        raise ConfigError(f"{path} is not JSON", why=str(error)) from error
     if not isinstance(data, dict):
         raise _format_error(path, "the file", "COCO's format is a mapping with images, annotations and categories")
     images = {_number(one, "id", f"images[{n}]", path): one for n, one in enumerate(_list(data, "images", path))}

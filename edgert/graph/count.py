@@ -16,7 +16,7 @@ Bodies of If, Loop and Scan do not count, since nothing says how often they run.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edgert.errors import ModelError
 from edgert.graph.clean import constant_value
@@ -168,7 +168,7 @@ _IN_PLACE = ACTIVATIONS | of_kind("affine")
 _FREE = VIEWS | KNOWN_FROM_SHAPES
 
 
-def peak_bytes(graph: Graph, dtypes: Mapping[str, str] | None = None) -> int:
+def peak_bytes(graph: Graph) -> int:
     """Return the peak memory of activations, in bytes: what a node reads and writes, and what later nodes still read.
 
     Inputs and outputs of the graph live from beginning to end, since they are bound buffers. Stored tensors do not
@@ -177,15 +177,10 @@ def peak_bytes(graph: Graph, dtypes: Mapping[str, str] | None = None) -> int:
 
     Args:
         graph: sorted graph with known shapes; tensors of unknown shape count 0.
-        dtypes: element type in memory by element type in the graph, where they differ: ``{"float32": "float16"}``.
     """
     buffers = _buffers(graph)
     found = {name: graph.specs.get(name) for name in set(buffers.values())}
-    held = dtypes or {}
-    sizes = {
-        name: replace(spec, dtype=held.get(spec.dtype, spec.dtype)).size_bytes if spec else 0
-        for name, spec in found.items()
-    }
+    sizes = {name: spec.size_bytes if spec else 0 for name, spec in found.items()}
     bound = {buffers.get(spec.name, spec.name) for spec in (*graph.inputs, *graph.outputs)}
     last = {
         buffers[name]: position for position, node in enumerate(graph.nodes) for name in node.reads if name in buffers

@@ -103,8 +103,8 @@ def _unary(low: float = -inf, high: float = inf, *, keeps_sign: bool = False) ->
     return OperatorInfo("unary", low=low, high=high, keeps_sign=keeps_sign or low >= 0)
 
 
-def _curve(values: Values = "new", low: float = -inf, high: float = inf, *, keeps_sign: bool = True) -> OperatorInfo:
-    return OperatorInfo("curve", values, low, high, keeps_sign)
+def _curve(values: Values = "new", low: float = -inf, high: float = inf) -> OperatorInfo:
+    return OperatorInfo("curve", values, low, high, keeps_sign=True)
 
 
 def _layer(kind: Kind, work: Work, weight: int = 1, *, is_integer: bool = False, domain: str = "") -> OperatorInfo:

@@ -173,7 +173,7 @@ def _plain_cells(words: str) -> list[Cell]:
     return [(one, None) for one in words]
 
 
-def notes_below(points: Sequence[Point], width: int, height: int = _HEIGHT) -> Iterator[str]:
+def notes_below(points: Sequence[Point], width: int) -> Iterator[str]:
     """Yield notes on rows that a terminal's chart hides behind others, and on rows with unknown watts."""
     named, shown = letters(points), _shown_points(points)
     places: dict[tuple[int, int], list[str]] = {}
@@ -181,7 +181,7 @@ def notes_below(points: Sequence[Point], width: int, height: int = _HEIGHT) -> I
         x_axis, y_axis = _axes(shown)
         at = (
             _cell_index(x_axis, one.row.most_fps, width - _LEFT - 2),
-            _cell_index(y_axis, one.row.power_w or 0.0, height),
+            _cell_index(y_axis, one.row.power_w or 0.0, _HEIGHT),
         )
         places.setdefault(at, []).append(named[one.label])
     hidden = [f"{first}: {' '.join(others)}" for first, *others in places.values() if others]

@@ -310,9 +310,7 @@ def with_static_batch(model: Model, size: int = 1) -> Model:
     return with_shapes(model, shapes) if shapes else model
 
 
-def fit_model(
-    model: Model, names: Iterable[str] | None = None, shapes: Mapping[str, Sequence[int]] | None = None
-) -> tuple[Model, tuple[Change, ...]]:
+def fit_model(model: Model, names: Iterable[str] | None = None) -> tuple[Model, tuple[Change, ...]]:
     """Return the model rewritten, as far as possible, into operators that a DLA supports, and the changes.
 
     Arguments are those of :func:`fit` and :func:`prepare_for_dla`.
@@ -321,6 +319,6 @@ def fit_model(
         ModelError: the model cannot be prepared.
         PlacementError: there is no rewrite of a given name.
     """
-    prepared = prepare_for_dla(model, shapes)
+    prepared = prepare_for_dla(model)
     graph, changes = fit(read(prepared), names)
     return (write(graph, prepared) if changes else prepared), changes

@@ -145,7 +145,7 @@ class DeviceView:
         return 2, self.ordinal  # kDLCUDA
 
 
-def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceView:
+def from_cuda_array(owner: Any, counter: Counter) -> DeviceView:
     """Return a view of another library's array, without a copy. The view's lease keeps ``owner`` alive.
 
     The caller must wait for the owner's work. Raises DeviceError for objects without the interface.
@@ -155,7 +155,7 @@ def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceVie
         raise DeviceError(f"a {type(owner).__name__} is no array on a GPU", why="it has no __cuda_array_interface__")
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides") or _row_major(shape, dtype)
-    return DeviceView(int(interface["data"][0]), shape, tuple(strides), dtype, lend(owner, counter), ordinal)
+    return DeviceView(int(interface["data"][0]), shape, tuple(strides), dtype, lend(owner, counter), 0)
 
 
 def _span(key: Any, size: int) -> tuple[int, int | None]:

@@ -34,9 +34,3 @@ def test_renaming_and_working_in_place_are_free() -> None:
 def test_an_activation_of_a_tensor_that_is_read_again_needs_room() -> None:
     branch = graph(("Neg", ["x"], ["a"]), ("Relu", ["a"], ["b"]), ("Add", ["a", "b"], ["y"]))
     assert peak_bytes(branch) == 4 * KIB
-
-
-def test_other_types_need_less() -> None:
-    one = graph(("Neg", ["x"], ["y"]))
-    assert peak_bytes(one, {"float32": "float16"}) == KIB
-    assert peak_bytes(one, {"float32": "int8"}) == KIB // 2

@@ -10,7 +10,7 @@ from edgert.errors import StageError
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import DeviceView
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.nv12 import Nv12Writer
+from edgert.stages.sink.gpu_images import Nv12Writer
 from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.gpu import gpu_or_skip, read
 
