@@ -49,9 +49,11 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
             input or weights. An operator has no equivalent in opset 17.
     """
     _check_types(model)
-    cleaned, _ = clean(_close_batch(with_shapes(model, shapes or {})))
-    raised, _ = clean(raise_opset(cleaned, OPSET))
-    graph = read(raised)
+    ready, _ = clean(_close_batch(with_shapes(model, shapes or {})))
+    graph = read(ready)
+    if graph.opset < OPSET:
+        ready, _ = clean(raise_opset(ready, OPSET))
+        graph = read(ready)
     if not any(is_weighted(graph, node) for node in graph.nodes):
         raise ModelError(
             f"model {str(model.path)!r} has nothing to quantize",
@@ -63,7 +65,7 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
             log.info("%s: node %r (%s.%s) stays in float", model.path, node.name, node.domain, node.op)
         elif about(node.op).kind == "control":
             log.info("%s: the graph inside node %r (%s) stays in float", model.path, node.name, node.op)
-    return raised
+    return ready
 
 
 def _check_types(model: Model) -> None:
