@@ -66,7 +66,7 @@ class Tree:
 
 # Size. Lower a bar when the tree shrinks; to raise one, say in the commit what it pays for.
 
-LINES, TEST_LINES, FILES = 136_060, 131_050, 632  # goals: 100,000, 103,000 and 500
+LINES, TEST_LINES, FILES = 135_450, 131_050, 629  # goals: 100,000, 103,000 and 500
 LONGEST_FUNCTION, RUNTIME_FIELDS = 80, 18  # goals: 80 and 12
 
 
@@ -165,7 +165,7 @@ def int8_files(tree: Tree) -> Measure:
 
 def frame_files(tree: Tree) -> Measure:
     """Return the number of files that a frame enters from a video to a JSON lines file, by running a pipeline."""
-    return _entered(tree, "frame", "files entered by a frame", 30)
+    return _entered(tree, "frame", "files entered by a frame", 29)
 
 
 def _entered(tree: Tree, job: str, name: str, bar: float) -> Measure:
