@@ -5,9 +5,11 @@ import os
 import shutil
 import signal
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,31 @@ def test_the_old_model_comes_back_when_it_is_asked_for(running: Pipeline, seen: 
     running.control.set("models.parts.task.score", 0.4)  # and its decoder still follows
     running.control.swap("parts", folder / "same.onnx", shadow=20, keep=0)
     assert ended(running)["phase"] == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+@pytest.mark.timeout(600)
+def test_200_swaps_pause_for_a_frame_and_a_run_of_the_model_at_most(folder: Path) -> None:
+    """Time in which the pipeline's threads could run, and other programs had the processors, does not count."""
+    notes: list[tuple[int, float, float]] = []
+
+    def note(result: Result) -> None:
+        threads = [one.native_id for one in threading.enumerate() if one.name in names]
+        waited = [Path(f"/proc/self/task/{one}/schedstat").read_text().split()[1] for one in threads]
+        notes.append((result.frame.index, time.monotonic(), sum(map(int, waited)) / 1e9))
+
+    names = {f"edgert:{stage}" for stage in ("belt", "find", "track", "out")}
+    with edgert.Pipeline(pipeline_of(folder), callbacks={"out": note}) as pipeline:
+        pipeline.start()
+        wait_until(lambda: len(notes) > FPS, 30)
+        for number in range(200):
+            pipeline.control.swap("parts", (folder / "same.onnx", GOOD)[number % 2], shadow=0, keep=0.05)
+            assert ended(pipeline)["phase"] == "done"
+        meter, rows = pipeline._assembly.task("find").meter, notes[FPS:]
+    pauses = [later[1] - before[1] - (later[2] - before[2]) - 1 / FPS for before, later in pairwise(rows)]
+    assert max(pauses) <= 1 / FPS + meter.busy_ns / 1e9 / meter.results_in
+    assert [number for number, _, _ in notes] == list(range(len(notes)))
 
 
 @pytest.mark.parametrize("kind", ["other size", "not a number", "wrong classes"])
