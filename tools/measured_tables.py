@@ -291,6 +291,8 @@ LEFT_OUT = re.compile(r"GPU, (network|family) left out, (\S+), (median error|90 
 """``GPU, family left out, int8, 90 % below``, of bench_costs.py."""
 BOARD = re.compile(r"(\S+) (gpu|dla), left out, (median error|Spearman)")
 """``orin-nx-16gb gpu, left out, Spearman``, of the same."""
+STRANGERS = re.compile(r"(GPU, .+(?:out|apart)), (median|90 % below)")
+"""``GPU, two publishers of the same, apart, median``, of the same."""
 
 
 def of_costs(folder: Path) -> dict[str, list[str]]:
@@ -298,11 +300,14 @@ def of_costs(folder: Path) -> dict[str, list[str]]:
     figures = json.loads((folder / "costs.json").read_text(encoding="utf-8"))["figures"]
     left_out: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: "–"))
     boards: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: "–"))
+    strangers: dict[str, dict[str, str]] = defaultdict(dict)
     for figure in figures:
         value = f"{100 * figure['value']:.1f} %"
         if match := LEFT_OUT.fullmatch(figure["name"]):
             left_out[match[2]].update({f"{match[1]} {match[3]}": value, f"{match[1]} rows": str(figure["n"])})
             left_out[match[2]].update({"networks": str(figure["detail"]["networks"])} if figure["detail"] else {})
+        elif match := STRANGERS.fullmatch(figure["name"]):
+            strangers[match[1]].update({"rows": str(figure["n"]), match[2]: value})
         elif match := BOARD.fullmatch(figure["name"]):
             row = boards[f"{match[1]}, {match[2].upper()}"]
             row.update({"rows": str(figure["n"]), match[3]: value})
@@ -322,6 +327,7 @@ def of_costs(folder: Path) -> dict[str, list[str]]:
             [(name, *(row[key] for key in ("rows", "networks", "median error", "p90", "Spearman")))
              for name, row in boards.items()],
         ),
+        "strangers": lines(("", "n", "median", "90 % below"), [(who, *row.values()) for who, row in strangers.items()]),
     }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Coefficients of one chip with the assumed ones, and its file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import yaml
@@ -19,7 +20,7 @@ from edgert.placement.cost.coefficients import (
 )
 from edgert.placement.cost.formulas import PRECISIONS, executed_precision
 from tools.fitting.parts import Fit, fit_dla, fit_fp16_share, fit_gpu, fit_sparse
-from tools.fitting.published import published
+from tools.fitting.published import Timing, published
 from tools.fitting.solve import Trial
 
 _RANKED = 8  # rows a board must have for the order of its predictions to mean something
@@ -108,6 +109,18 @@ def accuracy(chips: Mapping[str, Chip | None]) -> dict[str, dict[str, dict[str, 
 def publishers(trials: Sequence[Trial]) -> set[str]:
     """Return who measured these rows."""
     return {trial.row.publisher for trial in trials}
+
+
+def timed_twice(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Trial]]:
+    """Yield pairs of times that two publishers measured of one network, size, batch and precision at equal clocks."""
+    for pair in combinations(_whole(trials), 2):
+        one, other = (trial.row for trial in pair)
+        if one.publisher != other.publisher and _subject(one) == _subject(other):
+            yield pair
+
+
+def _subject(row: Timing) -> tuple[object, ...]:
+    return row.model, row.size, row.precision, row.batch, row.accelerator, row.board, row.mode
 
 
 def _whole(trials: Sequence[Trial]) -> list[Trial]:

@@ -5,13 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost, Sisters
+from edgert.placement.cost.coefficients import Coefficients, Sisters
 from tools.fitting import together
-from tools.fitting.chip import Chip, accuracy, by_board, fit_chip, rank_correlation, text
-from tools.fitting.parts import Fit, contention_error, fit_contention, fit_transition
-from tools.fitting.published import PUBLISHED, Design
+from tools.fitting.chip import Chip, accuracy, fit_chip, text
+from tools.fitting.parts import contention_error, fit_contention, fit_transition
+from tools.fitting.published import PUBLISHED
 from tools.fitting.sisters import fit_sisters
 from tools.fitting.solve import Trial
 
@@ -47,14 +45,8 @@ def fit_all() -> list[Chip]:
         shares = contention
         if chip.coefficients.dla is not None and soc not in together.CLOSELY:
             shares = together.fit_shares(together.rates(soc), chip.coefficients.gpu, chip.coefficients.dla, contention)
-        made.append(
-            replace(
-                chip,
-                coefficients=chip.coefficients.model_copy(
-                    update={"transition": transition, "accuracy": known, "contention": shares}
-                ),
-            )
-        )
+        update = {"transition": transition, "accuracy": known, "contention": shares}
+        made.append(replace(chip, coefficients=chip.coefficients.model_copy(update=update)))
     return made
 
 
@@ -65,7 +57,7 @@ def sisters_of(chips: Sequence[Chip]) -> Sisters:
 
 def _keep(found: Sequence[Coefficients], sisters: Sisters, *, is_check: bool) -> int:
     texts = {item.soc: text(item) for item in (*found, *_borrowed(found))} | {"sisters": text(sisters)}
-    changed = [soc for soc, new in texts.items() if _differs(_file(soc), new)]
+    changed = [soc for soc, new in texts.items() if _file(soc).read_text(encoding="utf-8") != new]
     for soc in changed:
         print(f"{_file(soc).name}: {'differs' if is_check else 'written'}")
         if not is_check:
@@ -89,47 +81,19 @@ def _file(soc: str) -> Path:
     return PUBLISHED.with_name(f"{soc}.yaml")
 
 
-def _differs(path: Path, new: str) -> bool:
-    return not path.is_file() or path.read_text(encoding="utf-8") != new
-
-
 def _print(chip: Chip) -> None:
-    print(
-        f"\n{chip.coefficients.soc}: published and predicted milliseconds, by a fit that left the network out, ratio;"
-    )
-    print("  the last ratio is of the fit to all rows")
+    print(f"\n{chip.coefficients.soc}: published and predicted milliseconds, by a fit that left the network out, ratio")
     for fit in filter(None, (chip.gpu, chip.dla)):
-        kind = "dla" if isinstance(fit.solution.cost, DlaCost) else "gpu"
-        seen = dict(zip(map(id, fit.rows), _in_sample(fit), strict=True))
         for trial in fit.trials:
-            _print_trial(trial, seen[id(trial.row)])
-        for board, trials in by_board(fit.trials).items():
-            _print_board(board, kind, trials)
+            _print_trial(trial)
     for key, value in chip.coefficients.model_dump(exclude={"sources"}).items():
         print(f"  {key}: {value}")
 
 
-def _in_sample(fit: Fit) -> list[float]:
-    share = fit.solution.cost.fp16_share if not isinstance(fit.solution.cost, GpuCost) else 1.0
-    found: list[float] = Design(fit.rows, share).predict_ms(fit.solution.cost, fit.solution.call_us).tolist()
-    return found
-
-
-def _print_trial(trial: Trial, seen_ms: float) -> None:
+def _print_trial(trial: Trial) -> None:
     row = trial.row
     part = "" if row.part is None else f" layer {row.part}"
     print(
         f"  {row.board.name:20} {row.mode.name:15} {row.model + part:26} {row.size:5} {row.precision} b{row.batch:<3}"
         f"{row.accelerator:5}{row.time_ms:9.3f}{trial.predicted_ms:9.3f}  x{trial.predicted_ms / row.time_ms:.2f}"
-        f"  x{seen_ms / row.time_ms:.2f}"
-    )
-
-
-def _print_board(board: str, kind: str, trials: Sequence[Trial]) -> None:
-    errors = [trial.error for trial in trials]
-    rank = rank_correlation(trials)
-    models = len({trial.row.model for trial in trials})
-    print(
-        f"= {board} {kind}: {len(trials)} rows, {models} networks, median error {np.median(errors):.1%}, "
-        f"p90 {np.quantile(errors, 0.9):.1%}, Spearman {'-' if rank is None else f'{rank:.3f}'}"
     )

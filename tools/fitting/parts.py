@@ -19,7 +19,7 @@ from tools.networks.table import family_of, network_of
 
 GPU_START = GpuCost(
     dense_fp32=0.95, dense_fp16=0.95, dense_int8=0.95, half_depth=250, half_tile=35, int8_depth=250, int8_tile=25,
-    attention=0.2, plain=0.25, bandwidth=0.85, curved_passes=0.2, int8_curved=1.1, launch_us=0.5,
+    attention=0.2, plain=0.25, bandwidth=0.85, cache_bytes=2**19, curved_passes=0.2, int8_curved=1.1, launch_us=0.5,
     launch_kcycles=4, enqueue_us=6, run_us=50,
 )  # fmt: skip
 DLA_START = DlaCost(

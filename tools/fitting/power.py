@@ -111,7 +111,7 @@ def _at_the_wall(record: Board, group: Mapping[str, Any], row: Sequence[Any]) ->
     seconds = gpu_seconds(columns, speed, cost)
     running, at_peak = (float(part.sum() / seconds.sum()) for part in gpu_work(columns, seconds, speed, cost))
     gpu = running, at_peak  # a run follows the last, so that its parts of the time are those of the whole
-    bytes_s = float(gpu_bytes(columns, speed).sum()) / frames * fps
+    bytes_s = float(gpu_bytes(columns, speed, cost).sum()) / frames * fps
     near = min(record.modes, key=lambda one: abs((one.emc_mhz or 0.0) - emc_mhz))  # whose memory's clock is nearest
     idle_w = record.idle_w(near)
     assert idle_w is not None

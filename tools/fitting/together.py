@@ -80,7 +80,7 @@ def _on_gpu(row: Together, cost: GpuCost) -> tuple[Numbers, Numbers, float, int]
     columns = table(works(row.model, row.size), row.gpu_batch)
     speed = formulas.gpu_speed(row.board, row.mode, "int8")
     seconds = formulas.gpu_seconds(columns, speed, cost, 0.0)
-    return seconds, formulas.gpu_bytes(columns, speed), cost.run_us * 1e-6, row.gpu_batch
+    return seconds, formulas.gpu_bytes(columns, speed, cost), cost.run_us * 1e-6, row.gpu_batch
 
 
 def _on_dla(row: Together, cost: DlaCost) -> tuple[Numbers, Numbers, float, int]:

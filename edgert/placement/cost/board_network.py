@@ -117,7 +117,7 @@ def _costs(
     enqueue_s = columns.launches * (1 - recorded) * coefficients.gpu.enqueue_us * 1e-6
     running, at_peak = gpu_work(columns, seconds - enqueue_s, speed, coefficients.gpu)
     seconds[:1] += coefficients.gpu.run_us * 1e-6
-    found = {GPU: (seconds, formulas.gpu_bytes(columns, speed), running, at_peak)}
+    found = {GPU: (seconds, formulas.gpu_bytes(columns, speed, coefficients.gpu), running, at_peak)}
     for core in range(mode.dla_cores):
         own = formulas.dla_speed(board, mode, precision, core, dla.fp16_share) if dla is not None else None
         if dla is not None and own is not None:

@@ -35,6 +35,7 @@ class GpuCost(Part):
         attention: share of the FP16 peak that both products of an attention reach.
         plain: share of the CUDA cores' peak that depthwise convolutions reach.
         bandwidth: share of the DRAM bandwidth that is reached.
+        cache_bytes: size of a tensor of which the cache keeps half for the next kernel.
         curved_passes: passes over a layer's output for an activation other than a rectifier.
         int8_curved: these passes in INT8, for values of two bytes.
         launch_us: part of a kernel's launch time that does not depend on the clock.
@@ -53,6 +54,7 @@ class GpuCost(Part):
     attention: Share
     plain: Share
     bandwidth: Share
+    cache_bytes: Amount
     curved_passes: Amount
     int8_curved: Amount
     launch_us: Amount
@@ -219,18 +221,13 @@ def coefficients(soc: str) -> Coefficients:
             why=f"coefficients exist for {', '.join(known)}",
             fix="measure a profile on the board itself: edgert bench --units",
         )
-    return load(folder() / f"{soc}.yaml")
+    return validated(folder() / f"{soc}.yaml", TypeAdapter(Coefficients), "cost coefficients")
 
 
 @cache
 def sisters() -> Sisters:
     """Return the corrections by measurements on other boards and in other modes; raise ConfigError if damaged."""
     return validated(folder() / "sisters.yaml", TypeAdapter(Sisters), "corrections by measured boards")
-
-
-def load(path: Path) -> Coefficients:
-    """Return the coefficients in a file; raise ConfigError if it is unreadable or a value is missing or wrong."""
-    return validated(path, TypeAdapter(Coefficients), "cost coefficients")
 
 
 _Kind = TypeVar("_Kind")

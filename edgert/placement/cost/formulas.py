@@ -228,8 +228,9 @@ def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 # NVIDIA lists for its library. Tiles and waves:
 # https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html.
 #
-# Depth and width are rounded up to the size of a tensor core instruction. A product with few vectors is bound by
-# reading its matrix once. Products and memory overlap, but not fully. Roofline: https://doi.org/10.1145/1498765.1498785.
+# Width is rounded up to the size of a tensor core instruction, and depth to the channels of a block's step. A product
+# with few vectors is bound by reading its matrix once. The cache keeps part of a small tensor for the next kernel.
+# Products and memory overlap, but not fully. Roofline: https://doi.org/10.1145/1498765.1498785.
 #
 # Both products of an attention are one kernel with its own share of the peak. In INT8 it takes as long as in FP16,
 # because the softmax is computed in FP16.
@@ -241,6 +242,9 @@ def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 _GPU_ALIGN = np.array([4.0, 8.0, 16.0])
 """Channels of a tensor core instruction in FP32 (TF32), FP16 and INT8, which are 16 bytes; Tensor Core requirements in
 https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html"""
+_DEPTH_STEP = 4 * _GPU_ALIGN
+"""Channels that a block of threads multiplies at a time: 64 bytes, as the third number of ``tilesize128x128x32`` in the
+names of TensorRT's kernels says (https://github.com/ultralytics/ultralytics/issues/23047). Images have own kernels."""
 _TILES = np.array([(256, 128), (128, 256), (256, 64), (64, 256), (128, 128), (128, 64), (64, 128), (64, 64)], float)
 """Rows and columns of results that a block of threads computes (same page, tile quantization)."""
 _VECTORS = 8
@@ -249,9 +253,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/index.html#warp-level-mat
 _ATTENTION = 2.0
 """Ratio of the INT8 peak to the FP16 peak, in which attention is computed."""
 _OVERLAP = 2.0
-"""Exponent for the overlap of products and memory: 1 means one after the other, infinity means full overlap.
-
-It was chosen for all chips together; docs/costs.md has the errors with other values."""
+"""Exponent for the overlap of products and memory on all chips: 1 means one after the other, infinity full overlap."""
 
 
 Launch = Literal["graph", "kernels"]
@@ -280,14 +282,13 @@ def gpu_seconds(
     clock_hz, macs_per_s = np.asarray(speed.clock_hz), np.asarray(speed.macs_per_s)
     value_bytes = np.asarray(speed.value_bytes)
     macs = units.rows * units.groups * units.columns * units.taps
-    products = units.is_dense * _gpu_dense_seconds(
-        units, speed, cost, gpu_waves(units, speed) if waves is None else waves
-    )
+    waves = gpu_waves(units, speed) if waves is None else waves
+    products = units.is_dense * _gpu_dense_seconds(units, speed, cost, waves)
     products = products + units.is_depthwise * macs / (np.asarray(speed.plain_macs_per_s) * cost.plain)
     faster = np.where(value_bytes == 1, _ATTENTION, 1.0)
     products = products + units.is_attention * faster * macs * units.channels / (macs_per_s * cost.attention)
     bytes_per_s = np.asarray(speed.bytes_per_s) * cost.bandwidth
-    memory = gpu_bytes(units, speed) / bytes_per_s
+    memory = gpu_bytes(units, speed, cost) / bytes_per_s
     both = (products**_OVERLAP + memory**_OVERLAP) ** (1 / _OVERLAP)
     curved_bytes = np.where(value_bytes == 1, _HALF_BYTES * cost.int8_curved, value_bytes * cost.curved_passes)
     launch = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / clock_hz
@@ -295,9 +296,14 @@ def gpu_seconds(
     return np.asarray(units.launches * launch + units.is_busy * both + units.curved * curved_bytes / bytes_per_s)
 
 
-def gpu_bytes(units: Table, speed: Speed) -> Numbers:
-    """Return every unit's bytes to and from DRAM, as if nothing stayed in a cache."""
-    return np.asarray(units.is_busy * (units.read + units.written + units.weights) * speed.value_bytes)
+def gpu_bytes(units: Table, speed: Speed, cost: GpuCost) -> Numbers:
+    """Return every unit's bytes to and from DRAM: weights, and the part of activations that leaves the cache.
+
+    Half of a tensor of ``cache_bytes`` stays in the cache until the next kernel, less of a larger one.
+    """
+    sizes = (count * speed.value_bytes for count in (units.read, units.written))
+    beyond = sum(size * size / np.maximum(size + cost.cache_bytes, 1) for size in sizes)
+    return np.asarray(units.is_busy * (beyond + units.weights * speed.value_bytes))
 
 
 def gpu_waves(units: Table, speed: Speed) -> Numbers:
@@ -313,7 +319,8 @@ def _gpu_dense_seconds(units: Table, speed: Speed, cost: GpuCost, waves: Numbers
     share = np.array([cost.dense_fp32, cost.dense_fp16, cost.dense_int8])[precision]
     half_depth = np.array([cost.half_depth, cost.half_depth, cost.int8_depth])[precision]
     half_tile = np.array([cost.half_tile, cost.half_tile, cost.int8_tile])[precision]
-    steps = _round_up_to(units.channels, _GPU_ALIGN[precision]) * units.taps
+    align = np.where(units.channels <= _IMAGE, _GPU_ALIGN[precision], _DEPTH_STEP[precision])
+    steps = _round_up_to(units.channels, align) * units.taps
     depth = steps / np.where(units.is_sparse, speed.sparse_speedup, 1) + half_depth
     area, around = _TILES.prod(axis=1)[:, None], _TILES.mean(axis=1)[:, None]
     results = (waves * (area + half_tile * around)).min(axis=0)

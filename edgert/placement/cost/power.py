@@ -240,10 +240,7 @@ def about_watts(boards: tuple[Board, ...]) -> list[str]:
 
 
 def relative_energy(clock: float, slope: float = _GPU_SLOPE) -> float:
-    """Return the energy of work at a share of the chip's fastest clock, relative to that at the fastest clock.
-
-    It is the square of the relative voltage.
-    """
+    """Return the relative energy of work at a share of the chip's fastest clock: the square of the relative voltage."""
     return max(_FLOOR, 1 - slope * (1 - min(clock, 1.0))) ** 2
 
 

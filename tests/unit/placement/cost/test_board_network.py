@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from edgert.board.record import board, boards, find_board
 from edgert.board.sections import Precision
 from edgert.errors import ConfigError
 from edgert.installation import data_folder, shipped
 from edgert.placement.cost.board_network import network
-from edgert.placement.cost.coefficients import Coefficients, coefficients, load
+from edgert.placement.cost.coefficients import Coefficients, coefficients, validated
 from edgert.placement.cost.power import power
 from edgert.placement.cost.work import units
 from edgert.placement.problem import Network
@@ -162,7 +163,7 @@ def test_damaged_file_is_told(tmp_path: Path, old: str, new: str, why: str) -> N
     path = tmp_path / "tegra234.yaml"
     path.write_text(shipped("configs/costs/tegra234.yaml").read_text(encoding="utf-8").replace(old, new, 1))
     with pytest.raises(ConfigError, match="file of cost coefficients at gpu") as error:
-        load(path)
+        validated(path, TypeAdapter(Coefficients), "cost coefficients")
     assert why in str(error.value.why)
 
 

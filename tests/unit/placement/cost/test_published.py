@@ -1,11 +1,14 @@
 """The shipped coefficients against what has been published, and the networks against what their makers count."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from edgert.board.record import board
 from edgert.placement.cost.coefficients import RELATIONS, coefficients, sisters
 from edgert.placement.cost.work import units
+from tools.fitting.chip import timed_twice
 from tools.fitting.parts import GPU_START, contention_error
 from tools.fitting.published import Design, Timing, timings
 from tools.fitting.sisters import corrected, pairs, weight
@@ -146,6 +149,14 @@ def test_a_network_that_is_slow_on_one_board_is_on_its_sister() -> None:
     assert {one.relation for one in known} == {"board"} and weight(known) == pytest.approx(0.5)
     assert [one.error for one in corrected(known)] == pytest.approx([0.0] * 3)
     assert not pairs(trials[::2])  # one board each
+
+
+def test_two_publishers_of_the_same_are_a_pair() -> None:
+    first = trial("agx-orin-64gb", "resnet50", 1.0)
+    other = Trial(replace(first.row, publisher="somebody"), 1.0)
+    slower = Trial(replace(other.row, mode=board("agx-orin-64gb").mode("MODE_30W")), 1.0)
+    assert list(timed_twice([first, other, slower])) == [(first, other)]
+    assert not list(timed_twice([first, first]))
 
 
 def test_what_measured_boards_tell_is_never_more_than_they_measured() -> None:

@@ -16,8 +16,8 @@ from tools.networks.transformer import Transformer
 
 GPU = GpuCost(
     dense_fp32=0.5, dense_fp16=0.5, dense_int8=0.25, half_depth=0, half_tile=0, int8_depth=0, int8_tile=0,
-    attention=0.25, plain=0.5, bandwidth=0.5, curved_passes=0, int8_curved=0, launch_us=2, launch_kcycles=3,
-    enqueue_us=7, run_us=10,
+    attention=0.25, plain=0.5, bandwidth=0.5, cache_bytes=0, curved_passes=0, int8_curved=0, launch_us=2,
+    launch_kcycles=3, enqueue_us=7, run_us=10,
 )  # fmt: skip
 DLA = DlaCost(
     dense=0.5, half_depth=0, half_columns=0, bandwidth=0.5, plain_per_clock=10, layer_us=4, layer_kcycles=1, run_us=10,
@@ -47,12 +47,18 @@ def test_gpu_time_is_launch_and_products() -> None:
 
 def test_gpu_time_of_little_to_multiply_is_bytes() -> None:
     moved = 2 * (2 * 64 * 1024 + 64 * 64 * 9 + 64)
-    assert gpu_bytes(convolution(64, 64), SLOW_MEMORY) == pytest.approx([moved])
+    assert gpu_bytes(convolution(64, 64), SLOW_MEMORY, GPU) == pytest.approx([moved])
     assert gpu_seconds(convolution(64, 64), SLOW_MEMORY, GPU) == pytest.approx([5e-6 + moved / 0.5e9])
 
 
+def test_gpu_cache_keeps_half_of_a_tensor_of_its_size() -> None:
+    cached = GPU.model_copy(update={"cache_bytes": 2 * 64 * 1024})
+    moved = 2 * (64 * 1024 + 64 * 64 * 9 + 64)
+    assert gpu_bytes(convolution(64, 64), SLOW_MEMORY, cached) == pytest.approx([moved])
+
+
 def test_gpu_pads_channels_to_what_its_instructions_take() -> None:
-    times = [gpu_seconds(convolution(channels, 64), FAST, GPU)[0] for channels in (57, 64, 65)]
+    times = [gpu_seconds(convolution(channels, 64), FAST, GPU)[0] for channels in (33, 64, 65)]
     assert times[0] == pytest.approx(times[1])
     assert times[2] > times[1]
 
