@@ -222,20 +222,21 @@ class Segment:
         assert self.path is not None, "messages in memory are never unloaded"
         with self.path.open("rb") as file:
             data, written_s = file.read(_MOST_BYTES), os.fstat(file.fileno()).st_mtime
-        rows = list(self._read_records(data))
         head = data[: _HEADER.size].ljust(_HEADER.size, b"\0")
         self.epoch_s, self._gone, checksum = _HEADER.unpack(head)
-        if checksum != zlib.crc32(head[:-4]):
+        is_known = checksum == zlib.crc32(head[:-4])
+        self._gone = self._gone if is_known else -1
+        rows = {row.number: row for row in self._read_records(data)}
+        if not is_known:
             self.is_damaged = True
-            self.epoch_s, self._gone = written_s - (rows[-1].time_s if rows else 0.0), -1
-        self.last = rows[-1].number if rows else self.last
-        for row in rows:
-            if row.number > self._gone:
-                self._add(row)
+            self.epoch_s = written_s - (rows[max(rows)].time_s if rows else 0.0)
+        self.last = max(self.last, self._gone)
+        for number in sorted(rows):
+            self._add(rows[number])
 
     def _read_records(self, data: bytes) -> Iterator[Row]:
-        """Yield the complete rows, whose numbers rise. Rows of an earlier use of the file have lower numbers."""
-        at, last, is_end = _HEADER.size, -1, False
+        """Yield the complete rows that are still needed, in any order: a medium may have moved some of them."""
+        at, is_end = _HEADER.size, False
         while at + _KIND_AT <= len(data):
             size, checksum = _RECORD.unpack_from(data, at)
             begin, end = at + _RECORD.size, at + _RECORD.size + size
@@ -248,12 +249,10 @@ class Segment:
                 at = found.start() - _KIND_AT
                 continue
             at, row = end, _decode(data[begin:end])
-            if row is None or row.number <= last:
-                is_end = True
-                continue
-            self.is_damaged |= is_end
-            last, is_end = row.number, False
-            yield row
+            if row is not None and row.number > self._gone:
+                self.is_damaged |= is_end
+                is_end = False
+                yield row
 
     def _add(self, row: Row) -> None:
         rows = self.rows()
