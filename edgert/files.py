@@ -180,6 +180,26 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(one))
 
 
+_MFD_CLOEXEC = 1  # of linux/memfd.h
+
+
+def memory_file(content: bytes) -> BinaryIO:
+    """Return an open file in memory, which libraries that need a path read as ``/proc/self/fd/NUMBER``.
+
+    It needs no disk. It is of the C library, as ``os.memfd_create`` is missing in Pythons of conda and uv.
+
+    Raises:
+        OSError: too many files are open, or there is too little memory.
+    """
+    number = ctypes.CDLL(None, use_errno=True).memfd_create(b"edgert", _MFD_CLOEXEC)
+    if number < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    file = os.fdopen(number, "w+b")
+    file.write(content)
+    file.seek(0)
+    return file
+
+
 # Atomic writes.
 
 

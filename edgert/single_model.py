@@ -6,7 +6,6 @@ edgert.Model("yolov8n.onnx")("street.jpg").boxes
 from __future__ import annotations
 
 import logging
-import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from edgert.config import InputConfig, PipelineFile, load_pipeline
 from edgert.config.model_section import TaskConfig
 from edgert.config.pipeline_file import parse_input, parse_task
 from edgert.errors import ConfigError, StageError
-from edgert.files import exists, is_file
+from edgert.files import exists, is_file, memory_file
 from edgert.installation import labels_named
 from edgert.pipeline import Pipeline
 from edgert.reporter import OnProgress
@@ -90,10 +89,8 @@ class Model:
                 labels_file = "" if names or inferred.prior.declared.labels else guess_label_list(inferred)
         if score is not None:
             decoding = _with_score(decoding, score)
-        with os.fdopen(os.memfd_create("labels"), "w", encoding="utf-8") as written:  # the disk may be full
+        with memory_file("".join(f"{name}\n" for name in names).encode()) as written:  # the disk may be full
             if names:
-                written.write("\n".join(names) + "\n")
-                written.flush()
                 labels_file = f"/proc/self/fd/{written.fileno()}"
             if labels_file:
                 decoding = decoding.model_copy(update={"labels": labels_named(labels_file) or Path(labels_file)})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import ArtifactError, ConfigError
-from edgert.files import exchange, replace_text
+from edgert.files import exchange, memory_file, replace_text
 from edgert.text_files import as_text, lines_of, read_text
 
 
@@ -107,6 +107,14 @@ def test_a_system_without_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 LINES = "Käfer\nVogel, blau\n"
+
+
+def test_a_file_in_memory_is_read_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")  # as in Pythons that were compiled for an old C library
+    with memory_file(b"model") as file:
+        path = Path(f"/proc/self/fd/{file.fileno()}")
+        assert (path.read_bytes(), file.read()) == (b"model", b"model")
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

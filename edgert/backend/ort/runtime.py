@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO
 from edgert.backend import base
 from edgert.board.host import saturates_bytes
 from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
+from edgert.files import memory_file
 from edgert.graph import Model
 from edgert.graph.inspection import unsupported_nodes
 from edgert.memory import aligned_empty
@@ -91,10 +91,7 @@ def open_session(
 
     Content goes into a file in memory: ONNX Runtime would keep it, and parse it with Python's lock held.
     """
-    with os.fdopen(os.memfd_create("model"), "w+b") if isinstance(source, bytes) else source as file:
-        if isinstance(source, bytes):
-            file.write(source)
-            file.flush()
+    with memory_file(source) if isinstance(source, bytes) else source as file:
         path = f"/proc/self/fd/{file.fileno()}"
         try:
             # No fallback: it would print the error and run the model on the CPU.
