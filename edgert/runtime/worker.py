@@ -58,7 +58,8 @@ class _ShortTurns:
     """Context in which Python's threads take turns of 0.5 ms instead of 5 ms; several may be in it at a time."""
 
     def __init__(self) -> None:
-        self._lock, self._users, self._usual_s = threading.Lock(), 0, 0.0
+        self._lock, self._users = threading.Lock(), 0
+        self._usual_s = self._short_s = 0.0
 
     def __enter__(self) -> None:
         with self._lock:
@@ -66,11 +67,12 @@ class _ShortTurns:
             if self._users == 1:
                 self._usual_s = sys.getswitchinterval()
                 sys.setswitchinterval(min(_SHORT_TURN_S, self._usual_s))
+                self._short_s = sys.getswitchinterval()
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._users -= 1
-            if not self._users:
+            if not self._users and sys.getswitchinterval() == self._short_s:  # else the program has set its own
                 sys.setswitchinterval(self._usual_s)
 
 

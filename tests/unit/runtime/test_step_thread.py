@@ -66,3 +66,7 @@ def test_short_turns_last_until_the_last_thread_leaves_them() -> None:
         first.close()
         assert sys.getswitchinterval() == pytest.approx(0.0005)
     assert sys.getswitchinterval() == pytest.approx(before_s)
+    with SHORT_TURNS:
+        sys.setswitchinterval(0.002)
+    assert sys.getswitchinterval() == pytest.approx(0.002), "a program's own value stays"
+    sys.setswitchinterval(before_s)
