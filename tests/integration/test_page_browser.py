@@ -259,6 +259,7 @@ def test_events_lie_along_a_line_of_time(page: Page, sink: HttpSink) -> None:
     page.evaluate("showEvents([{...events[0], id: 'cd34', stream: 'yard'}, ...events])")
     assert page.evaluate("document.activeElement.parentElement.dataset.name") == "ab12", "a newer event takes no focus"
     wait_for(page, "at('said').lastChild.textContent", "1 new, intruder on yard")
+    page.evaluate("unsaid = 1, saidEvents = -Infinity, showEvents([]), sayEvents()")  # as after a new start of the run
 
 
 def test_zones_are_drawn_and_given_back_as_a_stage_takes_them(page: Page, sink: HttpSink) -> None:
@@ -365,7 +366,11 @@ def test_what_cannot_be_applied_says_why_and_changes_nothing(page: Page, yard: P
     assert apply(page, "a-token-that-is-wrong") == "this is not the page's token"
     page.evaluate("drawn[1].points.splice(2), refresh()")
     assert apply(page) == "Nothing is applied: see above"
-    page.evaluate("drawn[1].points.push([0.9, 0.9]), fault = () => '', drawn[1].name = 'no name', refresh()")
+    page.evaluate("drawn[1].points.push([0.9, 0.9]), drawn.push({...drawn[1]}), refresh(), refresh()")
+    assert page.evaluate("at('wrong').innerText") == f"two are called {page.evaluate('drawn[1].name')}"
+    page.evaluate("drawn.pop(), refresh()")
+    assert page.evaluate("at('wrong').children.length") == 0
+    page.evaluate("fault = () => '', drawn[1].name = 'no name', refresh()")
     assert "no name" in apply(page), "what the page lets pass the run refuses"
     assert yard.control.show()["live"] == before
 

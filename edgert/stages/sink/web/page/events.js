@@ -39,7 +39,7 @@ function showEvents(newest) {
 
 // Lets screen readers read how many events are new, at most every ten seconds.
 function sayEvents() {
-  if (!unsaid || performance.now() - saidEvents < SAY_EVENTS_MS) return;
+  if (!unsaid || !events.length || performance.now() - saidEvents < SAY_EVENTS_MS) return;
   say(`${unsaid} new, ${events[0].rule} on ${events[0].stream}`);
   [unsaid, saidEvents] = [0, performance.now()];
 }

@@ -26,7 +26,7 @@ function fill(list, names, build) {
     item.dataset.name = name;
     return item;
   });
-  for (const [name, item] of before) if (!names.includes(name)) item.remove();
+  for (const one of [...list.children]) if (!items.includes(one)) one.remove();
   items.forEach((item, n) => { if (item !== list.children[n]) list.insertBefore(item, list.children[n] ?? null); });
   return items;
 }

@@ -223,7 +223,7 @@ function yaml(all, camera) {
     }
   }
   const head = "# keys of a stage: areas: {stage: zones, from: track, ...}";
-  return { text: lines.length ? [head, ...lines, ""].join("\n") : "# nothing drawn yet\n", wrong: wrong.filter(Boolean) };
+  return { text: lines.length ? [head, ...lines, ""].join("\n") : "# nothing drawn yet\n", wrong: [...new Set(wrong)].filter(Boolean) };
 }
 
 async function copy() {
