@@ -35,9 +35,8 @@ from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
 
 _NO_CODE, _DEBUG = "--no-code", "--debug"
-_NO_THREAD = "can't start new thread"
-_NO_TEMPORARY = "No usable temporary directory"
-"""CPython's message when no thread can start; the error has no type of its own."""
+_NO_THREAD, _NO_TEMPORARY = "can't start new thread", "No usable temporary directory"
+"""CPython's messages when no thread can start, or no temporary file; these errors have no types of their own."""
 _announced: set[str] = set()
 
 app = typer.Typer(
