@@ -77,13 +77,8 @@ def cache_content(store: Store, key: str, content: bytes) -> None:
     try:
         store.put(key, content)
     except ArtifactError as error:
-        log_uncached(error)
-
-
-def log_uncached(error: Exception) -> None:
-    """Log that something cannot be stored for the next start, once as a warning."""
-    log.log(logging.DEBUG if str(error) in _LOGGED else logging.WARNING, "%s", error)
-    _LOGGED.add(str(error))
+        log.log(logging.DEBUG if str(error) in _LOGGED else logging.WARNING, "%s", error)
+        _LOGGED.add(str(error))
 
 
 @dataclass(frozen=True, slots=True)

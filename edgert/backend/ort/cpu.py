@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, RunOnce, Shapes, cache_content, log_uncached
+from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, RunOnce, Shapes, cache_content
 from edgert.backend.ort.custom_ops import CustomOpEngine, CustomOpFunction, compile_with_custom_ops
 from edgert.backend.ort.runtime import OrtEngine, first_line, open_session, ort, ort_errors, session_settings
 from edgert.board.host import saturates_bytes
-from edgert.errors import ArtifactError, BuildError
+from edgert.errors import BuildError
+from edgert.files import memory_file
 from edgert.graph import PASSES, Change, Graph, Model, Pass, clean, inputs, to_bytes, with_shapes
 from edgert.graph.model import element_type
 from edgert.graph.operators import about, of_kind
@@ -238,17 +239,10 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     content = session_bytes(prepared)
     if options.store is None or cached is not None:
         return open_session(content, settings, model), False
-    try:
-        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-            optimized = Path(folder) / "optimized.onnx"
-            settings.optimized_model_filepath = str(optimized)
-            session = open_session(content, settings, model)
-            cache_content(options.store, key, optimized.read_bytes())
-    except (BuildError, OSError):  # of a full disk ONNX Runtime says only that it cannot serialize
-        settings.optimized_model_filepath = ""
-        session = open_session(content, settings, model)  # raises what is wrong with the model
-        why, fix = "no temporary file can be written", "free some space, or point TMPDIR at a folder with space"
-        log_uncached(ArtifactError(f"{model.path} is optimized again at the next start", why=why, fix=fix))
+    with memory_file(b"") as optimized:  # needs no disk, and is gone with this process, however that ends
+        settings.optimized_model_filepath = f"/proc/self/fd/{optimized.fileno()}"
+        session = open_session(content, settings, model)
+        cache_content(options.store, key, optimized.read())
     return session, False
 
 
