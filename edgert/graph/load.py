@@ -375,8 +375,9 @@ def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
     digest = hashlib.sha256(data)
     embed_external_data(proto, file, digest)
     check_tensors(proto, file)
-    if bound and (bind_sizes(proto) or add_batch(proto, messages.default_opset(proto))):
-        digest.update(b"\0bound")  # such a model and the file as it is are different entries of a cache
+    if bound:
+        bind_sizes(proto)
+        add_batch(proto, messages.default_opset(proto))
     return Model(proto, file, digest.hexdigest())
 
 

@@ -200,6 +200,11 @@ class Model:
             object.__setattr__(self, "known_digest", hashlib.sha256(to_bytes(self)).hexdigest())
         return self.known_digest
 
+    @property
+    def engine_key(self) -> str:
+        """Digest and inputs, under which engines are cached: a pipeline reduces the inputs of some files."""
+        return f"{self.digest} {inputs(self)}"
+
     def derive(self, proto: onnx.ModelProto) -> Model:
         """Return a model with a message made from this one's; takes ownership of ``proto``."""
         return from_proto(proto, self.path)

@@ -29,25 +29,22 @@ Others: ``deploy/EXPORT_MODEL_en.md`` of github.com/PaddlePaddle/PaddleDetection
 _IR_WITH_FREE_WEIGHTS = 4  # first IR version in which stored tensors need not be listed among the inputs
 
 
-def bind_sizes(proto: onnx.ModelProto) -> bool:
-    """Replace inputs of the image size by constants, in place, where the only other input is an image of fixed size.
-
-    Returns:
-        Whether there was such an input.
-    """
+def bind_sizes(proto: onnx.ModelProto) -> None:
+    """Replace inputs of the image size by constants, in place, where the only other input is an image of fixed size."""
     import onnx
 
     graph = proto.graph
     fed = _fed_inputs(graph)
     sizes = [item for item in fed if item.name in _SIZE_INPUTS and _is_pair(item)]
     images = [item for item in fed if item not in sizes]
-    size = _image_size(images[0]) if sizes and len(images) == 1 else ()
+    if not sizes or len(images) != 1:
+        return
+    size = _image_size(images[0])
     for item in sizes if size else ():
         values = np.array([_SIZE_INPUTS[item.name](*size)], dtype_name(item.type.tensor_type.elem_type))
         graph.initializer.append(onnx.numpy_helper.from_array(values, item.name))
         if proto.ir_version >= _IR_WITH_FREE_WEIGHTS:
             graph.input.remove(item)
-    return bool(size)
 
 
 _NUMBERS = ("float16", "float32", "float64", "int32", "int64")
@@ -57,17 +54,17 @@ _AXES_ARE_AN_INPUT = 13
 """First opset whose Squeeze takes its axes as an input: https://onnx.ai/onnx/operators/onnx__Squeeze.html."""
 
 
-def add_batch(proto: onnx.ModelProto, opset: int) -> bool:
+def add_batch(proto: onnx.ModelProto, opset: int) -> None:
     """Add a batch dimension of 1, in place, to the only input of a graph, where it is a color image without one.
 
-    Detectors of torchvision and conversions from Core ML have such an input; return whether this is one.
+    Detectors of torchvision and conversions from Core ML have such an input.
     """
     import onnx
 
     graph = proto.graph
     fed = _fed_inputs(graph)
     if len(fed) != 1 or not _is_image(_dims(fed[0])):
-        return False
+        return
     (image,), name = fed, f"{fed[0].name}/without_batch"
     _redirect_reads(graph, image.name, name)
     dims = image.type.tensor_type.shape.dim
@@ -79,11 +76,10 @@ def add_batch(proto: onnx.ModelProto, opset: int) -> bool:
     dims.extend(sizes)
     if opset < _AXES_ARE_AN_INPUT:
         graph.node.insert(0, onnx.helper.make_node("Squeeze", [image.name], [name], name=name, axes=[0]))
-        return True
+        return
     axis = f"{name}/axis"
     graph.node.insert(0, onnx.helper.make_node("Squeeze", [image.name, axis], [name], name=name))
     graph.node.insert(0, onnx.helper.make_node("Constant", [], [axis], name=axis, value_ints=[0]))
-    return True
 
 
 def _fed_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:

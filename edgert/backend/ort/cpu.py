@@ -223,7 +223,7 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     """Return an ONNX Runtime session, and whether its optimized model came from the store."""
     # An optimized model depends on the model, edgert's preparation, ONNX Runtime, and the CPU's instructions.
     shapes = sorted((name, list(shape)) for name, shape in static.items())
-    facts = [_RECIPE, model.digest, shapes, options.tuning.optimization, ort().__version__, _cpu()]
+    facts = [_RECIPE, model.engine_key, shapes, options.tuning.optimization, ort().__version__, _cpu()]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     cached = options.store.open(key) if options.store else None
     settings = session_settings(options.threads, options.tuning)

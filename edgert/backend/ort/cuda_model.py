@@ -44,7 +44,7 @@ def prepare_cached(
 def cache_key(model: Model, profiles: Mapping[str, base.Shapes]) -> str:
     """Return the key under which the prepared model is stored."""
     shapes = {profile: dict(sizes) for profile, sizes in profiles.items()}
-    facts = json.dumps(["cuda", _RECIPE, model.digest, shapes], sort_keys=True)
+    facts = json.dumps(["cuda", _RECIPE, model.engine_key, shapes], sort_keys=True)
     return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
 
