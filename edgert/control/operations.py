@@ -178,8 +178,7 @@ class Control:
         """
         check_trace_path(Path(path))
         recorded = trace_window.record_for(self._run, trace_window.parse_length(f"{seconds}s"))
-        with SHORT_TURNS:
-            write_trace(recorded, Path(path))
+        write_trace(recorded, Path(path))
         return {**trace_window.describe(recorded), "path": str(path)}
 
     def traced(self, path: str | Path) -> AbstractContextManager[None]:

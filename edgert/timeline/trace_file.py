@@ -6,6 +6,7 @@ from pathlib import Path
 
 from edgert.errors import ArtifactError, ConfigError, nearest
 from edgert.files import replace_bytes
+from edgert.runtime.worker import SHORT_TURNS
 from edgert.timeline.timeline_spans import Spans, spans_of
 from edgert.timeline.trace_formats import chrome_bytes, perfetto_bytes
 from edgert.tracing import Recorded
@@ -44,4 +45,6 @@ def check_trace_path(path: Path) -> None:
 def write_trace(recorded: Recorded, path: Path) -> None:
     """Write a recording in the format of the path's suffix, atomically. Raises ConfigError or ArtifactError."""
     check_trace_path(path)
-    replace_bytes(path, _FORMATS[path.suffix](spans_of(recorded)))
+    with SHORT_TURNS:  # the pipeline may go on
+        content = _FORMATS[path.suffix](spans_of(recorded))
+    replace_bytes(path, content)
