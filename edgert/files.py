@@ -180,13 +180,15 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(one))
 
 
+# Files in memory.
+
 _MFD_CLOEXEC = 1  # of linux/memfd.h
 
 
 def memory_file(content: bytes) -> BinaryIO:
     """Return an open file in memory, which libraries that need a path read as ``/proc/self/fd/NUMBER``.
 
-    It needs no disk. It is of the C library, as ``os.memfd_create`` is missing in Pythons of conda and uv.
+    It needs no disk. The C library makes it, because Pythons of conda and uv may lack ``os.memfd_create``.
 
     Raises:
         OSError: too many files are open, or there is too little memory.
