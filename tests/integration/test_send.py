@@ -39,7 +39,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
 
 
 def opened(folder: Path, sink: str, **keys: Any) -> SendSink:
-    section = SinkStage.model_validate({"sink": sink, "from": "track", "spool": folder / "spool.db", **keys})
+    section = SinkStage.model_validate({"sink": sink, "from": "track", "spool": folder / "spool", **keys})
     found: SendSink = make_stage(section, "out", Context(pipeline="pole"))
     found.open()
     return found
@@ -48,6 +48,11 @@ def opened(folder: Path, sink: str, **keys: Any) -> SendSink:
 def waiting(sink: SendSink) -> int:
     assert sink._spool is not None
     return sink._spool.count + int(sink._hands_over and sink._written.empty())  # and one on its way there
+
+
+def finish(sink: SendSink) -> None:
+    wait_until(lambda: not waiting(sink))
+    sink.close()
 
 
 def run(sink: SendSink, scene: Scene, count: int) -> None:
@@ -109,7 +114,7 @@ class Home:
         (folder / "p.yaml").write_text(text, encoding="utf-8")
         stages = load_pipeline(folder / "p.yaml").config.stages
         keys = {"send": "events", "home_assistant": True, "server": f"mqtt://127.0.0.1:{broker.port}", **keys}
-        section = SinkStage.model_validate({"sink": "mqtt", "from": "alarm", "spool": folder / "spool.db", **keys})
+        section = SinkStage.model_validate({"sink": "mqtt", "from": "alarm", "spool": folder / "spool", **keys})
         self.sink: SendSink = make_stage(section, "out", Context(pipeline="Süd", before=stages))
         self._scene = Scene("gate")
         self._zones = ZonesStage("areas", [Area("field", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))], [])
@@ -295,8 +300,7 @@ def test_nats_through_kills_of_the_server(tmp_path: Path, monkeypatch: pytest.Mo
             broker.kill()
             run(sink, scene, 100)
             broker.start()
-        wait_until(lambda: not waiting(sink))
-        sink.close()
+        finish(sink)
         found = brokers.stored(broker.port)
         assert [one["frame"] for one in found] == list(range(600))  # doubles were dropped by their ids
 
@@ -308,8 +312,7 @@ def test_nats_without_a_stream_is_explained(tmp_path: Path, caplog: pytest.LogCa
         wait_until(lambda: "no JetStream stream takes this subject" in caplog.text)
         sink.close()
         plain = opened(tmp_path, "nats", server=f"nats://127.0.0.1:{broker.port}", jetstream=False)
-        wait_until(lambda: not waiting(plain))
-        plain.close()
+        finish(plain)
 
 
 def test_nats_has_the_subject_that_the_file_names(tmp_path: Path) -> None:
@@ -317,8 +320,7 @@ def test_nats_has_the_subject_that_the_file_names(tmp_path: Path) -> None:
         brokers.stream_of(broker.port, "yard.>")
         sink = opened(tmp_path, "nats", server=f"nats://127.0.0.1:{broker.port}", subject="yard.{stream}")
         run(sink, Scene("gate"), 2)
-        wait_until(lambda: not waiting(sink))
-        sink.close()
+        finish(sink)
         assert [one["frame"] for one in brokers.stored(broker.port)] == [0, 1]
 
 
@@ -368,8 +370,7 @@ def test_a_webhook_is_signed_and_tried_again(tmp_path: Path) -> None:
     }
     sink = opened(tmp_path, "webhook", server=f"http://127.0.0.1:{receiver.port}/in?a=1", **keys)
     run(sink, Scene("gate"), 20)
-    wait_until(lambda: not waiting(sink))
-    sink.close()
+    finish(sink)
     assert [json.loads(body)["frame"] for _, body in receiver.requests] == list(range(20))
     headers, body = receiver.requests[0]
     assert headers["ce-id"] == headers["webhook-id"] == json.loads(body)["id"] and headers["x-pole"] == "7"
@@ -388,8 +389,7 @@ def test_snapshots_are_pushed_as_images(tmp_path: Path) -> None:
     sink = opened(tmp_path, "webhook", server=address, attach="frame", body="image", secret="word")
     for number in range(3):
         sink.process(sample(number))
-    wait_until(lambda: not waiting(sink))
-    sink.close()
+    finish(sink)
     assert len({headers["ce-id"] for headers, _ in receiver.requests}) == 3
     for headers, body in receiver.requests:
         assert headers["content-type"] == "image/jpeg" and headers["ce-source"] == "/edgert/pole/camera"
@@ -406,8 +406,7 @@ def test_what_a_webhook_never_takes_is_dropped(tmp_path: Path, caplog: pytest.Lo
     receiver.answers = [422]
     sink = opened(tmp_path, "webhook", server=f"http://127.0.0.1:{receiver.port}/")
     run(sink, Scene(), 3)
-    wait_until(lambda: not waiting(sink))
-    sink.close()
+    finish(sink)
     assert [json.loads(body)["frame"] for _, body in receiver.requests] == [1, 2]
     assert "refuses a message, which is dropped: HTTP 422" in caplog.text
     receiver.shutdown()
@@ -423,12 +422,10 @@ def test_certificates_are_checked(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     sink.close()
     trusting = opened(tmp_path, "webhook", server=address, tls={"ca": cert})
     run(trusting, Scene(), 1)
-    wait_until(lambda: not waiting(trusting))
-    trusting.close()
+    finish(trusting)
     careless = opened(tmp_path, "webhook", server=address, tls={"verify": False})
     run(careless, Scene(), 1)
-    wait_until(lambda: not waiting(careless))
-    careless.close()
+    finish(careless)
     assert len(receiver.requests) == 3
     wrong = opened(tmp_path, "webhook", server=f"https://127.0.0.1:{receiver.port}/", tls={"ca": cert})
     run(wrong, Scene(), 1)

@@ -1,4 +1,4 @@
-"""What edgert keeps on a disk and sends to others: galleries, spools, their journals, and what receivers answer."""
+"""What edgert keeps on a disk and sends to others: galleries, spools, and what receivers answer."""
 
 import io
 import json

@@ -1,6 +1,7 @@
 import errno
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -11,19 +12,7 @@ from edgert.memory import Counter
 from edgert.runtime.records import Result
 from edgert.stages.sink.image_files import ImagesSink
 from tests.helpers.frames import frame_of
-
-
-def write(sink: ImagesSink, *results: Result) -> None:
-    sink.open()
-    try:
-        for result in results:
-            sink.process(result)
-    finally:
-        sink.close()
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+from tests.helpers.written import names, write
 
 
 def test_a_folder_gets_one_file_per_frame_and_stream(tmp_path: Path) -> None:
@@ -100,12 +89,8 @@ def test_what_could_not_be_opened_can_be_opened_again(tmp_path: Path, monkeypatc
     sink = ImagesSink("s", tmp_path)
     sink._parts.mkdir()
     (sink._parts / "1.jpg").write_bytes(b"left by a process that was killed")
-
-    def refused(path: Path) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as disk:
-        disk.setattr(Path, "unlink", refused)
+        disk.setattr(Path, "unlink", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
         with pytest.raises(StageError, match="cannot write"):
             sink.open()
     write(sink, Result(frame_of(index=4)))

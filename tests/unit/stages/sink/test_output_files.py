@@ -7,9 +7,10 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from edgert.stages.sink.results import JsonlSink
 from edgert.stages.sink.retention import Rules
 from tests.helpers.frames import frame_of, result_of
 from tests.helpers.waiting import wait_until
+from tests.helpers.written import names, write
 
 START_S = 1_800_000_000.0
 ASIDE = r"-\d{4}-\d\d-\d\d-\d{6}(-\d+)?"
@@ -51,20 +53,6 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     monkeypatch.setattr(output_file, "time", fake)
     monkeypatch.setattr(retention, "time", fake)
     return clocks
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-
-
-def write(sink: JsonlSink | ImagesSink, *results: Result, each: Callable[[], object] = lambda: None) -> None:
-    sink.open()
-    try:
-        for result in results:
-            sink.process(result)
-            each()
-    finally:
-        sink.close()
 
 
 def lines(path: Path) -> list[int]:
@@ -377,11 +365,7 @@ def test_old_files_that_cannot_be_removed_end_nothing_and_nothing_is_tried_for_e
     tmp_path: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = Files(tmp_path / "{stream}-{time}.mp4", Rules(rotate_bytes=10, keep_bytes=11), "stages.video")
-
-    def refused(path: Path) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "unlink", refused)
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
     for _ in range(4):
         finished(files, clocks, "cam", 10)
         clocks.go_on(2.0)
@@ -447,12 +431,9 @@ def test_what_is_written_reaches_the_disk_within_a_second(tmp_path: Path, monkey
 def test_a_disk_that_fails_when_it_is_asked_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     sink = JsonlSink("events", tmp_path / "out.jsonl", KEEPS)
     sink.open()
-    monkeypatch.setattr(os, "fdatasync", broken)
+    monkeypatch.setattr(os, "fdatasync", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
     deadline = time.monotonic() + 10.0
     with pytest.raises(StageError, match="cannot write") as caught:
         while time.monotonic() < deadline:
@@ -467,9 +448,7 @@ def test_a_disk_that_fails_when_it_is_asked_is_an_error(
 def test_a_file_system_without_locks_or_syncs_is_used_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def not_here(*args: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
+    not_here = Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported"))
     monkeypatch.setattr(fcntl, "flock", not_here)
     monkeypatch.setattr(os, "fdatasync", not_here)
     for first in (0, 3):

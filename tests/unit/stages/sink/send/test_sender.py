@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -71,34 +72,37 @@ def started(path: Path | None, server: Server) -> tuple[Spool, Sender]:
     return spool, Sender("stages.out", spool, server)
 
 
-def test_all_in_order(tmp_path: Path) -> None:
-    server = Server()
-    spool, one = started(tmp_path / "a.db", server)
-    put(spool, range(1000), one)
+def send_all(path: Path, server: Server, count: int = 0) -> None:
+    """Put messages, and send until none waits."""
+    spool, one = started(path, server)
+    put(spool, range(count), one)
     wait_until(lambda: not spool.count)
     one.close()
+
+
+def test_all_in_order(tmp_path: Path) -> None:
+    server = Server()
+    send_all(tmp_path / "a", server, 1000)
     assert server.got == list(range(1000)) and server.connects == 1 and server.closes == 1
-    spool.close()
 
 
 def test_an_error_of_the_system_is_its_text_without_the_number(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server()
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     refused = ConnectionRefusedError(111, "Connection refused")
     monkeypatch.setattr(one, "_step", lambda: (_ for _ in ()).throw(refused))
     put(spool, range(1), one)
     wait_until(lambda: caplog.records)
     one.close()
     assert caplog.records[0].getMessage().endswith(": Connection refused; 1 message waits")
-    spool.close()
 
 
 def test_a_server_that_comes_late_gets_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     server.is_down = True
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     put(spool, range(50), one)
     wait_until(lambda: server.connects > 5)
     server.is_down = False
@@ -108,7 +112,6 @@ def test_a_server_that_comes_late_gets_everything(tmp_path: Path, caplog: pytest
     warned = [record.getMessage() for record in caplog.records]
     assert warned[0] == "stages.out: cannot send to test://server: nobody answers; 50 messages wait"
     assert warned[1].startswith("stages.out: sending to test://server again") and len(warned) == 2
-    spool.close()
 
 
 def test_an_error_of_any_kind_is_one_that_passes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -123,23 +126,15 @@ def test_an_error_of_any_kind_is_one_that_passes(tmp_path: Path, caplog: pytest.
             raise ValueError("nothing to close")
 
     server = Odd()
-    spool, one = started(tmp_path / "a.db", server)
-    put(spool, range(5), one)
-    wait_until(lambda: not spool.count)
-    one.close()
+    send_all(tmp_path / "a", server, 5)
     assert server.got == list(range(5)) and "test://server: RuntimeError: not connected" in caplog.text
-    spool.close()
 
 
 def test_a_connection_that_breaks_costs_doubles_and_no_message(tmp_path: Path) -> None:
     server = Server()
     server.breaks_after = 7
-    spool, one = started(tmp_path / "a.db", server)
-    put(spool, range(20), one)
-    wait_until(lambda: not spool.count)
-    one.close()
+    send_all(tmp_path / "a", server, 20)
     assert sorted(set(server.got)) == list(range(20)) and server.got[-20:] == list(range(20))
-    spool.close()
 
 
 class Forgetful(Server):
@@ -167,7 +162,7 @@ class Forgetful(Server):
 
 def test_what_a_server_acknowledged_and_forgot_is_sent_again(tmp_path: Path) -> None:
     server = Forgetful()
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     put(spool, range(20), one)
     wait_until(lambda: len(server.got) == 20)
     server.forget(7)  # while nothing more comes
@@ -190,12 +185,12 @@ def test_what_a_server_acknowledged_and_forgot_is_sent_again(tmp_path: Path) -> 
 def test_what_has_not_settled_survives_the_process(tmp_path: Path) -> None:
     server = Forgetful()
     server.stable_s = 600.0
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     put(spool, range(5), one)
     wait_until(lambda: len(server.got) == 5 and len(one._acknowledged) > 0)
     killed = tmp_path / "killed"
     shutil.copytree(tmp_path, killed)
-    again = Spool(killed / "a.db", 1 << 30, 1e6, "stages.out")
+    again = Spool(killed / "a", 1 << 30, 1e6, "stages.out")
     assert [json.loads(message.body)["n"] for message in again.oldest(9)] == list(range(5))
     again.close()
     server.is_gone = True
@@ -204,7 +199,7 @@ def test_what_has_not_settled_survives_the_process(tmp_path: Path) -> None:
 
 def test_the_end_of_a_run_lets_messages_settle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Forgetful()
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     put(spool, range(5), one)
     wait_until(lambda: len(server.got) == 5)
     one.close()
@@ -213,49 +208,37 @@ def test_the_end_of_a_run_lets_messages_settle(tmp_path: Path, caplog: pytest.Lo
 
 def test_a_server_that_is_killed_as_the_run_ends_gets_them_in_the_next(tmp_path: Path) -> None:
     server = Forgetful()
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     put(spool, range(5), one)
     wait_until(lambda: len(server.got) == 5)
     server.forget(2)
     one.close()
-    spool, one = started(tmp_path / "a.db", server)
-    wait_until(lambda: not spool.count)
-    one.close()
+    send_all(tmp_path / "a", server)
     assert server.got == [0, 1, 2, *range(5)]
 
 
 def test_a_message_that_is_refused_holds_up_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     server.refuses = {3, 5}
-    spool, one = started(tmp_path / "a.db", server)
-    put(spool, range(9), one)
-    wait_until(lambda: not spool.count)
-    one.close()
+    send_all(tmp_path / "a", server, 9)
     assert server.got == [0, 1, 2, 4, 6, 7, 8]
-    assert (
-        "refuses a message, which is dropped: too large" in caplog.text
-        and "0 messages were dropped, 2 refused" in caplog.text
-    )
-    spool.close()
+    assert "refuses a message, which is dropped: too large" in caplog.text
+    assert "0 messages were dropped, 2 refused" in caplog.text
 
 
 @pytest.mark.timing
 def test_what_is_left_waits_for_the_next_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     server.is_down = True
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     put(spool, range(5), one)
     assert server.asked.wait(PATIENCE_S)
     began = time.monotonic()
     one.close()
     assert time.monotonic() - began < sender.CLOSE_S + PATIENCE_S / 3
-    spool.close()
     assert "5 messages were not sent; they wait in" in caplog.text
     again = Server()
-    spool, one = started(tmp_path / "a.db", again)
-    wait_until(lambda: not spool.count)
-    one.close()
-    spool.close()
+    send_all(tmp_path / "a", again)
     assert again.got == list(range(5))
 
 
@@ -264,7 +247,7 @@ def test_what_waits_for_a_server_is_secured_meanwhile(tmp_path: Path, monkeypatc
     monkeypatch.setattr(sender, "_SECURE_S", 0.02)
     server, secured = Server(), list[int]()
     server.is_down = True
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     monkeypatch.setattr(spool, "secure", lambda _: secured.append(spool.count))
     put(spool, range(3), one)
     wait_until(lambda: secured.count(3) > 3)
@@ -276,15 +259,10 @@ def test_a_full_disk_stops_no_sending(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "_SECURE_S", 0.02)
-    server, tries = Server(), list[int]()
-
-    def secure(_: int) -> None:
-        tries.append(1)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    spool, one = started(tmp_path / "a.db", server)
+    server, secure = Server(), Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    spool, one = started(tmp_path / "a", server)
     monkeypatch.setattr(spool, "secure", secure)
-    wait_until(lambda: len(tries) > 3)
+    wait_until(lambda: secure.call_count > 3)
     put(spool, range(5), one)
     wait_until(lambda: not spool.count)
     one.close()
@@ -301,15 +279,14 @@ def test_a_server_that_does_not_answer_holds_up_no_end(tmp_path: Path, monkeypat
             assert answers.wait(PATIENCE_S)
 
     server = Slow()
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     put(spool, [1], one)
     assert server.asked.wait(PATIENCE_S)
     one.close()  # returns
     assert spool.count == 1 and not server.got
     answers.set()
     wait_until(lambda: not one._thread.is_alive())
-    spool = Spool(tmp_path / "a.db", 1 << 30, 1e6, "stages.out")  # is free again
-    spool.close()
+    Spool(tmp_path / "a", 1 << 30, 1e6, "stages.out").close()  # is free again
 
 
 def test_trouble_is_reminded_of_and_not_more(
@@ -317,7 +294,7 @@ def test_trouble_is_reminded_of_and_not_more(
 ) -> None:
     server = Server()
     server.is_down = True
-    spool, one = started(tmp_path / "a.db", server)
+    spool, one = started(tmp_path / "a", server)
     put(spool, [1], one)
     wait_until(lambda: server.connects > 8)
     assert caplog.text.count("cannot send to") == 1
@@ -325,4 +302,3 @@ def test_trouble_is_reminded_of_and_not_more(
     wait_until(lambda: caplog.text.count("cannot send to") > 2)
     assert re.search(r"server for \d+ s: nobody answers", caplog.text)
     one.close()
-    spool.close()
