@@ -23,7 +23,7 @@ from edgert.stages.sink.output_file import FULL, sync_file, sync_folder
 SEGMENT_BYTES = 1 << 20
 """Size of a file, unless one message is larger."""
 _MOST_BYTES = 1 << 28
-"""Bytes of a file that are read at most."""
+"""Bytes of a file that are read at most. Four bytes of JSON are a larger length, so no body contains a record."""
 ROW_BYTES = 64
 """Approximate size of a message beside its body."""
 _HEADER = struct.Struct("<dqI")
@@ -92,20 +92,26 @@ class Segment:
         self._file, self._end, self._capacity_bytes = -1, _HEADER.size, SEGMENT_BYTES
 
     @classmethod
-    def create(cls, path: Path | None, epoch_s: float, record_bytes: int) -> Segment:
-        """Create a file with room for a record of this size. Raises OSError."""
+    def create(cls, path: Path | None, epoch_s: float, row: Row, record: bytes) -> Segment:
+        """Create a file with a message. Raises OSError."""
         made = cls(None, epoch_s)
-        made._capacity_bytes = max(SEGMENT_BYTES, _HEADER.size + record_bytes + _RECORD.size)
-        if path is not None:
-            made._create_file(path)
+        made._capacity_bytes = max(SEGMENT_BYTES, _HEADER.size + len(record) + _RECORD.size)
+        if path is None:
+            made._write(record)
+        else:
+            made._create_file(path, record)
+        made._add(row)
         return made
 
     @classmethod
-    def read(cls, path: Path) -> Segment:
-        """Return the messages of an earlier run's file. Raises OSError."""
+    def read(cls, path: Path, last: int) -> Segment:
+        """Return the messages of an earlier run's file up to the number ``last``. Raises OSError.
+
+        Later ones are from a block of another file, which a medium has written to the wrong place.
+        """
         found = cls(path, 0.0)
-        found.is_earlier = True
-        found._load()
+        found.is_earlier, found.last = True, last
+        found.epoch_s = found._load()
         return found
 
     @property
@@ -114,11 +120,18 @@ class Segment:
         return self.epoch_s + self._first_s
 
     def rows(self) -> deque[Row]:
-        """Return the messages, which are read from the file where they are not in memory."""
+        """Return the messages, which are read from the file where they are not in memory.
+
+        Raises OSError where the process has too few descriptors or too little memory now. The messages stay then.
+        """
         if self._rows is None:
-            self._clear()
-            with suppress(OSError):
+            try:
                 self._load()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                    raise
+                self.is_damaged = True
+                self._clear()
         assert self._rows is not None
         return self._rows
 
@@ -127,9 +140,7 @@ class Segment:
         end = self._end + len(record)
         if self.is_earlier or end + _RECORD.size > self._capacity_bytes:
             return False
-        if self._file >= 0 and os.pwrite(self._file, record + bytes(_RECORD.size), self._end) < len(record):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._end, self.is_dirty = end, self._file >= 0
+        self._write(record)
         self._add(row)
         return True
 
@@ -169,10 +180,7 @@ class Segment:
             return
         os.close(self._file)
         self._file, path, self.path = -1, self.path, None  # in memory alone, should the next lines fail
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._create_file(path)
-        for row in self._clear():
-            self.append(row, row.encode())
+        self._create_file(path, b"".join(row.encode() for row in self.rows()))
 
     def sync(self) -> None:
         """Wait until the messages are on the disk. Raises OSError."""
@@ -196,17 +204,29 @@ class Segment:
             elif self.path is not None:
                 self.path.unlink()
 
-    def _create_file(self, path: Path) -> None:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    def _create_file(self, path: Path, records: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._end = _HEADER.size
         try:
-            os.posix_fallocate(file, 0, self._capacity_bytes)
-        except OSError as error:
-            if error.errno in FULL:
-                os.close(file)
-                path.unlink()
-                raise
-        self.path, self._file, self._end = path, file, _HEADER.size
+            try:
+                os.posix_fallocate(self._file, 0, self._capacity_bytes)
+            except OSError as error:
+                if error.errno in FULL:
+                    raise
+            self._write(records)
+        except OSError:
+            os.close(self._file)
+            self._file = -1
+            path.unlink()
+            raise
+        self.path = path
         self._write_header()
+
+    def _write(self, records: bytes) -> None:
+        if self._file >= 0 and os.pwrite(self._file, records + bytes(_RECORD.size), self._end) < len(records):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._end, self.is_dirty = self._end + len(records), self._file >= 0
 
     def _write_header(self) -> None:
         data = _HEADER.pack(self.epoch_s, self._gone, 0)[:-4]
@@ -215,24 +235,27 @@ class Segment:
             if self._file >= 0:
                 os.pwrite(self._file, header, 0)
             elif self.path is not None:
-                with self.path.open("r+b") as file:
+                with open(self.path, "r+b", opener=open_own) as file:
                     file.write(header)
 
-    def _load(self) -> None:
+    def _load(self) -> float:
+        """Read the messages into memory, in the order of their numbers; return the epoch of the run that wrote them."""
         assert self.path is not None, "messages in memory are never unloaded"
-        with self.path.open("rb") as file:
+        with open(self.path, "rb", opener=open_own) as file:
             data, written_s = file.read(_MOST_BYTES), os.fstat(file.fileno()).st_mtime
         head = data[: _HEADER.size].ljust(_HEADER.size, b"\0")
-        self.epoch_s, self._gone, checksum = _HEADER.unpack(head)
+        epoch_s, gone, checksum = _HEADER.unpack(head)
         is_known = checksum == zlib.crc32(head[:-4])
-        self._gone = self._gone if is_known else -1
-        rows = {row.number: row for row in self._read_records(data)}
+        self._gone = max(self._gone, gone if is_known else -1)  # a full disk may have refused the last header
+        rows = sorted(set(self._read_records(data)))
         if not is_known:
             self.is_damaged = True
-            self.epoch_s = written_s - (rows[max(rows)].time_s if rows else 0.0)
-        self.last = max(self.last, self._gone)
-        for number in sorted(rows):
-            self._add(rows[number])
+            epoch_s = written_s - (rows[-1].time_s if rows else 0.0)
+        self._clear()
+        self.last = self._gone
+        for row in rows:
+            self._add(row)
+        return float(epoch_s)
 
     def _read_records(self, data: bytes) -> Iterator[Row]:
         """Yield the complete rows that are still needed, in any order: a medium may have moved some of them."""
@@ -249,7 +272,7 @@ class Segment:
                 at = found.start() - _KIND_AT
                 continue
             at, row = end, _decode(data[begin:end])
-            if row is not None and row.number > self._gone:
+            if row is not None and self._gone < row.number <= self.last:
                 self.is_damaged |= is_end
                 is_end = False
                 yield row
@@ -261,10 +284,13 @@ class Segment:
         rows.append(row)
         self.count, self.size_bytes, self.last = self.count + 1, self.size_bytes + row.size_bytes, row.number
 
-    def _clear(self) -> deque[Row]:
-        """Take all messages out of memory, and return them."""
-        rows, self._rows, self.count, self.size_bytes = self._rows, deque(), 0, 0
-        return rows if rows is not None else deque()
+    def _clear(self) -> None:
+        self._rows, self.count, self.size_bytes = deque(), 0, 0
+
+
+def open_own(name: str, flags: int) -> int:
+    """Open a file that only its owner may read; follow no link, and wait for no pipe's writer. Raises OSError."""
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
 
 
 def _decode(data: bytes) -> Row | None:

@@ -16,11 +16,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from edgert.errors import StageError, cause
+from edgert.stages.sink.output_file import FULL
 from edgert.stages.sink.retention import CLOCK_WAS_SET
-from edgert.stages.sink.send.segment import Row, Segment
+from edgert.stages.sink.send.segment import Row, Segment, open_own
 
 log = logging.getLogger("edgert.send")
 
@@ -28,6 +30,8 @@ _RETRY_S = 1.0
 """Seconds until a full disk is tried again."""
 _JUMP_S = 1.0
 """Least change of the time of day that counts as the clock being set."""
+_FILES = "[0-3]" + 15 * "[0-9a-f]" + ".spool"
+"""Names of files: the number of the first message, which leaves room below the largest that a record can have."""
 _OWN_ID = b'{"id":"'
 """Beginning of a message with an id of its own."""
 _KEPT = 3
@@ -113,7 +117,8 @@ class Spool:
             try:
                 self._append(Row(number, time.monotonic(), kind, stream, rule, body))
             except OSError as error:
-                self._full_until = time.monotonic() + _RETRY_S
+                if time.monotonic() >= self._full_until:
+                    self._full_until = time.monotonic() + _RETRY_S
                 self._count_dropped(1, f"cannot write to {self.path}: {cause(error)}")
                 return None
             return number
@@ -145,7 +150,7 @@ class Spool:
         if self.path is None:
             return ""
         path = self.path / "aside.jsonl"
-        with suppress(OSError), open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        with suppress(OSError), open(path, "ab", opener=open_own) as file:
             if file.tell() + len(message.body) <= _ASIDE_BYTES:
                 file.write(message.body + b"\n")
                 return str(path)
@@ -195,6 +200,7 @@ class Spool:
             self._is_closed = True
             for segment in self._segments:
                 if segment.count:
+                    self.path = segment.path and self.path
                     segment.seal()
                 else:
                     self._remove(segment)
@@ -204,14 +210,14 @@ class Spool:
 
     def _open(self, path: Path) -> None:
         if path.exists() and not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
+            raise NotADirectoryError(errno.ENOTDIR, "it is no folder; remove it, or set spool: to another path")
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._owner = _lock(path, self._where)
-        for file in sorted(path.glob("*.spool")):
-            with suppress(ValueError):
-                self._next = max(self._next, int(file.stem, 16) + 1)
+        files = [(int(file.stem, 16), file) for file in sorted(path.glob(_FILES))]
+        for (first, file), (following, _) in pairwise([*files, (1 << 62, path)]):
+            self._next = max(self._next, first + 1)
             try:
-                segment = Segment.read(file)
+                segment = Segment.read(file, following - 1)
             except OSError as error:
                 log.warning("%s: cannot read %s: %s", self._where, file, cause(error))
                 continue
@@ -226,16 +232,22 @@ class Spool:
                 self._remove(segment)
 
     def _append(self, row: Row) -> None:
-        record = row.encode()
-        if self._segments and self._segments[-1].append(row, record):
-            return
-        if time.monotonic() < self._full_until:
-            raise OSError("the disk is full")
-        file = None if self.path is None else self.path / f"{row.number:016x}.spool"
-        made = Segment.create(file, self._epoch_s, len(record))
-        made.append(row, record)
-        if self._segments:
-            self._segments[-1].seal()
+        record, before = row.encode(), self._segments[-1] if self._segments else None
+        try:
+            if before is not None and before.append(row, record):
+                return
+            if time.monotonic() < self._full_until:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            file = self.path and self.path / f"{row.number:016x}.spool"
+            made = Segment.create(file, self._epoch_s, row, record)
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            if before is None or before.path is not None:  # a read-only disk, for instance, while the server is there
+                log.warning("%s: messages are kept in memory for now: %s: %s", self._where, self.path, cause(error))
+            made = Segment.create(None, self._epoch_s, row, record)
+        if before is not None:
+            before.seal()
         self._segments.append(made)
 
     def _rows(self, segment: Segment) -> deque[Row]:
@@ -299,7 +311,7 @@ class Spool:
 
 def _lock(path: Path, where: str) -> int:
     """Return the locked file of a folder. Raises StageError if another process has it, OSError if it cannot be made."""
-    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_own(str(path / "lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

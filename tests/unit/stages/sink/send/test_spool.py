@@ -8,20 +8,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from edgert.errors import StageError
-from edgert.stages.sink.send.segment import Segment
+from edgert.stages.sink.send.segment import Row, Segment
 from edgert.stages.sink.send.spool import Spool
 from tests.helpers.command import ROOT
 
-MANY = 1 << 30
+MANY, OPEN = 1 << 30, list[Spool]()
 
 
 def spool(path: Path | None, limit: int = MANY, age_s: float = 1e6) -> Spool:
-    return Spool(path, limit, age_s, "stages.out")
+    OPEN.append(Spool(path, limit, age_s, "stages.out"))
+    return OPEN[-1]
 
 
 def put(one: Spool, *numbers: int, kind: str = "result") -> None:
@@ -47,7 +50,6 @@ def test_a_message_that_has_an_id_keeps_it(tmp_path: Path) -> None:
     assert [first.number, second.number] == numbers
     assert (first.id, first.body) == ("abc-1-x", b'{"id":"abc-1-x","n":0}')
     assert second.id == json.loads(second.body)["id"] != "abc-1-x"
-    one.close()
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -59,22 +61,16 @@ def test_messages_come_in_order_until_they_are_removed(tmp_path: Path, in_memory
     one.remove(first[:3])
     one.remove([])
     assert held(one) == list(range(3, 10)) and one.count == 7
-    one.close()
 
 
-@pytest.mark.parametrize("secured", [False, True])
-def test_what_comes_after_a_number(tmp_path: Path, secured: bool) -> None:
+def test_what_comes_after_a_number(tmp_path: Path) -> None:
     one = spool(tmp_path / "a")
-    put(one, *range(4))
-    if secured:
-        one.secure()
-    put(one, *range(4, 8))
+    put(one, *range(8))
     for count in (2, 6):
         after = one.oldest(count)[-1].number
         assert [json.loads(message.body)["n"] for message in one.oldest(9, after)] == list(range(count, 8))
         assert len(one.oldest(1, after)) == 1
     assert not one.oldest(9, one.oldest(8)[-1].number) and one.count == 8
-    one.close()
 
 
 def test_what_was_acknowledged_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +84,6 @@ def test_what_was_acknowledged_is_not_waited_for(tmp_path: Path, monkeypatch: py
     one.secure(last)
     one.secure(last)
     assert len(synced) == 1
-    one.close()
 
 
 def test_each_has_an_id_of_its_own_which_stays(tmp_path: Path) -> None:
@@ -105,7 +100,6 @@ def test_each_has_an_id_of_its_own_which_stays(tmp_path: Path) -> None:
     again.close()
     other = spool(tmp_path / "b")
     assert other.name != again.name
-    other.close()
 
 
 def test_the_oldest_go_where_there_are_too_many_or_they_are_too_old(
@@ -124,7 +118,6 @@ def test_the_oldest_go_where_there_are_too_many_or_they_are_too_old(
     assert [record.message for record in caplog.records if "dropped" in record.message] == [
         "stages.out: messages are dropped: the spool holds 10000 bytes at most"
     ]
-    one.close()
 
 
 @pytest.mark.parametrize("jump_s", [1e9, -1e9])
@@ -146,7 +139,6 @@ def test_a_clock_that_is_set_makes_nothing_old(tmp_path: Path, monkeypatch: pyte
     again = spool(tmp_path / "a", age_s=60)  # by another process, which never saw the other time
     again.trim()
     assert held(again) == [1, 2]
-    again.close()
 
 
 def test_messages_from_before_the_clock_was_first_set_are_as_old_as_the_run(
@@ -163,7 +155,6 @@ def test_messages_from_before_the_clock_was_first_set_are_as_old_as_the_run(
     elapse(monkeypatch, 70)
     again.trim()
     assert held(again) == []
-    again.close()
 
 
 def test_a_long_wait_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +165,6 @@ def test_a_long_wait_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Segment, "rows", None)  # none is read
     one.trim()
     monkeypatch.undo()
-    one.close()
 
 
 def test_of_many_files_few_are_in_memory(tmp_path: Path) -> None:
@@ -197,19 +187,15 @@ def test_of_many_files_few_are_in_memory(tmp_path: Path) -> None:
 
 def test_it_survives_the_process(tmp_path: Path) -> None:
     code = f"""
-import os, signal
-from pathlib import Path
+import os, pathlib, signal
 from edgert.stages.sink.send.spool import Spool
-one = Spool(Path({str(tmp_path / "a")!r}), 1 << 30, 1e6, "x")
+one = Spool(pathlib.Path({str(tmp_path / "a")!r}), 1 << 30, 1e6, "x")
 for number in range(500):
     one.put("result", "camera", "", b'{{"n":%d}}' % number)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
-    assert done.returncode == -signal.SIGKILL
-    one = spool(tmp_path / "a")
-    assert held(one) == list(range(500)) and one.count == 500
-    one.close()
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert held(spool(tmp_path / "a")) == list(range(500)) and OPEN[-1].count == 500
 
 
 def test_it_is_never_shared(tmp_path: Path) -> None:
@@ -226,14 +212,16 @@ def file_of(path: Path) -> Path:
     return file
 
 
-def test_a_damaged_file_is_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_files_are_put_aside_and_few_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / f"{7:016x}.spool").write_bytes(b"no messages, " * 500)
-    one = spool(tmp_path / "a")
-    put(one, 1)
-    assert held(one) == [1] and "is damaged; 0 of its messages" in caplog.text
-    assert len(list((tmp_path / "a").glob("*.damaged"))) == 1 and one.oldest(1)[0].number > 7
-    one.close()
+    for number in range(2, 8):
+        (tmp_path / "a" / f"{number:016x}.spool").write_bytes(b"no messages, " * 500)
+        one = spool(tmp_path / "a")
+        put(one, 1)
+        assert held(one) == [1] and one.oldest(1)[0].number > number
+        one.remove(one.oldest(1))
+        one.close()
+    assert len(list((tmp_path / "a").glob("*.damaged"))) == 3 and "is damaged; 0 of its messages" in caplog.text
 
 
 def zero(path: Path, first: int, last: int | None = None) -> None:
@@ -274,10 +262,11 @@ def test_damage_that_shows_while_it_is_used_ends_nothing(tmp_path: Path, caplog:
         one.trim()
     assert numbers == sorted(set(numbers)) and 29_000 < len(numbers) < 30_000 and numbers[-1] == 29_999
     assert "they are damaged in" in caplog.text and one.count == 0 and one.dropped == 30_000 - len(numbers)
-    one.close()
 
 
-def test_files_that_are_removed_while_they_are_used_are_made_again(tmp_path: Path) -> None:
+def test_files_that_are_removed_while_they_are_used_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = spool(tmp_path / "a")
     put(one, 0, 1)
     one.secure()
@@ -287,8 +276,16 @@ def test_files_that_are_removed_while_they_are_used_are_made_again(tmp_path: Pat
     assert held(one) == [0, 1, 2]
     one.close()
     again = spool(tmp_path / "a")
-    assert held(again) == [0, 1, 2]
-    again.close()
+    put(again, 3)
+    max((tmp_path / "a").glob("*.spool")).unlink()
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+    with pytest.raises(OSError, match="Input/output"):
+        again.secure()
+    assert held(again) == [0, 1, 2, 3]
+    monkeypatch.undo()
+    (tmp_path / "a").rename(tmp_path / "b")
+    put(again, *range(4, 30_000))
+    assert held(again, 30_000)[-1] == 29_999 and list((tmp_path / "a").glob("*.spool"))
 
 
 def test_nobody_else_may_read_it(tmp_path: Path) -> None:
@@ -306,72 +303,117 @@ def test_nobody_else_may_read_it(tmp_path: Path) -> None:
         os.umask(umask)
 
 
-def test_a_file_in_its_place_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "a").write_text("mine")
-    one = spool(tmp_path / "a")
-    put(one, 1)
-    assert held(one) == [1] and "it is no folder" in caplog.text and (tmp_path / "a").read_text() == "mine"
-    one.close()
-
-
-def test_few_damaged_files_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    for number in range(6):
-        (tmp_path / "a" / f"{number:016x}.spool").write_bytes(b"no messages, " * 500)
-        spool(tmp_path / "a").close()
-    assert len(list((tmp_path / "a").glob("*.damaged"))) == 3
-
-
-def test_a_file_that_cannot_be_read_holds_up_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "a" / f"{7:016x}.spool").mkdir(parents=True)
-    one = spool(tmp_path / "a")
-    put(one, 1)
-    assert held(one) == [1] and "cannot read" in caplog.text and one.path is not None
-    one.close()
-
-
-def test_where_nothing_can_be_written_it_is_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").touch()
-    one = spool(tmp_path / "file" / "a")
+@pytest.mark.parametrize("path", ["file", "file/a"])
+def test_where_nothing_can_be_written_it_is_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    one = spool(tmp_path / path)
     put(one, 1)
     one.secure()
     assert one.path is None and held(one) == [1] and "kept in memory only" in caplog.text
+    assert (tmp_path / "file").read_text() == "mine" and ("it is no folder" in caplog.text) == (path == "file")
+
+
+def test_a_block_in_the_wrong_place_hides_no_message(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a")
+    put(one, *range(15_000))
     one.close()
+    first, last = sorted((tmp_path / "a").glob("*.spool"))
+    own, other = first.read_bytes(), last.read_bytes()
+    first.write_bytes(own[:8192] + own[65536:69632] + other[:4096] + own[16384:])
+    left = held(spool(tmp_path / "a"), 20_000)
+    assert left == sorted(set(left)) and {*range(int(last.stem, 16), 15_000)} < {*left} and len(left) > 14_880
+
+
+def test_a_record_in_a_body_is_no_message(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a")
+    forged = Row(1 << 40, 0.0, "event", "gate", "yard", b'{"id":"forged-1"}').encode().decode("latin-1")
+    one.put("event", "gate", "yard", json.dumps({"x": 40 * " " + "event" + forged}, ensure_ascii=False).encode())
+    put(one, 1)
+    one.close()
+    content = file_of(tmp_path / "a").read_bytes()
+    file_of(tmp_path / "a").write_bytes(content[:20] + b"\x01" + content[21:])
+    assert held(spool(tmp_path / "a")) == [1]
+
+
+def test_messages_stay_while_there_are_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = spool(tmp_path / "a")
+    put(one, *range(15_000))
+    with monkeypatch.context() as busy:
+        busy.setattr(os, "open", Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
+        with pytest.raises(OSError, match="Too many open files"):
+            one.oldest(5)
+        put(one, 15_000)
+    assert held(one, 30_000) == list(range(15_001)) and one.dropped == 0
+
+
+def test_a_disk_that_becomes_read_only_stops_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = spool(tmp_path / "a")
+    put(one, *range(15_000))
+    with monkeypatch.context() as readonly:
+        readonly.setattr(os, "pwrite", Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS))))
+        readonly.setattr(Segment, "_write_header", lambda _: None)
+        put(one, *range(15_000, 30_000))
+        one.secure()
+        one.remove(one.oldest(100))
+    one._segments[0].unload()
+    assert held(one, 30_000) == list(range(100, 30_000)) and one.dropped == 0 and one.count == 29_900
+    assert caplog.text.count("kept in memory for now") == 1 and "Read-only file system" in caplog.text
+    put(one, *range(15_000))
+    assert one._segments[-1].path is not None  # on the disk again
+    one.close()
+    assert one.path is None  # some are in memory alone
+
+
+def test_strange_files_hold_up_no_other_and_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, mine = tmp_path / "a", tmp_path / "mine"
+    (folder / f"{7:016x}.spool").mkdir(parents=True)
+    mine.write_text("mine")
+    (folder / f"{1:016x}.spool").symlink_to(mine)
+    (folder / f"{3 << 62:016x}.spool").touch()  # more than fits into a record
+    (folder / "aside.jsonl").symlink_to(mine)
+    os.mkfifo(folder / f"{3:016x}.spool")  # opening it waits for a writer
+    one = spool(folder)
+    put(one, 1)
+    assert held(one) == [1] and not one.keep_aside(one.oldest(1)[0]) and mine.read_text() == "mine"
+    assert caplog.text.count("cannot read") == 2 and one.path is not None
 
 
 def test_a_full_disk_drops_and_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(file: int, at: int, count: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     one = spool(tmp_path / "a")
     put(one, 0)
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     for number in range(1, 8000):
         one.put("result", "camera", "", b'{"n":%d,"x":"%s"}' % (number, b"x" * 200))
     assert one.dropped > 1000 and one.count + one.dropped == 8000
     assert caplog.text.count("No space left on device") == 1
     assert held(one, 8000) == list(range(one.count))
     monkeypatch.undo()
-    elapse(monkeypatch, 2)
-    put(one, 8000)
-    assert held(one, 8001)[-1] == 8000
-    one.close()
+    for number in range(8000, 8004):
+        elapse(monkeypatch, 0.4)
+        put(one, number)
+    assert held(one, 8004)[-1] == 8003
 
 
-def killed(path: Path, *numbers: int) -> bytes:
-    """What the file has of a process that put these and was killed."""
-    one = spool(path)
-    put(one, *numbers)
-    content = file_of(path).read_bytes()
-    one.close()
-    return content
+def test_a_failed_write_into_a_new_file_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = spool(tmp_path / "a")
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    put(one, 1)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["lock"] and one.dropped == 1
 
 
 def test_what_a_power_cut_left_half_written_is_left_out(tmp_path: Path) -> None:
-    content = killed(tmp_path / "a", *range(5))
-    file, at = file_of(tmp_path / "a"), content.index(b'"n":3}')
+    one = spool(tmp_path / "a")
+    put(one, *range(5))
+    file = file_of(tmp_path / "a")
+    content = file.read_bytes()
+    at = content.index(b'"n":3}')
+    one.close()
     for broken, left in (
         (content[:at] + b"\0" * (len(content) - at), [0, 1, 2]),
         (content[:at] + b"!" + content[at + 1 :], [0, 1, 2, 4]),
@@ -397,9 +439,7 @@ def test_what_was_acknowledged_does_not_come_back(tmp_path: Path) -> None:
     content = file_of(tmp_path / "a").read_bytes()
     one.close()
     file_of(tmp_path / "a").write_bytes(content)
-    again = spool(tmp_path / "a")
-    assert held(again) == [10] and not again._segments[0].is_damaged
-    again.close()
+    assert held(spool(tmp_path / "a")) == [10] and not OPEN[-1]._segments[0].is_damaged
 
 
 def test_messages_of_every_size_stay_in_order(tmp_path: Path) -> None:
@@ -409,9 +449,11 @@ def test_messages_of_every_size_stay_in_order(tmp_path: Path) -> None:
     assert held(one) == list(range(30)) and one.count == 30 and one.size_bytes > 2**20
     one.remove(one.oldest(29))
     assert held(one) == [29] and one.count == 1 and one.size_bytes < 1_200_200
-    one.close()
 
 
 @pytest.fixture(autouse=True)
-def _logged(caplog: pytest.LogCaptureFixture) -> None:
+def _logged_and_closed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.set_level(logging.INFO, "edgert.send")
+    yield
+    while OPEN:
+        OPEN.pop().close()
