@@ -157,18 +157,18 @@ def test_a_step_that_fails_takes_the_others_back(monkeypatch: pytest.MonkeyPatch
         assert "ZeroDivisionError" in made and "ZeroDivisionError" in left and "restart" in caught.value.fix
 
 
-@pytest.mark.parametrize("name", ["Odd", "Closed"])
+@pytest.mark.parametrize(("name", "what"), [("Odd", "cannot make Odd for stage 'b'"), ("Closed", "the change failed")])
 def test_own_code_that_fails_in_a_change_is_named_with_its_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     stages = {"a": {"source": "api"}, "b": {"python": "own:Good", "from": "a"}, "c": {"sink": "null", "from": "b"}}
     with edgert.Pipeline({"stages": stages}) as pipeline:
         pipeline.start()
-        with pytest.raises(StageError, match="the change failed") as caught:
+        with pytest.raises(EdgertError, match=what) as caught:
             applied(pipeline, {"stages": {**stages, "b": {"python": f"own:{name}", "from": "a"}}})
-        assert f"ValueError: {name} at {tmp_path}/own.py" in caught.value.why
+        assert f"ValueError: {name}" in caught.value.why and f" at {tmp_path}/own.py:" in caught.value.why
         assert pipeline.file.config.stages["b"].python == "own:Good"  # type: ignore[union-attr]
 
 

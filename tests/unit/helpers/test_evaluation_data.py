@@ -3,7 +3,7 @@
 import importlib
 import re
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -54,8 +54,9 @@ def test_with_the_variable_they_are_in_its_folder(monkeypatch: pytest.MonkeyPatc
 
 def test_tests_that_can_open_them_are_marked() -> None:
     def marks(**module: object) -> list[str]:
-        found: list[str] = []
-        pytest_itemcollected(SimpleNamespace(module=SimpleNamespace(**module), add_marker=found.append))
+        found, made = list[str](), ModuleType("made")
+        vars(made).update(module)
+        pytest_itemcollected(SimpleNamespace(module=made, add_marker=found.append))
         return found
 
     assert marks(data=evaluation_data.data) == ["data"]
