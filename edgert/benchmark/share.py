@@ -1,7 +1,6 @@
 """Anonymous shared profile of a board's measurements: ``edgert bench BUNDLE --share FILE``."""
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -46,9 +45,9 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
             fix="edgert build PIPELINE --board NAME -o BUNDLE; on the board edgert build BUNDLE -o BUNDLE, then "
             "edgert bench BUNDLE --share FILE",
         )
-    with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+    with open_bundle(bundle) as opened, opened.temporary_folder() as folder:
         facts, engines = _engines_of_one_machine(timed_engines(opened), str(bundle), detect(root))
-        opened.extract(Path(folder), members_but_engines(opened.manifest))
+        opened.extract(folder, members_but_engines(opened.manifest))
         # A bundle's pipeline names forms for this machine, but a plan uses the float model.
         requested = {
             f"models.{name}.{key}": value
@@ -56,7 +55,7 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
             for key, value in (("onnx", one.forms.get("float")), ("precision", one.precision))
         }
         overrides = [f"{key}={json.dumps(value)}" for key, value in requested.items() if value]
-        file = pipeline_of(opened.manifest, Path(folder), overrides)
+        file = pipeline_of(opened.manifest, folder, overrides)
         subjects = {one.demand.model: one for one in planned_models(file)}
         digests = {name: one.digest for name, one in opened.manifest.models.items()}
         stages = _stages(file, engines[0], run) if run is not None else []

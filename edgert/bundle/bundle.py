@@ -13,13 +13,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from edgert import limits
 from edgert.bundle.manifest import NAME, Manifest, check_contents, parse_manifest
 from edgert.bundle.signature import Signer, sign, verify
-from edgert.errors import ArtifactError, cause
+from edgert.errors import ArtifactError, EdgertError, cause
 from edgert.files import exchange, naming_write_errors, replacing
 from edgert.zip_archive import ZipContainer, check_content, check_paths, pack
 
@@ -146,6 +146,18 @@ class Bundle:
             ArtifactError: the bundle is unsigned, was changed since it was signed, or its key is not allowed.
         """
         return verify(self.manifest.to_bytes(), self.signature, signers, str(self.path))
+
+    @contextlib.contextmanager
+    def temporary_folder(self) -> Iterator[Path]:
+        """Yield a folder for members, deleted after the block, whose errors name the bundle instead of the folder."""
+        with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+            try:
+                yield Path(name)
+            except EdgertError as error:
+                for one in (error, *error.others):
+                    texts = (one.what, one.why, one.where, one.fix)
+                    one.what, one.why, one.where, one.fix = (text.replace(name, str(self.path)) for text in texts)
+                raise
 
     def extract(self, folder: Path, paths: Iterable[str] | None = None) -> None:
         """Write members, by default all, into a folder of the caller.

@@ -6,7 +6,6 @@ Engines become members of the bundle, and are used only on the machine that comp
 import hashlib
 import json
 import re
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -114,12 +113,12 @@ def finish(
     report, here = reporter_of(on_progress), machine or detect()
     trt, store, events = trt or TrtBackend(), store or engine_store(), BuildEvents(report)
     trt.listener = events.listener(report.stop)
-    with report.ends(), open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as name:
+    with report.ends(), open_bundle(bundle) as opened, opened.temporary_folder() as unpacked:
         opened.signer(signers)
         manifest = opened.manifest
         if difference := check_board(manifest, here, str(bundle)):
             events.note(difference)
-        opened.extract(Path(name), members_but_engines(manifest))
+        opened.extract(unpacked, members_but_engines(manifest))
 
         def skip(one: Skipped) -> None:
             skipped.append(one)
@@ -131,9 +130,9 @@ def finish(
         if uses_tensorrt and (unused := cache_engines(opened, trt.timed_facts, store)):
             events.note(unused)
         opens = uses_tensorrt and not trt.why_not()
-        engines = BundleEngines(Path(name), manifest, chain, trt, store, events, opens=opens)
+        engines = BundleEngines(unpacked, manifest, chain, trt, store, events, opens=opens)
         compiled, runs, waiting = dict[str, tuple[Compiled, ...]](), dict[str, str](), dict[str, Waiting]()
-        for model, config in pipeline_of(manifest, Path(name)).config.models.items():
+        for model, config in pipeline_of(manifest, unpacked).config.models.items():
             choice = chain.first_engine(model, partial(engines.compiled, model, config))
             compiled[model] = choice.compiled
             left = chain.engines[chain.engines.index(choice.engine) :]

@@ -5,7 +5,6 @@ Skipped engines, and tuned settings that are not valid on this machine, are alwa
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -87,9 +86,9 @@ def unpacked(
         ConfigError: an override is invalid.
     """
     here, trt, events = machine or detect(), trt or TrtBackend(), BuildEvents(on_progress)
-    with open_bundle(path) as bundle, tempfile.TemporaryDirectory(prefix="edgert-") as name:
+    with open_bundle(path) as bundle, bundle.temporary_folder() as folder:
         bundle.signer(signers)
-        manifest, folder, given = bundle.manifest, Path(name), tuple(overrides)
+        manifest, given = bundle.manifest, tuple(overrides)
         if difference := check_board(manifest, here, str(path)):
             events.note(difference)
         reasons = partial(why_not, machine=here, trt=trt)

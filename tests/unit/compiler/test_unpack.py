@@ -19,7 +19,7 @@ from edgert.bundle.bundle import open_bundle
 from edgert.compiler.board_engines import BuildEvents, BundleEngines
 from edgert.compiler.finish import check_board, finish
 from edgert.compiler.unpack import unpacked
-from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
+from edgert.errors import ArtifactError, BuildError, ConfigError, DeviceError, PlacementError
 from edgert.pipeline import pipeline_in
 from edgert.reporter import Progress
 from edgert.stages.gpu.kernels import Kernels
@@ -48,6 +48,13 @@ def test_a_jetsons_bundle_falls_back_here_and_says_why(tmp_path: Path) -> None:
             "tensorrt-dla skipped: host has no DLA",
             "tensorrt skipped: there is no NVIDIA GPU here: there is no CUDA driver",
         ]
+
+
+def test_an_error_about_a_member_names_the_bundle_and_not_the_temporary_folder(tmp_path: Path) -> None:
+    path = bundle(tmp_path / "dock.edgert")
+    with pytest.raises(ConfigError) as caught, unpacked(path, machine=HERE, trt=no_gpu()) as found:
+        raise ConfigError("a mistake", where=found.file.document.where(()), others=[ConfigError("another")])
+    assert caught.value.where.startswith(f"{path}/pipeline.yaml") and caught.value.others[0].what == "another"
 
 
 def test_strict_refuses_what_it_would_skip(tmp_path: Path) -> None:
