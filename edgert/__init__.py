@@ -28,9 +28,11 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from edgert import limits
 from edgert._version import __version__ as __version__
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read by `import onnxruntime`, which else reports to its maker
+os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(limits.IMAGE_PIXELS))  # read by `import cv2`
 
 if TYPE_CHECKING:
     from edgert.board.record import Board as Board, boards as boards, find_board as find_board

@@ -9,8 +9,10 @@ MODEL_NODES = 1_000_000
 OPERATOR_SET = 10_000
 DIMENSION = 2**31 - 1
 RANK = 32
+TRIAL_RUN_S = 60.0
 INPUT_ELEMENTS = 1 << 27
 COMPARED_BYTES = 1 << 29
+IMAGE_PIXELS = 1 << 28
 RESIZED_SIDE = 1 << 16
 BUNDLE_MEMBERS = 10_000
 MEMBER_PATH = 240
@@ -71,10 +73,16 @@ TABLE = (
     ("dimension of a tensor", f"{DIMENSION:,}", "what TensorRT counts to; arithmetic on more overflows"),
     ("dimensions of a tensor", f"{RANK}", "NumPy 1 holds no more, and networks have up to six"),
     ("input of a model", f"{_power(INPUT_ELEMENTS)} elements", "an image of 44 megapixels; more ends the process"),
+    ("trial run of a model", f"{TRIAL_RUN_S:g} s", "a Loop need not end"),
     (
         "tensors alive at once in a model that is run to compare it with its rewritten form",
         f"{COMPARED_BYTES >> 20} MiB",
         "both forms are run once on noise",
+    ),
+    (
+        "image file, unless OPENCV_IO_MAX_IMAGE_PIXELS is set",
+        f"{_power(IMAGE_PIXELS)} pixels",
+        "a small file unpacks to anything",
     ),
     (
         "side of an image that a Resize makes",

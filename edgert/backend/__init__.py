@@ -12,6 +12,7 @@ from edgert.backend.base import (
     Store,
     Tensor,
     Tuning,
+    trial_run,
 )
 from edgert.kinds import BACKENDS
 
@@ -35,4 +36,5 @@ __all__ = [
     "Tensor",
     "Tuning",
     "backend",
+    "trial_run",
 ]

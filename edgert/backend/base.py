@@ -7,12 +7,15 @@ place, so nothing is copied on the way in or out.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
+from edgert import limits
 from edgert.errors import ArtifactError, BuildError, ModelError, nearest
 from edgert.graph import Model
 from edgert.graph.model import label
@@ -187,6 +190,26 @@ class Session(Protocol):
             BuildError: the engine fails.
             ModelError: there are fewer rows, or ``rows`` is 0.
         """
+
+
+@contextmanager
+def deadline(end: Callable[[], None]) -> Iterator[None]:
+    """Call ``end`` if the block takes longer than :data:`edgert.limits.TRIAL_RUN_S`."""
+    timer = threading.Timer(limits.TRIAL_RUN_S, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def trial_run(session: Session) -> Sequence[Array]:
+    """Run one row as :meth:`Session.run` does; raise BuildError after :data:`edgert.limits.TRIAL_RUN_S`."""
+    if (interrupt := getattr(session, "interrupt", None)) is None:
+        return session.run(1)
+    with deadline(interrupt):
+        return session.run(1)
 
 
 class Shaped(Protocol):

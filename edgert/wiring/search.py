@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from edgert.backend import Engine, Session
+from edgert.backend import Engine, Session, trial_run
 from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
 from edgert.config.model_section import verb_of
 from edgert.engine import build_engine, default_profile, image_input
-from edgert.errors import EdgertError
+from edgert.errors import BuildError, EdgertError
 from edgert.graph import load
 from edgert.reporter import OnProgress, counting
 from edgert.runtime import Record
@@ -263,7 +263,7 @@ class Search:
         (image,) = self.subject.session.inputs.values()
         image[...] = 0
         began = time.process_time()
-        self.subject.session.run(1)
+        trial_run(self.subject.session)
         return (time.process_time() - began) * (len(view_cuts(self._verb)) + 2)
 
     def explore(self, base: Setting, tasks: Sequence[TaskConfig], *others: Setting) -> None:
@@ -326,8 +326,8 @@ class Search:
             return False
         try:
             self._see(tally, number, photo)
-        except EdgertError:
-            if is_wanted:
+        except EdgertError as error:
+            if is_wanted or isinstance(error, BuildError):  # not a decoder's: the engine failed, or took too long
                 raise
             self.ranking.drop(tally)
             return False

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from edgert.backend import Engine, Session
+from edgert.backend import Engine, Session, trial_run
 from edgert.config import InputConfig, PythonTask, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.engine import output_shapes
@@ -195,7 +195,7 @@ def seen_classes(engine: Engine, session: Session) -> Guess | None:
 def _run_on_empty_image(engine: Engine, session: Session) -> list[Array]:
     (image,) = session.inputs.values()
     image[...] = 0
-    return [array[0] if batched else array for array, batched in zip(session.run(1), engine.batched, strict=True)]
+    return [array[0] if batched else array for array, batched in zip(trial_run(session), engine.batched, strict=True)]
 
 
 def _seen_changes(
@@ -308,7 +308,7 @@ class Trial:
         key = (*_content_key(view, placement), *treatment)
         if key not in self._answers:
             preprocessor.into(0, self._resized(view, placement, config))
-            pairs = zip(self._session.run(1), self._batched, strict=True)
+            pairs = zip(trial_run(self._session), self._batched, strict=True)
             self._answers[key] = tuple((array[0] if batched else array).copy() for array, batched in pairs)
             self._ran()
         return self._answers[key], placement.geometry

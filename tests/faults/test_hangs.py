@@ -19,8 +19,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgert import Pipeline
+from edgert.backend import EngineOptions, backend, trial_run
+from edgert.backend.ort.cpu import Function
 from edgert.errors import BuildError, StageError
-from edgert.graph import to_bytes
+from edgert.graph import load, to_bytes
 from edgert.runtime import Frame, Result, Runner, Task
 from tests.helpers.models import make
 from tests.helpers.stages import Does, Numbers, chain, link
@@ -234,6 +236,19 @@ def test_a_callback_that_hangs_is_named_by_close(tmp_path: Path, monkeypatch: py
         pipeline.close()
     assert time.monotonic() - began < MOST_S and not pipeline.running
     release.set()
+
+
+def test_trial_runs_of_a_model_that_hangs_have_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgert.limits.TRIAL_RUN_S", 0.2)
+    (tmp_path / "long.onnx").write_bytes(endless())
+    (tmp_path / "at_once.onnx").write_bytes(endless(at_once=True))
+    model, options = load(tmp_path / "long.onnx"), EngineOptions()
+    session = backend("ort").compile(model, options).session()
+    session.inputs["x"][...] = 1
+    first_run = partial(backend("ort").compile, load(tmp_path / "at_once.onnx"), options)
+    for run in (first_run, partial(trial_run, session), partial(Function(model), session.inputs)):
+        with pytest.raises(BuildError, match="a run of the model was ended"):
+            run()
 
 
 def test_ctrl_c_ends_a_model_that_hangs_in_its_first_run(tmp_path: Path) -> None:

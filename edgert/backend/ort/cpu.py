@@ -10,20 +10,28 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, RunOnce, Shapes, cache_content
+from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, RunOnce, Shapes, cache_content, deadline
 from edgert.backend.ort.custom_ops import CustomOpEngine, CustomOpFunction, compile_with_custom_ops
-from edgert.backend.ort.runtime import OrtEngine, first_line, open_session, ort, ort_errors, session_settings
+from edgert.backend.ort.runtime import (
+    OrtEngine,
+    first_line,
+    open_session,
+    ort,
+    ort_errors,
+    overdue_error,
+    session_settings,
+)
 from edgert.board.host import saturates_bytes
 from edgert.errors import BuildError
 from edgert.files import memory_file
 from edgert.graph import PASSES, Change, Graph, Model, Pass, clean, inputs, to_bytes, with_shapes
-from edgert.graph.model import element_type
+from edgert.graph.model import all_nodes, element_type
 from edgert.graph.operators import about, of_kind
 from edgert.graph.type_inference import has_custom_operators
 
@@ -117,6 +125,7 @@ class Function:
         if not fused:
             settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
         self._where = str(model.path)
+        self._may_be_endless = any(node.op_type == "Loop" for node in all_nodes(model.proto.graph))
 
         def open_part(part: Model) -> Any:
             return open_session(session_bytes(part), settings, part)
@@ -138,8 +147,14 @@ class Function:
         names = list(self.outputs if wanted is None else wanted)
         given = {name: feeds[name] for name in self.inputs if name in feeds}
         try:
-            return dict(zip(names, self._session.run(names, given), strict=True))
+            if not self._may_be_endless:
+                return dict(zip(names, self._session.run(names, given), strict=True))
+            options = ort().RunOptions()
+            with deadline(partial(setattr, options, "terminate", True)):
+                return dict(zip(names, self._session.run(names, given, options), strict=True))
         except ort_errors() as error:
+            if self._may_be_endless and options.terminate:
+                raise overdue_error(self._where) from error
             raise BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._where) from error
 
 

@@ -119,13 +119,15 @@ class CustomOpFunction:
         """Return the outputs, as ``InferenceSession.get_outputs`` does."""
         return self._graph.outputs
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, base.Array]) -> list[base.Array]:
-        """Return the named outputs, by default all."""
+    def run(
+        self, names: Sequence[str] | None, feeds: Mapping[str, base.Array], options: Any = None
+    ) -> list[base.Array]:
+        """Return the named outputs, by default all; ``options`` are those of ``InferenceSession.run``."""
         values = dict(feeds)
         for section, session in self._sections:
             part = section.part
             if session is not None:
-                outputs = session.run(list(part.outputs), {name: values[name] for name in part.inputs})
+                outputs = session.run(list(part.outputs), {name: values[name] for name in part.inputs}, options)
                 values.update(zip(part.outputs, outputs, strict=True))
             for call in section.calls:
                 values.update(zip(call.outputs, call(values), strict=True))

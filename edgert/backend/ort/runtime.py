@@ -128,7 +128,8 @@ class OrtEngine:
         for out in session.get_outputs():
             dtype_of(out, f"output {out.name!r}", path)
         self.inputs = tuple(base.Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
-        specs, arrays = session.get_outputs(), _run_interruptibly(first)
+        with base.deadline(first.interrupt):
+            specs, arrays = session.get_outputs(), _run_interruptibly(first)
         self.outputs = tuple(
             base.Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
         )
@@ -183,6 +184,12 @@ class OrtEngine:
     def close(self) -> None:
         """Release the ONNX Runtime session."""
         self._ort_session = None
+
+
+def overdue_error(path: str) -> BuildError:
+    """Return the error of a run that was ended."""
+    fix = "if the model has a Loop, check that it ends"
+    return BuildError("a run of the model was ended", why="it took too long", where=path, fix=fix)
 
 
 _POLL_S = 0.2
@@ -254,7 +261,7 @@ class OrtSession:
     def _run_error(self, error: Exception) -> EdgertError:
         if self._run_options.terminate:
             self._run_options.terminate = False
-            return BuildError("a run of the model was ended", why="it took too long", where=self._path)
+            return overdue_error(self._path)
         return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
 
     def _bound_inputs(self, arguments: Sequence[Any], shapes: base.Shapes) -> Mapping[str, base.Array]:
@@ -323,5 +330,5 @@ def dtype_of(arg: Any, what: str, path: str) -> str:
     """Return NumPy's name of the type of an input or output. Raises ModelError unless it is a tensor of such a type."""
     if arg.type not in _DTYPES:
         why, fix = "edgert reads and writes tensors of NumPy's number types", "export it as a tensor of float32"
-        raise ModelError(f"{what} is a {arg.type}", why=why, where=path, fix=fix)
+        raise ModelError(f"{what} has type {arg.type}", why=why, where=path, fix=fix)
     return _DTYPES[arg.type]

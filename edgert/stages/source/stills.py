@@ -1,5 +1,6 @@
 """Image files, read in one way: whatever their names, rotated by their metadata, without messages of OpenCV."""
 
+import logging
 import struct
 from pathlib import Path
 from typing import BinaryIO
@@ -8,6 +9,8 @@ import cv2
 import numpy as np
 
 from edgert.runtime.frame import U8
+
+log = logging.getLogger("edgert.source")
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 _MOST_BYTES = 2**31 - 1
@@ -79,7 +82,10 @@ def read_pixels(path: Path, how: int = cv2.IMREAD_UNCHANGED) -> U8 | None:
             return None
         data = np.frombuffer(path.read_bytes(), np.uint8)
         image: U8 | None = cv2.imdecode(data, how) if data.size else None  # type: ignore[assignment]
-    except (OSError, cv2.error):
-        # The file is gone, or its header declares more pixels than OpenCV's limit.
+    except OSError:  # the file is gone
+        return None
+    except cv2.error as error:
+        if "MAX_IMAGE" in str(error):
+            log.warning("%s is not read, as it has too many pixels: resize it, or set OPENCV_IO_MAX_IMAGE_PIXELS", path)
         return None
     return image

@@ -3,6 +3,8 @@
 import logging
 import os
 import struct
+import subprocess
+import sys
 import threading
 import zlib
 from dataclasses import replace
@@ -100,6 +102,17 @@ def test_unreadable_images_are_skipped_counted_and_named(tmp_path: Path, caplog:
         [True, False, False],
         [False, True, False],
     ]
+
+
+def test_an_image_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
+    data = bytearray(cv2.imencode(".bmp", np.zeros((8, 6, 3), np.uint8))[1].tobytes())
+    struct.pack_into("<ii", data, 18, 30_000, 30_000)
+    (tmp_path / "large.bmp").write_bytes(data)
+    code = (
+        "from pathlib import Path; from edgert.stages.source.stills import read_image as read; read(Path('large.bmp'))"
+    )
+    process = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stderr=-1, text=True, check=True)
+    assert process.stderr.startswith("large.bmp is not read, as it has too many pixels")
 
 
 def test_when_none_is_readable_they_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
