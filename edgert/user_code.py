@@ -103,7 +103,7 @@ def load_object(spec: str, where: str, search: Path | None = None) -> Any:
             raise ConfigError(f"{spec!r} does not exist", why=why, where=where)
         found = getattr(found, name)
     if not callable(found):
-        raise ConfigError(f"{spec!r} cannot be called", why=f"it is a {type(found).__name__}", where=where)
+        raise ConfigError(f"{spec!r} cannot be called", why=f"its type is {type(found).__name__}", where=where)
     return found
 
 

@@ -153,7 +153,7 @@ def shuffle(node: Node, target: Target) -> Verdict | None:
     moves_batch = node.op == "Transpose" and int_list(node, "perm", (3, 2, 1, 0))[:1] != (0,)
     if len({shape[0] for shape in shapes}) > 1 or moves_batch:
         return verify("it moves or changes the batch; as far as is known the batch must stay the first axis")
-    return verify(f"TensorRT splits a {node.op} into pieces and tests each; no public source has the rules")
+    return verify(f"TensorRT splits {node.op} into pieces and tests each; no public source has the rules")
 
 
 @rule("reshape.shape", GUIDE)

@@ -82,7 +82,7 @@ def _module(torch: Any, spec: str) -> Any:
     network = make()
     if not isinstance(network, torch.nn.Module):
         raise ConfigError(
-            f"{spec!r} returns a {type(network).__name__}",
+            f"{spec!r} returns {type(network).__name__}",
             why="only a torch.nn.Module can be run",
             where="--torch",
             fix="def load(): return Network().eval(), and --torch file:load",

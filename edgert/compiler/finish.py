@@ -189,7 +189,7 @@ def check_board(manifest: Manifest, machine: Machine, where: str) -> str:
     if is_known and (differences := _differences(board(manifest.board), machine.board)):
         raise ArtifactError(
             f"this bundle is for {manifest.board}",
-            why=f"this machine is a {machine.name}, with {' and '.join(differences)}: its placement does not fit here",
+            why=f"this machine is {machine.name}, with {' and '.join(differences)}: its placement does not fit here",
             where=where,
             fix=f"edgert build PIPELINE --board {machine.name}",
         )

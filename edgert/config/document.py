@@ -351,7 +351,7 @@ class _Builder:
         if value is None or isinstance(value, (bool, int, float)):
             return value
         why = "a pipeline holds texts, numbers, booleans, lists and mappings"
-        raise ConfigError(f"cannot use a {type(value).__name__}", why=why, where=_with_path(self.name, loc))
+        raise ConfigError(f"cannot use {type(value).__name__}", why=why, where=_with_path(self.name, loc))
 
     def _place(self, node: yaml.Node) -> str:
         return self._override or f"{self.name}:{node.start_mark.line + 1}"

@@ -309,7 +309,7 @@ def read_pipeline(
         run_ops: whether the files under ``ops:`` are run; without them their operators are unknown.
     """
     if isinstance(overrides, str | Mapping):
-        what, fix = f"overrides are a {type(overrides).__name__}", 'overrides=["stages.camera.fps=15"]'
+        what, fix = f"overrides are of type {type(overrides).__name__}", 'overrides=["stages.camera.fps=15"]'
         raise ConfigError(what, why="they are a list of texts", fix=fix)
     if isinstance(path, PipelineFile):
         if given := tuple(overrides):

@@ -338,7 +338,7 @@ def _tensor_spec(value: onnx.ValueInfoProto, model: Model, role: str) -> TensorS
     if spec is None:
         kind = (value.type.WhichOneof("value") or "value").removesuffix("_type").replace("_", " ")
         raise ModelError(
-            f"{role} {value.name!r} of model {str(model.path)!r} is a {kind}, not a tensor",
+            f"{role} {value.name!r} of model {str(model.path)!r} is of type {kind}, not a tensor",
             why="edgert handles tensors only",
             fix="export the model without it (for scikit-learn converters: zipmap=False)",
         )

@@ -54,12 +54,12 @@ def _check_operators(model: messages.Model, wanted: int) -> None:
     version = opset(model)
     for position, node in enumerate(messages.all_nodes(model.proto.graph)):
         if messages.is_standard(node) and not messages.has_schema(node.op_type, version):
-            why = f"node {messages.label(node, position)!r} is a {node.op_type}, which opset {version} does not have"
+            why = f"node {messages.label(node, position)!r} is {node.op_type}, which opset {version} does not have"
             raise _conversion_error(model, why)
         for inner in (inner for body in messages.subgraphs(node) for inner in body.node):
             if version < _RESIZE_OPSET <= wanted and _is_resampling(inner):
                 where = "in the body of an If, Loop or Scan"
-                raise _conversion_error(model, f"node {inner.name!r} {where} is a {inner.op_type} of opset {version}")
+                raise _conversion_error(model, f"node {inner.name!r} {where} is {inner.op_type} of opset {version}")
 
 
 def _convert(proto: onnx.ModelProto, wanted: int, model: messages.Model) -> onnx.ModelProto:

@@ -187,7 +187,7 @@ def convert_object(module: object, given: Any, request: process.Request, folder:
     torch = _import_torch()
     if not isinstance(module, (torch.nn.Module, torch.export.ExportedProgram)):
         raise ModelError(
-            f"a {request.source} cannot be built",
+            f"{request.source} cannot be built",
             why="it is neither a torch.nn.Module nor a file",
             fix="see edgert.build",
         )
@@ -263,7 +263,7 @@ def _call_function(request: process.Request) -> tuple[Any, Any]:
     if not isinstance(made, (tuple, list)) or len(made) != 2 or not isinstance(made[0], torch.nn.Module):
         raise ModelError(
             f"{request.source} gives no module with its inputs",
-            why=f"it returned a {type(made).__name__}",
+            why=f"it returned {type(made).__name__}",
             fix=f"{_EXAMPLE}: an nn.Module, and a tensor, a tuple of tensors or a dict of them by parameter",
         )
     return made[0], made[1]
@@ -280,7 +280,7 @@ def _split_arguments(given: Any, source: str) -> tuple[tuple[Any, ...], dict[str
         if len(given) == 2 and isinstance(given[0], (tuple, list)) and isinstance(given[1], dict):
             return tuple(given[0]), dict(given[1])
         return tuple(given), {}
-    raise ModelError(f"{source} has no example inputs", why=f"they are a {type(given).__name__}", fix=_EXAMPLE)
+    raise ModelError(f"{source} has no example inputs", why=f"they are of type {type(given).__name__}", fix=_EXAMPLE)
 
 
 def _user_inputs(

@@ -74,7 +74,7 @@ def _check_types(model: Model) -> None:
     narrow = [name for name, array in graph.constants.items() if array.dtype.name in _16_BITS]
     narrow += [spec.name for spec in graph.inputs if spec.dtype in _16_BITS]
     if integer is not None:
-        what, why = "is already quantized", f"node {integer.name!r} is a {integer.op}"
+        what, why = "is already quantized", f"node {integer.name!r} is {integer.op}"
         fix = "give the float model it was made from; or run this one as it is: precision: fp32"
         if not any(is_integer(node.op) for node in graph.nodes):
             fix += "; or take the scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla"

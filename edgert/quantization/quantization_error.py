@@ -300,7 +300,7 @@ def shift_biases(graph: Graph, shifts: Mapping[str, weights.F64]) -> Graph:
         node = graph.producers[tensor]
         place = _bias_location(graph, node)
         if place is None:
-            raise CalibrationError(f"node {node.name!r} has no bias that could be shifted", why=f"it is a {node.op}")
+            raise CalibrationError(f"node {node.name!r} has no bias that could be shifted", why=f"it is {node.op}")
         owner, slot, bias = place
         stored = graph.constants[bias].astype(np.float64).reshape(-1) * weights.bias_factor(owner) if bias else 0.0
         inputs = [*owner.inputs, *[""] * (slot + 1 - len(owner.inputs))]

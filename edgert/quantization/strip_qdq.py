@@ -80,7 +80,7 @@ def strip_qdq(graph: Graph) -> Stripped:
     for node in graph.nodes:
         if is_integer(node.op):
             raise ModelError(
-                f"node {node.name!r} is a {node.op}: the model computes on integers",
+                f"node {node.name!r} is {node.op}: the model computes on integers",
                 why="TensorRT takes Q/DQ nodes around float operators, not integer operators",
                 fix="give the float32 model, or export it with Q/DQ nodes (onnxruntime: QuantFormat.QDQ)",
             )

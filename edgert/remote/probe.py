@@ -172,7 +172,7 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
         DeviceError: the board has no TensorRT.
     """
     if board not in (HOST, found.name):
-        what = "is not a Jetson" if found.name == HOST else f"is a {found.name}"
+        what = "is not a Jetson" if found.name == HOST else f"is {found.name}"
         raise ConfigError(
             f"this is built for {board}, and {address} {what}",
             why="its placement, scales and predictions are for another board",

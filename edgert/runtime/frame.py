@@ -197,7 +197,7 @@ class Frame:
             )
         if len(self.planes) != 1:
             raise StageError(
-                f"a {self.format} frame is {len(self.planes)} planes, not one array",
+                f"this {self.format} frame is {len(self.planes)} planes, not one array",
                 where=self.stream,
                 fix="use frame.planes (no copy) or frame.to_bgr() (one copy)",
             )

@@ -92,7 +92,7 @@ def _plain(value: object, depth: int) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, (str, bool, int, np.integer)):
-                what = f"cannot write a {type(key).__name__} as the key of a JSON object"
+                what = f"cannot write {type(key).__name__} as the key of a JSON object"
                 raise StageError(what, fix="use strings as keys")
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -116,7 +116,7 @@ def _plain_object(value: object, depth: int) -> Any:
         return {name: _plain(getattr(value, name), depth + 1) for name in _field_names(type(value))}
     kind = type(value)
     raise StageError(
-        f"cannot write a {kind.__module__}.{kind.__qualname__} as JSON",
+        f"cannot write {kind.__module__}.{kind.__qualname__} as JSON",
         fix="return plain data, a NumPy array, a dataclass, or give the class a to_json() method",
     )
 

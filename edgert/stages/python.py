@@ -50,7 +50,7 @@ class PythonStage:
         if isinstance(out, Result):
             return out
         raise StageError(
-            f"stage {self.name!r} returned a {type(out).__name__}",
+            f"stage {self.name!r} returned {type(out).__name__}",
             why="a python stage returns a Result, several, or None",
             where=f"stage {self.name!r}",
             fix=f"return result.with_output({self.name!r}, value)",
@@ -92,7 +92,7 @@ def check_function(title: str, function: Any, args: Mapping[str, Any], where: st
         ConfigError: it cannot be called with a result and these arguments, or is ``async``.
     """
     if not callable(function):
-        what = f"{title} got a {type(function).__name__} that cannot be called"
+        what = f"{title} got {type(function).__name__}, which cannot be called"
         fix = "give a function, or an object with __call__(self, result) or process(self, result)"
         raise ConfigError(what, where=where, fix=fix)
     checked: Function = function

@@ -232,7 +232,7 @@ class TestWhatIsComputed:
         assert "Frobnicate" in caught.value.why and "inspect" in caught.value.fix
 
     def test_text_is_no_input(self, ort: Backend) -> None:
-        with pytest.raises(ModelError, match="input 'x' is a tensor"):
+        with pytest.raises(ModelError, match="input 'x' has type tensor"):
             ort.compile(models.texts(), EngineOptions(1))
 
     @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_module_beside_edgert(onnx: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     (figure,) = compare_with_peer(onnx, "torch", "torch_net:load", rounds=ROUNDS)
     assert "edgert against torch 2." in figure.name and figure.detail["relative_error"] > 0  # other weights
-    with pytest.raises(ConfigError, match="returns a int") as caught:
+    with pytest.raises(ConfigError, match="returns int") as caught:
         next(compare_with_peer(onnx, "torch", "torch_net:wrong"))
     assert "nn.Module" in caught.value.why
     with pytest.raises(BuildError, match="cannot run") as failed:

@@ -104,5 +104,5 @@ def test_a_model_of_another_quantizer_becomes_a_float_model_and_a_cache(tmp_path
 
 def test_a_model_in_qoperator_form_is_refused_by_its_first_node() -> None:
     graph = read(infer(clean(load(data("models", "mobilenet_v2_quant.onnx")))[0]))
-    with pytest.raises(ModelError, match=r"node '\w+' is a QLinearConv: the model computes on integers"):
+    with pytest.raises(ModelError, match=r"node '\w+' is QLinearConv: the model computes on integers"):
         split_qdq(graph)

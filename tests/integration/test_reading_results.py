@@ -170,7 +170,7 @@ def test_a_mapping_is_a_pipeline_file(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"stagse": {}}, r"unknown key 'stagse'|stagse", "<mapping>"),
         ({"stages": {"belt": {"source": "api", "fsp": 3}}}, "fsp", "<mapping> stages.belt"),
         ({"stages": {3: {"source": "api"}}}, "cannot use 3 as a key", "<mapping> stages"),
-        ({"stages": {"belt": {"source": object()}}}, "cannot use a object", "<mapping> stages.belt.source"),
+        ({"stages": {"belt": {"source": object()}}}, "cannot use object", "<mapping> stages.belt.source"),
         ({"stages": {"belt": {"source": "${NOT_SET_ANYWHERE}"}}}, "NOT_SET_ANYWHERE is not set", "stages.belt.source"),
     ],
 )

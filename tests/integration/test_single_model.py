@@ -83,7 +83,7 @@ def test_a_guess_is_said(images: list[Any], caplog: pytest.LogCaptureFixture) ->
         (np.zeros((8, 8, 3), np.float32), StageError, "pixels must be uint8"),
         (ASSETS, ConfigError, "it is a folder"),
         (np.zeros((2, 8, 8, 3), np.uint8), StageError, r"not an array \[2, 8, 8, 3\]"),
-        (7, StageError, "cannot take a int as pixels"),
+        (7, StageError, "cannot take int as pixels"),
     ],
 )
 def test_what_is_no_image_changes_nothing(image: Any, kind: type[Exception], message: str, images: list[Any]) -> None:

@@ -44,6 +44,12 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_article_stands_before_the_name_of_a_type() -> None:
+    modules = [path for folder in ("edgert", "dla") for path in (ROOT / folder).rglob("*.py")]
+    wrong = r"\b[Aa] \{(type\(|[\w.]*(__name__|\bop|op_type|dtype)\b)"  # it would read "a int"
+    assert [str(path) for path in modules if re.search(wrong, path.read_text("utf-8"))] == []
+
+
 def test_what_is_no_verb() -> None:
     for right in ("Return it.", "Process one.", "Stop, and wait."):
         assert begins_with_verb(right)

@@ -57,7 +57,7 @@ def view_of(owner: Any, stream: Stream, counter: Counter, library: Any) -> Devic
             if writer is not None:
                 wait_for_stream(stream, int(writer), library)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        what = f"a {type(owner).__name__} cannot be read in place"
+        what = f"{type(owner).__name__} cannot be read in place"
         raise DeviceError(what, why=str(error), fix="pass a plain tensor whose stream is not recording") from error
     try:
         if not view.pointer and 0 not in view.shape:

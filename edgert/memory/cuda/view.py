@@ -152,7 +152,7 @@ def from_cuda_array(owner: Any, counter: Counter) -> DeviceView:
     """
     interface = getattr(owner, "__cuda_array_interface__", None)
     if interface is None:
-        raise DeviceError(f"a {type(owner).__name__} is no array on a GPU", why="it has no __cuda_array_interface__")
+        raise DeviceError(f"{type(owner).__name__} is no array on a GPU", why="it has no __cuda_array_interface__")
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides") or _row_major(shape, dtype)
     return DeviceView(int(interface["data"][0]), shape, tuple(strides), dtype, lend(owner, counter), 0)

@@ -417,7 +417,7 @@ class ApiSource:
         return batch_planes(whole, format, self._where), lease or lend(whole, self._counter)
 
     def _on_gpu(self, parts: Sequence[Any], format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
-        what = f"a {type(parts[0]).__name__} on a GPU cannot be submitted"
+        what = f"{type(parts[0]).__name__} on a GPU cannot be submitted"
         if self._device is None:
             raise StageError(
                 f"{what} here",

@@ -163,7 +163,7 @@ def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy:
         if tuple(plane.shape) != shape or 0 in shape:
             names = "(height, width)" if len(shape) == 2 else f"(height, width, {shape[-1]})"
             raise StageError(
-                f"plane {number} of a {format} frame has shape {tuple(plane.shape)}",
+                f"plane {number} of format {format} has shape {tuple(plane.shape)}",
                 why=f"expected {names}" + (f", here {shape}" if number else ""),
                 where=where,
                 fix="name the format of its pixels, such as format='gray', or convert it with cv2.cvtColor",
@@ -219,7 +219,7 @@ def host_array(part: Any, where: str) -> npt.NDArray[Any]:
             array = np.from_dlpack(part)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise StageError(
-                f"cannot share a {type(part).__name__} without copying",
+                f"cannot share {type(part).__name__} without copying",
                 why=str(error),
                 where=where,
                 fix="copy it to the host first, like tensor.cpu()",
@@ -229,7 +229,7 @@ def host_array(part: Any, where: str) -> npt.NDArray[Any]:
         raise StageError("None is no image", why=why, where=where, fix="check the file or camera")
     else:
         raise StageError(
-            f"cannot take a {type(part).__name__} as pixels",
+            f"cannot take {type(part).__name__} as pixels",
             why="it offers neither __array_interface__ nor DLPack",
             where=where,
             fix="submit a NumPy array or a CPU tensor",

@@ -116,7 +116,7 @@ def _call_factory(make: Callable[..., Any], config: SourceStage, where: str) -> 
     if not isinstance(found, Iterable):
         raise ConfigError(
             title,
-            why=f"it returns a {type(found).__name__}",
+            why=f"it returns {type(found).__name__}",
             where=where,
             fix="yield images, (height, width, 3) uint8 BGR arrays, or write a class with render(self, index, out)",
         )

@@ -78,7 +78,7 @@ def test_a_misspelt_stage_points_at_the_override(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overrides", ["stages.cam.fps=15", {"stages.cam.fps": 15}])
 def test_overrides_that_are_no_list_are_refused(tmp_path: Path, overrides: Any) -> None:
     (tmp_path / "p.yaml").write_text(MINIMAL)
-    with pytest.raises(ConfigError, match=f"overrides are a {type(overrides).__name__}"):
+    with pytest.raises(ConfigError, match=f"overrides are of type {type(overrides).__name__}"):
         load_pipeline(tmp_path / "p.yaml", overrides)
 
 

@@ -59,7 +59,7 @@ def test_types_beyond_numpy(code: str, dtype: str) -> None:
 def test_a_sequence_is_refused() -> None:
     info = helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
     model = make([node("SequenceConstruct", ["x"], ["s"])], {"x": [2]}, {"s": info})
-    with pytest.raises(ModelError, match=r"output 's' of model 'test.onnx' is a sequence, not a tensor"):
+    with pytest.raises(ModelError, match=r"output 's' of model 'test.onnx' is of type sequence, not a tensor"):
         outputs(model)
 
 

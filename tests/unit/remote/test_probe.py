@@ -89,7 +89,7 @@ def test_a_bundle_for_the_board_that_is_there_fits() -> None:
     check_target(there(tensorrt=""), "jetson", "orin-nx-16gb", ("onnxruntime",), "10.3.0")
 
 
-@pytest.mark.parametrize(("name", "what"), [("host", "is not a Jetson"), ("agx-orin-64gb", "is a agx-orin-64gb")])
+@pytest.mark.parametrize(("name", "what"), [("host", "is not a Jetson"), ("agx-orin-64gb", "is agx-orin-64gb")])
 def test_a_bundle_for_another_board_is_refused(name: str, what: str) -> None:
     with pytest.raises(ConfigError, match=f"built for orin-nx-16gb, and jetson {what}") as caught:
         check_target(there(name=name), "jetson", "orin-nx-16gb", TRT, "10.3.0")

@@ -82,19 +82,11 @@ def test_one_result_or_several() -> None:
     assert [each.outputs["n"] for each in several] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("out", [5, "text", b"bytes", {"count": 3}, True, object()])
-def test_anything_else_is_an_error_with_advice(out: object) -> None:
-    with pytest.raises(StageError, match=f"returned a {type(out).__name__}") as caught:
-        PythonStage("mine", lambda result: out).process(result_of())
+@pytest.mark.parametrize("out", [5, "text", b"bytes", {"count": 3}, True, object(), [1], np.zeros(3), ["a"], {1}])
+def test_anything_else_is_an_error_with_advice(out: Any) -> None:
+    with pytest.raises(StageError, match=r"stage 'mine' returned \w") as caught:
+        list(PythonStage("mine", lambda result: out).process(result_of()) or ())
     assert caught.value.fix == "return result.with_output('mine', value)"
-
-
-@pytest.mark.parametrize("out", [[1], np.zeros(3), ["a"], {1}])
-def test_several_other_things_are_an_error_too(out: Any) -> None:
-    several = PythonStage("mine", lambda result: out).process(result_of())
-    assert several is not None and not isinstance(several, Result)
-    with pytest.raises(StageError, match="stage 'mine' returned a "):
-        list(several)
 
 
 def process(stage: Stage) -> Any:
@@ -198,7 +190,7 @@ def test_the_path_is_restored_after_a_failure(folder: Path) -> None:
         ("edgert_test_user.py:Box.f", "'edgert_test_user.py' is a file, not a module", ""),
         ("edgert_test_absent:f", "there is no module 'edgert_test_absent'", "looked in"),
         ("edgert_test_user:Bax.f", "'edgert_test_user:Bax.f' does not exist", "did you mean 'Box'?"),
-        ("edgert_test_user:VALUE", "cannot be called", "it is a int"),
+        ("edgert_test_user:VALUE", "cannot be called", "its type is int"),
     ],
 )
 def test_what_cannot_be_found_is_named(folder: Path, spec: str, what: str, why: str) -> None:

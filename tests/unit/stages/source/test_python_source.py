@@ -108,7 +108,7 @@ class TestTheUsersCode:
             ("edgert_test_grab.py:images", {}, "is a file, not a module"),
             ("edgert_test_grab:fixed", {"size": "32x24"}, "size: has no meaning"),
             ("edgert_test_grab:images", {"options": {"stpe": 2}}, "unexpected keyword argument 'stpe'"),
-            ("edgert_test_grab:number", {}, "it returns a int"),
+            ("edgert_test_grab:number", {}, "it returns int"),
             ("edgert_test_grab:images", {"loop": True}, "loop: has no meaning"),
         ],
     )

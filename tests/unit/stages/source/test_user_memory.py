@@ -148,7 +148,7 @@ class TestTensors:
     def test_without_a_model_on_a_gpu_it_would_have_to_be_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tensor = Rig(monkeypatch).tensor()
         source = ApiSource("cam", SourceStage(source="api"), Counter(), VirtualClock(0))
-        with pytest.raises(StageError, match="a Tensor on a GPU cannot be submitted here") as caught:
+        with pytest.raises(StageError, match="Tensor on a GPU cannot be submitted here") as caught:
             source.submit(tensor)
         assert "copied to the host" in caught.value.why and "tensor.cpu()" in caught.value.fix and not tensor.asked
 
