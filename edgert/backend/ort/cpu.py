@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,15 +18,7 @@ import numpy as np
 
 from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, RunOnce, Shapes, cache_content, deadline
 from edgert.backend.ort.custom_ops import CustomOpEngine, CustomOpFunction, compile_with_custom_ops
-from edgert.backend.ort.runtime import (
-    OrtEngine,
-    first_line,
-    open_session,
-    ort,
-    ort_errors,
-    overdue_error,
-    session_settings,
-)
+from edgert.backend.ort.runtime import OrtEngine, first_line, open_session, ort, ort_errors, run_error, session_settings
 from edgert.board.host import saturates_bytes
 from edgert.errors import BuildError
 from edgert.files import memory_file
@@ -146,16 +138,13 @@ class Function:
         """
         names = list(self.outputs if wanted is None else wanted)
         given = {name: feeds[name] for name in self.inputs if name in feeds}
+        options = ort().RunOptions()
+        end = partial(setattr, options, "terminate", True)
         try:
-            if not self._may_be_endless:
-                return dict(zip(names, self._session.run(names, given), strict=True))
-            options = ort().RunOptions()
-            with deadline(partial(setattr, options, "terminate", True)):
+            with deadline(end) if self._may_be_endless else nullcontext():
                 return dict(zip(names, self._session.run(names, given, options), strict=True))
         except ort_errors() as error:
-            if self._may_be_endless and options.terminate:
-                raise overdue_error(self._where) from error
-            raise BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._where) from error
+            raise run_error(error, options, self._where) from error
 
 
 # ONNX Runtime as its documentation shows it, with which edgert's engine is compared.

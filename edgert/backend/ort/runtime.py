@@ -186,10 +186,12 @@ class OrtEngine:
         self._ort_session = None
 
 
-def overdue_error(path: str) -> BuildError:
-    """Return the error of a run that was ended."""
-    fix = "if the model has a Loop, check that it ends"
-    return BuildError("a run of the model was ended", why="it took too long", where=path, fix=fix)
+def run_error(error: Exception, options: Any, path: str) -> BuildError:
+    """Return the error of a run that failed, or was ended by ``terminate`` of its options, which is reset."""
+    if options.terminate:
+        options.terminate, fix = False, "if the model has a Loop, check that it ends"
+        return BuildError("a run of the model was ended", why="it took too long", where=path, fix=fix)
+    return BuildError("ONNX Runtime failed while running", why=first_line(error), where=path)
 
 
 _POLL_S = 0.2
@@ -259,10 +261,7 @@ class OrtSession:
         return base.checked_rows(rows if self.dynamic else None, self.rows, self._path)
 
     def _run_error(self, error: Exception) -> EdgertError:
-        if self._run_options.terminate:
-            self._run_options.terminate = False
-            return overdue_error(self._path)
-        return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
+        return run_error(error, self._run_options, self._path)
 
     def _bound_inputs(self, arguments: Sequence[Any], shapes: base.Shapes) -> Mapping[str, base.Array]:
         """Return the bound input tensors in host memory."""

@@ -82,9 +82,7 @@ def read_pixels(path: Path, how: int = cv2.IMREAD_UNCHANGED) -> U8 | None:
             return None
         data = np.frombuffer(path.read_bytes(), np.uint8)
         image: U8 | None = cv2.imdecode(data, how) if data.size else None  # type: ignore[assignment]
-    except OSError:  # the file is gone
-        return None
-    except cv2.error as error:
+    except (OSError, cv2.error) as error:  # the file is gone, or its header declares too many pixels
         if "MAX_IMAGE" in str(error):
             log.warning("%s is not read, as it has too many pixels: resize it, or set OPENCV_IO_MAX_IMAGE_PIXELS", path)
         return None

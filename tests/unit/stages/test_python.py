@@ -96,22 +96,14 @@ def process(stage: Stage) -> Any:
     return out
 
 
-def test_a_function_with_arguments() -> None:
+def test_functions_classes_and_objects_with_their_arguments() -> None:
+    counts, Closes.closed = Counts(), False
     assert process(python_stage("x", tagged, {"name": "a", "value": 7}, "here")).outputs == {"a": 7}
-
-
-def test_a_class_made_with_arguments() -> None:
     assert process(python_stage("x", Counts, {"start": 4}, "here")).outputs == {"count": 5}
-
-
-def test_a_class_with_process_alone() -> None:
     assert process(python_stage("x", Processes, {}, "here")) is None
-
-
-def test_a_class_with_process_and_close() -> None:
-    Closes.closed = False
     process(python_stage("x", Closes, {}, "here"))
-    assert Closes.closed
+    process(python_stage("x", counts, {}, "here"))
+    assert Closes.closed and counts.count == 1
 
 
 def test_a_whole_stage_is_taken_as_it_is() -> None:
@@ -119,12 +111,6 @@ def test_a_whole_stage_is_taken_as_it_is() -> None:
     assert isinstance(stage, Whole)
     process(stage)
     assert stage.opened
-
-
-def test_an_object_that_is_there_already() -> None:
-    counts = Counts()
-    process(python_stage("x", counts, {}, "here"))
-    assert counts.count == 1
 
 
 @pytest.mark.parametrize(
@@ -176,13 +162,6 @@ def test_an_installed_module() -> None:
     assert load_object("json:dumps", WHERE) is json.dumps
 
 
-def test_the_path_is_restored_after_a_failure(folder: Path) -> None:
-    before = list(sys.path)
-    with pytest.raises(ConfigError):
-        load_object("edgert_test_absent:f", WHERE, folder)
-    assert sys.path == before
-
-
 @pytest.mark.parametrize(
     ("spec", "what", "why"),
     [
@@ -194,8 +173,10 @@ def test_the_path_is_restored_after_a_failure(folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_found_is_named(folder: Path, spec: str, what: str, why: str) -> None:
+    before = list(sys.path)
     with pytest.raises(ConfigError) as caught:
         load_object(spec, WHERE, folder)
+    assert sys.path == before
     assert what in caught.value.what and why in caught.value.why and caught.value.where == WHERE
 
 
