@@ -118,16 +118,8 @@ TABLE = (
         "each holds a descriptor; a half that say nothing, a sixth each that begin to ask, ask, play; the address with "
         "most of them gives way",
     ),
-    (
-        "time without playing on one of them",
-        f"{RTSP_IDLE_S:g} s",
-        "a client that is silent, or only asks, would hold it",
-    ),
-    (
-        "gallery, unpacked",
-        f"{GALLERY_BYTES >> 20} MiB",
-        "a small archive unpacks to anything, and it is held in memory",
-    ),
+    ("time without playing on one of them", f"{RTSP_IDLE_S:g} s", "a silent client would hold it"),
+    ("gallery, unpacked", f"{GALLERY_BYTES >> 20} MiB", "a small archive unpacks to anything"),
     ("gallery as `.json`", f"{GALLERY_JSON_BYTES >> 20} MiB", "its numbers take ten times as much in memory"),
     ("vectors of a gallery", f"{GALLERY_NAMES:,}", "the name of each is held in memory"),
     ("answer of a webhook, its headers included", f"{ANSWER_BYTES >> 10} KiB", "no more of it is of interest"),
