@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from edgert.backend import Engine, Session, trial_run
+from edgert.backend import Engine, Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
 from edgert.config.model_section import verb_of
@@ -26,7 +26,7 @@ from edgert.wiring.evidence import Answers, Evidence, counts_objects, relative_t
 from edgert.wiring.photos import Photo, ReadPhoto, make_photo, scramble_phase, view_cuts
 from edgert.wiring.settings import Setting, colors_and_scales, differs, placements, with_checking_thresholds
 from edgert.wiring.training import Memory, memories
-from edgert.wiring.trial import Trial, decoder_of
+from edgert.wiring.trial import Trial, decoder_of, run_on_empty_image
 
 # Evidence over several photos, and when it suffices.
 
@@ -260,10 +260,8 @@ class Search:
     @property
     def photo_cpu_s(self) -> float:
         """Processor time of one setting on one photo, estimated by a run on an empty image."""
-        (image,) = self.subject.session.inputs.values()
-        image[...] = 0
         began = time.process_time()
-        trial_run(self.subject.session)
+        run_on_empty_image(self.subject.engine, self.subject.session)
         return (time.process_time() - began) * (len(view_cuts(self._verb)) + 2)
 
     def explore(self, base: Setting, tasks: Sequence[TaskConfig], *others: Setting) -> None:

@@ -161,7 +161,7 @@ def refine_tasks(
     heads = [_refinable_head(task, engine, network) for task in tasks]
     if not any(heads):
         return list(tasks), ()
-    outputs = _run_on_empty_image(engine, session)
+    outputs = run_on_empty_image(engine, session)
     found, notes = list[TaskConfig](), dict[str, None]()
     for task, read in zip(tasks, heads, strict=True):
         if read is not None:
@@ -186,13 +186,14 @@ def seen_classes(engine: Engine, session: Session) -> Guess | None:
     if maps is None or looks[0].task != "image":
         return None
     (place, *_) = needed_outputs(output_shapes(engine), [tensor.name for tensor in engine.outputs]) or (0,)
-    values = as_f32(_run_on_empty_image(engine, session)[place])
+    values = as_f32(run_on_empty_image(engine, session)[place])
     total = values.sum(axis=0 if values.shape[0] == min(values.shape) else -1)
     is_darker, is_shared = values.min() < _DARKEST, values.min() >= 0 and np.abs(total - 1).max() < _SUM_ERROR
     return replace(maps, reason=_CLASSES) if is_darker or is_shared else None
 
 
-def _run_on_empty_image(engine: Engine, session: Session) -> list[Array]:
+def run_on_empty_image(engine: Engine, session: Session) -> list[Array]:
+    """Return the outputs for a black image, without the batch dimension."""
     (image,) = session.inputs.values()
     image[...] = 0
     return [array[0] if batched else array for array, batched in zip(trial_run(session), engine.batched, strict=True)]

@@ -86,8 +86,7 @@ def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[K
             for _ in range(_WARM_UP + runs):
                 session.run(None, dict(feeds))
         except ort_errors() as error:
-            where = str(model.path)
-            raise BuildError("ONNX Runtime failed while running", why=first_line(error), where=where) from error
+            raise run_error(error, ort().RunOptions(), str(model.path)) from error
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     times_us: dict[str, list[float]] = {}
     for event in events:
@@ -139,9 +138,8 @@ class Function:
         names = list(self.outputs if wanted is None else wanted)
         given = {name: feeds[name] for name in self.inputs if name in feeds}
         options = ort().RunOptions()
-        end = partial(setattr, options, "terminate", True)
         try:
-            with deadline(end) if self._may_be_endless else nullcontext():
+            with deadline(partial(setattr, options, "terminate", True)) if self._may_be_endless else nullcontext():
                 return dict(zip(names, self._session.run(names, given, options), strict=True))
         except ort_errors() as error:
             raise run_error(error, options, self._where) from error

@@ -119,10 +119,8 @@ class CustomOpFunction:
         """Return the outputs, as ``InferenceSession.get_outputs`` does."""
         return self._graph.outputs
 
-    def run(
-        self, names: Sequence[str] | None, feeds: Mapping[str, base.Array], options: Any = None
-    ) -> list[base.Array]:
-        """Return the named outputs, by default all; ``options`` are those of ``InferenceSession.run``."""
+    def run(self, names: Sequence[str], feeds: Mapping[str, base.Array], options: Any) -> list[base.Array]:
+        """Return the named outputs; ``options`` are those of ``InferenceSession.run``."""
         values = dict(feeds)
         for section, session in self._sections:
             part = section.part
@@ -131,7 +129,7 @@ class CustomOpFunction:
                 values.update(zip(part.outputs, outputs, strict=True))
             for call in section.calls:
                 values.update(zip(call.outputs, call(values), strict=True))
-        return [values[name] for name in names or [spec.name for spec in self._graph.outputs]]
+        return [values[name] for name in names]
 
 
 Compile = Callable[[Model, base.EngineOptions], OrtEngine]
