@@ -121,7 +121,7 @@ def _video_line(result: VideoResult, done: int, total: int) -> str:
     place = f" on {result.worker}" if result.worker else ""
     came = f"ok, {result.frames} frames in {result.seconds:.1f} s{place}{skipped}"
     what = came if result.state == "ok" else f"{result.state}: {result.why}"
-    return printable(f"{done} of {total}  {result.path.name}  {what}")
+    return printable(f"{done} of {total}  {result.path.name}  {what}").replace("\n", "\\n")  # a name may have one
 
 
 def _write_results(results: list[VideoResult], failed: EdgertError | None, count: int, json: Path | None) -> None:
@@ -135,7 +135,8 @@ def _print_results(results: list[VideoResult], count: int, *, quiet: bool, to_st
     typer.echo(f"{fine} of {count} videos are done", err=to_stderr)
     for result in results:
         if not result.is_fine:
-            typer.echo(printable(f"{result.path}: {result.state}: {result.why}"), err=to_stderr)
+            line = printable(f"{result.path}: {result.state}: {result.why}").replace("\n", "\\n")
+            typer.echo(line, err=to_stderr)
 
 
 _NO_DURATION = "each video has an end; limit: in the file takes the first frames of each"
