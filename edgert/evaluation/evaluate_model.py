@@ -24,8 +24,8 @@ from edgert.cluster import Cluster
 from edgert.config import ClassifyTask, DetectTask, KeypointsTask, ModelConfig, TaskConfig
 from edgert.dataset import ImageFeed, LabeledDataset, feed_of
 from edgert.engine import build_engine, output_shapes
-from edgert.errors import EdgertError, ModelError
-from edgert.evaluation.score import Agreement, BoxScorer, ImageScores, Note
+from edgert.errors import ConfigError, EdgertError, ModelError
+from edgert.evaluation.score import Agreement, BoxScorer, ClassScorer, ImageScores, Note
 from edgert.evaluation.task_scores import MultiLabelScorer, Scorer, scorer_for
 from edgert.graph import Model
 from edgert.stages.decode.decoder import Decoder
@@ -134,6 +134,10 @@ def open_evaluation(
             if engine.outputs_known:
                 judged, shapes = config.model_copy(update={"task": task}), tuple(output_shapes(engine))
                 decoder = fitting_decoder(judged, names, shapes, feed.size, where, directory, outputs)
+                most = int(max(map(np.prod, shapes)))  # there are not more classes than numbers
+                if isinstance(scorer, ClassScorer) and (largest := max(scorer.ground_truth.classes, default=0)) >= most:
+                    what, why = f"label {largest} is not a class of the model", f"it has {most}, counted from 0"
+                    raise ConfigError(what, why=why, fix="number the labels in the order of training")
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     checked = CheckedRecords(decoder, RecordCheck(config.onnx.stem, decoder))  # filters records as a pipeline does

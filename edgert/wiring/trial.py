@@ -130,12 +130,8 @@ def make_checked_decoder(task: TaskConfig, labels: tuple[str, ...], engine: Engi
 
 _LEAST_PART, _MOST_PART = 0.05, 1.5
 """Range of the largest coordinate of boxes that are fractions of the input, which a box may slightly exceed."""
-
-
 _WRONG_CORNERS, _MOST_SWAPPED = 0.1, 0.5
 """Fractions of boxes with swapped corners above which relative numbers, and those of pixels, cannot be corners."""
-
-
 _LARGEST_LOG = 10.0
 """Bound above the logarithm of any size in cells."""
 _MOST_EMPTY = 0.5

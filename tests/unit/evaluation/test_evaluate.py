@@ -195,9 +195,11 @@ def test_what_fails_is_told_once_with_its_image(photos: Path) -> None:
         evaluate(MEANS, one)
 
 
-def test_a_failing_engine_is_told(photos: Path) -> None:
+def test_a_failing_engine_and_a_task_that_does_not_fit_are_refused(photos: Path) -> None:
     with pytest.raises(BuildError):
         evaluate(models.unknown_operator(), setup(photos))
+    with pytest.raises(ModelError):
+        setup(photos, {"detect": "yolox"})
 
 
 def test_labels_of_another_kind_are_refused(photos: Path, tmp_path: Path) -> None:
@@ -206,11 +208,9 @@ def test_labels_of_another_kind_are_refused(photos: Path, tmp_path: Path) -> Non
     listed.write_text("file,label_index\n0/0.png,0\n")
     with pytest.raises(ConfigError, match="labels of classes do not fit"):
         evaluate(MEANS, open_evaluation(MEANS, section, open_dataset(listed, section.task)))
-
-
-def test_a_task_that_does_not_fit_is_refused_at_once(photos: Path) -> None:
-    with pytest.raises(ModelError):
-        setup(photos, {"detect": "yolox"})
+    listed.write_text("file,label_index\n0/0.png,1000\n")
+    with pytest.raises(ConfigError, match="label 1000 is not a class"):
+        open_evaluation(MEANS, config({"classify": "auto"}), open_dataset(listed))
 
 
 def test_boxes_count_from_a_low_score_on_only_with_labels(photos: Path, tmp_path: Path) -> None:
