@@ -91,7 +91,7 @@ def test_weights_may_lie_beside_the_model(tmp_path: Path) -> None:
 def test_a_quantized_model_is_refused(node: Any, stored: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match="already quantized") as caught:
         prepare(one(node, **stored))
-    assert f"node 'q' is a {node.op_type}" in caught.value.why and "give the float model" in caught.value.fix
+    assert f"node 'q' is {node.op_type}" in caught.value.why and "give the float model" in caught.value.fix
     assert ("--target dla" in caught.value.fix) == (node.op_type == "QuantizeLinear")  # others have no scales of it
 
 

@@ -232,7 +232,7 @@ class TestRefusals:
         with pytest.raises(ModelError) as caught:
             split_qdq(graph)
         error = caught.value
-        assert error.what == f"node 'odd' is a {op}: the model computes on integers"
+        assert error.what == f"node 'odd' is {op}: the model computes on integers"
         assert "QuantFormat.QDQ" in error.fix
 
     def test_a_model_that_is_not_quantized(self) -> None:
