@@ -140,6 +140,6 @@ def test_another_librarys_array() -> None:
     owner = type("Owner", (), {"__cuda_array_interface__": interface})()
     view = from_cuda_array(owner, Counter())
     assert (view.shape, view.strides, view.address) == ((3, 4), (16, 4), array.ctypes.data)
-    with pytest.raises(DeviceError, match="a ndarray is no array on a GPU"):
+    with pytest.raises(DeviceError, match="ndarray is no array on a GPU"):
         from_cuda_array(array, Counter())
     assert ctypes.c_float.from_address(view.address).value == 0
