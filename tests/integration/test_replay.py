@@ -293,8 +293,8 @@ def test_a_recording_of_another_machine_keeps_its_times_of_day(belts: Path, tmp_
     cam = {"source": str(changed), "options": {"stream": "a"}, "limit": 3}
     with Pipeline({"stages": {"cam": cam, "out": {"sink": "null", "from": "cam"}}}) as pipeline:
         frames = [one.frame for one in pipeline.results("cam", timeout=20)]
-    first_ns = min(own)
-    assert all(0 <= time_of_day_ns(one.timestamp_ns) + day_ns - first_ns < 10**9 for one in frames[:1])
+    off_ns = time_of_day_ns(frames[0].timestamp_ns) + day_ns - min(own)
+    assert -(10**8) < off_ns < 10**9  # two clocks are read one after the other, between which a thread may wait
     assert [one.media_ns for one in frames] == sorted(one.media_ns for one in frames)
 
 

@@ -320,10 +320,10 @@ def moved(op: str, before: tuple[int, ...], after: tuple[int, ...], **attributes
 @pytest.mark.parametrize(
     ("op", "words"),
     [
-        (moved("Reshape", IMAGE, (1, 32, 16, 32)), "splits a Reshape into pieces"),
+        (moved("Reshape", IMAGE, (1, 32, 16, 32)), "splits Reshape into pieces"),
         (moved("Reshape", IMAGE, (1, 16, 1024)), "both must be 4"),
         (moved("Reshape", IMAGE, (16, 1, 32, 32)), "the batch must stay"),
-        (moved("Transpose", IMAGE, (1, 32, 32, 16), perm=[0, 2, 3, 1]), "splits a Transpose into pieces"),
+        (moved("Transpose", IMAGE, (1, 32, 32, 16), perm=[0, 2, 3, 1]), "splits Transpose into pieces"),
         (moved("Transpose", (2, 2, 4, 4), (2, 2, 4, 4), perm=[1, 0, 2, 3]), "the batch must stay"),
     ],
 )
