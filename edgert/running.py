@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import threading
@@ -111,7 +112,7 @@ class Running:
         self.tracing = Tracing(self.assembly.graph.record, environment.clock.now_ns)
         self.sources = self._api_sources()
         self._has_taps, self.turn = False, threading.RLock()
-        self.changing = threading.Lock()
+        self.changing, self._has_frozen = threading.Lock(), False
         self.swaps: dict[str, ModelSwap] = {}
         self._socket: ControlSocket | None = None
         self.written: PipelineConfig | None = None
@@ -303,6 +304,8 @@ class Running:
             if not (self.runner.has_stuck_threads or has_stuck_call):  # they still use the memory
                 self.assembly.close()
             self.runner.release_threads()
+            if self._has_frozen:
+                gc.unfreeze()
             self.__dict__.pop("control", None)
 
     def summary(self) -> Summary:
@@ -410,6 +413,12 @@ class Running:
         if runs_pipeline_of(self.runner.stop_event):
             why, fix = "a change waits for the stages", "change it from another thread"
             raise StageError("a pipeline was changed by one of its own stages", why=why, fix=fix)
+
+    def shorten_collections(self) -> None:
+        """Leave present objects out of garbage collections until the end: a full one stops all threads for 50 ms."""
+        if not self._has_frozen:
+            gc.freeze()
+            self._has_frozen = True
 
     def set_file(self, file: PipelineFile, written: PipelineConfig | None = None) -> None:
         """Set the file that describes the pipeline from now on; ``written`` as in the attribute."""

@@ -49,6 +49,9 @@ class Controlled(Run, Protocol):
     def check_changeable(self) -> None:
         """Check that the pipeline can be changed. Raises StageError: not now, or not from this thread."""
 
+    def shorten_collections(self) -> None:
+        """Leave present objects out of garbage collections until the end of the run."""
+
     def prepare_budgets(self, file: PipelineFile) -> Callable[[], None]:
         """Check the budgets of a changed pipeline; return a function that applies them after the change.
 

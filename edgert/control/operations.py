@@ -210,6 +210,7 @@ class Control:
             began_ns = self._run.clock.now_ns()
             try:
                 self._run.check_changeable()
+                self._run.shorten_collections()
                 result = operation()
             except EdgertError as error:
                 self._log(request, began_ns, who, f"refused: {error.what}")
