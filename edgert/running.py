@@ -130,7 +130,7 @@ class Running:
 
             self.history = History(lambda: graph.tasks, environment.clock, began_ns)
             services = WeakMethod(self._stop_services)  # the supervisor keeps no pipeline alive that nobody closes
-            runner.on_end = lambda: (services() or bool)()
+            runner.on_end = lambda: stop() if (stop := services()) else None
             self._set_hooks()
             self._governing: Governing | None = None
             if self._has_budgets(self.file):
@@ -304,7 +304,7 @@ class Running:
             if not (self.runner.has_stuck_threads or has_stuck_call):  # they still use the memory
                 self.assembly.close()
             self.runner.release_threads()
-            if self._has_frozen:
+            if self._has_frozen and not any(one._has_frozen for one in _OPEN):
                 gc.unfreeze()
             self.__dict__.pop("control", None)
 

@@ -61,7 +61,7 @@ class Control:
     def set_keys(self, values: Mapping[str, object]) -> list[dict[str, Any]]:
         """Change several live keys together, each as :meth:`set` does; if one is refused, none changes."""
         texts = (one if isinstance(one, str) else json.dumps(one, default=str) for one in values.values())
-        words = tuple(map("{}={}".format, values, texts))
+        words = tuple(f"{key}={text}" for key, text in zip(values, texts, strict=True))
         made: list[dict[str, Any]] = self.perform(Request("set", words), _THIS_PROGRAM)["changes"]
         return made
 

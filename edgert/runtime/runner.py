@@ -61,7 +61,7 @@ class Runner:
         self._began = threading.Event()
         self._listeners: list[Inlet] = []
         self.started_ns = self._ended_ns = 0
-        self.on_end: Callable[[], object] = bool
+        self.on_end: Callable[[], object] = lambda: None
         self.graph.run_by(self)
 
     def _set_loops(self, loops: Sequence[ThreadLoop]) -> None:

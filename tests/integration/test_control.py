@@ -375,6 +375,10 @@ def test_a_change_leaves_the_processor_to_frames_every_half_millisecond(
     small.control.pause("a")
     assert turns == [pytest.approx(0.0005)] and sys.getswitchinterval() > 0.001
     assert gc.get_freeze_count() > 10_000
+    with Pipeline({"stages": {"a": {"source": "api"}, "out": {"sink": "null", "from": "a"}}}) as other:
+        other.start()
+        other.control.pause("a")
+    assert gc.get_freeze_count() > 10_000
     small.close()
     assert not gc.get_freeze_count()
 
