@@ -249,8 +249,7 @@ class Runner:
             inlet.abandon()
         self._watchdog.look()  # notes the CPU time and bytes written so far, for finishes()
         if not self._over.wait(_GRACE_S) and self.is_running:
-            stuck = self._stuck_tasks()
-            if hung := [task for task in stuck if not self._watchdog.finishes(task)]:
+            if hung := [task for task in self._stuck_tasks() if self._watchdog.hangs(task)]:
                 self._end_without(hung)
             self._wait_for_all_but(hung, _FINISH_S)
             if not hung and not self._over.is_set() and self.is_running:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgert import user_code
 from edgert.runtime.recovery import OPENINGS, REMIND_S, log_recovery
+from edgert.runtime.stage import Source
 
 if TYPE_CHECKING:
     from edgert.clock import Clock
@@ -104,6 +105,16 @@ class Watchdog:
         if not seen_ns or not task.meter.status.is_closing:
             return False
         return now_ns - seen_ns < _PROGRESS_S * 1e9 or now_ns - task.meter.status.since_ns < (own_s + _PROGRESS_S) * 1e9
+
+    def hangs(self, task: Task) -> bool:
+        """Return whether a task that should have ended is in a call without progress, or is a source.
+
+        The thread of another task that is in no call is about to end.
+        """
+        since_ns = task.meter.status.since_ns
+        if self.finishes(task) or task.meter.status.since_ns != since_ns:
+            return False
+        return since_ns != 0 or isinstance(task.stage, Source)
 
     def place_of(self, task: Task) -> str:
         """Return the line of the user's code in which the task's call is; empty if it is in other code."""

@@ -174,6 +174,17 @@ def test_the_end_of_the_sources_does_not_wait_for_ever(where: str) -> None:
     getattr(hangs, "release", release).set()
 
 
+def test_a_thread_that_ends_just_after_its_last_call_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage may close in exactly the time after which the others are looked at, as one whose server is silent."""
+    nodes = chain(Numbers(count=None), Does())
+    monkeypatch.setattr(nodes[1].wiring.inlet, "apply", lambda: time.sleep(0.5))  # the thread's last step
+    running = Runner(nodes)
+    running.start()
+    wait_until(lambda: bool(nodes[1].meter.results_in))
+    running.shut_down()
+    assert not running.has_stuck_threads
+
+
 def test_whoever_still_writes_its_files_is_waited_for() -> None:
     with open("/dev/null", "wb", buffering=0) as file:  # noqa: PTH123
 
