@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from time import thread_time_ns
 
 from edgert.clock import Clock
-from edgert.runtime.channel import Channel
 from edgert.runtime.frame import Frame
 from edgert.runtime.inline_loop import InlineLoop
 from edgert.runtime.stage import ServedSource, Source, Stage
@@ -149,17 +148,15 @@ class SourceFrameTaker:
 
     def has_room(self, timeout_s: float | None) -> bool:
         """Wait until all outlets have room and the source is not paused; see :class:`FrameTaker`."""
-        task, came_ns = self._station.task, self._clock.now_ns()
-        meter, until_ns = task.meter, None if timeout_s is None else came_ns + round(timeout_s * 1e9)
+        task, now = self._station.task, self._clock.now_ns
+        meter, came_ns, have_room = task.meter, now(), True
         limiter = task.execution.limiter
         if limiter is not None and not limiter.wait(self._stop_event, timeout_s) and not self._stop_event.is_set():
             return False
-
-        def has_room(outlet: Channel) -> bool:
-            return outlet.has_room(None if until_ns is None else max(until_ns - self._clock.now_ns(), 0) / 1e9)
-
-        have_room = all(map(has_room, task.wiring.outlets))
-        self._began_ns = self._clock.now_ns()
+        for outlet in task.wiring.outlets:
+            left_s = None if timeout_s is None else max(timeout_s - (now() - came_ns) / 1e9, 0.0)
+            have_room = have_room and outlet.has_room(left_s)
+        self._began_ns = now()
         meter.wait_in_ns += came_ns - self._ended_ns
         meter.wait_out_ns += self._began_ns - came_ns
         self._ended_ns = self._began_ns

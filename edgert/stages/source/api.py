@@ -5,7 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import index
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ from edgert.stages.source.timeline import Image, MediaClock, Timeline
 from edgert.stages.source.user_memory import Buffer, Buffers, Tensors
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 DEFAULT_QUEUE = 4
 _POLL_S = 0.1
@@ -58,7 +59,8 @@ class ApiSource:
         self._where, self._counter, self._clock = f"stages.{name}", counter, clock
         self._capacity = config.queue or DEFAULT_QUEUE
         self._waiting: deque[Image] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # of _changed, which takes it more slowly
+        self._changed = threading.Condition(self._lock)
         self._is_finished = self._is_over = self._is_closed = False
         self._first_ns: int | None = None
         self._submitted = 0
@@ -132,7 +134,7 @@ class ApiSource:
 
         After an error the array belongs to the caller again, unless some of its frames were passed on.
         """
-        return self._complete_submission(array, images, partial(self._put, images, timeout_s))
+        return self._complete_submission(array, images, self._put, timeout_s)
 
     def take(self, array: Any, images: list[Image], stop: threading.Event) -> list[Frame]:
         """Convert the images to frames without the queue; for one thread, and only while :meth:`serve` does not run.
@@ -143,18 +145,16 @@ class ApiSource:
         if self._is_over:
             give_back(array, images)
             return []
+        frames = self._complete_submission(array, images, self._frames_of, stop)
+        self._count_submitted(len(frames))
+        return frames
 
-        def taken() -> list[Frame]:
-            frames = self._frames_of(images, stop)
-            self._count_submitted(len(frames))
-            return frames
-
-        return self._complete_submission(array, images, taken)
-
-    def _complete_submission(self, array: Any, images: list[Image], work: Callable[[], T]) -> T:
+    def _complete_submission(
+        self, array: Any, images: list[Image], work: Callable[[list[Image], U], T], argument: U
+    ) -> T:
         lease = images[0].lease
         try:
-            found = work()
+            found = work(images, argument)
         except BaseException:
             give_back(array, images)
             raise
@@ -181,7 +181,8 @@ class ApiSource:
         if batch is not None and batch < 1:
             what = f"there is no buffer for a batch of {batch}"
             raise StageError(what, where=self._where, fix="batch=8, or leave it out for one image")
-        return self._open_buffers().lend(whole, format, timeout_s, self._where, batch or 0)
+        buffers = self._open_buffers() if self._buffers is None or self._is_over else self._buffers
+        return buffers.lend(whole, format, timeout_s, self._where, batch or 0)
 
     def finish(self) -> None:
         """Declare that no more frames will come; submitted ones are still processed. May be called twice."""
@@ -319,11 +320,12 @@ class ApiSource:
         if not taker.has_room(timeout_s):
             raise self._queue_full_error(timeout_s)
         self._check_open()
-        self._give_frames(images, taker)
+        if frames := self._frames_of(images, self._stop):
+            taker.give(frames)
         return self._count_submitted(count)
 
     def _count_submitted(self, count: int) -> int:
-        with self._changed:
+        with self._lock:
             self._submitted += count
             return self._submitted - count
 
@@ -331,32 +333,27 @@ class ApiSource:
         while self._waiting and not (self._is_over or self._stop.is_set()) and taker.has_room(None):
             images = [self._waiting.popleft()]
             try:
-                self._give_frames(images, taker)
+                if frames := self._frames_of(images, self._stop):
+                    taker.give(frames)
             except BaseException:
                 give_back(None, images)
                 raise
 
-    def _give_frames(self, images: list[Image], taker: FrameTaker) -> None:
-        """Pass the images' frames on and empty the list; see :meth:`_frames_of` for errors."""
-        if frames := self._frames_of(images, self._stop):
-            taker.give(frames)
-
     def _frames_of(self, images: list[Image], stop: threading.Event) -> list[Frame]:
         """Convert images to frames and empty the list. After an error it has the images that still hold their lease."""
-        frames = list[Frame]()
+        timeline, frames = self._timeline, list[Frame]()
         try:
-            while images and not self._timeline.is_over:
-                frame = self._timeline.frame(images[0], stop)
-                del images[0]
-                if frame is not None:
+            while images and not timeline.is_over:
+                if (frame := timeline.frame(images[0], stop)) is not None:
                     frames.append(frame)
+                del images[0]
         except BaseException:
             for frame in frames:
                 frame.lease.release()
             raise
-        give_back(None, images)  # those beyond the limit
-        images.clear()
-        if self._timeline.is_over:
+        if timeline.is_over:
+            give_back(None, images)  # those beyond the limit
+            images.clear()
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()

@@ -206,6 +206,10 @@ class Timeline:
         fps: frames to keep per second of the stream; None keeps all.
         paced: whether frames are held back until they are due.
         file: name that all frames get where their images have none; empty for none.
+
+    Attributes:
+        media: the clock of the positions.
+        is_over: whether the limit is reached.
     """
 
     def __init__(
@@ -226,6 +230,7 @@ class Timeline:
         self._pacer = Pacer(clock) if paced else None
         self._staging: Staging | None = None
         self._index = self._count = 0
+        self.is_over = False
 
     def thin(self, fps: float | None) -> None:
         """Keep this many frames per second of the stream from now on; None keeps all. Callable from any thread.
@@ -248,6 +253,7 @@ class Timeline:
         Leases pass on to the frames; those of dropped images end here.
         """
         self._index = self._count = 0
+        self.is_over = False
         try:
             for image in images:
                 try:
@@ -269,11 +275,6 @@ class Timeline:
         """Whether frames are held back until they are due."""
         return self._pacer is not None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the limit is reached."""
-        return self._count == self._limit
-
     def frame(self, image: Image, stop: threading.Event) -> Frame | None:
         """Return an image's frame with its lease; return None and end the lease if it is dropped or ``stop`` is set.
 
@@ -287,6 +288,7 @@ class Timeline:
             return None
         frame = self._frame(image, self._index, media_ns)
         self._index, self._count = self._index + 1, self._count + 1
+        self.is_over = self._count == self._limit
         return frame
 
     def close(self) -> None:
