@@ -51,7 +51,6 @@ SHARED: tuple[type[BaseModel], ...] = (FileSink, Streams, Sends, ByteTrackStage)
 
 
 def cli_page() -> str:
-    """Return the page of every verb with its options."""
     group: Any = typer.main.get_command(app)
     shown = {name: command for name, command in group.commands.items() if not command.hidden}
     rows = {name: [row for one in command.params if (row := option_row(one))] for name, command in shown.items()}
@@ -173,7 +172,6 @@ _SHORT = 6  # rows of a table that is not folded
 
 
 def pipeline_page() -> str:
-    """Return the page of every key of the pipeline file."""
     model = model_section.ModelConfig
     common = stage.InferStage.model_fields.keys() & stage.DrawStage.model_fields.keys()
     parts = ["# The pipeline file", "", "Written by `scripts/write_docs.py` from `edgert/config`.", START]
@@ -323,7 +321,6 @@ def escaped(text: str) -> str:
 
 
 def boards_page() -> str:
-    """Return the page of the boards and their power modes."""
     rows = [board_row(board) for board in boards()]
     reasons: dict[str, list[str]] = {}
     for one in boards():
@@ -399,7 +396,6 @@ def with_tables(name: str, tables: Mapping[str, list[str]]) -> str:
 
 
 def dla_page() -> str:
-    """Return the page with tables of the rules, limits, layers and rewrites of a DLA."""
     return with_tables("dla.md", dla_tables())
 
 
@@ -413,12 +409,10 @@ def benchmarks_page() -> str:
 
 
 def streaming_page() -> str:
-    """Return the page with the table of the run of bench_stream.py in tests/bench/measured."""
     return with_tables("streaming.md", measured_tables.of_streams(MEASURED))
 
 
 def costs_page() -> str:
-    """Return the page with tables of the coefficients, and of runs of bench_costs.py and bench_decisions.py."""
     chips = sorted((DOCS.parent / "configs/costs").glob("tegra*.yaml"))
     accuracy = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["accuracy"] for path in chips}
     sisters = yaml.safe_load((DOCS.parent / "configs/costs/sisters.yaml").read_text(encoding="utf-8"))
@@ -428,7 +422,6 @@ def costs_page() -> str:
 
 
 def models_page() -> str:
-    """Return the page of all families, as `edgert models` shows them, and of all measured models."""
     rows = [(*boards_command.family_row(one)[:2], one.family.export and f"`{one.family.export}`") for one in models()]
     pairs = sorted(
         ((name, each) for name, some in measurements().items() for each in some), key=lambda one: one[1].model
@@ -488,7 +481,6 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 
 
 def errors_page() -> str:
-    """Return the page of the codes of errors."""
     lines = ["# Errors by code", "", *ERRORS.strip().splitlines(), "", "| code | about |", "|---|---|"]
     pages = file_commands.explanations()
     lines += [f"| {code} | {file_commands.explanation_title(text)} |" for code, text in pages.items()]

@@ -106,7 +106,6 @@ def logits(values):
 
 
 def answer(boxes, scores, classes, **more):
-    """Return tensors as arrays."""
     return {"boxes": np.asarray(boxes), "scores": np.asarray(scores), "classes": np.asarray(classes), **more}
 
 
@@ -564,7 +563,6 @@ def detectnet(rng):
 
 
 def main():
-    """Write one file for each case whose authors' code is installed."""
     global OPTIONS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)

@@ -99,7 +99,6 @@ def compare(before: Path, now: Path, bench: str, rounds: int) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 1 if any figure is slower than before."""
     parser = argparse.ArgumentParser(description="Benchmarks of two trees in turns.")
     parser.add_argument("before", type=Path, help="root of the other tree")
     parser.add_argument("bench", nargs="*", help="names of benchmarks, without bench_; all by default")

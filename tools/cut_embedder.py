@@ -27,7 +27,6 @@ MARGIN = 0.1
 
 
 def embedder() -> onnx.ModelProto:
-    """Return the model: ``images`` [1, 3, 48, 48] as for the detector → ``vector`` [1, 96]."""
     detector = onnx.shape_inference.infer_shapes(onnx.load(ROOT / "pipelines" / "assets" / "parts.onnx"))
     model = Extractor(detector).extract_model(["images"], [FEATURES])
     graph = model.graph
@@ -78,7 +77,6 @@ def write_gallery(pipeline: Path, gallery: Path) -> None:
 
 
 def main() -> None:
-    """Parse the arguments, and write the model and the gallery."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=ROOT / "pipelines" / "assets", help="where both files go")
     folder = parser.parse_args().folder

@@ -44,8 +44,6 @@ text { fill: var(--text); white-space: pre } .b { font-weight: 600 } .d { fill: 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Output of a terminal, and its time since the start."""
-
     at_s: float
     text: str
 
@@ -189,7 +187,6 @@ def frames(head: Mapping[str, Any], outputs: Sequence[Output]) -> Iterator[tuple
 
 
 def row(line: Sequence[tuple[str, str]]) -> str:
-    """Return one line of the screen as SVG; empty for a blank line."""
     runs, column = [], 0
     for style, cells in groupby(line, key=lambda cell: cell[1]):
         text = "".join(letter for letter, _ in cells)

@@ -124,13 +124,11 @@ class Terminal:
                 raise TimeoutError("the terminal shows no prompt")
 
     def type(self, text: str) -> None:
-        """Press the keys of a line, and Enter."""
         for letter in f"{text}\r":
             os.write(self._master, letter.encode())
             time.sleep(12 / self.words_per_minute)
 
     def interrupt(self) -> None:
-        """Press Ctrl-C."""
         os.write(self._master, b"\x03")
 
 
@@ -174,7 +172,6 @@ def walk(terminal: Terminal, lines: Sequence[str], address: str, limit_s: float)
 
 
 def screenshots(page: Page, address: str) -> dict[str, bytes]:
-    """Return images of the live page for the film, as WebP: ``day`` and ``night``."""
     images = {}
     for name, dark in (("day", False), ("night", True)):
         page.open(address, 1120, 700, dark=dark)

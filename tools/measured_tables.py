@@ -283,7 +283,6 @@ def camera_rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def total(found: Sequence[Mapping[str, Any]], name: str) -> int:
-    """Return the sum of one detail."""
     return round(sum(one[name] for one in found))
 
 

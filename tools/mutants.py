@@ -91,7 +91,6 @@ class Mutant:
     after: str
 
     def diff(self) -> str:
-        """Return the changed lines."""
         lines = difflib.unified_diff(self.before.splitlines(), self.after.splitlines(), lineterm="", n=0)
         return "\n".join(f"    {line}" for line in list(lines)[3:])
 

@@ -27,7 +27,6 @@ _RETURNS = re.compile(r"-> (?:\w+\.)*(I?[A-Z]\w+)\s*$")
 
 
 def main(source: str, out: str) -> None:
-    """Write the names of a module or wheel to a file."""
     with tempfile.TemporaryDirectory() as folder:
         module = from_wheel(Path(source), Path(folder)) if source.endswith(".whl") else importlib.import_module(source)
         Path(out).write_text("\n".join([*lines(module), ""]))
@@ -70,7 +69,6 @@ def run(*command: str) -> str:
 
 
 def lines(module: Any) -> Iterator[str]:
-    """Yield the lines of the file, sorted by name."""
     yield f"{module.__name__.removesuffix('_bindings')} {module.__version__}"
     for name in sorted(vars(module)):
         value = getattr(module, name)
@@ -85,7 +83,6 @@ def lines(module: Any) -> Iterator[str]:
 
 
 def class_line(name: str, kind: Any) -> str:
-    """Return the line of a class; see the module's docstring."""
     if hasattr(kind, "__members__"):
         return f"enum {name}: {' '.join(sorted(kind.__members__))}"
     base = kind.__bases__[0]

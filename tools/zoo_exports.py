@@ -77,7 +77,6 @@ def ultralytics(name, path):
 
 
 def kept_output(seen, layer, _, output):
-    """Store the output of a layer; a hook of PyTorch."""
     seen[layer] = output
 
 
@@ -139,7 +138,6 @@ def yolov5(name, path):
     "resnet18", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "shufflenet_v2_x0_5", "regnet_y_400mf",
 )  # fmt: skip
 def torchvision_classifier(name, path):
-    """Export a classifier as in the documentation."""
     import torchvision.models as models
 
     written(getattr(models, name)(weights=None), path, (224, 224))
@@ -302,7 +300,6 @@ def smp(name, path):
 
 @author("rfdetr", "detect: detr", "rf-detr-nano")
 def rfdetr(name, path):
-    """Export with the package's ``export``."""
     from rfdetr import RFDETRNano
 
     with tempfile.TemporaryDirectory() as folder:
@@ -327,7 +324,6 @@ def doctr(name, path):
 
 @author("facenet-pytorch", "embed: l2", "inception-resnet-v1")
 def facenet(name, path):
-    """Export the embedder of faces."""
     from facenet_pytorch import InceptionResnetV1
 
     written(InceptionResnetV1(pretrained=None), path, (160, 160), inputs=("input",))
@@ -379,7 +375,6 @@ def stand_in():
 
 
 def main():
-    """Export the models that are missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="*", default=[])

@@ -41,7 +41,6 @@ _SAME = 0.9
 
 
 def pipeline_text(model: str, task: str, recipe: str) -> str:
-    """A pipeline file for one model."""
     return (
         f"models:\n  net:\n    onnx: {model_file(model)}\n    task: {{{task}}}\n    input: {{{recipe}}}\n"
         'stages:\n  camera: {source: api}\n  see: {infer: net, from: camera}\n  out: {sink: "null", from: see}\n'
@@ -58,7 +57,6 @@ class Remembered:
         self.seen: dict[Any, Any] = {}
 
     def patched(self) -> Iterator[Any]:
-        """The replacements, for an ExitStack."""
         see, subject, read = searching.Search._see, searching.load_subject, photographs.read_photos
         scrambled, with_views = photographs.scramble_phase, photographs.make_photo
 
@@ -144,7 +142,6 @@ def _names(report: CheckReport, group: str) -> bool:
 
 
 def measure(model: str, counts: list[int], trials: int, pool_size: int, memory: Remembered) -> dict[int, Any]:
-    """Shares of trials, see the module."""
     from contextlib import ExitStack
 
     task, recipe, kind = MODELS[model]
@@ -211,19 +208,16 @@ def _share(part: int, whole: int) -> str:
 
 
 def line(row: dict[str, Any]) -> str:
-    """The shares of one row."""
     pairs = (("true", "said"), ("said", "asked"), ("named", "wrong"), ("blamed", "documented"), ("open", "asked"))
     return "".join(_share(row[part], row[whole]) for part, whole in (*pairs, ("new", "wrong")))
 
 
 def held(file: Path | None) -> dict[str, Any]:
-    """Models that a file has from runs before."""
     known = json.loads(file.read_text())["models"] if file is not None and file.is_file() else {}
     return {model: {int(count): row for count, row in rows.items()} for model, rows in known.items()}
 
 
 def summed(results: dict[str, Any]) -> dict[int, dict[str, int]]:
-    """Counts of all models, by number of photos."""
     totals: dict[int, dict[str, int]] = {}
     for count, row in (pair for rows in results.values() for pair in rows.items()):
         own = totals.setdefault(count, {})
@@ -234,7 +228,6 @@ def summed(results: dict[str, Any]) -> dict[int, dict[str, int]]:
 
 
 def main() -> None:
-    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--photos", default="1,4,16")

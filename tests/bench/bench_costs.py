@@ -49,7 +49,6 @@ def of_errors(title: str, errors: Sequence[float], most: float | None, **detail:
 
 
 def board_figures(fit: Fit) -> Iterator[Figure]:
-    """Of left-out networks."""
     kind = "gpu" if isinstance(fit.solution.cost, GpuCost) else "dla"
     for name, trials in by_board(fit.trials).items():
         networks = len({trial.row.model for trial in trials})
@@ -217,7 +216,6 @@ def sparse(chip: Chip) -> Iterator[Figure]:
 
 
 def haxconn(fit: Fit) -> Iterator[Figure]:
-    """GoogleNet's and AlexNet's totals."""
     for trial in fit.trials:
         if trial.row.model in ("googlenet", "alexnet"):
             what = f"{trial.row.model} {trial.row.accelerator}"
@@ -242,7 +240,6 @@ def _off(rows: list[Trial], predicted: dict[tuple[str, str], float], trial: Tria
 
 
 def of_chip(chip: Chip) -> Iterator[Figure]:
-    """Every figure of one chip."""
     soc = chip.coefficients.soc
     for fit in filter(None, (chip.gpu, chip.dla)):
         yield from board_figures(fit)
@@ -254,7 +251,6 @@ def of_chip(chip: Chip) -> Iterator[Figure]:
 
 
 def measure() -> Iterator[Figure]:
-    """Every figure."""
     chips = fit_all()
     yield from pooled(chips)
     yield from held(chips)

@@ -24,7 +24,6 @@ RIGHT_BAR = 0.95
 
 
 def measure() -> Iterator[Figure]:
-    """Each kind of decision, then all together."""
     chips = fit_all()
     found = list(decisions(options_of(chips)))
     strangers = list(decisions(timed([trial for chip in chips for fit in (chip.gpu, chip.dla) if fit
@@ -33,12 +32,7 @@ def measure() -> Iterator[Figure]:
 
 
 def figures(found: Sequence[Decision], strangers: Sequence[Decision]) -> Iterator[Figure]:
-    """Shares that are right, and how many wrong ones no bar excuses.
-
-    Args:
-        found: by fits without the network.
-        strangers: by fits without its family.
-    """
+    """Return the shares that are right, and how many wrong ones no bar excuses; ``strangers`` lack the family."""
     for kind in (*KINDS, "all"):
         own, others = ([one for one in some if kind in (one.kind, "all")] for some in (found, strangers))
         clear = [one for one in own if not one.is_tie]

@@ -68,7 +68,6 @@ def keep(path: Path | None, name: str, **facts: float | None) -> None:
 
 
 def main() -> int:
-    """Prints a line for each file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path)

@@ -59,7 +59,6 @@ def _figures(name: str, outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 
 
 def costs() -> Iterator[Figure]:
-    """Percent of a core."""
     yield _cost("governor, 16 settings", _looking(16))
     yield _cost("governor, 128 settings", _looking(128))
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +93,6 @@ def _cost(name: str, work: Callable[[], object]) -> Figure:
 
 
 def measure() -> Iterator[Figure]:
-    """Everything."""
     yield from kept()
     yield from costs()
 

@@ -68,11 +68,7 @@ with edgert.Pipeline(sys.argv[1], strict=True) as pipeline:
 
 
 def once(file: Path, cache: Path) -> dict[str, float]:
-    """Return the seconds of one process until its first answer.
-
-    Raises:
-        RuntimeError: it failed; with the end of what it wrote.
-    """
+    """Return the seconds of one process until its first answer."""
     environment = {**os.environ, "EDGERT_CACHE": str(cache)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # of a container's; every start would compile Python's modules
     root = str(Path(__file__).parents[2])
@@ -129,7 +125,6 @@ def per_second(subject: Subject, batch: int | None) -> float:
 
 
 def batches(subject: Subject) -> Iterator[Figure]:
-    """Frames one by one beside buffers of eight."""
     found = [(per_second(subject, None), per_second(subject, BATCH)) for _ in range(ROUNDS)]
     one, many = (statistics.median(each) for each in zip(*found, strict=True))
     ratio = statistics.median(a / b for a, b in found)
@@ -164,7 +159,6 @@ def processor_us(work: Callable[[], object]) -> float:
 
 
 def pace(subject: Subject) -> Iterator[Figure]:
-    """A call and a submission with its result, 30 times a second."""
     file = subject.written({"cam": "source: api"})
     with edgert.Pipeline(file, strict=True) as called, edgert.Pipeline(file, strict=True) as started:
         results = started.results("find", timeout=30.0)
@@ -181,7 +175,6 @@ def pace(subject: Subject) -> Iterator[Figure]:
 
 
 def bare_pace(entry: Entry) -> Iterator[Figure]:
-    """What a loop without edgert takes at that pace: one that only sleeps, and one that calls TensorRT-RTX."""
     from tests.bench.gpu_bare import FedRtx
 
     bare = FedRtx(entry.lines, entry.pinned, 1, entry.exported(1))
@@ -249,7 +242,6 @@ def openings(subject: Subject, entry: Entry, count: int) -> Iterator[Figure]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to measure."""
     parser.add_argument("--engines", nargs="+", choices=tuple(ENGINES), default=list(ENGINES))
     parser.add_argument(
         "--only", nargs="+", choices=("start", "batches", "pace", "openings"), default=["start", "batches", "pace"]
@@ -262,7 +254,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[Figure]:
-    """Measure every engine that is here."""
     if reason := missing():
         print(f"skipped: {reason}")
         return
@@ -289,7 +280,6 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def starts(options: argparse.Namespace, folder: Path, temporary: Path) -> Iterator[Figure]:
-    """Start every network at every size of batch."""
     for name in options.networks:
         entry = Entry(name, folder, scenes(IMAGES))
         for engine, rows in itertools.product(options.engines, options.batches):

@@ -110,7 +110,6 @@ def in_turns(one: Cameras, several: Cameras, runs: int, seconds: float) -> list[
 
 
 def latency(subject: Subject, single: Subject, options: argparse.Namespace) -> Iterator[Figure]:
-    """99th percentiles of several cameras beside one's."""
     title = f"{subject.task.name} {subject.engine}"
     one, several = Cameras(single, 1, RATE_HZ), Cameras(subject, options.cameras, RATE_HZ)
     idle(IDLE_S)  # engines are refined beside
@@ -131,7 +130,6 @@ def latency(subject: Subject, single: Subject, options: argparse.Namespace) -> I
 
 
 def capacity(subject: Subject, options: argparse.Namespace) -> Iterator[Figure]:
-    """Numbers of cameras, each while the one before lost none."""
     for number in options.most:
         cameras = Cameras(subject, number, RATE_HZ)
         idle(IDLE_S)
@@ -145,7 +143,6 @@ def capacity(subject: Subject, options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """What divides it."""
     parser.add_argument("--engines", nargs="+", choices=tuple(ENGINES), default=list(ENGINES))
     parser.add_argument("--network", choices=tuple(TASKS), default="yolov8s")
     parser.add_argument("--cameras", type=int, default=8)
@@ -158,7 +155,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[Figure]:
-    """On every engine that is here."""
     if reason := missing():
         print(f"skipped: {reason}")
         return

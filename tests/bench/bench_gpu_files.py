@@ -53,7 +53,6 @@ _POLL_S, _MIDDLE = 0.2, (0.15, 0.9)
 
 
 def network(path: Path) -> Path:
-    """ResNet-50 in FP16 as an ONNX file."""
     from tests.bench import gpu_peer
 
     return path if path.exists() else gpu_peer.export(gpu_peer.network("resnet50").cuda().half(), SIDE, True, path)
@@ -90,7 +89,6 @@ def long_clip(path: Path) -> Path:
 
 
 def pipeline_text(model: Path, files: list[Path]) -> str:
-    """The pipeline as a user writes it."""
     sources = [f"  cam{number}: {{source: {path}, decode: gpu, realtime: false}}" for number, path in enumerate(files)]
     names = ", ".join(f"cam{number}" for number in range(len(files)))
     batch = f", batch: {{max: {BATCH}, wait: 5ms}}" if BATCH > 1 else ""
@@ -114,8 +112,6 @@ def pipeline_text(model: Path, files: list[Path]) -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """Where a run is: results at its end, when, and processor time so far, of the process and by kind of thread."""
-
     results: int
     at_s: float
     cpu_s: float
@@ -123,7 +119,6 @@ class Reading:
 
 
 def read(pipeline: edgert.Pipeline) -> Reading:
-    """The state now."""
     threads: dict[str, float] = defaultdict(float)
     for one in threading.enumerate():
         try:
@@ -138,14 +133,11 @@ def read(pipeline: edgert.Pipeline) -> Reading:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one run: the middle of it."""
-
     fps: float
     detail: dict[str, float]
 
 
 def run(path: Path) -> Run:
-    """One run of the pipeline file."""
     readings, decoders = list[Reading](), _decoders_busy()
     with edgert.Pipeline(path) as pipeline:
         pipeline.start()
@@ -225,7 +217,6 @@ def _decoders_busy() -> Any:
 
 
 def measure() -> Iterator[Figure]:
-    """All of it."""
     if reason := missing():
         print(f"skipped: {reason}")
         return

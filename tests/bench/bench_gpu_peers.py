@@ -81,20 +81,16 @@ OVER_CAREFUL, OVER_COMPILE, OF_BARE, CPU_US, AGREEMENT = 1.15, 1.0, 0.95, 400.0,
 
 @dataclass
 class Measured:
-    """What came of one side."""
-
     busy: list[Busy] = field(default_factory=list)
     alone_ms: list[float] = field(default_factory=list)
     agreement: float | None = None
 
     @property
     def fps(self) -> float:
-        """The median of the rounds."""
         return statistics.median(each.fps for each in self.busy)
 
     @property
     def detail(self) -> dict[str, Any]:
-        """Everything else, medians of the rounds."""
         found = {name: statistics.median(asdict(each)[name] for each in self.busy) for name in asdict(self.busy[0])}
         if self.alone_ms:
             p50, p99 = np.percentile(self.alone_ms, [50, 99]).tolist()
@@ -105,8 +101,6 @@ class Measured:
 
 
 class Race:
-    """All sides over one network and batch size."""
-
     def __init__(self, entry: Entry, rows: int, folder: Path, options: argparse.Namespace) -> None:
         self.entry, self.rows, self._folder, self._options = entry, rows, folder, options
         self.title = f"{entry.task.name} b{rows}"
@@ -114,7 +108,6 @@ class Race:
         self.found: dict[str, Measured] = {}
 
     def run(self) -> Iterator[Figure]:
-        """Opens all sides, lets them take turns, and closes them."""
         for name in self._options.sides:
             started = time.perf_counter()
             if self._tried(name, lambda name=name: self._sides.update({name: self._made(name)})):  # type: ignore[misc]
@@ -169,7 +162,6 @@ class Race:
         return False
 
     def _bars(self) -> Iterator[Figure]:
-        """Each of edgert's sides over its peers."""
         for name, measured in self.found.items():
             if measured.agreement is not None and name != "careful":
                 what = f"{self.title}: {name}, part of its answers that PyTorch gives, too"
@@ -193,12 +185,10 @@ class Race:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a side is edgert's."""
     return name.partition("-")[0] in OURS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """What divides it."""
     parser.add_argument("--networks", nargs="+", choices=tuple(TASKS), default=list(TASKS))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
@@ -210,7 +200,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[Figure]:
-    """Every network in every batch size."""
     options.until = time.perf_counter() + options.limit
     if reason := missing():
         print(f"skipped: {reason}")

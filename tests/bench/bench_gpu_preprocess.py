@@ -47,7 +47,6 @@ def nv12(seed: int) -> Any:
 
 
 def frame_of(planes: Sequence[Any], lease: Any) -> Frame:
-    """An NV12 frame."""
     return Frame("bench", 0, 0, 0, WIDTH, HEIGHT, "nv12", tuple(planes), lease)
 
 
@@ -73,7 +72,6 @@ class Surfaces:
         device.synchronize()
 
     def host(self) -> Frame:
-        """The same image on the host."""
         planes = self.pixels[:HEIGHT], self.pixels[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2)
         return frame_of(planes, lend(self.pixels, Counter()))
 
@@ -155,7 +153,6 @@ def ours(device: CudaDevice, stream: Stream, surfaces: Surfaces, config: InputCo
 
 
 def torch_us(device: CudaDevice, surfaces: Surfaces, config: InputConfig, planes_first: bool) -> list[float]:
-    """The same by torch operations in FP16, recorded as a graph."""
     import torch
     from torch.nn import functional
 
@@ -211,7 +208,6 @@ def torch_us(device: CudaDevice, surfaces: Surfaces, config: InputConfig, planes
 
 
 def measure() -> Iterator[Figure]:
-    """One figure per way of resizing, and the table beside it."""
     try:
         device = open_device()
     except DeviceError as error:

@@ -62,12 +62,10 @@ class Setup:
 
     @property
     def frames(self) -> int:
-        """Of each stream."""
         return (self.seconds + self.spare_s) * self.fps
 
 
 def serve(pipe: Connection, setup: Setup) -> None:
-    """The server's process: tells its address, and what it has sent when it is asked."""
     units = h264_units(setup.clip, size=setup.size, gop=setup.fps, bit_rate=setup.bit_rate)
     rounds = -(-setup.frames // setup.clip)
     with RtspServer((units * rounds)[: setup.frames], fps=setup.fps, once=True) as server:
@@ -77,8 +75,6 @@ def serve(pipe: Connection, setup: Setup) -> None:
 
 
 class Server:
-    """The server in a process of its own."""
-
     def __init__(self, setup: Setup) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -103,14 +99,11 @@ class Server:
 
 @dataclass
 class Watch:
-    """The stage behind all cameras: notes what came, and when it was decoded."""
-
     setup: Setup
     seen: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     wrong: int = 0
 
-    def open(self) -> None:
-        """Needs nothing."""
+    def open(self) -> None: ...
 
     def process(self, result: Result) -> None:
         frame = result.frame
@@ -119,11 +112,9 @@ class Watch:
             luma = frame.planes[0][:8, :256]
             self.wrong += read_counter(luma.to_host()) != frame.index % self.setup.clip  # type: ignore[attr-defined]
 
-    def close(self) -> None:
-        """Nothing to give back."""
+    def close(self) -> None: ...
 
     def count(self) -> int:
-        """Frames so far."""
         return sum(len(frames) for frames in list(self.seen.values()))
 
     def is_steady(self) -> bool:
@@ -134,7 +125,6 @@ class Watch:
 
 
 def source(name: str, url: str, device: CudaDevice) -> LiveSource:
-    """A camera whose frames stay on the GPU."""
     config = SourceStage(source=url, decode="gpu")
     made = source_for(name, config, device.counter, REAL, Path())
     assert isinstance(made, LiveSource)
@@ -144,7 +134,6 @@ def source(name: str, url: str, device: CudaDevice) -> LiveSource:
 
 
 def thread_seconds() -> dict[str, float]:
-    """Processor time of this process, and of those of its threads that have names."""
     kinds = {"process": time.process_time(), "reader": 0.0, "source": 0.0, "stage": 0.0}
     for thread in threading.enumerate():
         name = thread.name
@@ -169,7 +158,6 @@ class Run:
 
 
 def run(device: CudaDevice, setup: Setup, server: Server, watch: Watch) -> Run:
-    """All cameras from their beginning to their end."""
     nodes = [
         Task(str(number), source(str(number), f"{server.url}/{number}", device)) for number in range(setup.cameras)
     ]
@@ -190,7 +178,6 @@ def run(device: CudaDevice, setup: Setup, server: Server, watch: Watch) -> Run:
 
 
 def measured(device: CudaDevice, setup: Setup) -> Iterator[Figure]:
-    """All figures of one setup."""
     watch = Watch(setup)
     with Server(setup) as server:
         found = run(device, setup, server, watch)
@@ -216,7 +203,6 @@ def measured(device: CudaDevice, setup: Setup) -> Iterator[Figure]:
 
 
 def measure() -> Iterator[Figure]:
-    """All of it."""
     if reason := missing():
         print(f"skipped: {reason}")
         return

@@ -74,8 +74,7 @@ class _Idle:
 
     record = synchronize = wait_for_event = prepared_async_call = push = pop = detach = called
 
-    def prepare(self, types: Sequence[str]) -> None:
-        """Needs nothing."""
+    def prepare(self, types: Sequence[str]) -> None: ...
 
     def get_function(self, name: str) -> _Idle:
         return _Idle(self._gpu)
@@ -103,25 +102,20 @@ class IdleGpu(CudaDouble):
         return _Idle(self)
 
     def launch(self) -> None:
-        """A graph."""
         self.calls += 1
 
-    def check(self) -> None:
-        """Nobody is strict with whoever measures."""
+    def check(self) -> None: ...
 
     def module_from_buffer(self, binary: bytes) -> Any:
         return _Idle(self)
 
-    def memset_d8_async(self, *_: object) -> None:
-        """Memory of the stand-in is only looked at by itself."""
+    def memset_d8_async(self, *_: object) -> None: ...
 
     def memcpy_htod_async(self, *_: object) -> None:
         self.calls += 1
 
 
 class _Passing(_Idle):
-    """An event of a GPU that takes its time."""
-
     _at_s = 0.0
     _gpu: BusyGpu
 
@@ -181,7 +175,6 @@ class Marks:
         self._count, self._first, self._last = 0, (0, 0), (0, 0)
 
     def take(self, result: Result) -> None:
-        """Counts a result."""
         self._count += 1
         if self._count == self._frames // 10:
             self._first = self._now()
@@ -201,11 +194,9 @@ class Marks:
 class ReadyReader:
     """Has the records before anybody asks."""
 
-    def set_transforms(self, geometries: Sequence[Geometry]) -> None:
-        """Needs no way."""
+    def set_transforms(self, geometries: Sequence[Geometry]) -> None: ...
 
-    def enqueue(self, rows: int, stream: Stream) -> None:
-        """Puts nothing on the stream."""
+    def enqueue(self, rows: int, stream: Stream) -> None: ...
 
     def copy_sizes(self, rows: int) -> Sequence[int]:
         return ()
@@ -213,8 +204,7 @@ class ReadyReader:
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         return [_READY for _ in geometries]
 
-    def close(self) -> None:
-        """Owns nothing."""
+    def close(self) -> None: ...
 
 
 def inference_of(device: CudaDevice, rows: int) -> GpuInference:
@@ -233,8 +223,6 @@ def inference_of(device: CudaDevice, rows: int) -> GpuInference:
 
 
 class Feeding(GpuInference):
-    """Has something to do where the stand-in says so."""
-
     @property
     def idle(self) -> bool:
         return not cast("IdleGpu", self.device.driver).is_busy and super().idle
@@ -268,11 +256,9 @@ class Film:
         return device_planes("nv12", (WIDTH, HEIGHT), rows, lease, self._device, self._stream), lease
 
     def stats(self) -> SourceStats:
-        """Nothing went wrong."""
         return SourceStats()
 
-    def close(self) -> None:
-        """The pool goes with this."""
+    def close(self) -> None: ...
 
 
 def piped(device: CudaDevice, rows: int, on_gpu: bool) -> tuple[float, float]:
@@ -326,7 +312,6 @@ def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
 
 
 def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuInference, list[Task]]:
-    """A source before a model on the GPU, and its nodes."""
     inference, names = inference_of(device, rows), frozenset({"cam"})
     inference.is_patient = False  # as where a pipeline is assembled
     batcher = Batcher[Result](rows, wait=5e6, fills=True) if rows > 1 else None
@@ -341,8 +326,6 @@ def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuIn
 def running(
     device: CudaDevice, rows: int, work: Film | ApiSource, marks: Marks, reads: Reads = "host"
 ) -> Iterator[Runner]:
-    """A pipeline from a source through a model on the GPU to a callback, or to a sink that looks at no pixels; it has
-    started."""
     inference, nodes = linked(device, rows, work)
     end = Task("end", CallbackSink("end", marks.take), execution=Execution(reads=reads))
     connect(nodes[-1], end, frozenset({"cam"}), STAGE_QUEUE, "never")
@@ -357,7 +340,6 @@ def running(
 
 
 def measure() -> Iterator[Figure]:
-    """Frames of the host and of the GPU, one at a time and eight."""
     device = CudaDevice(IdleGpu(), 0, Counter())
     for on_gpu in (False, True):
         for rows, bar in BARS_US.items():

@@ -75,12 +75,10 @@ class Fold:
 
     @property
     def images(self) -> FileDataset:
-        """The images to calibrate on."""
         return some(photos(self.name), self.first, self.count)
 
 
 def metric_of(name: str) -> str:
-    """What a model is judged by."""
     return "top1" if is_classifier(name) else "map"
 
 
@@ -136,12 +134,10 @@ def outcome(name: str, first: int, budget: float | None = None) -> QuantizationR
 
 
 def ours(fold: Fold) -> Model:
-    """By the default recipe."""
     return outcome(fold.name, fold.first).model
 
 
 def peers(name: str) -> list[tuple[str, Maker]]:
-    """Every peer that can be had."""
     return [(peer, lambda fold, peer=peer: peer_model(peer, fold.name, fold.first, fold.count)) for peer in makers()]
 
 
@@ -172,7 +168,6 @@ def distance(mine: Accuracy, theirs: Sequence[Accuracy], metric: str) -> Distanc
 
 
 def _drawn(one: Accuracy, other: Accuracy, metric: str) -> np.ndarray:
-    """(RESAMPLES,) differences."""
     images = min(one.images, 2 * HALF)
     weights = np.random.default_rng(0).multinomial(images, np.full(images, 1 / images), RESAMPLES)
     each = np.repeat(weights.astype(np.float64), one.images // images, axis=1)
@@ -180,7 +175,6 @@ def _drawn(one: Accuracy, other: Accuracy, metric: str) -> np.ndarray:
 
 
 def measure() -> Iterator[Figure]:
-    """Every model's drop, and its distance from the better peer."""
     report.needs(*NEEDED)
     print(f"  ModelOpt: {'yes' if any('ModelOpt' in peer for peer in makers()) else f'no, set {MODELOPT} to a Python'}")
     for name in chosen(tuple(DROPS)):
@@ -188,7 +182,6 @@ def measure() -> Iterator[Figure]:
 
 
 def figures(name: str) -> Iterator[Figure]:
-    """Of one model, in points; the intervals hold 95 %."""
     parts, metric = folds(name), metric_of(name)
     yield from _against_all(f"{name} {metric}", parts, _kept(name))
     if is_classifier(name):
@@ -202,7 +195,6 @@ def figures(name: str) -> Iterator[Figure]:
 
 
 def _against_all(title: str, parts: Sequence[Fold], kept: dict[str, str]) -> Iterator[Figure]:
-    """The drop from FP32, and the distance behind the peers."""
     name = parts[0].name
     metric = metric_of(name)
     before, after = examined("fp32", _float, parts), examined("int8", ours, parts)

@@ -131,7 +131,6 @@ def _write(
 
 
 def clips(folder: Path, frames: int) -> None:
-    """Fill a folder with the clips, the models, and a folder of the clips."""
     folder.mkdir()
     belt = {"source": f"python:{ROOT}/pipelines/conveyor:Conveyor", "size": "640x480", "fps": 30, "limit": frames}
     for seed, name in enumerate(CAMERAS, 7):
@@ -148,7 +147,6 @@ def clips(folder: Path, frames: int) -> None:
 
 
 def command(peer: str, job: str, pythons: dict[str, str]) -> list[str]:
-    """Return what runs a job."""
     if peer == "edgert":
         return (
             [sys.executable, "robot.py"]
@@ -159,11 +157,6 @@ def command(peer: str, job: str, pythons: dict[str, str]) -> list[str]:
 
 
 def run(peer: str, job: str, folder: Path, pythons: dict[str, str]) -> Run:
-    """Do a job in a process of its own.
-
-    Raises:
-        RuntimeError: it failed; the last lines are in it.
-    """
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
@@ -205,7 +198,6 @@ def lines_of(peer: str, job: str) -> int:
 
 
 def set_up(peer: str) -> tuple[float, float]:
-    """Return the seconds that a new environment takes, with downloads, and its MB."""
     with tempfile.TemporaryDirectory() as folder:
         began_s = time.monotonic()
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
@@ -217,7 +209,6 @@ def set_up(peer: str) -> tuple[float, float]:
 
 
 def measure(asked: argparse.Namespace) -> Iterator[Figure]:
-    """Yield a figure for each job and peer: processor time a frame, and what else there is in its detail."""
     pythons = {name: getattr(asked, name) for name in ("ultralytics", "supervision") if getattr(asked, name)}
     peers = ("edgert", *pythons)
     with tempfile.TemporaryDirectory() as scratch:
@@ -240,7 +231,6 @@ def measure(asked: argparse.Namespace) -> Iterator[Figure]:
 
 
 def figure(peer: str, job: str, pairs: Sequence[tuple[Run, Run]], frames: Sequence[int]) -> Figure:
-    """Return the medians over all rounds of one job."""
     detail = {"lines": lines_of(peer, job), "load": round(os.getloadavg()[0], 1)}
     if job == "robot":
         ages_ms = sorted(age for _, long in pairs for age in long.ages_ms)
@@ -258,7 +248,6 @@ def figure(peer: str, job: str, pairs: Sequence[tuple[Run, Run]], frames: Sequen
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the bench's own arguments."""
     parser.add_argument("--ultralytics", metavar="PYTHON", help="of an environment that has it")
     parser.add_argument("--supervision", metavar="PYTHON", help="of an environment that has it")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each")

@@ -40,7 +40,6 @@ MODELS = {
 
 
 def edgert(*arguments: str) -> Any:
-    """JSON of a command."""
     done = subprocess.run(
         [sys.executable, "-m", "edgert", *arguments, "--json", "-"], capture_output=True, text=True, check=False
     )
@@ -50,7 +49,6 @@ def edgert(*arguments: str) -> Any:
 
 
 def pipeline(folder: Path, onnx: Path, task: str = "embed: none") -> str:
-    """A file with one model."""
     path = folder / f"{onnx.stem}.yaml"
     path.write_text(
         f"models:\n  m: {{onnx: {onnx}, task: {{{task}}}, input: {{std: 255}}, precision: fp32, replicas: 1}}\n"
@@ -74,7 +72,6 @@ def planned(path: str) -> tuple[float, float]:
 
 
 def plans() -> Iterator[Figure]:
-    """Every model."""
     with tempfile.TemporaryDirectory() as text:
         for name, task in MODELS.items():
             path = pipeline(Path(text), report.DATA / "models" / f"{name}.onnx", task)
@@ -85,7 +82,6 @@ def plans() -> Iterator[Figure]:
 
 
 def coefficients() -> Iterator[Figure]:
-    """What the plan's formula rests on."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         yield _slope(
@@ -117,7 +113,6 @@ def chain(folder: Path, layers: int, channels: int, size: int) -> str:
 
 
 def measure() -> Iterator[Figure]:
-    """Everything."""
     report.needs(*(f"models/{name}.onnx" for name in MODELS))
     yield from plans()
     yield from coefficients()

@@ -68,7 +68,6 @@ FAMILY = {
 
 
 def section(name: str) -> ModelConfig:
-    """The model as a pipeline file has it."""
     task, image, _ = MODELS[name]
     written = yaml.safe_load(f"task: {{{task}}}\ninput: {{{image}}}\nbackend: ort")
     written["calibrate"] = {"images": str(COCO_CALIB), "early_stop": False}
@@ -107,7 +106,6 @@ def loss(config: ModelConfig, made: QuantizationResult, scored: LabeledDataset) 
 
 
 def signal_db(made: QuantizationResult) -> float:
-    """Lowest of the outputs."""
     known = [made.sqnr_db[spec.name] for spec in outputs(made.model) if spec.name in made.sqnr_db]
     return min(known, default=float("nan"))
 
@@ -147,7 +145,6 @@ def about_it(what: str, config: ModelConfig) -> str:
 
 
 def figures(name: str, known: dict[str, Any]) -> Iterator[Figure]:
-    """Of one model."""
     plain = {key: value for key, value in known.items() if not isinstance(value, (dict, list))}
     plain |= {f"dla{generation}": one["share"] for generation, one in known.get("dla", {}).items()}
     if "refused" in known:
@@ -164,7 +161,6 @@ def figures(name: str, known: dict[str, Any]) -> Iterator[Figure]:
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
-    """Every model."""
     report.needs(*NEEDED)
     found = {}
     for name in chosen(tuple(MODELS)):
@@ -188,7 +184,6 @@ def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
 
 
 def keep(path: Path | None, found: dict[str, dict[str, Any]]) -> None:
-    """Writes facts beside those of other models that the file holds."""
     if path is None:
         return
     held = json.loads(path.read_text()) if path.exists() else {}

@@ -47,8 +47,7 @@ class IdleDecoder:
         self._count += 1
         return (1 + self._count % SURFACES) << 23
 
-    def UnlockFrame(self, address: int) -> None:
-        """Takes it back."""
+    def UnlockFrame(self, address: int) -> None: ...
 
     def GetWidth(self) -> int:
         return 1920
@@ -58,14 +57,11 @@ class IdleDecoder:
 
 
 class IdleNvdec(NvdecDouble):
-    """The package, of such decoders."""
-
     def CreateDecoder(self, **options: Any) -> Any:
         return IdleDecoder()
 
 
 def frame_us(path: Path, device: CudaDevice) -> float:
-    """Microseconds of processor time of one frame."""
     source = cast("VideoFile", source_for("cam", SourceStage(source=str(path)), Counter(), REAL, Path()))
     if reason := source.on_gpu(device):
         raise SystemExit(reason)
@@ -80,7 +76,6 @@ def frame_us(path: Path, device: CudaDevice) -> float:
 
 
 def measure() -> Iterator[Figure]:
-    """Both ways, in turns."""
     device = CudaDevice(CudaDouble(), 0, Counter())
     sys.modules["PyNvVideoCodec"] = cast("Any", IdleNvdec(device))
     found: dict[int, list[float]] = {1: [], nvdec.FILE_BATCH: []}

@@ -69,7 +69,6 @@ def loaded_figures(soc: str, fitted: Fitted) -> Iterator[Figure]:
 
 
 def measure() -> Iterator[Figure]:
-    """Every figure."""
     for board in boards():
         yield from idle_figures(board)
     for soc, fitted in fit_all().items():

@@ -41,7 +41,6 @@ Taken = Mapping[str, float]
 
 
 def run(script: str, *arguments: object) -> Taken:
-    """One job's account of itself."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "int8.onnx"
         command = [sys.executable, HERE / script, *(out if part == "OUT" else part for part in arguments)]
@@ -53,7 +52,6 @@ def run(script: str, *arguments: object) -> Taken:
 
 
 def in_turns(name: str) -> Mapping[str, list[Taken]]:
-    """Our jobs' and the peer's, round by round."""
     taken: dict[str, list[Taken]] = {job: [] for job in ("ours", "corrected", *METHODS)}
     for turn in range(rounds(ROUNDS)):
         taken["ours"].append(run("quantize_own.py", name, 0, IMAGES, "OUT"))
@@ -65,12 +63,10 @@ def in_turns(name: str) -> Mapping[str, list[Taken]]:
 
 
 def median(taken: list[Taken], key: str) -> float:
-    """Of one of the jobs' figures."""
     return statistics.median(one[key] for one in taken)
 
 
 def figures(name: str) -> Iterator[Figure]:
-    """Of one model."""
     taken = in_turns(name)
     ours, corrected = taken["ours"], taken["corrected"]
     for method in METHODS:
@@ -90,7 +86,6 @@ def figures(name: str) -> Iterator[Figure]:
 
 
 def measure() -> Iterator[Figure]:
-    """Every model's."""
     report.needs(*NEEDED)
     for name in chosen(MODELS):
         yield from figures(name)

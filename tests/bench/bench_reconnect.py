@@ -61,11 +61,9 @@ class Outcome:
 
     @property
     def p90_s(self) -> float:
-        """Nine of ten were back as soon."""
         return statistics.quantiles(self.back_s, n=10)[-1]
 
     def faults(self) -> list[str]:
-        """What is not as it must be."""
         grown = self.late_bytes - self.early_bytes
         checks = {
             f"{self.reconnects} reconnects after {self.kills} kills": self.reconnects == self.kills,
@@ -90,7 +88,6 @@ class Watched:
         self._thread.start()
 
     def frames(self, name: str) -> tuple[int, float]:
-        """A camera's frames so far, and the monotonic time of that."""
         with self._changed:
             return self._frames[name], self._read_s
 
@@ -103,7 +100,6 @@ class Watched:
             return time.monotonic()
 
     def close(self) -> None:
-        """Stops reading."""
         self._is_over = True
         self._thread.join()
 
@@ -185,7 +181,6 @@ def measure(
 
 
 def resident_bytes() -> int:
-    """Of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 
@@ -196,7 +191,6 @@ def stage_threads() -> int:
 
 
 def main() -> int:
-    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cameras", type=int, default=8)
     parser.add_argument("--kills", type=int, default=1000)

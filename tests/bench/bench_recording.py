@@ -69,7 +69,6 @@ class Camera:
 
 
 def result_of(frame: Frame, random: np.random.Generator) -> Result:
-    """A frame with the records of a detector and a tracker."""
     boxes = random.uniform(0, 1000, (OBJECTS, 4)).astype(np.float32)
     found = Detections(boxes, np.full(OBJECTS, 0.5, np.float32), np.zeros(OBJECTS, np.int32), ("part",))
     tracked = Detections(boxes, found.scores, found.classes, ("part",), ids=np.arange(OBJECTS, dtype=np.int64))
@@ -77,15 +76,7 @@ def result_of(frame: Frame, random: np.random.Generator) -> Result:
 
 
 def cpu_s(seconds: float, units: list[bytes], folder: Path, *, records: bool, keeps: bool = False) -> float:
-    """Return the processor time of this process while cameras are recorded, or only give what would be.
-
-    Args:
-        seconds: of the run.
-        units: of each camera, round and round.
-        folder: of the recording.
-        records: whether there is a recorder.
-        keeps: whether it keeps the last seconds, and those around an event in the middle.
-    """
+    """Return the processor time of this process while cameras are recorded, or their packets only given out."""
     clock = NotedClock()
     cameras = [Camera(f"cam{number}", units, clock) for number in range(CAMERAS)]
     journal, random = Journal(lambda: (0, clock.offset_ns)), np.random.default_rng(0)
@@ -127,7 +118,6 @@ def cpu_s(seconds: float, units: list[bytes], folder: Path, *, records: bool, ke
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
-    """One figure: the difference of two runs."""
     units = h264_units(FPS, size=SIZE, gop=FPS, bit_rate=round(arguments.mbit * 1e6))
     with tempfile.TemporaryDirectory() as folder:
         without = cpu_s(arguments.seconds, units, Path(folder), records=False)

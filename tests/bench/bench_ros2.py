@@ -45,7 +45,6 @@ def cpu_s() -> float:
 
 
 def per_frame_ms(stages: Mapping[str, Any]) -> float:
-    """Return the processor time of this process for one frame."""
     with edgert.Pipeline({"name": "bench", "stages": dict(stages)}) as pipeline:
         begun, count = 0.0, 0
         for count, _ in enumerate(pipeline.results("look", timeout=30)):

@@ -30,7 +30,6 @@ def frame_us(running: Running) -> float:
 
 
 def set_open(running: Running, is_open: bool) -> None:
-    """Open or close a run's control socket."""
     socket, running._socket = running._socket, None
     if socket is not None:
         socket.close()

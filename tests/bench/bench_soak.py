@@ -107,15 +107,12 @@ class Sample:
 
 
 class Process:
-    """Reads samples of a process and of the ages that its frames had."""
-
     def __init__(self, process: int, waits: Path) -> None:
         self._proc, self._waits, self._frames = Path(f"/proc/{process}"), waits, 0
         self._delays: dict[str, float] = {}
         self._begun_s = time.monotonic()
 
     def sample(self) -> Sample:
-        """Now. Raises OSError: it has ended."""
         rollup = dict(line.split(":", 1) for line in (self._proc / "smaps_rollup").read_text().splitlines()[1:])
         kilobytes = {name: int(text.split()[0]) for name, text in rollup.items()}
         fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
@@ -134,7 +131,6 @@ class Process:
         )
 
     def _new_ages(self) -> list[float]:
-        """In ms, of the frames since the last time."""
         with suppress(FileNotFoundError), self._waits.open("rb") as file:
             file.seek(self._frames * 8)
             data = file.read()
@@ -176,7 +172,6 @@ class Verdict:
         return self.delay_ms[1] <= CALM * self.delay_ms[0] and max(self.delay_ms) <= max(self.cpu_ms)
 
     def faults(self) -> list[str]:
-        """What is not as it must be."""
         slower, later = (last / first if first else 1.0 for first, last in (self.cpu_ms, self.p99_ms))
         checks = {
             f"memory grows by {self.rss_bytes / 1e6:.2f} MB in {BAR_HOURS:g} hours": self.rss_bytes <= GROWTH_BYTES,
@@ -188,7 +183,6 @@ class Verdict:
         return [text for text, holds in checks.items() if not holds]
 
     def lines(self) -> list[str]:
-        """For people."""
         mb = 1e-6
         rss, low, high = (value * mb for value in (self.rss_bytes, self.rss_low_bytes, self.rss_high_bytes))
         pairs = (self.cpu_ms, self.p99_ms, self.delay_ms)
@@ -259,7 +253,6 @@ def judge(samples: list[Sample]) -> Verdict:
 
 
 def watch(port: int, over: threading.Event) -> None:
-    """A browser that shows the live image; begins again when it is cut off."""
     while not over.wait(0.5):
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as viewer:
             viewer.sendall(b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -322,7 +315,6 @@ def soak(asked: argparse.Namespace, folder: Path) -> list[Sample]:
 
 
 def write(path: Path, samples: list[Sample]) -> None:
-    """The samples, and what they show so far."""
     data: dict[str, object] = {"samples": [asdict(one) for one in samples]}
     with suppress(ValueError):
         verdict = judge(samples)
@@ -333,7 +325,6 @@ def write(path: Path, samples: list[Sample]) -> None:
 
 
 def main() -> int:
-    """Measures, or only judges, and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=BAR_HOURS)
     parser.add_argument("--fps", type=float, default=12)

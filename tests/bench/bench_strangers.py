@@ -116,14 +116,12 @@ def stepped(client: socket.socket | None, port: int, kind: str, context: ssl.SSL
 
 @cache
 def lenient() -> ssl.SSLContext:
-    """Whose certificate it is does not matter here."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 def asked(port: int, server: str) -> bytes:
-    """The answer to a friend's request."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
         if server == "live":
             client.sendall(f"OPTIONS rtsp://127.0.0.1:{port}/cam RTSP/1.0\r\nCSeq: 1\r\n\r\n".encode())
@@ -138,30 +136,24 @@ def asked(port: int, server: str) -> bytes:
 
 @dataclass
 class Watched:
-    """Memory and descriptors of a process, looked at by a thread of its own."""
-
     pid: int
     most_mib: float = 0.0
     most_files: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
     def mib(self) -> float:
-        """Resident memory now."""
         pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
         return int(pages) * resource.getpagesize() / 2**20
 
     def files(self) -> int:
-        """Open descriptors now."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208 - while they come and go
 
     def look(self) -> None:
-        """Keep the most of each until it is over."""
         while not self.over.wait(0.05):
             self.most_mib, self.most_files = max(self.most_mib, self.mib()), max(self.most_files, self.files())
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
@@ -173,7 +165,6 @@ def limited() -> None:
 
 @contextlib.contextmanager
 def attacked(port: int, kind: str, count: int) -> Iterator[None]:
-    """From the first connection on, in a process of its own."""
     process = subprocess.Popen([sys.executable, __file__, "--attack", str(port), kind, str(count)])
     try:
         yield
@@ -197,7 +188,6 @@ def waits(ask: Callable[[], bytes], seconds: float) -> tuple[list[float], int]:
 
 
 def one_attack(pid: int, port: int, server: str, kind: str, count: int, seconds: float) -> Iterator[Figure]:
-    """What one attack does to the process and to a friend."""
     watched = Watched(pid)
     before = watched.mib()
     thread = threading.Thread(target=watched.look)
@@ -218,7 +208,6 @@ def one_attack(pid: int, port: int, server: str, kind: str, count: int, seconds:
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
-    """All attacks one after the other, then what was recorded."""
     has_rtsp = importlib.util.find_spec("gi") is not None
     ports = {name: free_port() for name in SHOWN}
     with tempfile.TemporaryDirectory() as temporary:
@@ -265,7 +254,6 @@ def peer(port: int, cert: str, key: str, seconds: float) -> Iterator[Figure]:
 
 
 def recorded(folder: Path, summary: dict[str, dict[str, dict[str, int]]], log: str) -> Iterator[Figure]:
-    """What the recorders missed of the camera."""
     stages = summary["stages"]
     given, images = stages["cam"]["results_out"], 0
     for path in sorted(folder.glob("cam-*.mp4")):
@@ -281,7 +269,6 @@ def recorded(folder: Path, summary: dict[str, dict[str, dict[str, int]]], log: s
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of this one."""
     parser.add_argument("--seconds", type=float, default=8.0, help="of each attack")
 
 

@@ -51,7 +51,6 @@ class Came:
 
 
 def pipeline_of(came: Came) -> Pipeline:
-    """The demo's detector on a drawn belt."""
     task = {"detect": "yolox", "labels": GOOD.with_suffix(".txt"), "score": 0.4}
     belt = {"source": "python:conveyor:Conveyor", "size": "320x240", "fps": FPS, "realtime": True, "seed": 7}
     stages = {
@@ -64,7 +63,6 @@ def pipeline_of(came: Came) -> Pipeline:
 
 
 def swaps(count: int) -> Iterator[Figure]:
-    """Swaps to a copy and back, each after the other."""
     setattr(candidate, "measure_memory", lambda *_: 0)  # noqa: B010 - a second of a process, which is no part of the switch
     came = Came()
     with tempfile.TemporaryDirectory() as folder, pipeline_of(came) as pipeline:
@@ -90,7 +88,6 @@ def swaps(count: int) -> Iterator[Figure]:
 
 
 def shadow(frames: int) -> Iterator[Figure]:
-    """What a shadow takes."""
     came = Came()
     with tempfile.TemporaryDirectory() as folder, pipeline_of(came) as pipeline:
         copy = Path(shutil.copy(GOOD, folder))
@@ -115,7 +112,6 @@ def shadow(frames: int) -> Iterator[Figure]:
 
 
 def verdicts(count: int) -> Iterator[Figure]:
-    """Verdicts on models that are worse, and on ones that are as good."""
     detector = Detector()
     for title, found, bar in (
         ("worse by five points, refused", list(detector.worse(count)), count),
@@ -129,7 +125,6 @@ def verdicts(count: int) -> Iterator[Figure]:
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
-    """All figures."""
     os.chdir(Path(__file__).parents[2] / "pipelines")  # of the demo's source
     yield from shadow(100)
     yield from swaps(arguments.swaps)
@@ -147,7 +142,6 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Numbers of swaps and of models."""
     parser.add_argument("--swaps", type=int, default=200, help="swaps under load")
     parser.add_argument("--verdicts", type=int, default=20, help="models that are worse, and as many that are equal")
 

@@ -40,13 +40,11 @@ _FRAME = np.zeros((48, 64, 3), np.uint8)
 
 
 def noted(result: Result) -> Result:
-    """A stage of Python that does next to nothing."""
     return result
 
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Pipeline]:
-    """The pipeline, started."""
     (folder / "net.onnx").write_bytes(to_bytes(models.means((1, 3, 8, 8))))
     net = {"onnx": folder / "net.onnx", "task": {"classify": "logits"}, "replicas": 1, "threads": 1}
     stages = {
@@ -63,7 +61,6 @@ def opened(folder: Path) -> Iterator[Pipeline]:
 
 
 def submit(pipeline: Pipeline, frames: int, fps: float = 0.0) -> None:
-    """Submit frames at a pace, or as fast as they are taken."""
     began_s = time.monotonic()
     for number in range(frames):
         if fps and (left_s := began_s + number / fps - time.monotonic()) > 0:
@@ -107,7 +104,6 @@ def measured_in(checkout: Path) -> float:
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
-    """Yield what a recorder costs at each rate, and what the hooks cost without one."""
     for fps, bar in BARS_PERCENT.items():
         with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as pipeline:
             submit(pipeline, _WARM)

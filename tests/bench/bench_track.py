@@ -44,8 +44,6 @@ Step = Callable[[Frame], object]
 
 @dataclass(frozen=True)
 class Row:
-    """One case; times in milliseconds per frame."""
-
     tracker: str
     objects: int
     image: str
@@ -104,7 +102,6 @@ def reference() -> Callable[[], Step] | None:
 
 
 def run(step: Step, frames: list[Frame]) -> list[float]:
-    """Milliseconds of each frame."""
     times = []
     for frame in frames:
         start_ns = time.perf_counter_ns()
@@ -114,7 +111,6 @@ def run(step: Step, frames: list[Frame]) -> list[float]:
 
 
 def measure(name: str, case: tuple[int, int, int], frames: int, rounds: int, theirs: Callable[[], Step] | None) -> Row:
-    """Both trackers on one case, in turns."""
     objects, width, height = case
     seen = scene(objects, (width, height), frames)
     mine_ms: list[list[float]] = []
@@ -150,8 +146,6 @@ def camera_ms(rounds: int) -> float:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Ours beside the authors' on one sequence, in percent; of scenes also how good both are."""
-
     tracker: str
     sequence: str
     frames: int
@@ -191,13 +185,11 @@ def scores_of(truth: Numbered, found: Numbered) -> dict[str, float]:
 
 
 def _from_0(ids: list[npt.NDArray[np.int64]]) -> list[npt.NDArray[np.int64]]:
-    """The same objects, numbered without gaps."""
     numbers = np.unique(np.concatenate(ids))
     return [np.searchsorted(numbers, one) for one in ids]
 
 
 def numbered(frames: Sequence[tuple[Any, Any]], update: Callable[..., npt.NDArray[np.int64]]) -> list[Any]:
-    """What a tracker makes of boxes and scores."""
     found = []
     for boxes, scores in frames:
         ids = update(boxes, scores)
@@ -211,7 +203,6 @@ def _ours_on(name: str, frames: Sequence[tuple[Any, Any]], rate_hz: float) -> li
 
 
 def agreements(checkouts: dict[str, Path], mot: Path | None) -> Iterator[Agreement]:
-    """On real sequences, then on scenes."""
     for name, checkout in checkouts.items():
         for folder in sorted(mot.iterdir()) if mot else ():
             if (folder / "det" / "det.txt").is_file():
@@ -245,12 +236,10 @@ def write(checkouts: dict[str, Path], folder: Path) -> None:
 
 
 def best_median(rounds_ms: list[list[float]]) -> float:
-    """The median of the round that was disturbed least."""
     return min(float(np.median(times)) for times in rounds_ms)
 
 
 def table(rows: list[Row]) -> str:
-    """The rows for people."""
     heads = [
         "tracker    objects  image    frames  rounds  ours (median, ms)  ours (p99)  ours (CPU)  trackers (ms)  ratio"
     ]
@@ -265,7 +254,6 @@ def table(rows: list[Row]) -> str:
 
 
 def lines(found: Agreement) -> Iterator[str]:
-    """One for people, and one for each bar that it misses."""
     text = f"{found.tracker:9}  {found.sequence:18} {found.frames:4} frames {found.detections:6} detections  "
     text += f"IDF1 against the authors' {found.idf1:.2f}"
     if found.hota and found.truth_idf1:
@@ -279,7 +267,6 @@ def lines(found: Agreement) -> Iterator[str]:
 
 
 def main() -> int:
-    """Measure, print, write; 0 if the bars are met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frames", type=int, default=200, help="frames per round")
     parser.add_argument("--rounds", type=int, default=5, help="times that each tracker runs through all frames")

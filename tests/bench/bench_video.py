@@ -46,7 +46,6 @@ stages:
 def whole_pipeline(
     pipeline: Callable[[], list[Detections]], loop: Callable[[], list[Detections]], rounds: int = 5
 ) -> list[Figure]:
-    """Frames per second of a pipeline over those of a sequential loop, and whether they find the same."""
     found = (pipeline(), loop())
     mine, theirs = interleave(rounds, lambda: wall_ms(pipeline), lambda: wall_ms(loop))
     frames = len(found[0])
@@ -84,7 +83,6 @@ def _iou(a: F32, b: F32) -> F32:
 
 
 def write_photos(path: Path) -> Path:
-    """A clip of drifting photos, H.264 CRF 23."""
     photos = sorted((DATA / "images" / "coco_val").glob("*.jpg"))
     sink = VideoSink("clip", path, encode="cpu")
     sink.open()
@@ -102,7 +100,6 @@ def write_photos(path: Path) -> Path:
 
 
 def sequential(clip: Path, onnx: Path, out: Path) -> list[Detections]:
-    """The loop people write."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = core_count()
     session = onnxruntime.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
@@ -119,7 +116,6 @@ def sequential(clip: Path, onnx: Path, out: Path) -> list[Detections]:
 
 
 def piped(clip: Path, onnx: Path, folder: Path) -> list[Detections]:
-    """The same by a pipeline file."""
     file = folder / "bench.yaml"
     file.write_text(PIPELINE.format(onnx=onnx, clip=clip, out=folder / "ours.jsonl"))
     found: list[Detections] = []

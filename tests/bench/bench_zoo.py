@@ -60,7 +60,6 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The bench's own."""
     parser.add_argument("folder", type=Path)
     parser.add_argument("--photos", type=Path, nargs="*", default=[], help="try settings on them, too")
 

@@ -84,7 +84,6 @@ def model_file(name: str) -> Path:
 
 
 def images(kind: str) -> list[Path]:
-    """Images that show what a model knows."""
     if kind == "imagenet":
         return sorted((DATA / "images" / "imagenet").iterdir())
     if kind == "coco":

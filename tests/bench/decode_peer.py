@@ -59,7 +59,6 @@ def boxes() -> tuple[str, int, int, float, bool]:
 
 
 def texts() -> tuple[str, int, int, float, bool]:
-    """The same characters, and the same mean of their scores."""
     characters, worst, same, count = [chr(33 + n) for n in range(95)], 0.0, True, 0
     theirs = CTCLabelDecode(character=list(characters))
     for seed in range(TIMES):
@@ -90,7 +89,6 @@ def poses() -> tuple[str, int, int, float, bool]:
 
 
 def main() -> int:
-    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     file, rows = parser.parse_args().json, [boxes(), texts(), poses()]

@@ -24,14 +24,7 @@ WARM_RUNS = 3
 
 
 class Bare(InFlight):
-    """See :class:`~tests.bench.gpu_race.Side`; a batch is a run of the engine.
-
-    Args:
-        lines: what prepares the input, in FP16, and reads the output when it is asked for.
-        frames: one tensor (1620, 1920) uint8 each; the first are its input.
-        rows: of a batch.
-        model: ONNX of that batch size, FP16.
-    """
+    """An engine alone, a run for each batch; ``lines`` prepare its input in FP16 and read its output."""
 
     def __init__(self, lines: Lines, frames: Sequence[Tensor], rows: int, model: Path) -> None:
         self._lines, self._frames, self.rows, self._turn = lines, frames, rows, 0
@@ -50,12 +43,10 @@ class Bare(InFlight):
             self.enqueue()
 
     @abstractmethod
-    def open(self, model: Path, stream: int) -> None:
-        """Makes the engine, bound to ``image`` and ``out``, for runs on the CUDA stream of that handle."""
+    def open(self, model: Path, stream: int) -> None: ...
 
     @abstractmethod
-    def enqueue(self) -> None:
-        """Puts one run on the stream."""
+    def enqueue(self) -> None: ...
 
     def submit(self, index: int) -> Any:
         done = self._done[self._turn]
@@ -66,7 +57,6 @@ class Bare(InFlight):
         return done
 
     def wait(self, ticket: Any) -> list[Answer]:
-        """See :class:`~tests.bench.gpu_race.InFlight`; it has no answers."""
         ticket.synchronize()
         return []
 
@@ -83,20 +73,16 @@ class Bare(InFlight):
         return found[:count]
 
     def _prepared(self, index: int) -> Tensor:
-        """The input of the frames from ``index`` on."""
         frames = [self._frames[(index + row) % len(self._frames)] for row in range(self.rows)]
         with torch.no_grad():
             return self._lines.prepare(torch.stack(frames).cuda())
 
     def close(self) -> None:
-        """Frees the graph; what was opened goes with the object."""
         torch.cuda.synchronize()
         del self._graph
 
 
 class BareRtx(Bare):
-    """TensorRT-RTX."""
-
     def open(self, model: Path, stream: int) -> None:
         trt = library.load("tensorrt_rtx").trt
         self._logger = trt.Logger(trt.Logger.ERROR)
@@ -136,7 +122,6 @@ class FedRtx(BareRtx):
 
 
 def plan_of(trt: Any, logger: Any, model: Path) -> Any:
-    """What TensorRT-RTX builds of an ONNX file."""
     builder = trt.Builder(logger)
     network = builder.create_network()
     parser = trt.OnnxParser(network, logger)

@@ -91,11 +91,9 @@ class Lines(nn.Module):
         return self.packed(self.net(self.prepare(frames)))
 
     def packed(self, out: Tensor) -> Tensor:
-        """The answer from the network's output."""
         return detected(out, self.task.score) if self.task.detects else classified(out)
 
     def known(self, out: Tensor) -> list[Answer]:
-        """The answers from the network's output, to compare others with."""
         found = self.answers(self.packed(out).cpu().numpy())
         if self.task.detects:
             return found
@@ -113,8 +111,6 @@ class Lines(nn.Module):
 
 
 class Slot:
-    """One of the batches in flight: its frames on the GPU, and its answer on the host."""
-
     def __init__(self, rows: int, size: tuple[int, ...]) -> None:
         self.frames = torch.zeros((rows, HEIGHT * 3 // 2, WIDTH), dtype=torch.uint8).cuda()
         self.answer = torch.empty(size).pin_memory()
@@ -123,13 +119,7 @@ class Slot:
 
 
 class Careful(InFlight):
-    """See :class:`~tests.bench.gpu_race.Side`. One graph for each slot, from the frames' bytes to the answer's.
-
-    Args:
-        lines: on the GPU, in the precision to run in.
-        frames: pinned, one tensor (1620, 1920) uint8 each.
-        rows: of a batch.
-    """
+    """Careful lines in flight: one graph for each slot, from the frames' bytes to the answer's."""
 
     def __init__(self, lines: Lines, frames: Sequence[Tensor], rows: int) -> None:
         self._lines, self._frames, self.rows = lines, frames, rows
@@ -157,12 +147,10 @@ class Careful(InFlight):
         return slot
 
     def wait(self, slot: Slot) -> list[Answer]:
-        """The answers of a batch, when they are on the host."""
         slot.done.synchronize()
         return self._lines.answers(slot.answer.numpy())
 
     def close(self) -> None:
-        """Gives the memory back."""
         torch.cuda.synchronize()
         self._slots.clear()
 

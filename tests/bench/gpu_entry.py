@@ -22,12 +22,7 @@ ENGINES = {"ort": "onnxruntime-cuda", "rtx": "tensorrt"}
 
 
 class Entry:
-    """A network with what all sides need of it: PyTorch's lines, ONNX files, frames.
-
-    Attributes:
-        task: with the score that about a hundred boxes of a frame reach.
-        lines: in FP16, on the GPU, channels last.
-    """
+    """A network with what all sides need of it: PyTorch's lines (FP16, channels last), ONNX files, frames."""
 
     def __init__(self, name: str, folder: Path, pixels: list[Any]) -> None:
         import torch
@@ -87,7 +82,6 @@ class Entry:
 
 
 def missing() -> str:
-    """Why nothing can be measured here."""
     try:
         open_device().close()
         import torch

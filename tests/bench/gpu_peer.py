@@ -23,8 +23,6 @@ RARE = -4.6
 
 
 class ConvUnit(nn.Sequential):
-    """Convolution, normalization, SiLU."""
-
     def __init__(self, wide: int, out: int, kernel: int = 1, stride: int = 1) -> None:
         super().__init__(
             nn.Conv2d(wide, out, kernel, stride, (kernel - 1) // 2, bias=False),

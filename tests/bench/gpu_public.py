@@ -55,12 +55,7 @@ TURNS = 12
 
 @dataclass(frozen=True)
 class Subject:
-    """What a pipeline file says: which model, on which engine, in batches of how many.
-
-    Attributes:
-        model: ONNX, its batch size open, in the precision to run in.
-        folder: for pipeline files.
-    """
+    """What a pipeline file says: which model with an open batch size, on which engine, in batches of how many."""
 
     task: Task
     model: Path
@@ -69,7 +64,6 @@ class Subject:
     folder: Path
 
     def pipeline(self, sources: Mapping[str, str], taken: Any) -> edgert.Pipeline:
-        """Its results given to ``taken``. Raises EdgertError where the engine is not here."""
         return edgert.Pipeline(self.written(sources), callbacks={"find": taken}, strict=True)
 
     def written(self, sources: Mapping[str, str]) -> Path:
@@ -88,11 +82,7 @@ class Subject:
 
 
 class Public(ABC):
-    """See :class:`~tests.bench.gpu_race.Side`: a pipeline whose results a callback takes.
-
-    Attributes:
-        came: results that were asked for.
-    """
+    """A pipeline whose results a callback takes."""
 
     def __init__(self, subject: Subject, sources: Mapping[str, str]) -> None:
         self.rows, self.came, self._results = subject.rows, 0, SimpleQueue[tuple[float, Any]]()
@@ -100,8 +90,7 @@ class Public(ABC):
         self._pipeline.start()
 
     @abstractmethod
-    def go(self, seconds: float) -> None:
-        """Has frames come for so long, as fast as they are taken."""
+    def go(self, seconds: float) -> None: ...
 
     def saturated(self, seconds: float) -> Busy:
         self.go(WARM_S)
@@ -114,7 +103,6 @@ class Public(ABC):
         return watch.busy(len(ages), ages)
 
     def close(self) -> None:
-        """Ends the pipeline."""
         self._pipeline.close()
 
     def come(self) -> list[tuple[float, Any]]:
@@ -124,7 +112,6 @@ class Public(ABC):
         return found
 
     def next(self) -> Any:
-        """The next record. Raises what went wrong where there is none."""
         try:
             found = self._results.get(timeout=PATIENCE_S)[1]
         except Empty:
@@ -155,14 +142,12 @@ class Filled:
         self._pixels, self._rows, self._held = pixels, rows, dict[int, int]()
 
     def any(self) -> Any:
-        """A buffer with some frames."""
         buffer = self._lend()
         if address_of(buffer.array) not in self._held:
             self._write(buffer, len(self._held) * self._rows)
         return buffer
 
     def frames(self, index: int) -> Any:
-        """A buffer with those from that one on."""
         buffer = self._lend()
         self._write(buffer, index)
         return buffer
@@ -224,8 +209,6 @@ class Submitted(Public):
 
 
 class SubmittedBatches(Submitted):
-    """The same with a batch in each buffer."""
-
     by_batches = True
 
 
@@ -241,18 +224,14 @@ class OneThread(ABC):
         self.answers(TURNS * self.rows)
 
     @abstractmethod
-    def answers(self, count: int) -> list[Answer]:
-        """See :class:`~tests.bench.gpu_race.Answering`."""
+    def answers(self, count: int) -> list[Answer]: ...
 
     def close(self) -> None:
-        """Ends the pipeline."""
         self._pipeline.close()
 
 
 class Mapped(OneThread):
-    """Whoever measures iterates over ``pipeline.map``, with a lent buffer for each batch. See
-    :class:`~tests.bench.gpu_race.Answering`.
-    """
+    """Whoever measures iterates over ``pipeline.map``, with a lent buffer for each batch."""
 
     def saturated(self, seconds: float) -> Busy:
         self._go(WARM_S)
@@ -288,7 +267,6 @@ class Called(OneThread, InFlight):
     in_flight = 1
 
     def submit(self, index: int) -> list[Any]:
-        """See :class:`~tests.bench.gpu_race.InFlight`: its results are there when it returns."""
         return self._pipeline.call_batch([self._filled.any()])
 
     def wait(self, ticket: Any) -> list[Answer]:
@@ -303,17 +281,11 @@ class Called(OneThread, InFlight):
 
 
 def answer_of(record: Any) -> Answer:
-    """A record as all sides give it."""
     return Answer(record.scores, record.classes, getattr(record, "boxes", None))
 
 
 class Gate:
-    """Holds the sources of a pipeline back until it is opened; shut at first.
-
-    Attributes:
-        sources: those that stand behind it.
-        opened_ns: when it was opened last.
-    """
+    """Holds the sources of a pipeline back until it is opened; shut at first."""
 
     def __init__(self) -> None:
         self.sources, self.opened_ns = list[Nv12Source](), 0
@@ -325,11 +297,9 @@ class Gate:
         self._is_open.set()
 
     def end(self) -> None:
-        """Nobody waits here any more."""
         self._is_open.set()
 
     def shut(self) -> None:
-        """No more frames."""
         self._is_open.clear()
 
     def wait(self) -> bool:
@@ -338,7 +308,6 @@ class Gate:
 
     @property
     def given(self) -> int:
-        """Frames so far."""
         return sum(source.given for source in self.sources)
 
 
@@ -348,7 +317,6 @@ GATES: dict[str, Gate] = {}
 
 @lru_cache(maxsize=1)
 def images() -> list[Any]:
-    """What files and cameras show."""
     return scenes(IMAGES)
 
 
@@ -359,12 +327,10 @@ class BenchSource:
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """With a rate it is a camera."""
         return config.fps is not None
 
     @staticmethod
     def make(name: str, config: SourceStage, context: object) -> Nv12Source:
-        """See docs/extending.md."""
         images()  # not in the thread that gives them out
         gate = GATES[config.source.removeprefix("bench:")]
         gate.sources.append(Nv12Source(name, config.fps, float(config.options.get("phase", 0.0)), gate))
@@ -372,11 +338,7 @@ class BenchSource:
 
 
 class Nv12Source:
-    """See :class:`~edgert.runtime.Source`. A camera's frames have the time at which they were due.
-
-    Attributes:
-        given: how many so far.
-    """
+    """A source; a camera's frames have the time at which they were due."""
 
     def __init__(self, name: str, rate_hz: float | None, phase: float, gate: Gate) -> None:
         self.name, self.live, self.given = name, rate_hz is not None, 0
@@ -384,7 +346,6 @@ class Nv12Source:
         self._pinned: Pinned | None = None
 
     def share(self, device: CudaDevice) -> None:
-        """From its start on in memory that the GPU reads."""
         self._pinned = Pinned(device, images(), CAMERA_BUFFERS if self.live else BUFFERS)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
@@ -406,7 +367,6 @@ class Nv12Source:
             self.given, count = self.given + 1, count + 1
 
     def stats(self) -> SourceStats:
-        """Nothing goes wrong."""
         return SourceStats()
 
     def close(self) -> None:
@@ -415,11 +375,7 @@ class Nv12Source:
 
 
 class Sourced(Public):
-    """A pipeline over sources behind a gate of their own.
-
-    Args:
-        keys: of each source's section beside ``source:``, by its name.
-    """
+    """A pipeline over sources behind a gate of their own; ``keys`` stand beside ``source:``."""
 
     def __init__(self, subject: Subject, keys: Mapping[str, str]) -> None:
         self.gate, name = Gate(), f"gate{len(GATES)}"
@@ -460,14 +416,7 @@ class File(Sourced):
 
 @dataclass(frozen=True)
 class Live:
-    """What came of some seconds of cameras.
-
-    Attributes:
-        p50_ms, p99_ms: from when a frame was due to its result.
-        lost: frames without one.
-        given: frames in all.
-        cpu_us: processor time of the whole process for each frame.
-    """
+    """Seconds of cameras: from when a frame was due to its result, frames lost, processor time of a frame."""
 
     p50_ms: float
     p99_ms: float
@@ -485,7 +434,6 @@ class Cameras(Sourced):
         )
 
     def live(self, seconds: float) -> Live:
-        """Lets them film for so long."""
         before, watch = self.gate.given, Watch()
         self.gate.open()
         self.go(seconds)

@@ -19,14 +19,7 @@ WARM_S = 0.3
 
 @dataclass(frozen=True)
 class Busy:
-    """What came of going as fast as possible.
-
-    Attributes:
-        fps: frames per second.
-        p50_ms, p99_ms: from a frame's being given to its answer.
-        cpu_us: processor time of the whole process for each frame, all its threads.
-        n: frames.
-    """
+    """Going as fast as possible: from giving a frame to its answer, and processor time of a frame."""
 
     fps: float
     p50_ms: float
@@ -36,13 +29,10 @@ class Busy:
 
 
 class Watch:
-    """Times a stretch of work by the wall's clock and the process's."""
-
     def __init__(self) -> None:
         self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
 
     def busy(self, frames: int, ages_ms: Sequence[float]) -> Busy:
-        """The stretch ends here."""
         wall_s, cpu_s = time.perf_counter() - self._wall_s, time.process_time() - self._cpu_s
         p50, p99 = np.percentile(ages_ms, [50, 99]).tolist() if ages_ms else (0.0, 0.0)
         return Busy(frames / wall_s, p50, p99, cpu_s / max(frames, 1) * 1e6, frames)
@@ -60,22 +50,15 @@ def idle(most_s: float) -> bool:
 
 
 class Side(Protocol):
-    """Somebody who makes answers of frames."""
-
     def saturated(self, seconds: float) -> Busy:
         """Goes as fast as it can, after a short while that does not count."""
 
-    def close(self) -> None:
-        """Frees everything."""
+    def close(self) -> None: ...
 
 
 @runtime_checkable
 class Answering(Side, Protocol):
-    """A side that is given frames, in batches of ``rows``.
-
-    Attributes:
-        rows: frames of a batch.
-    """
+    """A side that is given frames, in batches of ``rows``."""
 
     rows: int
 

@@ -16,7 +16,6 @@ BUFFERS, CAMERA_BUFFERS = 48, 6
 
 
 def frame_of(pixels: Any, stream: str = "cam", index: int = 0, at_ns: int = 0) -> Frame:
-    """A host frame over the pixels."""
     planes = pixels[:HEIGHT], pixels[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2)
     return Frame(stream, index, at_ns, 0, WIDTH, HEIGHT, "nv12", planes, lend(pixels, Counter()))
 

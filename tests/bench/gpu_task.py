@@ -38,7 +38,6 @@ class Task:
 
     @property
     def detects(self) -> bool:
-        """Whether it answers with boxes."""
         return self.letterbox
 
     @property
@@ -53,7 +52,6 @@ class Task:
 
     @property
     def config(self) -> InputConfig:
-        """How edgert is to make frames ready."""
         return InputConfig(resize="letterbox" if self.letterbox else "stretch", mean=self.mean, std=self.std)
 
     @property
@@ -149,5 +147,4 @@ def overlaps(boxes: Any, others: Any) -> Any:
 
 
 def worst(answers: Sequence[Answer], others: Sequence[Answer], score: float = 0.0) -> float:
-    """The least agreement over the frames."""
     return min(agreement(one, other, score) for one, other in zip(answers, others, strict=True))

@@ -29,7 +29,6 @@ Maker = Callable[[str, int, int, Path], None]
 
 
 def makers() -> dict[str, Maker]:
-    """Every quantizer and method that can be had here."""
     found = {f"ORT {method}": _ort(method) for method in ORT_METHODS}
     python = os.environ.get(MODELOPT, "")
     if python:

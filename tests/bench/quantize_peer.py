@@ -24,8 +24,6 @@ from edgert.meters import peak_rss_bytes
 
 
 class Reader(CalibrationDataReader):
-    """Hands out the images one by one."""
-
     def __init__(self, name: str, model: Model, first: int, count: int) -> None:
         self._feeds = feeds(name, model, first, count)
 

@@ -27,13 +27,7 @@ def main(
     measure: Callable[..., Iterable[Figure]],
     options: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> None:
-    """Runs a benchmark, prints its figures as they come, writes JSON after each, and exits 1 if a bar is missed.
-
-    Args:
-        title: printed first.
-        measure: gives the figures; called with the arguments where the benchmark has any of its own.
-        options: adds these.
-    """
+    """Runs a benchmark, prints its figures as they come, writes JSON after each, and exits 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=title, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures here")
     if options is not None:
@@ -61,7 +55,6 @@ def main(
 
 
 def gpu() -> dict[str, Any]:
-    """The first GPU and its driver, and what is installed beside it, as far as there is any."""
     driver = cuda_driver()
     if driver is None or not driver.gpus:
         return {}

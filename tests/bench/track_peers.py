@@ -81,7 +81,6 @@ def _bare_package(name: str, folder: Path) -> None:
 
 
 def dets(folder: Path) -> list[tuple[F32, F32]]:
-    """Boxes and scores of every frame of a sequence of the MOT challenge: ``det/det.txt``, ``seqinfo.ini``."""
     rows: npt.NDArray[np.float64] = np.loadtxt(folder / "det" / "det.txt", delimiter=",")
     found = []
     for frame in range(1, int(info(folder, "seqLength")) + 1):
@@ -92,6 +91,5 @@ def dets(folder: Path) -> list[tuple[F32, F32]]:
 
 
 def info(folder: Path, key: str) -> float:
-    """A number of ``seqinfo.ini``."""
     lines = (folder / "seqinfo.ini").read_text().splitlines()
     return float(next(line.partition("=")[2] for line in lines if line.startswith(f"{key}=")))

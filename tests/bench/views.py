@@ -25,7 +25,6 @@ class Views:
         return len(self.images) * len(WAYS)
 
     def name(self, index: int) -> str:
-        """Of the image."""
         return self.images.name(index // len(WAYS))
 
     def frame(self, index: int) -> Frame:
@@ -39,5 +38,4 @@ class Views:
         return open_images([np.ascontiguousarray(view[:, ::-1] if mirrored else view)]).frame(0)
 
     def digest(self) -> str:
-        """Of the images."""
         return f"{len(WAYS)} views of {self.images.digest()}"

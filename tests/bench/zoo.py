@@ -46,30 +46,25 @@ def model_config(name: str, **sections: object) -> ModelConfig:
 
 
 def model_path(name: str) -> Path:
-    """The ONNX file of a model."""
     return DATA / "models" / f"{name}.onnx"
 
 
 def is_classifier(name: str) -> bool:
-    """Whether a model sorts ImageNet's images; the others find COCO's objects."""
     return RECIPES[name][2] == "imagenet"
 
 
 def calibration_folder(name: str) -> Path:
-    """The photos a model is calibrated on."""
     return IMAGENET if is_classifier(name) else COCO_CALIB
 
 
 @cache
 def photos(name: str) -> FileDataset:
-    """All of them, in a dataset's fair order."""
     images = open_images(calibration_folder(name))
     assert isinstance(images, FileDataset)
     return images
 
 
 def some(images: FileDataset, first: int, count: int) -> FileDataset:
-    """``count`` images of a dataset from number ``first`` on."""
     part = slice(first, first + count)
     return FileDataset(images.paths[part], images.names[part])
 
@@ -84,7 +79,6 @@ def prepared(name: str) -> Model:
 
 
 def feeds(name: str, model: Model, first: int, count: int) -> Iterator[dict[str, np.ndarray]]:
-    """The photos as the runtime feeds them, decoded and preprocessed when their turn comes."""
     feed = feed_of(some(photos(name), first, count), model, model_config(name))
     for index in range(len(feed)):
         yield feed.feeds(index)

@@ -142,8 +142,6 @@ def test_mistakes_are_explained(endless: Path, change: str, says: str) -> None:
 
 
 def _wait_for(path: Path, lines: int, process: subprocess.Popen[str]) -> None:
-    """Until the running pipeline has written so many lines."""
-
     def are_there() -> bool:
         return path.exists() and path.read_text().count("\n") >= lines
 

@@ -15,7 +15,6 @@ PAGE = "docs/extending.md"
 
 
 def site(folder: Path) -> dict[str, str]:
-    """The environment in which the page's packages are installed."""
     folder.mkdir()
     codes = [piece.text for piece in blocks("python") if piece.place.startswith(PAGE)]
     groups = {

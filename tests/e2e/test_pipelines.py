@@ -134,7 +134,6 @@ def test_what_is_private_is_never_recorded_and_models_rest_while_nothing_moves(t
 
 
 def shown(count: int) -> Iterator[npt.NDArray[np.uint8]]:
-    """Images of the demo's scene."""
     belt, image = Conveyor(640, 480, 30.0, 7), np.empty((480, 640, 3), np.uint8)
     for index in range(count):
         belt.render(index, image)
@@ -204,7 +203,6 @@ def test_jobs_of_cameras_run_on_drawn_ones(name: str, cameras: list[str], tmp_pa
 
 
 def ran(name: str, folder: Path) -> list[dict[str, Any]]:
-    """The outputs of every frame of a pipeline that runs as it stands."""
     done = edgert("run", name, cwd=folder, timeout_s=600)
     assert done.returncode == 0, done.stderr
     return [json.loads(line)["outputs"] for line in (folder / "out" / f"{name}.jsonl").read_text().splitlines()]

@@ -342,8 +342,7 @@ def test_another_codec_after_a_reconnect_is_decoded(tmp_path: Path) -> None:
             self.wfile.write(next(turns, clips[0]).read_bytes())
             wait(lambda: len(seen) > before or before == 4)  # a busy machine skips frames
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
+        def log_message(self, format: str, *args: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Encoder) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

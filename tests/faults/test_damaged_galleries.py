@@ -16,7 +16,6 @@ from tests.helpers.damage import damaged
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """Of each form, with forty names."""
     folder, rng = tmp_path_factory.mktemp("galleries"), np.random.default_rng(0)
     names, vectors = np.array([f"person {n} é" for n in range(40)]), rng.normal(0, 1, (40, 128)).astype(np.float32)
     np.savez(folder / "plain.npz", names=names, vectors=vectors)

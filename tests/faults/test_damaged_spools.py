@@ -22,7 +22,6 @@ HEAD = 30
 
 
 def body(number: int) -> bytes:
-    """Of many sizes."""
     return b'{"id":"m-%d","n":%d,"x":"%s"}' % (number, number, b"x" * (1500 if number % 9 == 0 else number * 7 % 300))
 
 
@@ -49,7 +48,6 @@ one.close()
 
 
 def delivered(path: Path) -> list[int]:
-    """Open the spool as a run does, and send all that is in it."""
     one = Spool(path, 1 << 30, 1e6, "stages.out")
     one.trim()
     numbers, after = list[int](), -1
@@ -82,7 +80,6 @@ def readable(before: bytes, after: bytes) -> Iterator[int]:
 
 
 def try_one(whole: Path, folder: Path, file: str, rng: Random) -> None:
-    """Damage a file of a spool, and send what is left."""
     shutil.copytree(whole, folder)
     path = folder / "a" / file
     before = path.read_bytes()

@@ -24,7 +24,6 @@ OFTEN = 8  # of formats that are read in milliseconds
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The current folder, with what inputs name."""
     before, made = Path.cwd(), tmp_path_factory.mktemp("fuzz")
     os.chdir(made)
     seeds.around()
@@ -60,7 +59,6 @@ def test_a_worker_reports_failures_by_their_place(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def bundle(folder: Path) -> dict[str, bytes]:
-    """Its members."""
     return seeds.members(seeds.bundle())
 
 

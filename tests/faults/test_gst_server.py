@@ -43,7 +43,6 @@ wait = partial(wait_until, timeout_s=PATIENCE_S)
 
 
 def more(running: edgert.Pipeline, count: int = 20) -> None:
-    """Waits for so many frames."""
     before = running.summary().stages["cam"].results_out
     wait(lambda: running.summary().stages["cam"].results_out >= before + count)
 

@@ -44,8 +44,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
 
 
 class Calls(threading.Thread):
-    """Calls a pipeline with these images; notes what that raises."""
-
     def __init__(self, pipeline: Pipeline, *images: object) -> None:
         super().__init__(daemon=True)
         self.pipeline, self.images, self.error = pipeline, images, ""
@@ -60,8 +58,6 @@ class Calls(threading.Thread):
 
 
 class Hangs:
-    """In its third call, until it is released."""
-
     def __init__(self) -> None:
         self.entered, self.release = threading.Event(), threading.Event()
 

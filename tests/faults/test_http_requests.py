@@ -20,8 +20,6 @@ OFFER = f"POST /whep/yard HTTP/1.1\r\n{HOST}"
 
 
 class Echo:
-    """Answers an offer with what it holds."""
-
     async def answer(self, exchange: Exchange, request: Request, address: str) -> Response:
         return Response(HTTPStatus.CREATED, "text/plain", await exchange.body(LIMIT))
 
@@ -47,7 +45,6 @@ def port() -> Iterator[int]:
 
 
 def asked(port: int, *parts: str) -> bytes:
-    """Return all that a server answers until it ends the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
         for part in parts:
             client.sendall(part.encode("latin-1"))

@@ -34,8 +34,6 @@ stages:
 
 
 class Running:
-    """``edgert run`` of two cameras."""
-
     def __init__(self, folder: Path, ready: Callable[[], None]) -> None:
         file = save(h264_units(30, size=(256, 64)), folder / "units")
         self.cameras = [RtspProgram(file, 15), RtspProgram(file, 15)]
@@ -54,11 +52,9 @@ class Running:
 
     @property
     def log(self) -> str:
-        """All that was printed so far."""
         return self._log.read_text()
 
     def ask(self, path: str) -> str:
-        """The page's answer; empty where there is none."""
         with suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
             connection.request("GET", path)
@@ -68,29 +64,24 @@ class Running:
         return ""
 
     def lines(self, stream: str) -> int:
-        """Of a camera, so far."""
         with suppress(FileNotFoundError):
             return (self._folder / "out" / "events.jsonl").read_text().count(f'"stream":"{stream}"')
         return 0
 
     def wait(self, until: Callable[[], object]) -> None:
-        """Until it holds."""
         wait_until(lambda: self.process.poll() is not None or until(), PATIENCE_S)
         assert self.process.poll() is None, self.log
 
     def more(self) -> None:
-        """Waits for a second of both cameras."""
         before = [self.lines(stream) for stream in ("one", "two")]
         self.wait(
             lambda: all(self.lines(name) >= count + 15 for name, count in zip(("one", "two"), before, strict=True))
         )
 
     def films(self) -> int:
-        """Recordings that have begun."""
         return len(list((self._folder / "out").glob("*.mp4")))
 
     def end(self) -> dict[str, Any]:
-        """Its summary."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(20)
         assert "Traceback" not in self.log, self.log
@@ -99,7 +90,6 @@ class Running:
 
 @contextmanager
 def running(folder: Path, ready: Callable[[], None] = lambda: None) -> Iterator[Running]:
-    """Both cameras give frames."""
     made = Running(folder, ready)
     try:
         made.wait(lambda: made.lines("one") and made.lines("two"))

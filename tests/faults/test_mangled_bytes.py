@@ -37,7 +37,6 @@ def lose(data: bytes, chance: random.Random) -> list[bytes]:
 
 
 def repeat(data: bytes, chance: random.Random) -> list[bytes]:
-    """Twice."""
     return [data, data] if chance.random() < 0.2 else [data]
 
 
@@ -48,7 +47,6 @@ def turn(data: bytes, chance: random.Random) -> list[bytes]:
 
 
 def garble(data: bytes, chance: random.Random) -> list[bytes]:
-    """Other bytes."""
     return [chance.randbytes(len(data))] if chance.random() < 0.2 else [data]
 
 
@@ -58,7 +56,6 @@ def insert(data: bytes, chance: random.Random) -> list[bytes]:
 
 
 def cut(data: bytes, chance: random.Random) -> list[bytes]:
-    """An end in the middle."""
     return [data[: len(data) // 2], b""] if chance.random() < 0.05 else [data]
 
 
@@ -79,7 +76,6 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Accepts no more."""
         self._over = True
         self._listener.close()
 

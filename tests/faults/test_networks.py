@@ -47,7 +47,6 @@ pytestmark = [
 
 @pytest.fixture
 def camera() -> Iterator[GstServer]:
-    """One at the other end of a cable."""
     remove()
     try:
         for command in (
@@ -69,12 +68,10 @@ def camera() -> Iterator[GstServer]:
 
 
 def plug(way: str) -> None:
-    """The cable, ``down`` or ``up``."""
     assert run("ip", "link", "set", "edgert-here", way).returncode == 0
 
 
 def shape(*rule: str) -> None:
-    """What the camera's packets suffer."""
     done = run("ip", "netns", "exec", NAME, "tc", "qdisc", "replace", "dev", "edgert-there", "root", "netem", *rule)
     if done.returncode:
         pytest.skip(f"this kernel has no netem: {done.stderr.strip()}")

@@ -59,7 +59,6 @@ class Camera:
 
 
 def recording(camera: Camera, folder: Path, way: int) -> RecordSink:
-    """An opened sink."""
     section = SinkStage.model_validate({"sink": "record", "from": "a", "path": folder / "film.mp4", **WAYS[way]})
     source: Any = camera
     sink = make_stage(section, "film", Context(sources={"camera": source}, starts_over=False))

@@ -46,7 +46,6 @@ def python(program: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A camera's pipeline that runs, and has written something."""
     (tmp_path / "live.yaml").write_text(PIPELINE)
     with run(tmp_path) as process:
         until(lambda: (tmp_path / "out.mp4").exists() and (tmp_path / "images" / "cam_000000.jpg").exists(), process)

@@ -23,7 +23,6 @@ def run(hours: float, rss: Callable[[float], float], files: Callable[[float], in
 
 
 def settling(at_s: float) -> float:
-    """As that of arenas and caches."""
     return 1.5 * MB * (1 - math.exp(-at_s / 600))
 
 

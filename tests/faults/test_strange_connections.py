@@ -34,7 +34,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def opened(own: tuple[Path, Path]) -> Iterator[Opened]:
-    """Begins a server, with or without TLS; gives its port."""
     sinks = []
 
     def begin(kind: str, encrypted: bool) -> int:
@@ -79,7 +78,6 @@ def strangers(port: int, count: int, first: bytes = b"", tls: ssl.SSLContext | N
 
 
 def wait_s(port: int, trusting: ssl.SSLContext | None, path: str) -> float:
-    """How long a friend waits for an answer."""
     begun_s = time.monotonic()
     if trusting is None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)

@@ -65,8 +65,6 @@ Change = Callable[[onnx.ModelProto], None]
 
 
 def behind(nodes: Sequence[onnx.NodeProto], **weights: object) -> Change:
-    """Nodes behind the output, from ``raw`` to ``rows``."""
-
     def change(proto: onnx.ModelProto) -> None:
         graph = proto.graph
         for node in graph.node:
@@ -78,8 +76,6 @@ def behind(nodes: Sequence[onnx.NodeProto], **weights: object) -> Change:
 
 
 def operator(name: str) -> Change:
-    """One of :data:`OPERATORS` behind the output."""
-
     def change(proto: onnx.ModelProto) -> None:
         behind([helper.make_node(name, ["raw"], ["rows"], domain="bad")])(proto)
         proto.opset_import.append(helper.make_opsetid("bad", 1))
@@ -88,7 +84,6 @@ def operator(name: str) -> Change:
 
 
 def times(*factors: float, plus: Sequence[float] = (0.0,)) -> Change:
-    """The output's columns multiplied, and shifted."""
     nodes = [helper.make_node("Mul", ["raw", "by"], ["more"]), helper.make_node("Add", ["more", "plus"], ["rows"])]
     return behind(nodes, by=np.array(factors, np.float32), plus=np.array(plus, np.float32))
 
@@ -184,7 +179,6 @@ LATER: dict[str, Change] = {
 
 
 def written(path: Path, change: Change) -> Path:
-    """The demo's model, changed."""
     proto = onnx.load(str(GOOD))
     change(proto)
     path.write_bytes(proto.SerializeToString())

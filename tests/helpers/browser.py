@@ -67,7 +67,6 @@ class Page:
         self.requests: list[str] = []
 
     def attach(self) -> None:
-        """Opens the tab and starts listening."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -89,19 +88,12 @@ class Page:
         self._receive(lambda message: message.get("method") == "Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def obstacles(self, path: Path | str, script: str, ready: Callable[[], object] = lambda: None) -> list[str]:
-        """What axe-core (its ``script``) objects to on phones, tablets and desks, light and dark, with all unfolded.
-
-        Args:
-            path: a file, or an address.
-            script: axe-core.
-            ready: waits until all is to be seen that should be.
-        """
+        """What axe-core (its ``script``) objects to on phones, tablets and desks, light and dark, with all unfolded."""
         found = []
         for width_px in (390, 768, 1440):
             for dark in (False, True):
@@ -125,26 +117,21 @@ class Page:
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=bool(clip), **clip)["data"])
 
     def move(self, x: float, y: float) -> None:
-        """Moves the pointer."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def click(self, x: float, y: float) -> None:
-        """Presses the left button and lets it go."""
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def press(self, key: str) -> None:
-        """Presses a key: ``Enter``, ``ArrowLeft``, ``z``."""
         text = {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def print(self) -> bytes:
-        """PDF of the page."""
         return base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"])
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """One command and its answer."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:

@@ -16,7 +16,6 @@ MEMBERS: Mapping[str, bytes] = {
 
 
 def manifest_of(members: Mapping[str, bytes] = MEMBERS, **changes: object) -> Manifest:
-    """A manifest that lists the members."""
     port = TensorEntry(name="x", dtype="float32", shape=[1, 3, "h", None])
     model = ModelEntry(
         source="parts.onnx",
@@ -43,7 +42,6 @@ def manifest_of(members: Mapping[str, bytes] = MEMBERS, **changes: object) -> Ma
 
 
 def bundle(path: Path, *, folder: bool = False) -> Path:
-    """A whole bundle."""
     save_bundle(path, manifest_of(), MEMBERS, folder=folder)
     return path
 

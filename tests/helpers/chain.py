@@ -103,7 +103,6 @@ def _arrivals(costs: F64, label: int, name: str, pairs: F64, among: Sequence[str
 def _walked(
     state: tuple[np.intp, ...], trail: Sequence[npt.NDArray[np.intp]], among: Sequence[str], limited: Sequence[str]
 ) -> Assignment:
-    """Back from the last unit's best state."""
     label, used = int(state[0]), tuple(int(count) for count in state[1:])
     labels = [label]
     for came in reversed(trail):

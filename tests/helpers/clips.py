@@ -83,7 +83,6 @@ def h264_units(
 
 
 def flip_bytes(path: Path, count: int, seed: int = 0) -> Path:
-    """Damages ``count`` bytes in the middle half of a file."""
     data = bytearray(path.read_bytes())
     for place in np.random.default_rng(seed).integers(len(data) // 4, len(data) * 3 // 4, count):
         data[place] ^= 0xFF

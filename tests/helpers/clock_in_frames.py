@@ -43,7 +43,6 @@ READ_IN_A_PAGE = """
 
 
 def draw(image: np.ndarray[Any, Any]) -> None:
-    """Into the top left corner of a BGR image."""
     now = round(time.time() * 1000)
     for bit in range(BITS):
         image[:SIDE, bit * SIDE : (bit + 1) * SIDE] = 255 * (now >> bit & 1)

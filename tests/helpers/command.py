@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment, with edgert importable from anywhere."""
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": paths, "COLUMNS": "100", "NO_COLOR": "1", **(extra or {})}
 
@@ -21,7 +20,6 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def edgert(
     *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Runs ``edgert ARGUMENTS`` to its end."""
     return subprocess.run(
         [sys.executable, "-m", "edgert", *arguments],
         cwd=cwd,

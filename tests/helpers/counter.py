@@ -7,11 +7,7 @@ from edgert.stages.source.python_images import BITS, BLANK_GRAY, SQUARE_PX
 
 
 def read_counter(image: U8) -> int:
-    """The index that ``synthetic:counter`` put into an image; survives compression at the original size.
-
-    Args:
-        image: (height, width, 3) uint8 BGR or RGB, or (height, width) luma.
-    """
+    """Return the index that ``synthetic:counter`` put into a BGR, RGB or luma image; it survives compression."""
     gray = image if image.ndim == 2 else image[..., 1]
     middle = gray[SQUARE_PX // 2, SQUARE_PX // 2 : BITS * SQUARE_PX : SQUARE_PX]
     return int(np.packbits(middle > BLANK_GRAY).view(">u4")[0])

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 
-class CudaError(Exception):
-    """The base of PyCUDA's errors."""
+class CudaError(Exception): ...
 
 
 class _Allocation:
@@ -65,8 +64,6 @@ class _Context:
 
 
 class _Other(_Context):
-    """A context beside the primary one."""
-
     def __init__(self, gpu: CudaDouble, ordinal: int) -> None:
         super().__init__(gpu, ordinal)
         gpu.more_contexts += 1
@@ -177,7 +174,6 @@ class CudaDouble:
 
     @property
     def stack(self) -> list[_Context]:
-        """This thread's contexts."""
         if not hasattr(self._local, "stack"):
             self._local.stack = []
         return self._local.stack
@@ -270,8 +266,6 @@ class CudaDouble:
 
 
 class _Memcpy2D:
-    """A copy of rows from one place of the GPU to another."""
-
     src_pitch = dst_pitch = width_in_bytes = height = _source = _target = 0
 
     def __init__(self, gpu: CudaDouble) -> None:

@@ -39,8 +39,6 @@ class _HostKernel:
 
 
 class HostKernels:
-    """In the place of :class:`~edgert.stages.gpu.kernels.Kernels`."""
-
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
 

@@ -4,7 +4,6 @@ from random import Random
 
 
 def damaged(data: bytes, rng: Random) -> bytes:
-    """Return a file's content with one kind of damage somewhere."""
     if not data:
         return data
     content, at = bytearray(data), rng.randrange(len(data))

@@ -15,11 +15,7 @@ from tests.helpers.waiting import wait_until
 
 
 class DaskCluster:
-    """The processes, and the address of the scheduler.
-
-    Args:
-        folder: where the processes run; it has their logs.
-    """
+    """The processes, and the address of the scheduler; their logs are in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         pytest.importorskip("distributed", reason="needs the extra: pip install -e '.[dask]'")
@@ -33,7 +29,6 @@ class DaskCluster:
         self.address: str = json.loads(file.read_text())["address"]
 
     def worker(self, *prefix: str, threads: int = 1, before: str = "", waits: bool = True) -> subprocess.Popen[bytes]:
-        """Start a worker, behind a command such as ``taskset``, after Python code in its process."""
         there = len(self.names())
         options = [self.address, "--nthreads", threads, "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
         process = self._start(["worker", *options], prefix, before)
@@ -44,7 +39,6 @@ class DaskCluster:
         return process
 
     def names(self) -> tuple[str, ...]:
-        """Return the addresses of the workers."""
         from distributed import Client
 
         client: Any = Client(self.address, set_as_default=False)
@@ -52,7 +46,6 @@ class DaskCluster:
             return tuple(client.scheduler_info(n_workers=-1)["workers"])
 
     def close(self) -> None:
-        """Kill all of it."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -98,7 +91,6 @@ def hides(name: str) -> str:
 
 @contextmanager
 def dask_cluster(folder: Path, workers: int = 2) -> Iterator[DaskCluster]:
-    """Yield a cluster of so many workers of one thread each."""
     (folder / "dask").mkdir()
     cluster = DaskCluster(folder / "dask")
     try:

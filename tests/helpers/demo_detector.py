@@ -51,7 +51,6 @@ def decode(raw: F32, size: tuple[int, int]) -> tuple[F32, F32, F32]:
 
 
 def suppress(boxes: F32, scores: F32, classes: F32, floor: float = 0.05, iou: float = 0.5) -> Found:
-    """Greedy non-maximum suppression within each class, best score first."""
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] >= floor]
     close = (overlap(boxes[order], boxes[order]) > iou) & (classes[order][:, None] == classes[order])

@@ -17,8 +17,6 @@ TYPED = Target(2, "11.4.1", "int8")
 
 @dataclass(frozen=True)
 class Op(Node):
-    """A node that has a name."""
-
     name: str = "node"
 
 
@@ -34,7 +32,6 @@ def stored(name: str, *shape: int, values: Sequence[float] | None = None, dtype:
 
 
 def listed(name: str, *values: float, dtype: str = "int64") -> Tensor:
-    """A small stored list."""
     return stored(name, len(values), values=values, dtype=dtype)
 
 
@@ -44,7 +41,6 @@ def unary(op: str, *more: Tensor | None, shape: Sequence[int | None] = IMAGE, **
 
 
 def binary(op: str, a: Tensor | None = None, b: Tensor | None = None, **attributes: Any) -> Op:
-    """``y = op(a, b)``."""
     first, second = a or data("a", *IMAGE), b or data("b", *IMAGE)
     return Op(op, (first, second), (data("y", *IMAGE),), attributes)
 
@@ -67,22 +63,18 @@ def conv(
 
 
 def deconv(*, kernel: tuple[int, int] = (2, 2), channels: tuple[int, int] = (16, 8), **attributes: Any) -> Op:
-    """A ConvTranspose."""
     weight = stored("w", *channels, *kernel)
     return Op("ConvTranspose", (data("x", *IMAGE), weight), (data("y", 1, 8, 64, 64),), attributes)
 
 
 def resize(*scales: float, opset: int = 17, **attributes: Any) -> Op:
-    """A Resize by scales."""
     inputs = (data("x", *IMAGE), None, listed("scales", *scales, dtype="float32"))
     return replace(Op("Resize", inputs, (data("y", 1, 16, 64, 64),), attributes), opset=opset)
 
 
 def answer(op: Op, target: Target = ORIN) -> str:
-    """What a node is told."""
     return check(op, target).answer
 
 
 def verdict(op: Op, target: Target = ORIN) -> Verdict:
-    """The whole verdict."""
     return check(op, target)

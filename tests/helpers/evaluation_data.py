@@ -38,7 +38,6 @@ def data(*parts: str) -> Path:
 
 
 def frame(image: U8) -> Frame:
-    """A BGR image as a frame."""
     height, width = image.shape[:2]
     return Frame("photo", 0, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
 
@@ -54,12 +53,10 @@ class Photo:
 
     @property
     def image(self) -> U8:
-        """(height, width, 3) BGR."""
         return read(self.path)
 
 
 def read(path: Path) -> U8:
-    """An image file as (height, width, 3) BGR."""
     image = cv2.imread(str(path))
     assert image is not None, path
     return image.astype(np.uint8, copy=False)
@@ -92,10 +89,8 @@ class Network:
         self._preprocessor = Preprocessor(config, self._tensor)
 
     def run(self, image: U8) -> tuple[list[Array], Geometry]:
-        """What it says about an image, ready for a decoder."""
         return self.run_frame(frame(image))
 
     def run_frame(self, one: Frame) -> tuple[list[Array], Geometry]:
-        """What it says about a frame or crop."""
         geometry = self._preprocessor.into(0, one)
         return [output[0] for output in self._session.run(None, {self._name: self._tensor})], geometry

@@ -31,7 +31,6 @@ class Export:
         self._largest_bytes = 0
 
     def node(self, op: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: object) -> str:
-        """Adds a node; its first output."""
         self._count += 1
         names = [f"{op}_{self._count}_out{index}" for index in range(outputs)]
         if domain:
@@ -40,7 +39,6 @@ class Export:
         return names[0]
 
     def weight(self, *dims: int) -> str:
-        """A stored tensor, in the file beside the model."""
         size = _VALUE_BYTES * prod(dims)
         self._largest_bytes = max(self._largest_bytes, size)
         tensor = TensorProto(name=f"w{len(self.weights)}", dims=dims, data_type=FLOAT)
@@ -51,16 +49,13 @@ class Export:
         return tensor.name
 
     def value(self, *numbers: float, kind: int = INT64, is_scalar: bool = False) -> str:
-        """A Constant node."""
         array = np.array(numbers, helper.tensor_dtype_to_np_dtype(kind))
         return self.node("Constant", value=numpy_helper.from_array(array[0] if is_scalar else array))
 
     def scalar(self, number: float) -> str:
-        """One float."""
         return self.value(number, kind=FLOAT, is_scalar=True)
 
     def dim(self, x: str, axis: int) -> str:
-        """One dimension of a tensor, as tracing writes it."""
         return self.node("Gather", self.node("Shape", x), self.value(axis, is_scalar=True), axis=0)
 
     def reshape(self, x: str, *dims: int | str) -> str:
@@ -71,17 +66,14 @@ class Export:
         return self.node("Reshape", x, self.node("Concat", *parts, axis=0))
 
     def linear(self, x: str, depth: int, width: int) -> str:
-        """Product with a stored matrix, and a bias."""
         return self.node("Add", self.weight(width), self.node("MatMul", x, self.weight(depth, width)))
 
     def conv(self, x: str, channels: int, out: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> str:
-        """Padded to keep the size."""
         weights = self.weight(out, channels // groups, kernel, kernel), self.weight(out)
         return self.node("Conv", x, *weights, kernel_shape=[kernel] * 2, strides=[stride] * 2, group=groups,
                          pads=[kernel // 2] * 4)  # fmt: skip
 
     def norm(self, x: str, width: int) -> str:
-        """Layer normalization, spelled out."""
         centered = self.node("Sub", x, self.node("ReduceMean", x, axes=[-1]))
         variance = self.node("ReduceMean", self.node("Pow", centered, self.scalar(2)), axes=[-1])
         deviation = self.node("Sqrt", self.node("Add", variance, self.scalar(1e-5)))
@@ -89,12 +81,10 @@ class Export:
         return self.node("Add", scaled, self.weight(width))
 
     def gelu(self, x: str) -> str:
-        """x / 2 · (1 + erf(x / √2))."""
         erf = self.node("Add", self.node("Erf", self.node("Div", x, self.scalar(2**0.5))), self.scalar(1))
         return self.node("Mul", self.node("Mul", x, erf), self.scalar(0.5))
 
     def attention(self, x: str, width: int, heads: int, memory: str = "", mask: str = "") -> str:
-        """Of (batch, tokens, width)."""
         memory = memory or x
         query, key, value = (
             self.node(
@@ -111,7 +101,6 @@ class Export:
         return self.linear(joined, width, width)
 
     def block(self, x: str, width: int, heads: int, mask: str = "") -> str:
-        """Attention and two products."""
         x = self.node("Add", x, self.attention(self.norm(x, width), width, heads, mask=mask))
         inner = self.gelu(self.linear(self.norm(x, width), width, 4 * width))
         return self.node("Add", x, self.linear(inner, 4 * width, width))
@@ -121,7 +110,6 @@ class Export:
         return self.node("Transpose", self.reshape(x, self.dim(x, 0), width, -1), perm=[0, 2, 1])
 
     def silu(self, x: str) -> str:
-        """x · sigmoid(x)."""
         return self.node("Mul", x, self.node("Sigmoid", x))
 
     def save(self, path: Path, *results: str, kind: int = FLOAT) -> Path:

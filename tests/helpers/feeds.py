@@ -15,11 +15,7 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class Noise:
-    """Normal noise, another for each number; larger for larger numbers, so that ranges grow while they are counted.
-
-    Attributes:
-        asked: numbers that were asked for, in this process.
-    """
+    """Normal noise, another for each number; larger for larger numbers, so that ranges grow while they are counted."""
 
     count: int
     shape: tuple[int, ...] = (1, 3, 8, 8)
@@ -41,8 +37,6 @@ class Noise:
 
 @dataclass
 class Order:
-    """The images of another feed in another order."""
-
     feed: Noise
     order: Sequence[int]
 
@@ -58,11 +52,7 @@ class Order:
 
 @dataclass
 class Lethal(Noise):
-    """Noise with one image that kills the process it is made in, the first so many times.
-
-    Attributes:
-        folder: where deaths are written down.
-    """
+    """Noise with one image that kills the process it is made in, the first so many times."""
 
     victim: int = 0
     times: int = 1
@@ -77,8 +67,6 @@ class Lethal(Noise):
 
 @dataclass
 class Broken(Noise):
-    """Noise with one image that something is wrong with."""
-
     victim: int = 0
     value: float = float("nan")
 

@@ -47,7 +47,6 @@ class _Reports:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Print the flaky tests, below pytest's own summary."""
     passed = config.stash.get(_PASSED, {})
     for test, message in _messages(config.getoption("--again")).items() if passed else ():
         if passed.get(test):
@@ -55,7 +54,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _messages(path: Path) -> dict[str, str]:
-    """Test → the message of its first failure."""
     found: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         one = json.loads(line)

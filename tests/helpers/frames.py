@@ -44,14 +44,12 @@ def frame_of(
     timestamp_ns: int = 0,
     padding: int = 0,
 ) -> Frame:
-    """A frame of noise, or of the given ``pixels``."""
     pixels = planes(form, width, height, index, padding) if pixels is None else pixels
     lease = lend(pixels, counter or Counter())
     return Frame(stream, index, timestamp_ns, media_ns, width, height, form, pixels, lease, color or Color())
 
 
 def result_of(frame: Frame | None = None, outputs: Mapping[str, Any] | None = None) -> Result:
-    """A result with these outputs."""
     return Result(frame or frame_of(), outputs or {})
 
 

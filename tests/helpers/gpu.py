@@ -53,7 +53,6 @@ def to_gpu(device: CudaDevice, frame: Frame) -> Frame:
 
 
 def read(device: CudaDevice, address: int, nbytes: int) -> Any:
-    """Bytes of the GPU."""
     out = np.empty(nbytes, np.uint8)
     device.synchronize()
     with device:

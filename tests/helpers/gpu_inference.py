@@ -27,8 +27,6 @@ SIDE = 16
 
 
 class RecordedGraph:
-    """A double of a CUDA graph, which counts its launches."""
-
     def __init__(self, enqueue: Callable[[], None]) -> None:
         self.launches = 0
         enqueue()
@@ -63,8 +61,6 @@ class Session:
 
 
 class Rig:
-    """An inference slot on a GPU of its own."""
-
     def __init__(
         self,
         rows: int = 1,
@@ -101,16 +97,13 @@ def record(outputs: Sequence[Any], geometry: Geometry) -> tuple[float, Geometry]
 
 
 def nv12(index: int = 0) -> Frame:
-    """A frame of the host's own memory."""
     return frame_of(64, 48, "nv12", index=index)
 
 
 def shared(rig: Rig, index: int = 0) -> Frame:
-    """A frame in memory that host and GPU share."""
     staging = Staging(rig.device)
     return staging.shared_frame(nv12(index))
 
 
 def bytes_at(address: int, nbytes: int) -> Any:
-    """What lies at an address, 1-D."""
     return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)

@@ -57,8 +57,6 @@ _ONE = 0x3F800000  # 1.0 as a float32
 
 
 class GpuEngine:
-    """See :class:`edgert.backend.gpu.GpuEngine`; of two numbers for each image."""
-
     profiles, outputs_known, batched, dynamic_batch = ("default",), True, (True,), True
     info: Mapping[str, Any] = {"backend": "double"}
 
@@ -192,8 +190,6 @@ def patch_kernels(patch: pytest.MonkeyPatch) -> None:
 
 
 class Rig:
-    """A pipeline file, its camera and its GPU."""
-
     def __init__(
         self,
         folder: Path,

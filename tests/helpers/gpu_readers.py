@@ -23,7 +23,6 @@ EITHER = ("host", pytest.param("gpu", marks=pytest.mark.gpu))
 
 
 def kernels_on(where: str) -> Kernels:
-    """Skips the test where there is no compiler, or no GPU."""
     return kernels_or_skip() if where == "host" else Kernels(gpu_or_skip(), FileStore(cache_folder() / "cuda"))
 
 
@@ -72,19 +71,16 @@ def read_on_gpu(
 
 
 def several(values: Any) -> Sequence[Any]:
-    """The outputs."""
     return values if isinstance(values, tuple) else (values,)
 
 
 def why_not(reader: type, decoder: Any, shape: tuple[int, ...], dtype: str, network: tuple[int, int] = NETWORK) -> str:
-    """Why such a reader does not take an output."""
     with pytest.raises(ModelError, match="cannot be decoded on the GPU") as caught:
         reader(decoder, [GpuTensor("out", shape, dtype, cast("Any", None))], network, None)
     return caught.value.why or ""
 
 
 def same(found: Any, wanted: Any, **tolerance: float) -> None:
-    """Whether two records are equal, arrays to a tolerance, which is 0 unless given."""
     assert type(found) is type(wanted)
     for name in type(wanted).__dataclass_fields__:
         one, other = getattr(found, name), getattr(wanted, name)

@@ -14,7 +14,6 @@ _VECTORS = {"chw16": 16, "chw32": 32}
 
 
 def target(layout: TensorLayout, dtype: ValueType, rows: int, width: int, height: int, channels: int = 3) -> Target:
-    """The target of a layout."""
     item = ITEM_BYTES[dtype]
     if layout in ("nchw", "dla_linear"):
         row = width if layout == "nchw" else _padded(width, item)

@@ -17,8 +17,6 @@ _END_S = 5.0
 
 @dataclass(frozen=True)
 class Holds:
-    """A reading: open files, threads of the system and of Python, and bytes that are resident."""
-
     files: int
     threads: int
     python_threads: int

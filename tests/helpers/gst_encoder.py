@@ -51,8 +51,6 @@ def instead_of_a_jetsons(monkeypatch: pytest.MonkeyPatch, encoder: str = STAND_I
 
 
 class Reader:
-    """What an encoder does with video memory: takes the image that a buffer names, and lets the buffer go."""
-
     def __init__(self, pipeline: Any, size: tuple[int, int]) -> None:
         self._taken, self._given = pipeline.element("taken"), pipeline.element("given")
         self._size, self.gst = size, gst.gstreamer()[0]
@@ -82,8 +80,6 @@ class Reader:
 
 
 class Calls(JetsonCalls):
-    """The double's, whose memory the double of a GPU sees."""
-
     def __init__(self, gpu: CudaDouble) -> None:
         super().__init__()
         self._gpu = gpu
@@ -100,7 +96,6 @@ def level_of(index: int) -> int:
 
 
 def run(path: Path, frames: int = 60, width: int = 160, height: int = 120, encode: str = "auto") -> dict[str, Any]:
-    """Writes a video of gray frames that are on the GPU."""
     gpu = CudaDouble(integrated=True, memory_bytes=2**32)
     device, counter = CudaDevice(gpu, 0, Counter()), Counter()
     caps = f"video/x-raw,format=I420,width={width},height={height},framerate=30/1"
@@ -135,7 +130,6 @@ def run(path: Path, frames: int = 60, width: int = 160, height: int = 120, encod
 
 
 def made() -> dict[str, int]:
-    """How many images of video memory were made and given back."""
     library = ctypes.CDLL("libnvbufsurface.so.1.0.0")
     return {
         name: ctypes.c_int.in_dll(library, f"count_{name}").value

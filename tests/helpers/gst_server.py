@@ -44,11 +44,7 @@ def python() -> str:
 
 
 class GstServer:
-    """The other side of the program below.
-
-    Attributes:
-        url: of the stream, with user and password when there are some.
-    """
+    """The other side of the program below."""
 
     def __init__(self, host: str = "127.0.0.1", wrap: tuple[str, ...] = (), login: str = "") -> None:
         """``wrap``: a command in front, like ``ip netns exec NAME``."""
@@ -60,7 +56,6 @@ class GstServer:
         self._shown: dict[str, object] = {}
 
     def start(self) -> None:
-        """On the same port as before; shows what it last did."""
         command = [*self._wrap, python(), __file__, self._host, str(self.port), self._login]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._read()
@@ -78,21 +73,17 @@ class GstServer:
         self._send({"do": "show", **self._shown})
 
     def change(self, size: tuple[int, int], fps: int) -> None:
-        """In the middle of the stream, whose connection stays."""
         self._send({"do": "change", "size": size, "fps": fps})
 
     def freeze(self) -> None:
-        """Connections stay open, and nothing comes any more."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """As a camera without power."""
         if self.process is not None:
             with self.process as process:
                 process.kill()
@@ -110,7 +101,6 @@ class GstServer:
 
 @contextmanager
 def gst_server(host: str = "127.0.0.1", wrap: tuple[str, ...] = (), login: str = "") -> Iterator[GstServer]:
-    """One that has started and shows nothing yet."""
     server = GstServer(host, wrap, login)
     try:
         server.start()

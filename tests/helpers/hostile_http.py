@@ -11,8 +11,6 @@ Answer = Callable[[socket.socket, threading.Event], None]
 
 
 def endless(first: bytes, block: bytes, every_s: float = 0.0) -> Answer:
-    """Send a block again and again."""
-
     def answer(client: socket.socket, over: threading.Event) -> None:
         client.sendall(first)
         while not over.wait(every_s) if every_s else not over.is_set():

@@ -16,7 +16,6 @@ _KR_KB = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
 
 
 def smooth(height: int, width: int, low: int, high: int, seed: int) -> U8:
-    """A plane without edges, between ``low`` and ``high``."""
     y, x = np.mgrid[:height, :width] / max(height, width, 8)
     random = np.random.default_rng(seed)
     waves = sum(np.sin(a * x + b * y + c) for a, b, c in random.uniform(-4, 4, (4, 3)))
@@ -69,7 +68,6 @@ def resized(plane: npt.NDArray[Any], width: int, height: int) -> F64:
 
 
 def yuv_planes(frame: Frame) -> list[U8]:
-    """Y, U and V as three planes."""
     if frame.format == "i420":
         return list(frame.planes)
     if frame.format == "nv12":

@@ -85,7 +85,6 @@ def kill_when_it_says_go(program: str, path: Path) -> None:
 
 
 def _begin(what: str, folder: Path) -> None:
-    """An empty folder, and in it the bundle, where one is finished."""
     (folder / "tmp").mkdir(parents=True)
     if what.endswith(SUFFIX):
         shutil.copyfile(what, folder / BUNDLE)
@@ -96,7 +95,6 @@ def _env(folder: Path) -> dict[str, str]:
 
 
 def _killed(what: str, folder: Path, after_s: float) -> bool:
-    """Whether the build still ran when it was killed."""
     process = subprocess.Popen(
         build_command(what, folder / BUNDLE),
         cwd=folder,

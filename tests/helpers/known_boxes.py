@@ -43,7 +43,6 @@ def letterbox(network: tuple[int, int]) -> Geometry:
 
 
 def identity(network: tuple[int, int]) -> Geometry:
-    """An image that is the network's input."""
     return Geometry(1, 1, 0, 0, network, (0, 0, *network))
 
 

@@ -22,7 +22,6 @@ def make(
     outputs: Mapping[str, tuple[Dims | None, int]],
     weights: Mapping[str, Any] | None = None,
 ) -> Model:
-    """A model of opset 17 from nodes and (shape, type) by name."""
     graph = helper.make_graph(
         list(nodes),
         "test",
@@ -43,7 +42,6 @@ def save(
     weights: Mapping[str, Any] | None = None,
     **metadata: str,
 ) -> Path:
-    """Write a model of float32 inputs and outputs, by name, with its metadata; return its path."""
     given = {name: (shape, TensorProto.FLOAT) for name, shape in inputs.items()}
     proto = make(nodes, given, {name: (shape, TensorProto.FLOAT) for name, shape in outputs.items()}, weights).proto
     helper.set_model_props(proto, metadata)
@@ -133,30 +131,25 @@ def suppress(count: int = 10) -> Model:
 
 
 def unknown_operator() -> Model:
-    """A node that no runtime knows."""
     node = helper.make_node("Frobnicate", ["x"], ["y"], name="the_odd_one")
     return make([node], {"x": (IMAGE, TensorProto.FLOAT)}, {"y": (IMAGE, TensorProto.FLOAT)})
 
 
 def bad_shapes() -> Model:
-    """A convolution whose weights do not fit its input."""
     node = helper.make_node("Conv", ["x", "w"], ["y"])
     weights = {"w": np.zeros((4, 5, 3, 3), np.float32)}
     return make([node], {"x": (IMAGE, TensorProto.FLOAT)}, {"y": (None, TensorProto.FLOAT)}, weights)
 
 
 def texts() -> Model:
-    """An input that is no tensor of numbers."""
     node = helper.make_node("Identity", ["x"], ["y"])
     return make([node], {"x": ((1,), TensorProto.STRING)}, {"y": ((1,), TensorProto.STRING)})
 
 
 def of_type(kind: int) -> Model:
-    """``y`` = ``x`` of one element type."""
     node = helper.make_node("Identity", ["x"], ["y"])
     return make([node], {"x": ((2, 3), kind)}, {"y": ((2, 3), kind)})
 
 
 def with_constants(graph: Graph, changed: Mapping[str, Array]) -> Graph:
-    """The graph with stored tensors replaced or added."""
     return replace(graph, constants={**graph.constants, **changed})

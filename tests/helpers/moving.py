@@ -52,7 +52,6 @@ class Scene:
         return self.of(found, seconds)
 
     def of(self, found: Detections | None, seconds: float = STEP_S) -> Result:
-        """The next frame with a record, or without any."""
         self._index, self.seconds = self._index + 1, self.seconds + seconds
         frame = replace(
             sample(self._index).frame,

@@ -20,24 +20,18 @@ _GONE = 0xEE
 _START = b"\0\0\0\1"
 
 
-class PyNvVCException(Exception):
-    """Trouble of the decoder."""
+class PyNvVCException(Exception): ...
 
 
-class PyNvVCExceptionUnsupported(Exception):
-    """A codec or size that the GPU has not."""
+class PyNvVCExceptionUnsupported(Exception): ...
 
 
 class PacketData:
-    """Bytes by address."""
-
     def __init__(self) -> None:
         self.bsl = self.bsl_data = 0
 
 
 class Decoder:
-    """What ``CreateDecoder`` makes."""
-
     def __init__(self, double: NvdecDouble, codec: str, options: dict[str, Any]) -> None:
         self._double, self._codec, self.options = double, codec, options
         self._context: Any = av.CodecContext.create(codec, "r")
@@ -63,7 +57,6 @@ class Decoder:
         return len(images)
 
     def _units(self, data: bytes) -> list[bytes]:
-        """What came together, each unit by itself."""
         if not data or data.endswith(_START):
             return []
         cutter: Any = av.CodecContext.create(self._codec, "r")

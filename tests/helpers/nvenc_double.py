@@ -22,14 +22,10 @@ _IDR, _P = 3, 0
 
 
 class NV_ENC_PIC_PARAMS:
-    """Of one image."""
-
     inputTimeStamp = 0
 
 
 class Encoder:
-    """What ``CreateEncoder`` makes."""
-
     def __init__(self, double: NvencDouble, size: tuple[int, int], fmt: str, on_host: bool, options: Any) -> None:
         self._double, self._size, self.fmt, self.on_host, self.options = double, size, fmt, on_host, options
         self.ended, self.addresses = False, set[int]()

@@ -86,7 +86,6 @@ class Camera:
             old.set_active(False)
 
     def push(self) -> bool:
-        """One frame; whether there was a buffer for it."""
         asked, until = self.gst.BufferPoolAcquireParams(), time.monotonic() + GRACE_S
         asked.flags = self.gst.BufferPoolAcquireFlags.DONTWAIT
         while True:
@@ -169,7 +168,6 @@ def run(
     waits_for_engine: bool = False,
     sizes: tuple[tuple[int, int], ...] = ((64, 48),),
 ) -> dict[str, Any]:
-    """``frames`` frames of each size."""
     made = pipelines()
     gpu = cuda_double.CudaDouble(integrated=True)
     rig = Rig(rows=ROWS, gpu=gpu, beside=False)
@@ -227,7 +225,6 @@ def run(
 
 
 def counts(library: str) -> dict[str, int]:
-    """Calls of each function so far."""
     names = (
         *(f"NvBufSurface{name}" for name in ("MapEglImage", "UnMapEglImage", "MapCudaBuffer", "UnMapCudaBuffer")),
         *(f"cuGraphics{name}" for name in ("EGLRegisterImage", "UnregisterResource", "ResourceGetMappedEglFrame")),

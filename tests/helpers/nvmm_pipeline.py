@@ -44,7 +44,6 @@ SEEN = list[bool]()
 
 
 def look(result: Result) -> Result:
-    """A stage of one's own: it looks at the frame on the host, and takes its time (that of the sink behind it)."""
     SEEN.append(all(isinstance(plane, np.ndarray) and not plane.any() for plane in result.frame.planes))
     return result
 

@@ -15,13 +15,11 @@ EXAMPLE = data_folder("pipelines") / "my_operator.py"
 
 
 def example() -> None:
-    """Registers ``demo::HardMishLite``, as ``ops: [my_operator.py]`` does."""
     load_operators([EXAMPLE])
 
 
 @contextmanager
 def only_here() -> Iterator[None]:
-    """What is registered inside the block is gone after it; the example stays."""
     example()
     before = dict(_KNOWN)
     try:
@@ -32,7 +30,6 @@ def only_here() -> Iterator[None]:
 
 
 def mish(x: np.ndarray, alpha: float = 0.5) -> np.ndarray:
-    """What it computes, said in another way."""
     return alpha * x * np.minimum(2, np.maximum(0, x + 2))
 
 

@@ -16,11 +16,7 @@ _LABELS = ("person", "Fahrrad groß", "car", "g|jÅ,y")
 def busy_scene(
     frame: Frame, step: int, objects: int = 50, masks: int = 1, bodies: int = 0, seed: int = 0, jitter: float = 0.03
 ) -> Result:
-    """Moving objects with numbers, at one step of their way.
-
-    Args:
-        jitter: by how much scores, and so labels, change from step to step.
-    """
+    """Moving objects with numbers, at one step; ``jitter`` changes scores, and so labels, between them."""
     rng = np.random.default_rng(seed)
     size = np.array([frame.width, frame.height], np.float64)
     start, speed = rng.uniform(0.02, 0.9, (objects, 2)) * size, rng.normal(0, 0.004, (objects, 2)) * size

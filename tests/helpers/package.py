@@ -5,11 +5,7 @@ from pathlib import Path
 
 
 def install(folder: Path, name: str, code: str, entry_points: Mapping[str, Mapping[str, str]]) -> Path:
-    """Puts a distribution ``name`` 1.0 whose one module is ``code`` into ``folder``, which belongs on ``sys.path``.
-
-    Args:
-        entry_points: group → name → object.
-    """
+    """Put a distribution of one module into a folder of ``sys.path``, with entry points: group → name → object."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name.replace('-', '_')}.py").write_text(code)
     facts = folder / f"{name.replace('-', '_')}-1.0.dist-info"

@@ -9,8 +9,6 @@ import pytest
 
 @dataclass
 class Slice:
-    """A slice of a trace: its times, and what is said of it."""
-
     track: str
     name: str
     category: str
@@ -22,15 +20,12 @@ class Slice:
 
 @dataclass
 class Read:
-    """A trace, of which every slice has its end."""
-
     slices: list[Slice] = field(default_factory=list)
     moments: list[Slice] = field(default_factory=list)
     counters: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     tracks: dict[int, str] = field(default_factory=dict)
 
     def of(self, category: str) -> list[Slice]:
-        """Return the slices of a category."""
         return [one for one in self.slices if one.category == category]
 
 

@@ -52,7 +52,6 @@ stages:
 def pipeline(
     folder: Path, text: str | bytes = MINIMAL, *overrides: str, env: Mapping[str, str] | None = None
 ) -> PipelineFile:
-    """Loads a pipeline written to ``folder/p.yaml``."""
     file = folder / "p.yaml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_pipeline(file, overrides, env=env or {})
@@ -61,7 +60,6 @@ def pipeline(
 def refused(
     folder: Path, text: str | bytes = MINIMAL, *overrides: str, env: Mapping[str, str] | None = None
 ) -> ConfigError:
-    """The error that such a pipeline gets."""
     with pytest.raises(ConfigError) as caught:
         pipeline(folder, text, *overrides, env=env)
     return caught.value

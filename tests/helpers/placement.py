@@ -44,7 +44,6 @@ def random_network(
 
 
 def chain_network(seed: int, units: int, *, among: Sequence[str] = GPU_DLA, forbidden: float = 0.15) -> Network:
-    """One unit after the other."""
     return random_network(seed, units, among=among, forbidden=forbidden, skips=0.0)
 
 
@@ -149,11 +148,9 @@ class Everything:
                         self.reformat_ms[where] += transition.gpu_ms
 
     def cost(self, price: Price) -> F64:
-        """Of every assignment."""
         busy = self.busy_ms @ np.array([price.busy.get(name, 0.0) for name in self.among])
         flat = price.latency * self.latency_ms + price.energy * self.energy_mj + price.traffic * self.traffic_bytes
         return np.asarray(flat + busy)
 
     def assignment(self, index: int) -> tuple[str, ...]:
-        """By name."""
         return tuple(self.among[label] for label in self.labels[index])

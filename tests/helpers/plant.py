@@ -24,8 +24,6 @@ _LEAK_PER_C, _WARM_C = 0.003, 50.0
 
 @dataclass(frozen=True)
 class Truth:
-    """What a setting really does."""
-
     power_w: float
     idle_w: float
     throughput: float
@@ -43,8 +41,6 @@ class Truth:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A plant and what happens to it."""
-
     settings: tuple[Setting, ...]
     truths: tuple[Truth, ...]
     cap_w: float
@@ -87,7 +83,6 @@ class Outcome:
 
     @property
     def finest_share(self) -> float:
-        """Of the best throughput at any share."""
         return self.throughput / self.finest if self.finest else 1.0
 
 
@@ -120,7 +115,6 @@ def scenario(seed: int) -> Scenario:
 
 
 def play(plan: Scenario, tolerances: Tolerances = Tolerances()) -> Outcome:  # noqa: B008 - it is frozen
-    """Runs a governor over the whole scenario."""
     chance = random.Random(plan.seed + 1)
     rules = Rules(Budget(plan.cap_w, when_exceeded="degrade"), plan.settings, tolerances)
     governor = Governor(rules)

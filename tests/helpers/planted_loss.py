@@ -15,7 +15,6 @@ Plant = Callable[[Model, float, int], Model]
 
 
 def _changed(model: Model, change: Callable[[np.ndarray, np.random.Generator], np.ndarray], seed: int) -> Model:
-    """The model with other weights: those of convolutions, of four dimensions."""
     proto, random = onnx.ModelProto(), np.random.default_rng(seed)
     proto.CopyFrom(model.proto)
     for tensor in proto.graph.initializer:
@@ -43,7 +42,6 @@ def coarse(model: Model, strength: float, seed: int) -> Model:
 
 
 def pruned(model: Model, strength: float, seed: int) -> Model:
-    """Random weights set to zero: this part of all."""
     return _changed(model, lambda array, random: array * (random.random(array.shape) >= strength / 4), seed)
 
 

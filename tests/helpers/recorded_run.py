@@ -8,7 +8,6 @@ BEGAN = 10**15  # eleven days
 
 
 def recording(frames: int = 200, seed: int = 1, camera: str = "cam") -> Recorded:
-    """Return a recording of a camera, a detector with parts, an asynchronous model, losses and a governor."""
     pick, cam, find, more = random.Random(seed), list[Event](), list[Event](), list[Event]()
     free_ns = 0
     for index in range(frames):

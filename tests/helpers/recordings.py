@@ -34,7 +34,6 @@ def record_tiny(folder: Path, frames: int = 4) -> Path:
 
 
 def messages_of(path: Path, *topics: str) -> list[Message]:
-    """Return the messages of a recording."""
     return list(read_messages(path, Damage(), frozenset(topics)))
 
 
@@ -72,7 +71,6 @@ STAGES: dict[str, Any] = {
 
 
 def conveyor(seed: int, count: int, size: str = "320x240") -> Iterator[U8]:
-    """Yield BGR images of the demo's belt, whose parts its model finds."""
     data = {"source": "python:conveyor:Conveyor", "size": size, "fps": 30, "seed": seed, "limit": count}
     source = source_for("belt", SourceStage.model_validate(data), Counter(), REAL, ROOT / "pipelines")
     for frame in source.frames(threading.Event()):
@@ -81,7 +79,6 @@ def conveyor(seed: int, count: int, size: str = "320x240") -> Iterator[U8]:
 
 
 def conveyor_units(seed: int, count: int) -> list[bytes]:
-    """Return H.264 access units of the belt, as a camera sends them."""
     return h264_units(conveyor(seed, count), size=(320, 240), gop=15)
 
 

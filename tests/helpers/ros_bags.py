@@ -22,7 +22,6 @@ CREATE INDEX timestamp_idx ON messages (timestamp ASC);
 
 
 def write_bag(path: Path, topics: dict[str, str], messages: Sequence[tuple[str, int, bytes]]) -> None:
-    """Write a bag of messages: topic, time in nanoseconds of the epoch, CDR."""
     with closing(sqlite3.connect(path)) as database:
         database.executescript(_TABLES)
         rows = [(number, name, kind, "cdr", "") for number, (name, kind) in enumerate(topics.items())]

@@ -26,7 +26,6 @@ def typestore(distribution: str) -> Any:
 
 
 def random_message(name: str, rng: random.Random) -> dict[str, Any]:
-    """Return a message of a type with random fields."""
     return {path: _random(kind, length, rng) for path, kind, length, _ in _fields(name)}
 
 
@@ -45,7 +44,6 @@ def _random(kind: str, length: str, rng: random.Random) -> Any:
 
 
 def as_object(name: str, message: dict[str, Any], store: Any) -> Any:
-    """Return a message as an object of rosbags' class for its type."""
     values = {}
     for line in DEFINITIONS[name].splitlines():
         typed, field = line.split()[:2]

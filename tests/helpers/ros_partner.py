@@ -26,13 +26,10 @@ def needs_rclpy() -> None:
 
 
 def isolate(domain: int) -> None:
-    """Have ROS talk on this machine alone, in a domain of its own."""
     os.environ |= {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": str(domain)}
 
 
 class Partner:
-    """A node with publishers and subscriptions by topic, spun by a thread."""
-
     def __init__(self, name: str = "partner") -> None:
         import rclpy
         from rclpy.context import Context
@@ -49,19 +46,16 @@ class Partner:
         self.heard: dict[str, list[Any]] = defaultdict(list)
 
     def publisher(self, topic: str, kind: Any, quality: Quality) -> Any:
-        """Return a publisher of rclpy."""
         from edgert.stages.ros2.rclpy_node import _qos_profile
 
         return self.node.create_publisher(kind, topic, _qos_profile(quality))
 
     def listen(self, topic: str, kind: Any, quality: Quality) -> None:
-        """Keep every message of a topic."""
         from edgert.stages.ros2.rclpy_node import _qos_profile
 
         self.node.create_subscription(kind, topic, self.heard[topic].append, _qos_profile(quality))
 
     def close(self) -> None:
-        """End the node."""
         self._executor.shutdown()
         self._thread.join(5)
         self.node.destroy_node()
@@ -70,7 +64,6 @@ class Partner:
 
 @contextmanager
 def partner() -> Iterator[Partner]:
-    """A partner that ends with the block."""
     made = Partner()
     try:
         yield made

@@ -85,7 +85,6 @@ class RtspServer:
 
     @property
     def url(self) -> str:
-        """Address, with user and password when there are some."""
         login = f"{self.user}:{self.password}@" if self.user else ""
         return f"rtsp://{login}127.0.0.1:{self.port}/live"
 
@@ -107,7 +106,6 @@ class RtspServer:
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def drop(self) -> None:
-        """Cuts every connection; new ones are accepted."""
         for client in list(self._clients):
             _shut(client)
 
@@ -227,7 +225,6 @@ class RtspServer:
 
 
 def nals(unit: bytes) -> list[bytes]:
-    """NAL units of Annex B bytes, without their start codes."""
     return [nal for nal in re.split(rb"\x00{2,3}\x01", unit) if nal]
 
 
@@ -245,7 +242,6 @@ def _packets(unit: bytes, number: int, ticks: int) -> list[bytes]:
 
 @lru_cache(4096)
 def _payloads(unit: bytes) -> tuple[tuple[bytes, bool], ...]:
-    """RTP payloads of one access unit, and whether each is its last."""
     return tuple(_parts(unit))
 
 
@@ -291,36 +287,30 @@ class RtspProgram:
 
     @property
     def url(self) -> str:
-        """Where it is, or will be."""
         return f"rtsp://127.0.0.1:{self.port}/live"
 
     def start(self) -> None:
-        """Returns when it listens."""
         command = [sys.executable, "-S", __file__, str(self.port), str(self._file), str(self._fps)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None and self._process.stdout.readline() == "ready\n"
         self.ready_s = time.monotonic()
 
     def kill(self) -> None:
-        """As a camera without power; may be called of one that does not run."""
         if self._process is not None:
             with self._process as process:
                 process.kill()
             self._process = None
 
     def freeze(self) -> None:
-        """Connections stay open, and nothing comes any more."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
 
 def save(units: Sequence[bytes], file: Path) -> Path:
-    """Writes units for :class:`RtspProgram`."""
     file.write_bytes(b"".join(len(unit).to_bytes(4, "big") + unit for unit in units))
     return file
 

@@ -17,7 +17,6 @@ _STRUCTURAL = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def too_long(sentences: Iterable[str], longest: int = LONGEST) -> list[str]:
-    """Return the sentences of more words than this."""
     return [one for one in sentences if len([word for word in one.split() if re.search(r"\w", word)]) > longest]
 
 
@@ -51,7 +50,6 @@ def of_text(text: str) -> Iterator[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield paragraphs, list items and headings."""
     block: list[str] = []
     for line in text.splitlines():
         if line.startswith("    ") and not block:

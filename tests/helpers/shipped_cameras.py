@@ -31,11 +31,7 @@ def four(outputs, *_, slow_s=0.0, **__):
 def shipped(
     name: str, folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch, fps: float = 30.0, slow_s: float = 0.0
 ) -> PipelineFile:
-    """The pipeline, whose sources end after so many frames and whose files go into a folder.
-
-    Args:
-        slow_s: what this machine takes longer for each frame.
-    """
+    """The pipeline, whose sources end after so many frames and whose files go into a folder."""
     (folder / "four_parts.py").write_text(_CODE, encoding="utf-8")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CAMERA_PASSWORD", "none")
@@ -55,14 +51,12 @@ def shipped(
 
 
 def planned(file: PipelineFile, board: str) -> Figures:
-    """Of the row that is taken."""
     row = plan(file, board=board, mode=BOARDS[board]).boards[0].best
     assert row is not None
     return row.fps, row.p50_ms, row.p99_ms, row.power_w
 
 
 def simulated(file: PipelineFile, board: str, seconds: float) -> Figures:
-    """Of ``edgert simulate``."""
     made = simulate(file, board=board, mode=BOARDS[board], scenario=Scenario(seconds=seconds)).played
     return made.fps, made.latency_ms.p50, made.latency_ms.p99, made.power_w
 

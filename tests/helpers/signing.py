@@ -19,7 +19,6 @@ def key(folder: Path, name: str = "key") -> Path:
 
 
 def signers(folder: Path, key: Path, options: str = "", identity: str = "alice@example.com") -> Path:
-    """A file of allowed signers with one key."""
     path = folder / f"signers-{key.name}"
     path.write_text(f"{identity} {options} {key.with_name(f'{key.name}.pub').read_text()}")
     return path

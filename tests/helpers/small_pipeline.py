@@ -38,7 +38,6 @@ def network(shape: Dims) -> Model:
 
 
 def small_pipeline(folder: Path, text: str = TEXT, shape: Dims = (1, 3, 16, 16), photos: int = 8) -> Path:
-    """Writes the pipeline, its model, labels and images; returns the pipeline file."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "parts.onnx").write_bytes(to_bytes(network(shape)))
     (folder / "parts.txt").write_text("bolt\nnut\n")
@@ -51,14 +50,11 @@ def small_pipeline(folder: Path, text: str = TEXT, shape: Dims = (1, 3, 16, 16),
 
 
 def write_photo(path: Path, seed: int) -> None:
-    """An image of noise."""
     pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), np.uint8)
     assert cv2.imwrite(str(path), pixels)
 
 
 class Build:
-    """One build of a pipeline, and what it told."""
-
     def __init__(
         self,
         pipeline: Path,
@@ -81,10 +77,8 @@ class Build:
 
     @property
     def made(self) -> list[str]:
-        """Names of the steps that were done, not found."""
         return [event.step for event in self.events if event.state == "done"]
 
     @property
     def details(self) -> str:
-        """All that was told, for looking into."""
         return "\n".join(event.detail for event in self.events)

@@ -92,7 +92,6 @@ class FleetBoard:
     page_port: int = field(default_factory=free_port)
 
     def set_up(self) -> None:
-        """Make its folders and programs."""
         for name in ("bin", "srv", "etc", "units", "cache", "state"):
             (self.folder / name).mkdir(parents=True)
         environment = {
@@ -114,13 +113,11 @@ class FleetBoard:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What commands get that come by SSH."""
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         return {"PATH": path, "HOME": str(self.folder), "LC_ALL": "C.UTF-8", "USER": "tester"}
 
     @property
     def variables(self) -> dict[str, Any]:
-        """Its line of the inventory."""
         return {
             "ansible_host": "127.0.0.1",
             "ansible_port": self.port,
@@ -134,7 +131,6 @@ class FleetBoard:
 
     @property
     def link(self) -> Path:
-        """The link to the release that it runs."""
         return self.folder / "srv" / "dock" / "current"
 
     @property
@@ -174,17 +170,11 @@ class FleetBoard:
         (self.folder / "enabled").touch()
 
     def end(self) -> None:
-        """End what it runs."""
         subprocess.run([self.folder / "bin" / "systemctl", "stop"], check=False)
 
 
 class SshServers:
-    """The SSH servers of boards, in one thread; a context.
-
-    Args:
-        boards: each gets a server.
-        key: public key that logs in.
-    """
+    """The SSH servers of boards, in one thread; a context."""
 
     def __init__(self, boards: list[FleetBoard], key: Path) -> None:
         self._boards, self._key = boards, key
@@ -260,7 +250,6 @@ async def _copy(source: Any, target: Any) -> None:
 
 
 def wait_until_ready(boards: list[FleetBoard]) -> None:
-    """Return once the pipeline of each board is ready."""
     for board in boards:
         until_s = time.monotonic() + 60
         while (state := board.readiness())[0] != 200:

@@ -63,12 +63,7 @@ exec {ssh} -F {folder}/ssh_config "$@"
 
 @dataclass
 class Board:
-    """A board that ssh reaches as ``board``.
-
-    Attributes:
-        folder: everything of it.
-        port: of its sshd.
-    """
+    """A board that ssh reaches as ``board``."""
 
     folder: Path
     port: int
@@ -76,30 +71,24 @@ class Board:
 
     @property
     def program(self) -> str:
-        """Path of ``edgert`` on the board."""
         return str(self.folder / "edgert")
 
     @property
     def cache(self) -> Path:
-        """edgert's folder on the board."""
         return self.folder / "cache"
 
     @property
     def compiled(self) -> int:
-        """Compilations that were begun."""
         path = self.folder / "compiled"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def compiler(self, **wishes: object) -> None:
-        """Says what the compiler is to do."""
         Compiler(**wishes).save(self.folder)  # type: ignore[arg-type]
 
     def go(self) -> None:
-        """Lets the compiler go on."""
         (self.folder / "go").touch()
 
     def up(self) -> None:
-        """Starts its sshd, and waits until it listens."""
         command = [str(sshd()), "-D", "-e", "-f", str(self.folder / "sshd_config")]
         with (self.folder / "sshd.log").open("ab") as log:
             self._server = subprocess.Popen(command, stderr=log, start_new_session=True)
@@ -113,13 +102,11 @@ class Board:
             self._server = None
 
     def new_host_key(self) -> None:
-        """As if the board had been set up anew."""
         key = self.folder / "host_key"
         key.unlink(missing_ok=True)
         keygen(key)
 
     def knows_host(self) -> None:
-        """Writes the board's key down as known."""
         words = (self.folder / "host_key.pub").read_text().split()[:2]
         (self.folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {' '.join(words)}\n")
 
@@ -137,7 +124,6 @@ class Board:
         return killed
 
     def log(self) -> str:
-        """What its sshd said."""
         return (self.folder / "sshd.log").read_text()
 
 
@@ -154,7 +140,6 @@ def sshd() -> Path:
 
 
 def keygen(path: Path) -> None:
-    """A key pair without a passphrase."""
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
@@ -184,7 +169,6 @@ def board(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -67,7 +67,6 @@ class Numbers:
         self.closed += 1
 
     def is_full(self) -> bool:
-        """Whether every buffer has come back."""
         leased = [self.pool.acquire(0) for _ in range(self.size)]
         for item in leased:
             if item is not None:
@@ -157,7 +156,6 @@ class Later(Does):
 
 
 def tag(name: str) -> Does:
-    """A stage that adds the frame's index under its name."""
     return Does(lambda result: result.with_output(name, result.frame.index))
 
 
@@ -166,7 +164,6 @@ def link(producer: Task, consumer: Task, *streams: str, capacity: int = 2, drop:
 
 
 def chain(*works: Any, capacity: int = 2, drop: Drop = "never") -> list[Task]:
-    """Nodes one after another, named by their place."""
     nodes = [Task(str(n), work) for n, work in enumerate(works)]
     for before, after in pairwise(nodes):
         link(before, after, works[0].name, capacity=capacity, drop=drop)

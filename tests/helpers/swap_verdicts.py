@@ -44,8 +44,6 @@ class Verdict:
 
 
 class Detector:
-    """A real detector, 500 frames, and labeled photos that no frame is made of."""
-
     def __init__(self, frames: int = TERMS.shadow + 40) -> None:
         config = ModelConfig(onnx=data("models", f"{_NAME}.onnx"), task=parse_task("detect yolox score=0.3 iou=0.5"),
                              input=parse_input(_INPUT))  # fmt: skip
@@ -59,7 +57,6 @@ class Detector:
         self._notes = self._noted(self.model)
 
     def loss_of(self, model: Model) -> float:
-        """How much mean average precision a model loses on the held-out photos."""
         return self._best - self._value(model)
 
     def verdict(self, name: str, model: Model, loss: float) -> Verdict:
@@ -75,14 +72,12 @@ class Detector:
         return Verdict(name, loss, bound.mean, bound.low, len(values), refused)
 
     def worse(self, count: int) -> Iterator[Verdict]:
-        """Models that lose five points at least."""
         for seed in range(count):
             plant = PLANTS[seed % len(PLANTS)]
             model, loss = planted(self.model, plant, seed, self.loss_of, LOSS)
             yield self.verdict(f"{plant.__name__} {seed}", model, loss)
 
     def equal(self, count: int) -> Iterator[Verdict]:
-        """Models that are as good."""
         for seed in range(count):
             model = equal(self.model, seed)
             yield self.verdict(f"equal {seed}", model, self.loss_of(model))

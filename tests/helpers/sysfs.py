@@ -163,7 +163,6 @@ TREES = {
 
 
 def write(root: Path, path: str, text: object) -> Path:
-    """Writes one file of a tree."""
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{text}\n")
@@ -195,7 +194,6 @@ def plant(root: Path, name: str) -> Tree:
 
 
 def hwmon(root: Path, number: int, name: str) -> str:
-    """A hwmon folder, with its name."""
     folder = f"sys/class/hwmon/hwmon{number}"
     write(root, f"{folder}/name", name)
     return folder

@@ -18,7 +18,6 @@ WIDTH_PX, HEIGHT_PX = 1280, 720
 
 
 def byte_track(rate_hz: float = 30.0, **limits: Any) -> ByteTrack:
-    """A tracker; see :class:`Limits`."""
     return ByteTrack(Limits(**limits), rate_hz)
 
 
@@ -136,7 +135,6 @@ SCENES: tuple[Scene, ...] = (crossing, occlusion, low_scores, births_and_deaths,
 
 
 def scene(one: Scene, seed: int = 0) -> list[Seen]:
-    """All its frames."""
     return list(one(np.random.default_rng(seed)))
 
 

@@ -25,8 +25,6 @@ class Class:
 
 @dataclass(frozen=True)
 class Api:
-    """One version's names."""
-
     module: str
     version: str
     classes: dict[str, Class]
@@ -39,7 +37,6 @@ class Api:
 
 @cache
 def api(version: str) -> Api:
-    """The names of a version of :data:`EVERY`."""
     title, *lines = (FOLDER / f"{version}.txt").read_text().splitlines()
     module, number = title.split()
     rows = [match for line in lines if (match := _LINE.fullmatch(line))]

@@ -56,7 +56,6 @@ class Bench:
         )
 
     def build(self, request: BuildRequest, **_: object) -> BuildResult:
-        """Stands in for a build in another process."""
         self.requests.append(request)
         if self.failures:
             raise self.failures.pop(0)

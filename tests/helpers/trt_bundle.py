@@ -37,7 +37,6 @@ stages:
 
 
 def model() -> Model:
-    """A convolution with three channels in and out, and a ReLU."""
     weights = np.random.default_rng(0).normal(0, 0.3, (3, 3, 3, 3)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
@@ -47,13 +46,11 @@ def model() -> Model:
 
 
 def int8(target: str) -> Model:
-    """Its Q/DQ form for a ``gpu`` or a ``dla``."""
     graph = read(model())
     return write(lower(graph, scheme(graph, target), lambda names: 300.0), model())  # type: ignore[arg-type]
 
 
 def members(engines: list[dict[str, Any]], precision: str = "int8") -> dict[str, bytes]:
-    """The bundle's files. ``engines`` stand in ``placement.json``."""
     scales = {"x": 300 / 127, "c": 300 / 127, "y": 300 / 127}
     found = {
         "pipeline.yaml": PIPELINE.encode(),
@@ -72,7 +69,6 @@ def members(engines: list[dict[str, Any]], precision: str = "int8") -> dict[str,
 
 
 def engine(nodes: dict[str, str], share: float = 1.0) -> dict[str, Any]:
-    """One engine of ``placement.json``."""
     return {"share": share, "accelerators": sorted(set(nodes.values())), "nodes": nodes, "predicted": {}}
 
 

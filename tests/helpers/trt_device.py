@@ -13,8 +13,6 @@ from tests.helpers.cuda_double import CudaDouble
 
 
 class _Driver(CudaDouble):
-    """Tells its events to a list."""
-
     def __init__(self, integrated: bool, compute: tuple[int, int]) -> None:
         super().__init__(integrated, compute)
         self.events: list[str] = []
@@ -53,7 +51,6 @@ class FakeDevice(CudaDevice):
 
     @property
     def depth(self) -> int:
-        """Blocks ``with device:`` that are open."""
         return int(getattr(self._local, "depth", 0))
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Graph:
@@ -62,7 +59,6 @@ class FakeDevice(CudaDevice):
         return FakeGraph(self, enqueue)
 
     def array(self, address: int, dtype: str, shape: tuple[int, ...]) -> Array:
-        """The GPU's side of memory."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         memory = (ctypes.c_uint8 * size).from_address(address)
         made: Array = np.ctypeslib.as_array(memory).view(dtype).reshape(shape)
@@ -70,8 +66,6 @@ class FakeDevice(CudaDevice):
 
 
 class FakeGraph(Graph):
-    """What was recorded, done again."""
-
     def __init__(self, device: FakeDevice, enqueue: Callable[[], None]) -> None:
         self._device, self._enqueue = device, enqueue
 

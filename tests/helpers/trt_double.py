@@ -19,8 +19,6 @@ WALKING = {"get_layer", "get_input", "get_output", "get_error", "get_tensor_name
 
 
 class Value:
-    """A member of an enumeration."""
-
     def __init__(self, name: str, number: int) -> None:
         self.name, self.value = name, number
 
@@ -147,7 +145,6 @@ class Double:
         return self._made[name]
 
     def make(self, kind: str, **state: Any) -> Any:
-        """An object of a class, without recording that it was made."""
         made = getattr(self, kind).__new__(getattr(self, kind))
         object.__setattr__(made, "_state", state)
         return made
@@ -200,7 +197,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {"get_plugin_registry": lambda double
 
 
 def shown(args: Sequence[Any]) -> str:
-    """Arguments as they stand in a recorded call."""
     return ", ".join(_shown(one) for one in args)
 
 
@@ -214,7 +210,6 @@ def _shown(one: Any) -> str:
 
 
 def bound_of(script: Script, owner: Any) -> dict[str, tuple[tuple[int, ...], str, str]]:
-    """The tensors of an engine, or of a context of one."""
     return script.plans.get(owner._state.get("plan", b""), script.bound)
 
 
@@ -242,7 +237,6 @@ def property_of(double: Double, script: Script, owner: Any, kind: str, item: str
 
 
 def call(double: Double, script: Script, owner: Any, kind: str, item: str, args: tuple[Any, ...]) -> Any:
-    """Records a call and gives what the script has."""
     if item not in WALKING and kind != "ParserError":
         double.calls.append(f"{kind}.{item}({shown(args)})")
     answer = ANSWERS.get((kind, item))

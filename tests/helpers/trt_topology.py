@@ -19,7 +19,6 @@ def weights(*shape: int) -> np.ndarray:
 
 
 def network(nodes: list[Node], constants: Mapping[str, np.ndarray], shape: tuple[int | str, ...] = SHAPE) -> Model:
-    """From ``x`` to ``y``; nodes are named after their outputs."""
     for node in nodes:
         node.name = f"/net/{node.output[0]}"
     return make(nodes, {"x": (shape, TensorProto.FLOAT)}, {"y": (None, TensorProto.FLOAT)}, constants)

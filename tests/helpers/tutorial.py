@@ -57,7 +57,6 @@ class Step:
 
     @property
     def exit_code(self) -> int:
-        """The exit code that a comment announces."""
         found = EXIT_CODE.search(self.text)
         return int(found[1]) if found else 0
 
@@ -69,7 +68,6 @@ class Setting(Protocol):
 
 
 def steps(page: str) -> list[Step]:
-    """Return the files and commands of a page, in order."""
     found: list[Step] = []
     for part in _PART.finditer(page):
         if part["language"] == "text":
@@ -112,14 +110,12 @@ def printed(step: Step, folder: Path, variables: dict[str, str]) -> list[str]:
 
 
 def run(page: str, setting: Setting) -> Iterator[tuple[Step, list[str]]]:
-    """Yield each step of a page with the lines that it printed."""
     with tempfile.TemporaryDirectory(prefix="tutorial") as name, setting(Path(name)) as variables:
         for step in steps(page):
             yield step, printed(step, Path(name), variables)
 
 
 def pasted(page: str, setting: Setting) -> str:
-    """Return a page with what its commands print now."""
     ran = list(run(page, setting))
     for step, lines in reversed(ran):
         if step.at[1]:

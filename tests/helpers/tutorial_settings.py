@@ -23,14 +23,12 @@ from tests.helpers.tutorial import BESIDE_PYTHON, Setting
 
 @contextmanager
 def clone(folder: Path) -> Iterator[dict[str, str]]:
-    """Copy the shipped pipelines, as a clone has them."""
     shutil.copytree(ROOT / "pipelines", folder / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
     yield {}
 
 
 @contextmanager
 def model_and_photos(folder: Path) -> Iterator[dict[str, str]]:
-    """Have ``model.onnx`` and eight images that it was not trained on."""
     shutil.copy(ROOT / "pipelines/assets/parts.onnx", folder / "model.onnx")
     (folder / "photos").mkdir()
     image = np.empty((480, 640, 3), np.uint8)
@@ -42,7 +40,6 @@ def model_and_photos(folder: Path) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def bag_of_a_robot(folder: Path) -> Iterator[dict[str, str]]:
-    """Have a clone, and what a depth camera recorded before a belt."""
     belt = Conveyor(640, 480, 30.0, 7)
     images = [np.empty((480, 640, 3), np.uint8) for _ in range(101)]
     for number, image in enumerate(images):
@@ -62,7 +59,6 @@ READY = (
 
 @contextmanager
 def three_boards(folder: Path) -> Iterator[dict[str, str]]:
-    """Have a clone, a key of SSH, and an inventory of three boards that have edgert and no release."""
     pytest.importorskip("asyncssh", reason="pip install -e '.[fleet-test]'")
     if shutil.which("ansible-playbook", path=os.pathsep.join((BESIDE_PYTHON, os.environ["PATH"]))) is None:
         pytest.skip("there is no ansible-playbook: pip install -e '.[fleet-test]'")

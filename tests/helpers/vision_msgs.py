@@ -40,7 +40,6 @@ _XML = """<package format="3">
 
 
 def build(prefix: Path) -> None:
-    """Build and install the package, in about a minute on two cores."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         (here / "msg").mkdir()

@@ -7,18 +7,7 @@ _STEP_S = 0.002
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> float:
-    """Return as soon as ``condition()`` is true.
-
-    Args:
-        condition: asked every few milliseconds.
-        timeout_s: how long it may stay false; a busy machine takes long.
-
-    Returns:
-        The seconds that it took.
-
-    Raises:
-        AssertionError: it is still false after ``timeout_s``.
-    """
+    """Return the seconds until ``condition()``, asked every few milliseconds, is true; fail after ``timeout_s``."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < timeout_s, f"not so after {timeout_s:g} s"

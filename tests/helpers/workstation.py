@@ -14,18 +14,13 @@ from tests.helpers.waiting import wait_until
 
 
 def bundle_for_any(path: Path, members: dict[str, bytes] | None = None) -> Path:
-    """A bundle for every machine."""
     content = {**MEMBERS, **(members or {})}
     save_bundle(path, manifest_of(content, board="host", mode="", tensorrt="", engines=["onnxruntime"]), content)
     return path
 
 
 class RemoteBuild:
-    """One build on a board, in a thread of its own.
-
-    Attributes:
-        events: what it told so far.
-    """
+    """One build on a board, in a thread of its own."""
 
     def __init__(
         self,
@@ -64,11 +59,9 @@ class RemoteBuild:
         self._on_event(event)
 
     def stop(self) -> None:
-        """As Ctrl-C does."""
         self._stop.set()
 
     def result(self) -> RemoteBuilt:
-        """What came of it. Raises what it raised."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -76,10 +69,8 @@ class RemoteBuild:
         return self._built
 
     def details(self, step: str) -> list[str]:
-        """What was told about a step, in order."""
         return [event.detail for event in self.events if event.step == step]
 
     def wait_for(self, step: str, times: int = 1) -> None:
-        """Returns once a step was told of so often."""
         wait_until(lambda: len(self.details(step)) >= times or not self._thread.is_alive())
         assert len(self.details(step)) >= times, (self._error, self.events)

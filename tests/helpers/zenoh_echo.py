@@ -21,7 +21,6 @@ def router(port: int) -> Any:
 
 
 def main() -> None:
-    """Answer until the input ends."""
     link = shared_session("echo", endpoint_of(sys.argv[1], "echo"), 5, "echo")
     answers = link.publisher("/echo/detections", DETECTIONS, Quality(True, depth=10))
 

@@ -41,7 +41,6 @@ def ort() -> Backend:
 
 @pytest.fixture(params=["ort", "openvino"])
 def computing(request: pytest.FixtureRequest) -> Backend:
-    """The backends that compute something."""
     if request.param == "openvino":
         pytest.importorskip("openvino", reason="openvino (extra 'openvino') is not installed")
     return backend(request.param)

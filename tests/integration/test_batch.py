@@ -84,7 +84,6 @@ INT8 = "precision: {}, calibrate: {{images: photos, early_stop: false}}"
 
 
 def for_int8(folder: Path, stage: str = "", precision: str = "int8", batch: Any = "n", tail: str = "mean") -> Path:
-    """A pipeline of a network with weights, and a few photos to calibrate it on."""
     path = written(folder, stage, INT8.format(precision))
     (folder / "net.onnx").write_bytes(to_bytes(convolution(batch, tail)))
     (folder / "photos").mkdir(exist_ok=True)
@@ -239,7 +238,6 @@ def test_int8_is_batched_where_nothing_is_computed(tmp_path: Path) -> None:
 
 
 def bundled(path: Path, board: str) -> list[str]:
-    """What the build of ``net.edgert`` logs."""
     events: list[Progress] = []
     build(
         load_pipeline(path),

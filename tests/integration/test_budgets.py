@@ -105,12 +105,10 @@ def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path)
 
 
 def _reasons(budgets: Any) -> list[str]:
-    """Why the governor changed the setting, in order."""
     return [event["reason"] for event in budgets["governor"]["events"]]
 
 
 def _share(setting: str) -> int:
-    """Percent of the frames."""
     return 100 if setting == "all frames" else int(setting.split()[0])
 
 
@@ -173,8 +171,6 @@ def test_power_that_nothing_here_measures_stops_no_run_and_is_told(tmp_path: Pat
 
 
 class Clocked(Scripted):
-    """Watts of a made-up board, by the cap of its GPU's clock."""
-
     def __init__(self, cap: Path) -> None:
         super().__init__()
         self._cap = cap

@@ -167,7 +167,6 @@ def test_a_bundle_runs_and_gives_what_its_pipeline_gives(tmp_path: Path, cache: 
 
 
 def embedding(pipeline: Pipeline, image: np.ndarray) -> np.ndarray:
-    """What a pipeline makes of one image."""
     with pipeline:
         results = pipeline.results("find", timeout=20)
         pipeline.submit(image)
@@ -268,7 +267,6 @@ def dynamic(folder: Path, placement: str = "auto", text: str = FLOAT16) -> Path:
 
 
 def placement_in(bundle: Path) -> tuple[list[object], dict[str, Any], str]:
-    """The float form's input shape, what placement.json says, and the pipeline of the bundle."""
     with open_bundle(bundle) as opened:
         (model,) = opened.manifest.models.values()
         text = opened.read(opened.manifest.pipeline).decode()
@@ -333,7 +331,6 @@ TOLD = """    precision: int8
 
 
 def quantized(tmp_path: Path, cache: Path, text: str = TEXT) -> Path:
-    """A pipeline whose model came with Q/DQ nodes, and no images to calibrate on."""
     Build(small_pipeline(tmp_path / "float"), tmp_path / "float.edgert", cache, tensorrt="11.4.1")
     path = small_pipeline(tmp_path / "qdq", text.replace(TOLD, ""))
     with open_bundle(tmp_path / "float.edgert") as bundle:

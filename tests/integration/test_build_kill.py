@@ -10,7 +10,6 @@ from tests.helpers.small_pipeline import small_pipeline
 
 
 def check(pipeline: str, folder: Path, points: int) -> None:
-    """Kills, builds again, compares."""
     whole, whole_s = uninterrupted(pipeline, folder / "whole")
     found = list(kills(pipeline, folder / "killed", points, whole_s, seed=points))
     assert [kill.after_s for kill in found if kill.bundle != whole] == []

@@ -52,7 +52,6 @@ def saved(table: RangeTable, folder: Path) -> bytes:
 
 
 def every(feed: Noise, size: int) -> Any:
-    """The images of a feed as arrays of several."""
     for start in range(0, len(feed), size):
         yield np.concatenate([feed.feeds(n)[feed.input] for n in range(start, min(start + size, len(feed)))])
 

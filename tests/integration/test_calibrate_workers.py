@@ -23,7 +23,6 @@ def small() -> Model:
 
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
-    """The address of a Dask cluster of two processes."""
     distributed: Any = pytest.importorskip("distributed", reason="needs the extra: pip install -e '.[dask]'")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"

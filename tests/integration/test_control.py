@@ -54,8 +54,6 @@ def pipeline_of(*sources: str, **stages: Any) -> dict[str, Any]:
 
 
 class Seen:
-    """A callback that notes the numbers of the frames of each stream."""
-
     def __init__(self) -> None:
         self.numbers = defaultdict[str, list[int]](list)
 
@@ -111,7 +109,6 @@ def small() -> Iterator[Pipeline]:
 
 
 def state_of(pipeline: Pipeline) -> object:
-    """What a refused operation must not change."""
     assembly, file = pipeline._assembly, pipeline.file
     limiters = {name: task.execution.limiter for name, task in assembly.ends.items()}
     paused = {name for name, limiter in limiters.items() if limiter is not None and limiter.paused}

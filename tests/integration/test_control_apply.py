@@ -30,7 +30,6 @@ class Closed(Good):
 
 
 def changed(*sources: str, **stages: Any) -> dict[str, Any]:
-    """Return the pipeline of the tests with other keys in its stages."""
     made = deepcopy(pipeline_of(*sources))
     for name, keys in stages.items():
         made["stages"].setdefault(name, {}).update(keys)

@@ -82,7 +82,6 @@ def table(name: str, net: Graph, decided: Scheme, feeds: Images) -> RangeTable:
 
 @cache
 def setting(name: str) -> tuple[Images, Images, Scheme, RangeTable, Callable[[Graph], Graph]]:
-    """Images to correct with, others to judge by, and a quantizer with ranges from the first."""
     feeds, judges = images(name, 0, 12), images(name, 3, 4)
     decided = scheme(graph(name), "ort")
     ranges = table(name, graph(name), decided, feeds)

@@ -29,7 +29,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a pipeline that runs, which ends without anything left."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     alone(monkeypatch, tmp_path)
     (tmp_path / "belt.yaml").write_text(TEXT)

@@ -35,7 +35,6 @@ from tests.helpers.trt_double import Double
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """What a test registers is gone after it; the example stays."""
     with only_here():
         yield
 
@@ -45,7 +44,6 @@ def image(rows: int = 1, size: int = 8) -> np.ndarray:
 
 
 def expected(x: np.ndarray, times: int = 1) -> np.ndarray:
-    """The convolution by ONNX Runtime, the operator by NumPy."""
     values = Function(without_operators())({"x": x})["t0"]
     for _ in range(times):
         values = mish(values, 0.25)

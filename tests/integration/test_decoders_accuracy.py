@@ -39,7 +39,6 @@ CLASSIFIERS = {"squeezenet_fp32": CAFFE, "mobilenet_v1_025_224": SIGNED, "mobile
 
 
 def coco_precision(model: str, limit: int | None = None) -> Precision:
-    """Of a detector on ``coco_val``, with the settings usual for evaluation."""
     name, config = DETECTORS[model]
     network, decoder = Network(model, config), decoder_for(DetectTask(detect=name, score=0.01, iou=0.6, limit=100), ())
     found: dict[int, Detections] = {
@@ -69,7 +68,6 @@ def test_precision_on_all_photos(model: str, map50: float, mean: float) -> None:
 
 
 def right_classes(model: str, step: int) -> float:
-    """Part of every ``step``-th ImageNet image whose best class is right."""
     network, decoder = Network(model, CLASSIFIERS[model]), decoder_for(ClassifyTask(classify="auto"), ())
     with data("images", "imagenet_labels.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))[::step]

@@ -23,7 +23,6 @@ networks = pytest.mark.parametrize("name", NETWORKS)
 
 
 def emulated(net: Network, *keep: str) -> float:
-    """Mean cosine of what the emulation computes with what the float network computes."""
     model = write(emulate_dla(net.graph, scheme(net.graph, "dla", keep), net.amax), net.model)
     onnx.checker.check_model(infer(model).proto, full_check=True)
     pairs = zip(net.exact, net.outputs(model, fused=False), strict=True)
@@ -65,8 +64,6 @@ def test_exceptions_name_nodes_of_the_model() -> None:
 
 
 class Reader:
-    """ONNX Runtime's CalibrationDataReader."""
-
     def __init__(self, net: Network) -> None:
         self._feeds = iter(net.feeds)
 

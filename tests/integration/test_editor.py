@@ -53,18 +53,15 @@ class Server:
                 return message.get("result")
 
     def open(self, name: str, text: str) -> None:
-        """Have the server see a file of that text."""
         document = {"uri": f"file:///{name}", "languageId": "yaml", "version": 1, "text": text}
         self._tell("textDocument/didOpen", textDocument=document)
 
     def mistakes(self, name: str) -> list[Any]:
-        """Return what the server finds wrong in a file."""
         while f"file:///{name}" not in self.diagnostics:
             self._receive()
         return self.diagnostics[f"file:///{name}"]
 
     def close(self) -> None:
-        """End the server."""
         self._process.kill()
         self._process.communicate()
 

@@ -35,7 +35,6 @@ def text(path: Path, content: str) -> Path:
 
 
 def constant(path: Path, **outputs: np.ndarray) -> Path:
-    """Says the same of every image."""
     onnx.save(models.constant(outputs, (1, 3, SIZE, SIZE)).proto, path)
     return path
 

@@ -56,7 +56,6 @@ def own_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def opened(home: Path) -> Iterator[Any]:
-    """Opens a source for the length of a test."""
     with ExitStack() as stack:
         yield lambda name, **options: stack.enter_context(open_source(home / name, **options))
 

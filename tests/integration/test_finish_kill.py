@@ -82,7 +82,6 @@ def test_a_flipped_byte_of_an_engine_is_refused_and_never_run(finished: Path, tm
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle with a real engine."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGERT_CACHE", str(folder / "cache"))

@@ -25,8 +25,6 @@ pytestmark = pytest.mark.skipif(
 
 
 class Workstation:
-    """A machine with TensorRT-RTX and no GPU."""
-
     def __init__(self, folder: Path) -> None:
         self.store, self.events = FileStore(folder / "store"), list[Progress]()
 

@@ -78,7 +78,6 @@ def images(case: Case, graph: Graph) -> list[dict[str, Array]]:
 
 
 def measured(graph: Graph, model: Model, feeds: list[dict[str, Array]]) -> dict[str, float]:
-    """The largest magnitude of every float32 tensor over all images."""
     made = [name for node in graph.nodes for name in node.outputs if name in graph.specs]
     specs = tuple(graph.specs[name] for name in made if graph.specs[name].dtype == "float32")
     run = Function(write(replace(graph, outputs=specs), model))

@@ -16,7 +16,6 @@ from tests.helpers.nvenc_double import NvencDouble
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
-    """A stand-in for a GPU, with one for its decoder."""
     device = CudaDevice(CudaDouble(), 0, Counter())
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", NvencDouble(device)))
     return device

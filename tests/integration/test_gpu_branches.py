@@ -51,7 +51,6 @@ def here(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def lines(path: str = "out.jsonl") -> list[int]:
-    """Which frames a file of results has."""
     return [json.loads(line)["frame"] for line in Path(path).read_text().splitlines()]
 
 
@@ -84,7 +83,6 @@ SEEN = list[tuple[int, bool]]()
 
 
 def look(result: Result) -> Result:
-    """A stage of one's own."""
     SEEN.append((result.frame.index, is_whole(result)))
     return result.with_output("own", 1)
 
@@ -211,7 +209,6 @@ PLANES: dict[int, list[Any]] = {}
 
 
 def note(result: Result) -> Result:
-    """A stage of one's own that remembers all pixels."""
     assert isinstance(result.frame.planes[0], np.ndarray)
     PLANES[result.frame.index] = [plane.copy() for plane in yuv_planes(result.frame)]
     return result
@@ -256,8 +253,6 @@ def test_pixels_of_a_video_that_the_gpu_decodes_are_those_of_the_processor(
 
 
 class Stuck:
-    """What a sink does until it is told to go on."""
-
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.go, self.taken = threading.Event(), 0
         patch.setattr(NullSink, "process", self._take)

@@ -62,7 +62,6 @@ def images(seed: int, **more: Any) -> dict[str, Any]:
 
 
 def needs(engine: str) -> None:
-    """Skip where there is no GPU, or not this engine."""
     gpu_or_skip().close()
     missing = cuda.why_not() if engine == "onnxruntime-cuda" else ""
     if engine == "tensorrt" and not (find_spec("tensorrt") or find_spec("tensorrt_rtx_bindings")):
@@ -72,8 +71,6 @@ def needs(engine: str) -> None:
 
 
 class Seen:
-    """A callback that keeps the record of each frame of each stream."""
-
     def __init__(self) -> None:
         self.records = defaultdict[str, dict[int, Any]](dict)
 
@@ -83,7 +80,6 @@ class Seen:
         )  # none where `every` leaves it out
 
     def wait_for(self, count: int, *names: str) -> None:
-        """Wait until so many more frames of each of these streams have come."""
         wanted = {name: len(self.records[name]) + count for name in names}
         wait_until(lambda: all(len(self.records[name]) >= number for name, number in wanted.items()), 60)
 

@@ -95,7 +95,6 @@ def test_answers_agree_as_far_as_each_has_what_the_other_has() -> None:
 
 
 def classified(logits: Any) -> list[Answer]:
-    """The five best of (n, classes), and every class's score."""
     scores = np.exp(logits - logits.max(1, keepdims=True))
     scores /= scores.sum(1, keepdims=True)
     best = np.argsort(-scores, axis=1, kind="stable")[:, :5]

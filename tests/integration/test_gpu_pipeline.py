@@ -44,7 +44,6 @@ def needs_a_gpu() -> None:
 def detections(
     folder: Path, engine: str, interpolation: str = "linear", stage: str = "find"
 ) -> tuple[list[Any], list[GpuInference]]:
-    """What a stage says of the frames, and the inference slots of the pipeline."""
     file = folder / "gpu.yaml"
     file.write_text(
         FILE.format(belt=demo_images(), engine=engine, assets=ASSETS, interpolation=interpolation, frames=FRAMES)

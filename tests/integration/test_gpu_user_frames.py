@@ -62,8 +62,6 @@ def written(folder: Path, engine: str = "onnxruntime-cuda", shape: models.Dims =
 
 
 class Cai:
-    """An array of a library that names its stream, by the CUDA array interface."""
-
     def __init__(self, tensor: Any, stream: int | None, address: int | None = None) -> None:
         self._tensor = tensor
         data = tensor.data_ptr() if address is None else address, False
@@ -160,8 +158,6 @@ def test_what_cannot_be_read_is_named_and_changes_nothing(torch: Any, pipeline: 
 
 
 class Elsewhere:
-    """A tensor of another GPU."""
-
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 1
 
@@ -276,8 +272,6 @@ def grown(device: CudaDevice, name: str, step: Callable[[int], None], reclaim: i
 
 
 def pipelines(device: CudaDevice, make: Callable[[], Pipeline]) -> Callable[[int], None]:
-    """A step that opens one, uses it and closes it."""
-
     def step(index: int) -> None:
         with make() as pipeline:
             used(device, pipeline, index)

@@ -32,8 +32,6 @@ class Ticks(Numbers):
 
 @dataclass
 class Seen:
-    """A sink that notes the numbers that it gets of each stream, and what was made of them."""
-
     numbers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     outputs: set[str] = field(default_factory=set)
 
@@ -48,7 +46,6 @@ def gaps(numbers: list[int]) -> int:
 
 
 def threads() -> int:
-    """How many threads pipelines have."""
     return sum(thread.name.startswith("edgert:") for thread in threading.enumerate())
 
 
@@ -224,7 +221,6 @@ class Changing(Running):
         self.heard: list[Seen] = []
 
     def change(self) -> None:
-        """Make one change."""
         ways = [self.add_tap, self.add_source, self.swap]
         ways += [self.remove_tap] * (2 * bool(self.taps)) + [self.remove_source] * (2 * bool(self.extra))
         self.random.choice(ways)()

@@ -68,7 +68,6 @@ def session(model: Model, level: str = "ORT_ENABLE_ALL") -> Any:
 
 
 def photo_feed(name: str, model: Model) -> Mapping[str, Any]:
-    """A photo in the layout and range of the model's one input."""
     photos = sorted(data("images", "coco_val").glob("*.jpg"))
     (spec,) = inputs(model)
     channels_last = spec.shape[3] == 3

@@ -34,7 +34,6 @@ open("m.tflite", "wb").write(tf.lite.TFLiteConverter.from_saved_model("saved").c
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds a SavedModel and a TFLite file."""
     made = tmp_path_factory.mktemp("tensorflow")
     asked = subprocess.run([PYTHON, "-c", "import tensorflow, tf2onnx"], capture_output=True, check=False)
     if asked.returncode:

@@ -36,7 +36,6 @@ PAST = "alarm, areas, track have no past here, and are not compared"
 
 @pytest.fixture(scope="module")
 def belt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Half a second of the demo's belt."""
     path = tmp_path_factory.mktemp("belt") / "belt.mp4"
     write_clip(path, conveyor(1, 60), size=(320, 240), options={"g": "10", "preset": "ultrafast"})
     return path
@@ -58,7 +57,6 @@ def pipeline(belt: Path, folder: Path, frames: int, keep: Any, **changes: Any) -
 
 
 def kept(folder: Path) -> list[Path]:
-    """Return the files of moments, in their order."""
     return sorted(folder.glob("*.mcap"), key=lambda path: path.stat().st_mtime_ns)
 
 
@@ -75,7 +73,6 @@ def assert_replayed(made: Replay) -> None:
 
 @pytest.fixture(scope="module")
 def moments(belt: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Files of a run with one event that counts, after 2 s."""
     folder = tmp_path_factory.mktemp("moments")
     keep = {"last": "1s", "after": "300ms", "rules": ["long"]}
     with Pipeline(pipeline(belt, folder, 110, keep, alarm={"rules": RULES})) as run:
@@ -175,7 +172,6 @@ def started(folder: Path, data: dict[str, Any]) -> subprocess.Popen[str]:
 
 
 def ring_of(folder: Path) -> list[Path]:
-    """Return the parts in the ring that hold anything."""
     return [path for path in sorted((folder / "box-ring").glob("*.mcap")) if path.stat().st_size > 100]
 
 

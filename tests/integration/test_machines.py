@@ -46,7 +46,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
 
 
 def camera(folder: Path, port: int, **keys: Any) -> SendSink:
-    """The sink of a camera's board."""
     keys = {"send": "crops", "spool": folder / "camera.db", "server": f"nats://127.0.0.1:{port}", **keys}
     section = SinkStage.model_validate({"sink": "nats", "from": "find", **keys})
     sink: SendSink = make_stage(section, "crops", Context(pipeline="gate", sources={"x": SimpleNamespace(live=False)}))
@@ -74,8 +73,6 @@ def publish(port: int, *messages: tuple[str, bytes, dict[str, str]]) -> None:
 
 
 def headers_in(port: int, subject: str) -> list[tuple[dict[str, str], dict[str, Any]]]:
-    """Headers and bodies of the messages with a subject, in order."""
-
     async def work() -> list[tuple[dict[str, str], dict[str, Any]]]:
         import nats
 
@@ -104,7 +101,6 @@ def pipeline(folder: Path, port: int, stages: str = "", limit: int | None = None
 
 
 def sends_back(port: int, spool: Path) -> str:
-    """A stage that sends results."""
     return f'  back: {{sink: nats, from: crops, server: "nats://127.0.0.1:{port}", spool: {spool}}}\n'
 
 

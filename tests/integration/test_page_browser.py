@@ -310,7 +310,6 @@ stages:
 
 @pytest.fixture
 def yard(tmp_path: Path, page: Page) -> Iterator[Pipeline]:
-    """A run with a token, and the page open on its camera ``yard``."""
     (tmp_path / "yard.yaml").write_text(YARD)
     with Pipeline(tmp_path / "yard.yaml") as pipeline:
         pipeline.start()
@@ -325,7 +324,6 @@ def yard(tmp_path: Path, page: Page) -> Iterator[Pipeline]:
 
 
 def apply(page: Page, token: str = TOKEN) -> str:
-    """Presses Apply, and returns what the page reports."""
     page.evaluate(f"at('done').textContent = '', at('token').value = '{token}', at('apply').click()")
     wait_for(page, "at('done').textContent != ''")
     return str(page.evaluate("at('done').textContent"))

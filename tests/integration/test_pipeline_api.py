@@ -226,7 +226,6 @@ def without_collector() -> Iterator[None]:
 
 
 def parts_of(pipeline: edgert.Pipeline) -> dict[str, weakref.ref[Any]]:
-    """What a pipeline is made of that holds memory."""
     assembly = pipeline._assembly
     works = {node.name: node.stage for node in assembly.tasks}
     return {name: weakref.ref(part) for name, part in ({"pipeline": pipeline} | works | dict(assembly.engines)).items()}

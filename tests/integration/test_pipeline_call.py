@@ -34,7 +34,6 @@ def write(folder: Path, more: str = TRACKED, find: str = "", top: str = "") -> P
 
 @pytest.fixture(scope="module")
 def images() -> list[Any]:
-    """Images of the demo's conveyor."""
     from edgert.installation import demo_images
     from edgert.user_code import load_object
 
@@ -474,7 +473,6 @@ def test_a_called_pipeline_is_gone_at_once(tmp_path: Path, images: list[Any]) ->
 
 
 def use(pipeline: edgert.Pipeline, index: int, image: Any) -> None:
-    """A few frames: by calls, or by threads."""
     with pipeline:
         if index % 2:
             pipeline(image)

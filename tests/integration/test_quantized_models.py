@@ -75,18 +75,15 @@ class Network:
 
     @cached_property
     def exact(self) -> list[Array]:
-        """What the float network computes."""
         return self.outputs(self.model, fused=True)
 
     def outputs(self, model: Model, *, fused: bool) -> list[Array]:
-        """What the network computes for each photo, all of it in one vector."""
         call = Function(write(extract(read(infer(model)), self.wanted), model), threads=2, fused=fused)
         return [np.concatenate([value.ravel() for value in call(feeds).values()]) for feeds in self.feeds[:COMPARED]]
 
 
 @cache
 def network(name: str) -> Network:
-    """Prepared, with ranges from photos."""
     case = CASES[name]
     width, height = case.size
     shape = (1, 3, height, width) if case.layout == "nchw" else (1, height, width, 3)
@@ -137,7 +134,6 @@ def test_every_form_is_valid_and_close_to_float(name: str, target: Target) -> No
 
 
 def executed(model: Model, folder: Path) -> Counter[str]:
-    """The operators that ONNX Runtime runs in place of the model's."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.optimized_model_filepath = str(folder / "optimized.onnx")

@@ -54,7 +54,6 @@ FRAMES = 20 + 13
 
 @pytest.fixture(scope="module")
 def belts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording of two files with a tracker, a cascade, zones and events."""
     return record_belts(tmp_path_factory.mktemp("belts"))
 
 
@@ -115,7 +114,6 @@ def test_depth_images_are_replayed(tmp_path: Path) -> None:
 
 
 def results_of(path: Path) -> list[dict[str, Any]]:
-    """Return the recorded results."""
     return [json.loads(bytes(one.data)) for one in messages_of(path, messages.RESULTS)]
 
 
@@ -320,7 +318,6 @@ def test_a_swapped_model_ends_the_comparison(belts: Path, tmp_path: Path) -> Non
 
 
 def recorded_belt(folder: Path, count: int) -> dict[str, Any]:
-    """Return the stages of a run that records a clip of some images."""
     write_clip(folder / "belt.mp4", conveyor(1, count), size=(320, 240))
     return {
         "cam": {"source": str(folder / "belt.mp4"), "realtime": True},
@@ -390,7 +387,6 @@ def test_two_recorders_of_one_run_are_refused(tmp_path: Path) -> None:
 
 
 def _other_model(folder: Path) -> Path:
-    """Return the demo's model with one weight that differs."""
     import onnx
     from onnx import numpy_helper
 
@@ -406,7 +402,6 @@ def _other_model(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cameras() -> Iterator[dict[str, RtspServer]]:
-    """Three cameras of different rates."""
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(RtspServer(conveyor_units(seed, 45), fps=fps))

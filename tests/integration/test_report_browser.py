@@ -36,7 +36,6 @@ HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked =
 
 @pytest.fixture(params=["quantized", "planned", "simulated", "surveyed", "traced"])
 def path(request: pytest.FixtureRequest) -> Path:
-    """Each of the pages, with names that would like to be scripts."""
     return request.getfixturevalue(request.param)
 
 
@@ -85,7 +84,6 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pixels(png: bytes) -> npt.NDArray[np.uint8]:
-    """(height, width, 3) BGR."""
     image = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
     assert image is not None
     return image.astype(np.uint8, copy=False)
@@ -292,7 +290,6 @@ def test_of_many_boards_each_is_folded_up_until_it_is_asked_for(page: Page, made
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Too many frames for the model, of a pipeline whose name would like to be a script."""
     find = simulator.Node("find", (simulator.Edge("camera", 1, "oldest"),), simulator.Task(run=(Step("gpu", 20.0),)))
     platform = simulator.Platform(power=Power(5.0, 10.0, 0.0, 0.0), cooling=simulator.Cooling(2.0))
     made = simulator.Design(
@@ -324,7 +321,6 @@ def test_the_second_in_full_is_stretched(page: Page, simulated: Path) -> None:
 
 @pytest.fixture(scope="module")
 def surveyed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five hundred nodes of long names, every third refused."""
     nodes, name = [], "x"
     for place in range(NODES):
         op = ("Relu", "Neg", "Sin")[place % 3]
@@ -387,7 +383,6 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def line_of(page: Page) -> npt.NDArray[np.uint8]:
-    """Return what the canvas of the time line shows."""
     place = page.evaluate(
         "(({top, height}) => [top, height])(document.querySelector('canvas').getBoundingClientRect())"
     )

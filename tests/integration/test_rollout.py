@@ -49,8 +49,6 @@ def bundle(path: Path, text: str) -> Path:
 
 
 class Fleet:
-    """Eight boards that run a release, the next release, and what rolls it out."""
-
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self.folder = folder
         self.key = key(folder)
@@ -90,15 +88,7 @@ class Fleet:
     def roll_out(
         self, release: Path, serial: list[int | str], limit: str = "all", damaged_at: int = -1, **variables: object
     ) -> tuple[int, str]:
-        """Export a release, and roll it out; return Ansible's exit code and what it printed.
-
-        Args:
-            release: the bundle.
-            serial: how many boards at a time.
-            limit: which boards.
-            damaged_at: byte of the exported bundle that changes; -1: none.
-            variables: of all boards.
-        """
+        """Export a release, and roll it out; return Ansible's exit code and what it printed."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         export_fleet([release], "ansible", folder)
         shutil.copy(signers(self.folder, self.key), folder / "allowed_signers")
@@ -171,13 +161,11 @@ def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
 
 
 def recap(text: str) -> dict[str, dict[str, int]]:
-    """Host → its counts in Ansible's last lines."""
     lines = re.findall(r"^(\w+) +: (ok=.*)$", text, re.MULTILINE)
     return {host: {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", line)} for host, line in lines}
 
 
 def reasons(text: str) -> dict[str, str]:
-    """Host → why it counts as failed."""
     task = text.rpartition("Count the board as failed]")[2]
     return {host: json.loads(said)["msg"] for host, said in re.findall(r"fatal: \[(\w+)\]: FAILED! => (\{.*\})", task)}
 

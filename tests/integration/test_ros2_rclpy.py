@@ -33,7 +33,6 @@ def ros() -> Iterator[Partner]:
 
 
 def look(result: Result) -> Result:
-    """Return two boxes and two classes."""
     boxes = np.array([[8, 4, 24, 20], [30, 10, 50, 40]], np.float32)
     scores, classes = np.array([0.75, 0.5], np.float32), np.array([1, 0], np.int32)
     ids = np.array([7, 9], np.int64)
@@ -43,7 +42,6 @@ def look(result: Result) -> Result:
 
 
 def pipeline(**keys: Any) -> dict[str, Any]:
-    """Return a pipeline of the camera, two boxes, and a sink with these keys."""
     look, sink = {"python": f"{HERE}:look", "from": "cam"}, {"sink": "ros2", "from": "look", **keys}
     return {"name": "dock", "stages": {"cam": SOURCE, "look": look, "out": sink}}
 

@@ -37,7 +37,6 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def attachment(number: int, *, named: bool = False) -> bytes:
-    """Return an attachment as rmw_zenoh writes it, in either form."""
     gid = bytes(range(16))
     if not named:
         return struct.pack("<qqB", number, time.time_ns(), 16) + gid
@@ -46,7 +45,6 @@ def attachment(number: int, *, named: bool = False) -> bytes:
 
 
 def image(store: Any, number: int, size: int = 8) -> bytes:
-    """Return an Image in CDR by rosbags."""
     fields: dict[str, Any] = {"header.stamp.sec": 100 + number // 20, "header.stamp.nanosec": number % 20 * 50_000_000}
     fields |= {"header.frame_id": "mast", "height": size, "width": size, "encoding": "bgr8", "is_bigendian": 0}
     fields |= {"step": 3 * size, "data": bytes([number % 256] * (3 * size * size))}

@@ -44,7 +44,6 @@ def test_files_as_fast_as_they_are_taken_give_as_many_as_a_plan_has_at_most(
 
 @pytest.mark.parametrize(("name", "board"), [("cascade", "orin-nx-16gb"), ("multi-camera", "orin-nano-8gb")])
 def test_a_plan_and_an_emulation(name: str, board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan and an emulation have the same rate, however busy this machine is."""
     file = shipped(name, tmp_path, round(30 * SECONDS), monkeypatch)
     assert emulated(file, board)[0] == pytest.approx(planned(file, board), rel=NEAR)
 

@@ -127,7 +127,6 @@ class Home:
 
 
 def retained(port: int) -> dict[str, bytes]:
-    """What a client is told that comes now."""
     return {topic: body for topic, body in brokers.retained(port).items() if body}
 
 

@@ -35,7 +35,6 @@ stages:
 
 
 def nearly_nothing(folder: Path) -> Path:
-    """A profile of a model that computes nothing."""
     whole = {core: ModelTimes(1e-3, 1e-3, 1e-3) for core in core_accelerators()}
     unit = ProfiledUnit("all", ("all",), dict.fromkeys(whole, 1e-3))
     made = Profile(
@@ -55,7 +54,6 @@ def test_a_run_is_simulated_from_the_times_of_its_stages(tmp_path: Path) -> None
 
 
 def run_and_played(folder: Path) -> tuple[Summary, Simulated]:
-    """Return a run of the pipeline, and its simulation from what its stages took."""
     (folder / "slow.py").write_text(CODE, encoding="utf-8")
     (folder / "p.yaml").write_text(TEXT, encoding="utf-8")
     with Pipeline(folder / "p.yaml") as pipeline:

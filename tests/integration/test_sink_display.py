@@ -49,7 +49,6 @@ class XServer:
         wait_until(lambda: (Path("/tmp/.X11-unix") / f"X{self.name[1:]}").exists())
 
     def screen(self) -> U8:
-        """(height, width, 3) BGR."""
         data = (self._folder / "Xvfb_screen0").read_bytes()
         header = struct.unpack(">25I", data[:100])  # XWDFileHeader of X11/XWDFile.h
         start, (width, height), row_bytes = header[0] + header[19] * 12, header[4:6], header[12]

@@ -54,8 +54,6 @@ def shown(index: int = 0) -> Result:
 
 
 class Viewer:
-    """Reads the multipart stream."""
-
     def __init__(self, sink: HttpSink, path: str = "/stream.mjpg", address: str = "127.0.0.1") -> None:
         there = "127.0.0.1", port_of(sink)
         self.socket = socket.create_connection(there, timeout=5, source_address=(address, 0))

@@ -37,7 +37,6 @@ Said = Callable[[Frame], list[Event]]
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six seconds with B frames."""
     path = tmp_path_factory.mktemp("clip") / "clip.mp4"
     return write_clip(path, COUNT, options={"preset": "ultrafast", "g": str(GOP), "bf": "2"})
 

@@ -120,7 +120,6 @@ def test_two_streams_under_one_path(library: None) -> None:
 
 
 def asked(port: int, request: str) -> socket.socket:
-    """A connection that sent a request and got its answer, or less than a request."""
     client = socket.create_connection(("127.0.0.1", port), timeout=5)
     client.sendall(request.encode())
     if request.endswith("\r\n\r\n"):

@@ -51,7 +51,6 @@ def read(path: Path) -> list[tuple[float, U8]]:
 
 
 def shown(path: Path) -> list[tuple[float, float]]:
-    """Time and middle luma of every image of a file."""
     with av.open(str(path)) as file:
         stream = file.streams.video[0]
         return [(float(one.pts * stream.time_base), float(one.to_ndarray()[30, 40])) for one in file.decode(stream)]

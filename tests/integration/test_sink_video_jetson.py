@@ -228,7 +228,6 @@ def _format() -> encoders.VideoFormat:
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The doubles of JetPack 6."""
     if not shutil.which("gcc"):
         pytest.skip("there is no C compiler (gcc)")
     folder = tmp_path_factory.mktemp("libraries")

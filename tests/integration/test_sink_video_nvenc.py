@@ -59,8 +59,6 @@ def at(address: int, nbytes: int) -> Any:
 
 
 class Rig:
-    """Stand-ins for a GPU and its encoder."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpu = CudaDouble(memory_bytes=2**32)
         self.device = CudaDevice(self.gpu, 0, Counter())

@@ -73,7 +73,6 @@ def filmed(*streams: str) -> Iterator[tuple[WebrtcSink, Camera]]:
 
 
 def sessions_of(sink: WebrtcSink) -> dict[str, Any]:
-    """Those who watch or are about to."""
     return sink.whep._sessions._all if sink.whep._thread is not None else {}
 
 
@@ -164,7 +163,6 @@ class Ears:
         return [f"a=candidate:{n} 1 udp 2122252543 {name[0]} {name[1]} typ host" for n, name in enumerate(names)]
 
     def heard(self) -> int:
-        """How many packets came since it was asked last."""
         count = 0
         for one in self.sockets:
             with suppress(BlockingIOError):
@@ -306,7 +304,6 @@ def test_a_stream_that_ends_ends_in_the_browser_and_a_new_one_is_found(tmp_path:
 
 @contextmanager
 def page_of(*streams: str, **keys: Any) -> Iterator[HttpSink]:
-    """A live page of these cameras."""
     section = Http.model_validate({"sink": "http", "from": "x", "port": 0, **keys})
     stats = {"name": "north", "frames_out": 9, "dropped": 0, "stages": {}}
     sink = section.make("page", Context(stats=lambda: stats))
@@ -387,7 +384,6 @@ def test_scripts_of_one_page_name_nothing_twice() -> None:
 
 
 def enter(page: Page, address: str) -> None:
-    """Opens the page as somebody who gave the token."""
     given = base64.b64encode(f"me:{TOKEN}".encode()).decode()
     page.call("Network.setExtraHTTPHeaders", headers={"Authorization": f"Basic {given}"})
     page.open(address, 1200)

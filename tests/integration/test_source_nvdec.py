@@ -34,8 +34,6 @@ API = json.loads((Path(__file__).parents[1] / "data/nvdec/api.json").read_text(e
 
 
 class Rig:
-    """Stand-ins for a GPU and its decoder."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpu = CudaDouble()
         self.device = CudaDevice(self.gpu, 0, Counter())

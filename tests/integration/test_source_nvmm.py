@@ -28,7 +28,6 @@ EGL_BACK = "NvBufSurfaceUnMapEglImage", "cuGraphicsUnregisterResource"
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The doubles of JetPack 6, and in ``cuda`` those of JetPack 7."""
     plain = tmp_path_factory.mktemp("libraries")
     built: tuple[tuple[Path, str, list[str]], ...] = (
         (plain, "libnvbufsurface.so.1.0.0", ["-DSURFACE"]),

@@ -468,5 +468,4 @@ def test_a_recording_over_http_keeps_every_frame_and_ends(tmp_path: Path) -> Non
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+    def log_message(self, format: str, *args: object) -> None: ...

@@ -60,7 +60,6 @@ class Seen:
 
     @property
     def model(self) -> str:
-        """Of the newest result."""
         return self.rows[-1][1]
 
     @property
@@ -90,7 +89,6 @@ def own_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pipeline_of(folder: Path, **keys: Any) -> dict[str, Any]:
-    """A camera that is waited for, the demo's detector, a tracker and a callback."""
     camera = {**CAMERA, "queue": 8, "drop": "never"}
     stages = {
         "belt": camera,
@@ -102,7 +100,6 @@ def pipeline_of(folder: Path, **keys: Any) -> dict[str, Any]:
 
 
 def state(pipeline: Pipeline) -> dict[str, Any]:
-    """The state of the newest swap."""
     return pipeline._running.swaps["parts"].state.to_json()
 
 
@@ -114,7 +111,6 @@ def ended(pipeline: Pipeline, timeout_s: float = 60) -> dict[str, Any]:
 
 
 def whole(seen: Seen) -> bool:
-    """Whether no frame was lost."""
     return seen.numbers == list(range(len(seen.rows)))
 
 
@@ -307,13 +303,11 @@ def test_a_batched_model_is_swapped_for_several_cameras(folder: Path, seen: Seen
 
 
 def _goes_on(rows: list[int]) -> None:
-    """Wait for five more frames."""
     count = len(rows) + 5
     wait_until(lambda: len(rows) > count, 20)
 
 
 def open_batch(folder: Path) -> None:
-    """The demo's model with an open batch."""
     (folder / "open.onnx").write_bytes(to_bytes(with_open_batch(load(GOOD))))
 
 
@@ -334,7 +328,6 @@ def test_the_live_page_shows_where_they_disagree_to_who_has_the_token(folder: Pa
 
 
 def page(url: str, token: str) -> tuple[int, str]:
-    """The status and text of /swap."""
     request = urllib.request.Request(f"{url}swap", headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:

@@ -72,7 +72,6 @@ def way(found: Read, stream: str, index: int) -> list[Slice]:
 
 
 def traced(pipeline: Pipeline, folder: Path, count: int) -> Read:
-    """Return the trace of a pipeline that is given some frames."""
     with pipeline, pipeline.control.traced(folder / "run.pftrace"):
         for _ in range(count):
             pipeline.submit(FRAME)

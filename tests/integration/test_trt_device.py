@@ -43,7 +43,6 @@ MODULES = {"tensorrt": ("tensorrt",), "tensorrt_rtx": ("tensorrt_rtx", "tensorrt
 
 
 def why_not(wanted: str) -> str:
-    """What is missing here; empty if nothing is."""
     driver = cuda_driver()
     if driver is None or not driver.gpus:
         return "there is no NVIDIA GPU"

@@ -50,7 +50,6 @@ def tune(folder: Path, text: str = AUTO, **options: object) -> tuple[Path, list[
 
 
 def with_tactic(path: Path, tuned: Tuned) -> Path:
-    """The bundle with another result of the search."""
     with open_bundle(path) as bundle:
         member = bundle.manifest.models["parts"].files["tune"]
         members = {name: bundle.read(name) for name in bundle.manifest.members}
@@ -222,7 +221,6 @@ BATCHED = AUTO.replace("from: cam}", "from: cam, batch: {max: 4}}").replace(
 
 
 def batched(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tuned bundle of a model whose batch size is left open."""
     monkeypatch.setattr("tests.integration.test_tune.small_pipeline", partial(small_pipeline, shape=("n", 3, 16, 16)))
     return tune(folder, text)[0]
 

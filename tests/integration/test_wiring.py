@@ -30,7 +30,6 @@ THE_REST = tuple(name for name in RECIPES if name not in ESSENTIAL)
 
 
 def photos(model: str, count: int) -> list[Path]:
-    """Every n-th of the photos that suit a model."""
     data("models", f"{model}.onnx")
     found = images(MODELS[model][2])
     return found[:: len(found) // count][:count]

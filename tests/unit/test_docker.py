@@ -86,7 +86,6 @@ def test_what_is_copied_is_there_and_not_ignored(file: Path) -> None:
 
 
 def test_the_wheel_needs_no_more_than_that() -> None:
-    """Everything that hatch packs, in one way or the other, is copied."""
     tomllib = pytest.importorskip("tomllib", reason="reading pyproject.toml needs Python 3.11 or newer")
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -104,8 +103,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"find: in one call for 41 s")
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the test's own output is enough."""
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 @pytest.fixture

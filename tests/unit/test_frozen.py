@@ -29,8 +29,7 @@ class Plain(Point):
 
 
 @dataclass(frozen=True)
-class Same(Point):
-    """As somebody's own class that adds nothing."""
+class Same(Point): ...
 
 
 @pytest.mark.parametrize("kind", [Point, Named, Plain, Same])

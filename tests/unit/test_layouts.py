@@ -16,7 +16,6 @@ DETECT = DetectTask(detect="yolov8")
 
 
 def image(path: Path) -> None:
-    """100 x 50 pixels."""
     path.parent.mkdir(parents=True, exist_ok=True)
     assert cv2.imwrite(str(path), np.zeros((50, 100, 3), np.uint8))
 
@@ -28,7 +27,6 @@ def text(path: Path, content: str) -> Path:
 
 
 def boxes(found: LabeledDataset) -> list[list[float]]:
-    """Class and corners of every box, image by image in the order of their names."""
     assert isinstance(found.ground_truth, GroundTruthBoxes)
     named = sorted((found.images.name(n), one) for n, one in enumerate(found.ground_truth.images))
     return [
@@ -224,7 +222,6 @@ def test_coco_in_usual_layouts(labels: str, images: str, tmp_path: Path) -> None
 
 
 def truth(found: LabeledDataset) -> Boxes:
-    """The labels of the only image."""
     assert isinstance(found.ground_truth, GroundTruthBoxes)
     (one,) = found.ground_truth.images
     return one
@@ -315,7 +312,6 @@ def test_run_lengths_of_coco_as_lists_and_as_pycocotools_writes_them(tmp_path: P
 
 
 def two_places(root: Path) -> Path:
-    """Folders day and night, with images in a folder of their own, and lists of them."""
     for name in ("day", "night/deep"):
         image(root / name / "images" / "one.jpg")
         label = "0 0.5 0.5 0.2 0.4\n" if name == "day" else "1 0.5 0.5 0.4 0.4\n"

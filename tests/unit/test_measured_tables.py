@@ -15,7 +15,6 @@ def tables() -> Any:
 
 
 def write(folder: Path, name: str, gpu: str, figures: dict[str, tuple[float, dict[str, float]]]) -> None:
-    """A run as a benchmark writes it."""
     rows = [{"name": name, "value": value, "detail": detail} for name, (value, detail) in figures.items()]
     (folder / name).write_text(json.dumps({"machine": {"gpu": gpu}, "figures": rows}))
 

@@ -18,7 +18,6 @@ from tests.helpers.pipeline_text import MINIMAL, pipeline
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """What a test registers is gone after it; the example stays."""
     with only_here():
         yield
 

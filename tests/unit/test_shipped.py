@@ -17,7 +17,6 @@ def test_a_checkout_uses_its_own_folders() -> None:
 
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An edgert as pip installs it."""
     package = tmp_path / "site-packages/edgert"
     pipelines = package / "data/pipelines"
     pipelines.mkdir(parents=True)

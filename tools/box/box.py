@@ -48,7 +48,6 @@ class Step:
 
     @property
     def typed(self) -> str:
-        """Command with its variables."""
         return " ".join([*(f"{name}={value}" for name, value in self.variables), self.command])
 
 
@@ -74,7 +73,6 @@ class Box:
 
     @property
     def upper(self) -> Path:
-        """Folder of differences from the base."""
         return self.folder / "upper"
 
     def command(self, words: Sequence[str], proc: str = BARE, variables: Mapping[str, str] | None = None) -> list[str]:
@@ -99,7 +97,6 @@ class Box:
         return [*space, str(INSIDE), *map(str, (self.base, self.folder, self.wheels)), "env", "-i", *pairs, *words]
 
     def do(self, step: Step) -> Done:
-        """Run one step."""
         words = ["sh", "-c", f"cd {HOME} 2>/dev/null; {step.command}"]
         with self.alone():
             return outcome(step, self.command(words, step.proc, dict(step.variables)))

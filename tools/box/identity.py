@@ -50,12 +50,10 @@ class Identity:
 
     @property
     def record(self) -> Board:
-        """Record of the board."""
         return board(self.board)
 
     @property
     def mode(self) -> str:
-        """Current power mode."""
         return self.record.modes[0].name
 
 

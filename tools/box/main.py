@@ -21,7 +21,6 @@ NAMES = (*identity.IDENTITIES, *ubuntu.UBUNTUS)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0 if every step of every box succeeded."""
     asked = options(arguments)
     folder = Path(os.environ.get("EDGERT_BOX") or Path.home() / ".cache/edgert/box").absolute()
     started = time.monotonic()
@@ -67,7 +66,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed command line."""
     parser = argparse.ArgumentParser("tools/board-in-a-box", description=__doc__)
     parser.add_argument("boards", nargs="*", metavar="BOX", help=f"{', '.join(NAMES)}; all when left out")
     parser.add_argument("--shell", metavar="COMMAND", help="run only this in the box, such as bash")

@@ -43,7 +43,6 @@ class Distribution:
 
     @property
     def title(self) -> str:
-        """``bookworm for aarch64``."""
         return f"{self.suite} for {self.machine}"
 
 
@@ -246,7 +245,6 @@ def wheels(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
 
 
 def run(command: list[str], what: str) -> None:
-    """Run a program. Raises DeviceError with its last lines."""
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         last = " / ".join(done.stdout.strip().splitlines()[-4:])

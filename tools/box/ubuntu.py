@@ -178,7 +178,6 @@ _WEDGE = (
 
 
 def do(box: Box, step: Step) -> Done:
-    """Run one step in the booted box."""
     with box.alone(), (box.folder / "boot.log").open("wb") as log, booted(box, log.fileno()) as enter:
         return outcome(step, [*enter, "sh", "-c", step.command])
 

@@ -51,7 +51,6 @@ def fit_all() -> list[Chip]:
 
 
 def sisters_of(chips: Sequence[Chip]) -> Sisters:
-    """Return the fit of predictions from measured boards."""
     return fit_sisters({chip.coefficients.soc: chip.trials for chip in chips})
 
 

@@ -85,13 +85,11 @@ class Draw:
 
 @cache
 def rows_of() -> dict[str, Any]:
-    """Return the file of published watts."""
     data: dict[str, Any] = yaml.safe_load(PUBLISHED.with_name("published_power.yaml").read_text(encoding="utf-8"))
     return data
 
 
 def draws(soc: str) -> list[Draw]:
-    """Return all published powers of one chip."""
     found = []
     for kind, made in (("watts", _at_the_wall), ("module", _of_the_module), ("rails", _of_a_rail)):
         for group in rows_of()[kind]:
@@ -172,14 +170,11 @@ def left_out(soc: str, start: Mapping[str, float]) -> list[tuple[Draw, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Numbers of a chip, and rows that were left out with their predicted watts."""
-
     chip: watts.ChipPower
     trials: list[tuple[Draw, float]]
 
 
 def fit_all() -> dict[str, Fitted]:
-    """Return chip → fitted watts."""
     found: dict[str, Fitted] = {}
     start = dict(_START)
     for soc in _FITTED:
@@ -256,7 +251,6 @@ _ASSUMED = {
 
 
 def main() -> int:
-    """Run the command, and return the exit code."""
     chips = fit_all()
     for soc, fitted in chips.items():
         print(f"{soc}: {fitted.chip.cost} {fitted.chip.wall and fitted.chip.wall.carrier_w} {fitted.chip.accuracy}")

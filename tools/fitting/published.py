@@ -78,19 +78,16 @@ def works(model: str, size: int) -> tuple[Work, ...]:
 
 @cache
 def published() -> dict[str, Any]:
-    """Return the content of the file."""
     data: dict[str, Any] = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
     return data
 
 
 def timings(soc: str, accelerator: str) -> list[Timing]:
-    """Return all published times of one chip on its GPU or one DLA core, including single layers."""
     found = [*_networks(), *_layers()]
     return [row for row in found if row.board.soc == soc and row.accelerator == accelerator]
 
 
 def set_mode(record: Board, name: str, clocks: dict[str, float]) -> Mode:
-    """Return a power mode with clocks set by hand."""
     return record.mode(name).model_copy(update={key: float(value) for key, value in clocks.items()})
 
 

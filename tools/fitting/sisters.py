@@ -39,7 +39,6 @@ class Pair:
 
     @property
     def kind(self) -> str:
-        """``gpu`` or ``dla``."""
         return kind_of(self.trial)[0]
 
     def corrected(self, weight: float) -> Trial:

@@ -33,7 +33,6 @@ class Trial:
 
     @property
     def error(self) -> float:
-        """Relative error."""
         return abs(self.predicted_ms / self.row.time_ms - 1)
 
     @property

@@ -44,7 +44,6 @@ class Together:
 
 
 def rates(soc: str) -> list[Together]:
-    """Return all published rates of one chip."""
     found = []
     for group in published()["together"]:
         record = board(group["board"])

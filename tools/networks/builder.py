@@ -30,11 +30,9 @@ class Builder:
         return self.shapes[tensor]
 
     def channels(self, tensor: str) -> int:
-        """Return the second dimension of a tensor."""
         return self.shapes[tensor][1]
 
     def node(self, op: str, inputs: Sequence[str], *shapes: Shape, **attributes: object) -> str:
-        """Add a node; return the name of its first output."""
         name = f"{op}_{len(self.nodes)}"
         outputs = tuple(name if index == 0 else f"{name}:{index}" for index in range(len(shapes)))
         self.nodes.append(Node(op, tuple(inputs), outputs, attributes, name))
@@ -42,7 +40,6 @@ class Builder:
         return name
 
     def stored(self, *shape: int) -> str:
-        """Add a weight of that shape."""
         name = f"weight_{len(self.constants)}"
         self.constants[name] = np.broadcast_to(np.zeros((), np.float32), shape)
         return name
@@ -63,7 +60,6 @@ class Builder:
         return self.activate(y, self.act if act == "" else act)
 
     def activate(self, x: str, act: str | None) -> str:
-        """Add the activation as exporters write it."""
         if act is None:
             return x
         if act == "silu":
@@ -89,22 +85,18 @@ class Builder:
         return self.node("Flatten", [x], (batch, int(np.prod(rest))))
 
     def linear(self, x: str, columns: int, act: str | None = None) -> str:
-        """Add a fully connected layer."""
         batch, depth = self.shape(x)
         y = self.node("Gemm", [x, self.stored(columns, depth), self.stored(columns)], (batch, columns), transB=1)
         return self.activate(y, act)
 
     def add(self, *xs: str, act: str | None = None) -> str:
-        """Add two tensors of one shape."""
         return self.activate(self.node("Add", xs, self.shape(xs[0])), act)
 
     def cat(self, *xs: str) -> str:
-        """Join tensors along the channels."""
         batch, _, *size = self.shape(xs[0])
         return self.node("Concat", xs, (batch, sum(map(self.channels, xs)), *size), axis=1)
 
     def split(self, x: str, parts: int = 2) -> tuple[str, ...]:
-        """Split the channels into equal parts."""
         batch, channels, *size = self.shape(x)
         name = self.node("Split", [x], *[(batch, channels // parts, *size)] * parts, axis=1)
         return (name, *(f"{name}:{index}" for index in range(1, parts)))
@@ -115,11 +107,9 @@ class Builder:
         return self.node("Resize", [x], (batch, channels, high * factor, wide * factor))
 
     def reshape(self, x: str, *shape: int) -> str:
-        """Reshape a tensor."""
         return self.node("Reshape", [x], shape)
 
     def transpose(self, x: str, *perm: int) -> str:
-        """Reorder the axes."""
         return self.node("Transpose", [x], tuple(self.shape(x)[axis] for axis in perm), perm=list(perm))
 
     def matmul(self, x: str, y: str) -> str:

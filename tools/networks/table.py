@@ -123,11 +123,6 @@ PUBLISHED = tuple(
 
 
 def build(name: str, size: int, batch: int = 1) -> Graph:
-    """Build the network of that name; ``size`` is the side of its square input if there are several.
-
-    Raises:
-        KeyError: no such network here.
-    """
     if name in _FIXED:
         return _FIXED[name](batch=batch)
     if name in _SIZED:
@@ -137,6 +132,5 @@ def build(name: str, size: int, batch: int = 1) -> Graph:
 
 
 def known(name: str) -> bool:
-    """Return whether ``build`` has a network of that name."""
     found = re.fullmatch(r"(\w+?)([ntsmlx])", name)
     return name in _FIXED or name in _SIZED or bool(found and found[1] in _SCALED)

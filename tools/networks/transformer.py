@@ -14,7 +14,6 @@ class Transformer(Builder):
         return self.node("Add", [y, self.stored(columns)], shape)
 
     def norm(self, x: str) -> str:
-        """Layer normalization."""
         wide = self.shape(x)[-1]
         return self.node("LayerNormalization", [x, self.stored(wide), self.stored(wide)], self.shape(x))
 
@@ -54,7 +53,6 @@ class Transformer(Builder):
         return self.add(x, self.feed_forward(self.norm(x)))
 
     def patches(self, width: int, side: int) -> str:
-        """Turn an image into tokens."""
         x = self.conv("input", width, side, side, pad=0, act=None)
         batch, _, high, wide = self.shape(x)
         return self.transpose(self.reshape(x, batch, width, high * wide), 0, 2, 1)
@@ -143,7 +141,6 @@ class RfDetr(Transformer):
         self.side, self.patch, self.windows, self.decoders, self.taken = size // patch, patch, windows, decoders, taken
 
     def made(self) -> Graph:
-        """Build the complete network."""
         memory = self.tokens(self.projected([self.normed(x) for x in self.backbone()]))
         chosen = self.norm(self.project(memory, self.shape(memory)[-1]))
         scores, boxes = self.project(chosen, self.CLASSES), self.mlp(chosen, 256, 256, 4)
@@ -188,7 +185,6 @@ class RfDetr(Transformer):
         return found
 
     def scaled(self, x: str) -> str:
-        """Multiply each channel by a stored number."""
         return self.node("Mul", [x, self.stored(self.shape(x)[-1])], self.shape(x))
 
     def normed(self, x: str) -> str:

@@ -43,7 +43,6 @@ class _YoloX(Yolo):
         return self.conv(x, out, 3, stride)
 
     def block(self, x: str, channels: int, count: int, *, shortcut: bool = True) -> str:
-        """Cross-stage block."""
         out = self.wide(channels)
         y, side = self.conv(x, out // 2), self.conv(x, out // 2)
         for _ in range(self.deep(count)):

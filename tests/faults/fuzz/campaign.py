@@ -32,11 +32,9 @@ class Count:
 
     @property
     def failures(self) -> int:
-        """Cases that failed."""
         return sum(map(len, self.failed.values()))
 
     def add(self, result: Result) -> None:
-        """Counts what a sitting did."""
         self.cases, self.taken = self.cases + result.cases, self.taken + result.taken
         self.cpu_s += result.cpu_s
         self.slowest_s = max(self.slowest_s, result.slowest_s)

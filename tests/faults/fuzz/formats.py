@@ -147,7 +147,6 @@ def _mutated_yaml(words: Callable[[], Sequence[str]], rng: Random, data: bytes) 
 
 @cache
 def _parsed(data: bytes) -> Any:
-    """Of a seed; what is mutated is a copy."""
     return yaml.safe_load(data)
 
 
@@ -285,7 +284,6 @@ def _server() -> tuple[_Server, live_page.LivePage, Worker]:
 
 
 def stop_server() -> None:
-    """End the threads of the server that requests were tried on, if there was one."""
     if _server.cache_info().currsize:
         for one in _server():
             one.stop()
@@ -341,7 +339,6 @@ def _tried_annotations(content: bytes) -> bool:
 
 
 def _tried_cache(content: bytes) -> bool:
-    """A calibration cache, as a bundle's engines are specified with it."""
     try:
         parse_cache(content.decode("utf-8", "replace"))
     except EdgertError:
@@ -350,7 +347,6 @@ def _tried_cache(content: bytes) -> bool:
 
 
 def _digested(content: bytes) -> bytes:
-    """A shared profile with the digest of what is in it."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -372,7 +368,6 @@ def _tried_pipeline(content: bytes) -> bool:
 
 
 def _tried_scenario(name: str, content: bytes) -> bool:
-    """Return whether a simulation takes a file of this content."""
     path = Path("scenario.json")
     path.write_bytes(content)
     scenario, keys = Scenario(0.2, **{name: path}), ["models.m.precision=fp32"]
@@ -427,6 +422,5 @@ FORMATS: Mapping[str, Format] = {
 
 
 def case(name: str, data: Data, seed: int, number: int) -> bytes:
-    """The bytes of a case."""
     rng = Random(f"{name}/{seed}/{number}")
     return FORMATS[name].mutated(rng, rng.choice(data))

@@ -160,7 +160,6 @@ def mutated_json(rng: Random, data: bytes) -> bytes:
 
 
 def mutated_lines(rng: Random, data: bytes) -> bytes:
-    """Lines of JSON."""
     lines = data.splitlines()
     for _ in range(rng.choice((1, 2))):
         at = rng.randrange(len(lines))
@@ -190,7 +189,6 @@ TEXTS = (
 
 
 def messages(message: Any) -> Iterator[Any]:
-    """A protobuf message and all in it."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is not None:
@@ -199,7 +197,6 @@ def messages(message: Any) -> Iterator[Any]:
 
 
 def mutate_message(rng: Random, message: Any) -> None:
-    """Changes fields of a protobuf message, or of one in it: values, parts removed, doubled, and set to another's."""
     for _ in range(rng.choice((1, 1, 2, 3, 5))):
         holder = rng.choice(list(messages(message)))
         field = rng.choice([*(field for field, _ in holder.ListFields()), *holder.DESCRIPTOR.fields])

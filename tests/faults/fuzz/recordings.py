@@ -33,7 +33,6 @@ def _as_third_part(payload: bytes) -> bytes:
 
 
 def mutated_recording(rng: Random, data: bytes) -> bytes:
-    """Return a recording that is damaged in one of three ways."""
     way = rng.randrange(3)
     if way == 0:
         return mutate.mutated_bytes(rng, data)

@@ -88,7 +88,6 @@ def _model(nodes: list[Any], stored: list[Any], outputs: list[Any]) -> onnx.Mode
 
 
 def plain_model() -> onnx.ModelProto:
-    """Convolutions and what comes with them; four classes."""
     nodes = [
         node("Conv", ["x", "w1", "b1"], ["c1"], "conv", kernel_shape=[3, 3], pads=[1] * 4),
         node("BatchNormalization", ["c1", "b1", "b1", "b1", "v1"], ["n1"], "norm"),
@@ -173,7 +172,6 @@ def detecting_model() -> bytes:
 
 
 def models() -> dict[str, bytes]:
-    """Name → ONNX file."""
     made = {"plain": plain_model(), "shaping": shaping_model(), "text": text_model()}
     return {name: bytes(model.SerializeToString()) for name, model in made.items()}
 
@@ -206,13 +204,11 @@ def bundle() -> bytes:
 
 
 def members(content: bytes) -> dict[str, bytes]:
-    """Of a bundle."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def ranges() -> bytes:
-    """Of the model."""
     _run("calibrate", "p.yaml", "-o", "ranges.json")
     return Path("ranges.json").read_bytes()
 
@@ -230,7 +226,6 @@ def profile() -> bytes:
 
 
 def shared_profile() -> bytes:
-    """Of a board's engine; its times are made up."""
     engine = {"placement": {"dla0": [0]}, "runs": 30, "median_ms": 8.0, "quantiles": [1.0] * len(AT)}
     layers = [{"nodes": [0, 1], "median_ms": 5.0, "reformat": False}, {"nodes": [2], "median_ms": 2.5}]
     model = {"digest": "a" * 64, "structure": "b" * 64, "precision": "fp16", "frames": 1, "nodes": 3, "macs": 4_000_000}
@@ -253,7 +248,6 @@ def summary() -> bytes:
 
 
 def trace() -> bytes:
-    """Frames of a camera, in both forms."""
     box = {"type": "detections", "objects": [{"box": [0, 0, 1, 1]}]}
     rows: list[dict[str, Any]] = [{"time_s": 0.033 * at, "stream": "c", "objects": at % 3} for at in range(4)]
     rows += [{"timestamp_ns": 33_000_000 * at, "stream": "c", "outputs": {"i": box}} for at in range(4, 8)]
@@ -261,7 +255,6 @@ def trace() -> bytes:
 
 
 def annotations() -> bytes:
-    """COCO's, of the images."""
     rows = [
         {"id": n, "image_id": n, "category_id": 1, "bbox": [1, 1, 5, 5], "area": 25, "iscrowd": 0} for n in range(8)
     ]
@@ -271,7 +264,6 @@ def annotations() -> bytes:
 
 
 def state() -> bytes:
-    """What a running pipeline answers to ``edgert top``."""
     used = {"mean": 9.0, "limit": 10.0, "unit": "W"}
     budgets = {"governor": {"setting": "15W"}, "throttled": 3, "used": used}
     share = {"fps": 30.0, "latency_ms": {"p50": 1.0, "p99": 2.0}, "dropped": {"queue": 1}}

@@ -46,8 +46,6 @@ class Result:
 
 
 class Worker:
-    """A child process, and what it takes."""
-
     def __init__(self, arguments: Sequence[str]) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "tests.faults.fuzz.worker", *arguments]
@@ -75,7 +73,6 @@ class Worker:
             yield from map(json.loads, whole)
 
     def cpu_s(self) -> float:
-        """Processor time of the process; 0 when it is gone."""
         try:
             parts = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -83,14 +80,12 @@ class Worker:
         return (int(parts[11]) + int(parts[12])) / _TICKS
 
     def rss_bytes(self) -> int:
-        """Memory that it holds."""
         try:
             return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * _PAGE
         except (OSError, IndexError):
             return 0
 
     def kill(self) -> str:
-        """Ends it; its last words."""
         self.process.kill()
         self.process.wait()
         self._selector.close()
@@ -115,7 +110,6 @@ def fuzz(
 def _one_process(
     name: str, seed: int, first: int, last: int, until: float, files: Sequence[Path], result: Result
 ) -> int:
-    """The number of the next case."""
     worker = Worker([name, str(seed), str(first), *map(str, files)])
     number, file, began, cpu_s, at = first, Path(), time.monotonic(), 0.0, None
     trouble, limit_s = "", _START_S
@@ -174,7 +168,6 @@ def _fail(result: Result, number: int, where: str, what: str, content: bytes) ->
 
 
 def keep(name: str, result: Result, folder: Path) -> None:
-    """Writes one input for each place, and what was said of it."""
     for where, content in result.inputs.items():
         digest = hashlib.sha256(content).hexdigest()[:8]
         slug = "".join(one if one.isalnum() else "-" for one in where.replace(".py", ""))

@@ -35,7 +35,6 @@ ANSWERS = (
 
 
 def galleries() -> tuple[bytes, ...]:
-    """Return one of each form."""
     names, vectors = np.array(["Anna", "Änne", "南"]), np.eye(3, 8, dtype=np.float32)
     found = [json.dumps({name: [row] for name, row in zip(names.tolist(), vectors.tolist(), strict=True)}).encode()]
     for save in (np.savez, np.savez_compressed):
@@ -60,7 +59,6 @@ def mutated_gallery(rng: Random, data: bytes) -> bytes:
 
 
 def mutated(rng: Random, data: bytes) -> bytes:
-    """Return a file that a medium, or a program, has changed."""
     return damaged(data, rng) if rng.random() < 0.5 else mutate.mutated_bytes(rng, data)
 
 
@@ -85,7 +83,6 @@ def tried_gallery(content: bytes) -> bool:
 
 @cache
 def spool() -> bytes:
-    """Return the file of a spool in which messages wait."""
     folder = Path("spool-seed")
     one = Spool(folder, 1 << 30, 1e9, "seed")
     for number in range(_MESSAGES):
@@ -120,7 +117,6 @@ def tried_spool(content: bytes) -> bool:
 
 
 def tried_answer(content: bytes) -> bool:
-    """Send a message to a receiver that answers so."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

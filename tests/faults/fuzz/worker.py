@@ -74,7 +74,6 @@ class Outside:
 
 
 def report(**facts: object) -> None:
-    """A line to whoever started the process."""
     os.write(_OUT, (json.dumps(facts) + "\n").encode())
 
 
@@ -88,7 +87,6 @@ def data_bytes() -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs until it is killed, or its files are through."""
     global _OUT
     name, seed, first = arguments[0], int(arguments[1]), int(arguments[2])
     _OUT = os.dup(1)

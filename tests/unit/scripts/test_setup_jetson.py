@@ -52,8 +52,6 @@ DOUBLES = {
 
 @dataclass
 class Board:
-    """A board's files and programs."""
-
     folder: Path
     machine: str = "aarch64"
     venv: Path = field(init=False)
