@@ -28,14 +28,16 @@ def checked_timeout(timeout: float | None) -> float | None:
     Raises:
         StageError: it is no number.
     """
+    if timeout is None:
+        return None
     try:
-        seconds = math.inf if timeout is None else max(float(timeout), 0.0)
+        seconds = float(timeout)
     except (TypeError, ValueError):
         seconds = math.nan
     if math.isnan(seconds):
         fix = "timeout=5.0, in seconds, or None to wait without an end"
         raise StageError(f"cannot wait for timeout={timeout!r}", why="it is no number", fix=fix)
-    return seconds if seconds < threading.TIMEOUT_MAX else None
+    return max(seconds, 0.0) if seconds < threading.TIMEOUT_MAX else None
 
 
 def timeout_error(stages: Sequence[str], timeout: float | None) -> ResultTimeout:

@@ -26,10 +26,10 @@ class Staging:
     def shared_frame(self, frame: Frame) -> Frame:
         """Return a copy of the frame in shared memory, and release the frame.
 
-        Return the frame itself if it is there already, or if :data:`~edgert.memory.TYPICAL_BUFFERS` copies are held, as
-        shared memory cannot be swapped.
+        Return the frame itself if it is there or on a GPU already, or if :data:`~edgert.memory.TYPICAL_BUFFERS` copies
+        are held, as shared memory cannot be swapped.
         """
-        if is_shared(frame, self._device):
+        if is_shared(frame, self._device) or frame.is_on_gpu:
             return frame
 
         def acquire(nbytes: int) -> tuple[U8, Lease] | None:

@@ -186,9 +186,8 @@ class ApiSource:
 
     def finish(self) -> None:
         """Declare that no more frames will come; submitted ones are still processed. May be called twice."""
-        with self._changed:
-            self._is_finished = True
-            self._changed.notify_all()
+        self._is_finished = True
+        self.wake()
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Yield frames until :meth:`finish`, the limit, or ``stop``."""
@@ -201,9 +200,8 @@ class ApiSource:
         """Give frames to ``taker`` until :meth:`finish`, the limit, or ``stop``; see :class:`.ServedSource`."""
         try:
             with self._turn:  # frames submitted from now on must not overtake those in the queue
-                with self._changed:
-                    self._taker, self._stop = taker, stop
-                    self._changed.notify_all()
+                self._taker, self._stop = taker, stop
+                self.wake()
                 self._pass_on_waiting(taker)
             while not self._refuses_frames:
                 with self._changed:
@@ -354,9 +352,8 @@ class ApiSource:
         if timeline.is_over:
             give_back(None, images)  # those beyond the limit
             images.clear()
-            with self._changed:
-                self._is_over = True
-                self._changed.notify_all()
+            self._is_over = True
+            self.wake()
         return frames
 
     @property

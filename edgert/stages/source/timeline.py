@@ -208,7 +208,6 @@ class Timeline:
         file: name that all frames get where their images have none; empty for none.
 
     Attributes:
-        media: the clock of the positions.
         is_over: whether the limit is reached.
     """
 
@@ -313,4 +312,4 @@ class Timeline:
             sender_ns=image.sender_ns,
             depth=image.depth,
         )
-        return frame if self._staging is None or frame.is_on_gpu else self._staging.shared_frame(frame)
+        return frame if self._staging is None else self._staging.shared_frame(frame)
