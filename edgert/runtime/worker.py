@@ -21,6 +21,7 @@ class Worker(threading.Thread):
         """Run jobs until :meth:`stop`."""
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # with all that it refers to, before the next wait
 
     def submit(self, work: Callable[[], _T]) -> "Future[_T]":
         """Queue a function; return the future of its result."""

@@ -47,7 +47,7 @@ def opened(folder: Path, sink: str, **keys: Any) -> SendSink:
 
 def waiting(sink: SendSink) -> int:
     assert sink._spool is not None
-    return sink._spool.count + int(sink._hands_over and sink._written.empty())  # and one on its way there
+    return sink._spool.count + int(sink._last is not None and not sink._last.done())  # and one on its way there
 
 
 def finish(sink: SendSink) -> None:
@@ -211,7 +211,7 @@ def test_a_damaged_list_of_sensors_holds_up_nothing(tmp_path: Path) -> None:
         home = Home(tmp_path, broker)
         wait_until(lambda: len(configs(retained(broker.port))) == 3)
         home.sink.close()
-        known = home.sink._publisher._topics.announced  # type: ignore[attr-defined]
+        known = home.sink._publisher._announced  # type: ignore[attr-defined]
         topics = json.loads(known.read_bytes())
         for noise in (json.dumps([one.replace("config", "c#nfig") for one in topics]), "[" * 100_000, json.dumps([7])):
             known.write_text(noise)  # a wildcard is one flipped bit

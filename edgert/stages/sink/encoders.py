@@ -7,12 +7,11 @@ time.
 
 import logging
 import os
-import queue
-import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import cv2
@@ -22,6 +21,7 @@ from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, DeviceView
 from edgert.runtime.frame import U8, Color, yuv_planes
 from edgert.runtime.records import Result
+from edgert.runtime.worker import Worker
 from edgert.stages.draw import ImagePainter
 from edgert.stages.gpu.download import Downloader
 
@@ -30,7 +30,7 @@ log = logging.getLogger("edgert.sink")
 TICKS_HZ = 60_000  # a multiple of 24, 25, 30 and 60 fps and their NTSC forms; MPEG-4 allows at most 65535
 KEYFRAME_EVERY = 60  # frames; players seek to key frames
 _MAX_THREADS = 4
-_MAX_QUEUED = 2  # images of a stream that wait for its encoder
+_MOST_PENDING = 2  # images of a stream that are not encoded yet
 # ITU-T H.273 code points, which FFmpeg's enumerations follow: primaries, transfer, matrix.
 _CODE_POINTS = {"bt601": (6, 6, 6), "bt709": (1, 1, 1)}
 _LIMITED, _FULL = 1, 2  # AVColorRange
@@ -163,62 +163,6 @@ class I420Writer:
         self._bgr.close()
 
 
-class _EncoderThread:
-    """Thread that encodes images in order. The caller waits while its short queue is full.
-
-    Args:
-        encode: function that encodes an image for a tick, and returns the finished units.
-    """
-
-    def __init__(self, encode: Callable[[U8, int], list[Unit]]) -> None:
-        self._encode = encode
-        self._images: queue.Queue[tuple[U8, int] | None] = queue.Queue(_MAX_QUEUED)
-        self._units: queue.SimpleQueue[Unit] = queue.SimpleQueue()
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="edgert-encoder", daemon=True)
-        self._thread.start()
-
-    def put(self, image: U8, tick: int) -> list[Unit]:
-        """Queue an image; return finished units of earlier ones. Raises the encoder's error."""
-        self._check()
-        self._images.put((image, tick))
-        return self._finished_units()
-
-    def finish(self) -> list[Unit]:
-        """End the thread; return the remaining units. Raises the encoder's error."""
-        self.close()
-        self._check()
-        return self._finished_units()
-
-    def close(self) -> None:
-        """End the thread once the queue is empty. May be called twice."""
-        if self._thread.is_alive():
-            self._images.put(None)
-            self._thread.join()
-
-    def _run(self) -> None:
-        while (item := self._images.get()) is not None:
-            if self._failure is not None:
-                continue
-            try:
-                for unit in self._encode(*item):
-                    self._units.put(unit)
-            except Exception as error:  # noqa: BLE001 - put() and finish() raise it
-                self._failure = error
-            del item
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _finished_units(self) -> list[Unit]:
-        found = list[Unit]()
-        with suppress(queue.Empty):
-            while True:
-                found.append(self._units.get_nowait())
-        return found
-
-
 class FfmpegEncoder:
     """One of FFmpeg's encoders, by name. Raises DeviceError when it cannot be opened.
 
@@ -249,12 +193,25 @@ class FfmpegEncoder:
             codec.open()
         except (ValueError, av.FFmpegError) as error:
             raise DeviceError(f"{name} cannot be opened", why=str(error)) from error
-        self._thread = _EncoderThread(self._encode) if self.kind == "cpu" and not bitrate_bps else None
+        self._pending = deque[Future[list[Unit]]]()
+        self._worker = Worker("edgert-encoder") if self.kind == "cpu" and not bitrate_bps else None
+        if self._worker is not None:
+            self._worker.start()
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
         """Encode an image; return the finished units. Raises PyAV's errors."""
         image = self._i420.write(result)
-        return self._encode(image, tick) if self._thread is None else self._thread.put(image, tick)
+        if self._worker is None:
+            return self._encode(image, tick)
+        self._pending.append(self._worker.submit(partial(self._encode, image, tick)))
+        return self._finished_units(_MOST_PENDING)
+
+    def _finished_units(self, most: int) -> list[Unit]:
+        """Return the units of finished images; wait while more than ``most`` images are pending."""
+        found = list[Unit]()
+        while self._pending and (len(self._pending) > most or self._pending[0].done()):
+            found += self._pending.popleft().result()
+        return found
 
     def _encode(self, image: U8, tick: int) -> list[Unit]:
         frame = self._av.VideoFrame.from_numpy_buffer(image, "yuv420p")  # no copy: FFmpeg holds it
@@ -269,14 +226,13 @@ class FfmpegEncoder:
 
     def finish(self) -> list[Unit]:
         """Return the remaining units. Raises PyAV's errors."""
-        rest = self._thread.finish() if self._thread is not None else []
-        return [*rest, *self._units(None)]
+        return [*self._finished_units(0), *self._units(None)]
 
     def close(self) -> None:
         """Free the encoder's memory."""
-        if self._thread is not None:
-            self._thread.close()
-            self._thread = None  # breaks a reference cycle, which would keep the codec until a garbage collection
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker.join()
         self._i420.close()
 
     def _units(self, frame: Any) -> list[Unit]:

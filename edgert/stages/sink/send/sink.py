@@ -1,10 +1,11 @@
 """Sink that writes messages into a spool, from which another thread sends them."""
 
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from concurrent.futures import Future
+from functools import partial
 
 from edgert.runtime.records import Result
+from edgert.runtime.worker import Worker
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.send.messages import Writer
 from edgert.stages.sink.send.sender import CLOSE_S, Publisher, Sender
@@ -35,8 +36,8 @@ class SendSink(SimpleStage):
         self._hands_over = hands_over and not writer.needs_frames
         self._spool: Spool | None = None
         self._sender: Sender | None = None
-        self._handed, self._written = SimpleQueue[Result | None](), SimpleQueue[Exception | None]()
-        self._thread: threading.Thread | None = None
+        self._worker: Worker | None = None
+        self._last: Future[None] | None = None
 
     @property
     def effort(self) -> str:
@@ -48,49 +49,44 @@ class SendSink(SimpleStage):
         self._spool = self._open_spool()
         self._sender = Sender(f"stages.{self.name}", self._spool, self._publisher)
         if self._hands_over:
-            self._thread = threading.Thread(target=self._write_all, name=f"edgert-{self.name}-write", daemon=True)
-            self._thread.start()
-            self._written.put(None)
+            self._worker = Worker(f"edgert-{self.name}-write")
+            self._worker.start()
 
     def process(self, result: Result) -> None:
         """Write a result, or hand it to the thread.
 
         Raises StageError for a record without a JSON form; with a thread, the next call does.
         """
-        if self._thread is None:
+        if self._worker is None:
             self._write(result)
             return
-        error = self._written.get()
-        if error is not None:
-            self._written.put(None)
-            raise error
+        self._wait_for_last()
         result.frame.lease.retain()  # the machine that sent the frame waits until its result is written
-        self._handed.put(result)
+        self._last = self._worker.submit(partial(self._write_held, result))
 
     def close(self) -> None:
         """End the thread, the sender and the spool. Raises the error of the last result."""
-        error, thread, self._thread = None, self._thread, None
-        if thread is not None:
-            error = self._written.get()
-            self._handed.put(None)
-            thread.join()
-        self._writer.close()
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = self._spool = None
-        if error is not None:
-            raise error
+        worker, self._worker = self._worker, None
+        try:
+            self._wait_for_last()
+        finally:
+            if worker is not None:
+                worker.stop()
+            self._writer.close()
+            if self._sender is not None:
+                self._sender.close()
+                self._sender = self._spool = None
 
-    def _write_all(self) -> None:
-        while (result := self._handed.get()) is not None:
-            try:
-                self._write(result)
-            except Exception as error:  # noqa: BLE001 - process() or close() raises it
-                self._written.put(error)
-            else:
-                self._written.put(None)
-            finally:
-                result.frame.lease.release()
+    def _wait_for_last(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def _write_held(self, result: Result) -> None:
+        try:
+            self._write(result)
+        finally:
+            result.frame.lease.release()
 
     def _write(self, result: Result) -> None:
         assert self._spool is not None and self._sender is not None, "open() comes first"
