@@ -189,7 +189,7 @@ def test_a_failing_state_is_an_answer_not_a_crash(
     assert ask(sink, "/stats.json")[::2] == (500, b"a bug in edgert; its log has the traceback\n")
     assert "ZeroDivisionError" in caplog.text and caplog.records[-1].levelname == "ERROR"
     assert ask(sink, "/stats.json")[0] == 500 and ask(sink, "/healthz")[0] == 200
-    monkeypatch.setattr(sink._images, "table", lambda stream: Path("/none").read_text())
+    monkeypatch.setattr(sink.images, "table", lambda stream: Path("/none").read_text())
     assert ask(sink, "/stats.json")[::2] == (500, b"the answer cannot be made\n") and "No such file" in caplog.text
     sink.close()
 

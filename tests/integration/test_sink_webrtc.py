@@ -319,8 +319,8 @@ def page_of(*streams: str, **keys: Any) -> Iterator[HttpSink]:
 
 
 def watchers(sink: HttpSink) -> dict[str, int]:
-    assert sink._video is not None
-    return {name: one.viewers for name, one in sink._video._streams.items() if one.viewers}
+    assert sink.whep is not None
+    return {name: one.viewers for name, one in sink.whep._streams.items() if one.viewers}
 
 
 def test_what_the_live_page_gives_and_refuses() -> None:
@@ -338,7 +338,7 @@ def test_what_the_live_page_gives_and_refuses() -> None:
         assert ask(sink, "GET", "/whep/yard")[0] == 405 and ask(sink, "DELETE", "/whep/yard/1")[0] == 404
         assert ask(sink, "POST", "/whep/yard", "v=0", Host="evil.example", **sdp)[0] == 403
         assert ask(sink, "POST", "/", "v=0", **sdp)[0] == ask(sink, "DELETE", "/stats.json")[0] == 501
-        assert sink._video is not None and sink._video._streams["yard"].encoded == 0
+        assert sink.whep is not None and sink.whep._streams["yard"].encoded == 0
 
 
 def test_an_offer_that_does_not_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +371,7 @@ def test_no_more_cameras_than_the_page_shows(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(limits, "PAGE_STREAMS", 1)
     with page_of("yard", "gate") as sink:
         wait_until(lambda: json.loads(ask(sink, "GET", "/stats.json")[2])["streams"])
-        assert sink._video is not None and list(sink._video._streams) == ["yard"]
+        assert sink.whep is not None and list(sink.whep._streams) == ["yard"]
 
 
 def test_scripts_of_one_page_name_nothing_twice() -> None:
@@ -403,12 +403,12 @@ def test_one_camera_alone_plays_as_video_and_is_let_go_when_it_is_left(tmp_path:
         page.press("ArrowRight")
         wait_until(lambda: page.evaluate(PLAYS) and watchers(sink) == {"gate": 1})
         page.press("Escape")
-        wait_until(lambda: watchers(sink) == {} and not sink._video._sessions._all)  # type: ignore[union-attr]
+        wait_until(lambda: watchers(sink) == {} and not sink.whep._sessions._all)  # type: ignore[union-attr]
         assert not page.evaluate(PLAYS) and page.evaluate("!document.querySelector('#wall').hidden")
-        wait_until(lambda: not any(one._encoder for one in sink._video._streams.values()))  # type: ignore[union-attr]
-        counts = [one.encoded for one in sink._video._streams.values()]  # type: ignore[union-attr]
+        wait_until(lambda: not any(one._encoder for one in sink.whep._streams.values()))  # type: ignore[union-attr]
+        counts = [one.encoded for one in sink.whep._streams.values()]  # type: ignore[union-attr]
         time.sleep(0.5)
-        assert counts == [one.encoded for one in sink._video._streams.values()]  # type: ignore[union-attr]
+        assert counts == [one.encoded for one in sink.whep._streams.values()]  # type: ignore[union-attr]
         assert page.errors == []
 
 
@@ -419,7 +419,7 @@ def test_images_are_shown_where_video_does_not_connect(tmp_path: Path) -> None:
         page.call("Page.addScriptToEvaluateOnNewDocument", source=nowhere)
         page.open(sink.url, 1200)
         wait_until(lambda: page.evaluate("document.querySelector('#view img').naturalWidth") == SIZE[0])
-        wait_until(lambda: sink._video._thread and sink._video._sessions._all)  # type: ignore[union-attr]
+        wait_until(lambda: sink.whep._thread and sink.whep._sessions._all)  # type: ignore[union-attr]
         time.sleep(1)
         assert not page.evaluate(PLAYS) and page.evaluate(IMAGE) and watchers(sink) == {}
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
+from urllib.parse import urlsplit
 
 import onnx
 import yaml
@@ -39,14 +40,8 @@ from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.recording.cdr import DamagedMessage, decode, encode
 from edgert.recording.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
 from edgert.remote.link import read_line
-from edgert.runtime.worker import Worker
 from edgert.stages.ros2.zenoh_session import Attachment, read_attachment
-from edgert.stages.sink.tcp_server import listen
-from edgert.stages.sink.web import http_server, live_page
-from edgert.stages.sink.web.event_log import EventLog
-from edgert.stages.sink.web.http_server import Access
-from edgert.stages.sink.web.live_images import LiveImages
-from edgert.stages.sink.web.live_page import Source
+from edgert.stages.sink.web.http_sink import HttpSink
 from edgert.zip_archive import member_of, pack
 from tests.faults.fuzz import mutate, recordings, seeds, stores
 from tests.helpers.ros_messages import random_message
@@ -266,42 +261,31 @@ _REQUESTS = tuple(
 )
 
 
-class _Server(http_server.HttpServer):
-    failures: ClassVar[list[BaseException]] = []
-
-    def on_error(self, error: BaseException) -> None:
-        if not isinstance(error, OSError):
-            self.failures.append(error)
-
-
 @cache
-def _server() -> tuple[_Server, live_page.LivePage, Worker]:
-    images, worker = LiveImages(), Worker("images")
-    worker.start()
-    source = Source(images, lambda: {"fps": 1.0, "stages": {}}, EventLog(images, worker.submit))
-    page = live_page.LivePage(source, Access(), worker)
-    return _Server("127.0.0.1", listen("127.0.0.1", 0, ""), Access(), page, "edgert:http"), page, worker
+def _page() -> HttpSink:
+    sink = HttpSink("page", "127.0.0.1", 0, lambda: {"fps": 1.0, "stages": {}})
+    sink.open()
+    return sink
 
 
 def stop_server() -> None:
-    if _server.cache_info().currsize:
-        for one in _server():
-            one.stop()
-        _server.cache_clear()
+    if _page.cache_info().currsize:
+        _page().close()
+        _page.cache_clear()
 
 
 def _tried_request(content: bytes) -> bool:
-    server, *_ = _server()
     if b"snapshot" in content:  # it waits two seconds for an image
         content = content.replace(b"snapshot", b"snap")
-    with socket.create_connection(("127.0.0.1", server.port), 10) as client:
+    port = urlsplit(_page().url).port
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
         client.sendall(content)
         client.shutdown(socket.SHUT_WR)
         answer = b""
         while more := client.recv(1 << 16):
             answer += more
-    if server.failures:
-        raise server.failures.pop()
+    if b" 500 " in answer[:40]:
+        raise AssertionError(answer)
     return b" 200 " in answer[:40]
 
 

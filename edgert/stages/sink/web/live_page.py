@@ -1,5 +1,7 @@
 """The addresses of the live page. One thread encodes images, and one makes the other answers."""
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import hashlib
@@ -8,10 +10,10 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from edgert import limits
 from edgert.errors import StageError, cause
@@ -23,11 +25,16 @@ from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
 from edgert.stages.sink.web.event_log import EventLog
 from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
-from edgert.stages.sink.web.http_server import Access, Whep
+from edgert.stages.sink.web.http_server import Access
 from edgert.stages.sink.web.live_images import LARGE_PX, TILES_PX, LiveImages
+
+if TYPE_CHECKING:
+    from edgert.stages.sink.stream.whep import WhepVideo
 
 _T = TypeVar("_T")
 _SHARED_S = 0.2  # time for which one answer serves all clients
+_THREADS = "edgert:http-images", "edgert:http-state", "edgert:http-changes"
+_JOIN_S = 0.1
 _REPEAT_S = 2.0  # without a new image, the last one is sent again, which shows whether the viewer has left
 _TICK_S = 1 / 60
 _IMAGE_HZ, _TILES_HZ = 30.0, 80.0
@@ -42,75 +49,78 @@ _TRACE = re.compile(rb'"verb"\s*:\s*"trace"')
 _HEALTH = {"/healthz": health.stuck_stages, "/readyz": health.unready_reasons}
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The contents of the live page; see :class:`~edgert.stages.sink.web.http_sink.HttpSink`."""
-
-    images: LiveImages
-    stats: Callable[[], Mapping[str, Any]]
-    events: EventLog
-    clips: ClipIndex | None = None
-    whep: Whep | None = None
-    swap_page: Callable[[], str] = str
-    control: Callable[[bytes, str], bytes] = lambda line, who: b""
-
-
 class LivePage:
     """The addresses of the live page. For use in the thread of its server's event loop.
 
     Args:
-        worker: running thread that encodes images.
+        stats: function that returns the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` does, with
+            the budgets ``promised`` and the necessary sources ``required``. ``/metrics`` also reads ``totals`` and
+            ``folders``.
+        clips: index of the recordings to play. No other file of the disk is served.
+        video: live video of single cameras; None: they are shown as images.
+        swap_page: function that returns the report of the newest swap of a model, as HTML.
+        control: function that answers requests to change the pipeline, from clients with the token.
     """
 
     open_to_all, changed_at = _HEALTH, (_CONTROL,)
 
-    def __init__(self, source: Source, access: Access, worker: Worker) -> None:
-        self._source, self._access = source, access
-        self._encoder, self._answerer = worker, Worker("edgert:http-state")
+    def __init__(
+        self,
+        stats: Callable[[], Mapping[str, object]],
+        access: Access,
+        clips: Path | None,
+        video: WhepVideo | None,
+        swap_page: Callable[[], str],
+        control: Callable[[bytes, str], bytes],
+    ) -> None:
+        self.stats, self.access, self.whep, self.swap_page, self.control = stats, access, video, swap_page, control
+        self.images, self.clips = LiveImages(), ClipIndex(clips) if clips is not None else None
+        self.events = EventLog(self.images, lambda work: self._encoder.submit(work))
+        self._encoder, self._answerer, self._changer = map(Worker, _THREADS)
         self._viewers = FairGroup[Connection](affordable_limit(limits.PAGE_VIEWERS))
-        self._shared = dict[str, tuple[float, "asyncio.Task[Response]"]]()
-        self._changer, self._changes = Worker("edgert:http-changes"), 0
+        self._shared, self._changes = dict[str, tuple[float, asyncio.Task[Response]]](), 0
+
+    def start_workers(self) -> None:
+        """Start the threads that encode images and make answers."""
+        self._encoder, self._answerer, self._changer = map(Worker, _THREADS)
+        self._encoder.start()
         self._answerer.start()
 
-    @property
-    def whep(self) -> Whep | None:
-        """Handler of WebRTC viewers."""
-        return self._source.whep
-
-    def stop(self) -> None:
-        """End the threads that make answers and changes."""
-        self._answerer.stop()
-        self._changer.stop()
+    def stop_workers(self) -> None:
+        """End the threads; wait at most 0.1 s for the one that encodes."""
+        for worker in (self._answerer, self._changer, self._encoder):
+            worker.stop()
+        self._encoder.join(_JOIN_S)
 
     async def answer(self, exchange: Exchange, request: Request) -> Response | None:
         """Return the answer to a request; None if it was sent already."""
-        source, path = self._source, request.path
+        path = request.path
         if path in ("/stream.mjpg", "/wall"):
             return await self._stream(exchange, request)
-        if source.clips is not None and path.startswith("/clips/"):
-            return await self._clip(exchange, request, source.clips)
+        if self.clips is not None and path.startswith("/clips/"):
+            return await self._clip(exchange, request, self.clips)
         if path == "/":
             return _page()
         if path == _CONTROL:
             return await self._control(exchange, request)
         if path == "/stats.json":
             stream = request.query.get("stream", "")
-            stream = stream if stream in source.images.numbers() else ""
-            return await self._share(f"{path} {stream}", partial(_state, source, stream, bool(self._access.token)))
+            stream = stream if stream in self.images.numbers() else ""
+            return await self._share(f"{path} {stream}", partial(_state, self, stream, bool(self.access.token)))
         if path == "/swap":
-            return await self._share(path, partial(_swap, source))
+            return await self._share(path, partial(_swap, self))
         if path == "/events.json":
-            return await self._share(path, partial(_events, source))
+            return await self._share(path, partial(_events, self))
         if path == "/metrics":
             is_open = _OPEN_METRICS in request.headers.get("accept", "")
             media_type = _OPEN_METRICS if is_open else _PROMETHEUS_TEXT
-            return await self._share(f"{path} {media_type}", partial(_metrics, source, media_type))
+            return await self._share(f"{path} {media_type}", partial(_metrics, self, media_type))
         if path in _HEALTH:
-            is_known = self._access.allows(request.headers.get("authorization", ""))
-            return await self._run(self._answerer, partial(_health_of, source, path, is_known))
+            is_known = self.access.allows(request.headers.get("authorization", ""))
+            return await self._run(self._answerer, partial(_health_of, self, path, is_known))
         if path == "/snapshot.jpg":
             return await self._snapshot(request.query.get("stream", ""))
-        return _event_image(source, path) or text(HTTPStatus.NOT_FOUND, "not found")
+        return _event_image(self, path) or text(HTTPStatus.NOT_FOUND, "not found")
 
     async def _share(self, key: str, make: Callable[[], Response]) -> Response:
         """Return an answer that is at most 0.2 s old, so that many clients cost no more than one."""
@@ -133,7 +143,7 @@ class LivePage:
         It must have the token as ``Bearer``, and JSON, which a browser does not send for another site's page.
         """
         is_bearer = request.headers.get("authorization", "").lower().startswith("bearer ")
-        if not self._access.token or not is_bearer:
+        if not self.access.token or not is_bearer:
             return text(HTTPStatus.FORBIDDEN, "changes need the sink's token:, as Authorization: Bearer")
         if request.method != "POST" or request.media_type != _JSON:
             return text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected POST of {_JSON}")
@@ -145,7 +155,7 @@ class LivePage:
             self._changer.start()
         self._changes += 1
         try:
-            work = partial(self._source.control, line_of_json, f"address {exchange.client.address}")
+            work = partial(self.control, line_of_json, f"address {exchange.client.address}")
             # a trace takes seconds, which changes should not wait for
             worker = OneJobWorker("edgert:trace") if _TRACE.search(line_of_json) else self._changer
             answer = await self._run(worker, work)
@@ -155,7 +165,7 @@ class LivePage:
         return Response(status, _JSON, answer)
 
     async def _snapshot(self, stream: str) -> Response:
-        images, until_s = self._source.images, time.monotonic() + _REPEAT_S
+        images, until_s = self.images, time.monotonic() + _REPEAT_S
         while True:
             found = await self._run(self._encoder, lambda: images.jpegs({stream or images.newest: 0}))
             if found:
@@ -199,7 +209,7 @@ class LivePage:
 
         A phone, which shows them ``tile`` pixels wide, gets those of a tile, with larger letters.
         """
-        images, stream = self._source.images, query.get("stream")
+        images, stream = self.images, query.get("stream")
         shown_px = _pixels(query, LARGE_PX)
         tile_px = _tile(shown_px) if shown_px <= _PHONE_PX else 0
 
@@ -244,7 +254,7 @@ class LivePage:
             rate_hz: function that returns the maximum rate of each camera, given their number.
             tile_px: function that returns the width of a camera's tile; 0: the image of a single camera.
         """
-        seen, images, sent_s = dict[str, tuple[int, float]](), self._source.images, 0.0
+        seen, images, sent_s = dict[str, tuple[int, float]](), self.images, 0.0
         while True:
             now, numbers = time.monotonic(), images.numbers()
             names = wanted(numbers)
@@ -287,7 +297,7 @@ def _page() -> Response:
 
     def inlined(tag: str, name: str) -> str:
         data = folder.joinpath(name).read_bytes()
-        # A hash source of Content Security Policy Level 3.
+        # A hash sink of Content Security Policy Level 3.
         hashes[tag] += f" 'sha256-{base64.b64encode(hashlib.sha256(data).digest()).decode()}'"
         return f"<{tag}>{data.decode()}</{tag}>"
 
@@ -298,59 +308,59 @@ def _page() -> Response:
     return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode(), {"Content-Security-Policy": policy})
 
 
-def _state(source: Source, stream: str, has_control: bool) -> Response:
+def _state(page: LivePage, stream: str, has_control: bool) -> Response:
     """Return the state of the run, with the newest result of a camera; the newest of all where ``stream`` is empty."""
-    shown = {key: value for key, value in source.stats().items() if key not in ("totals", "folders")}
-    changes = source.events.count
-    if source.clips is not None:
-        source.clips.refresh()
-        changes += source.clips.count
+    shown = {key: value for key, value in page.stats().items() if key not in ("totals", "folders")}
+    changes = page.events.count
+    if page.clips is not None:
+        page.clips.refresh()
+        changes += page.clips.count
     return _json(
         {
             "stats": shown,
-            "latest": source.images.table(stream),
-            "streams": source.images.streams(),
+            "latest": page.images.table(stream),
+            "streams": page.images.streams(),
             "events": changes,
-            "video": source.whep is not None,
+            "video": page.whep is not None,
             "control": has_control,
         }
     )
 
 
-def _events(source: Source) -> Response:
+def _events(page: LivePage) -> Response:
     """Return the newest events, each with the address of its recording."""
-    clips = source.clips
-    shown = [{**one, "clip": clips.address(one["id"]) if clips else ""} for one in source.events.newest_first()]
+    clips = page.clips
+    shown = [{**one, "clip": clips.address(one["id"]) if clips else ""} for one in page.events.newest_first()]
     return _json({"events": shown})
 
 
-def _swap(source: Source) -> Response:
+def _swap(page: LivePage) -> Response:
     """Return the report of the newest swap of a model."""
-    html = source.swap_page()
+    html = page.swap_page()
     if not html:
         return text(HTTPStatus.NOT_FOUND, "no model was swapped in this run")
     return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode())
 
 
-def _metrics(source: Source, media_type: str) -> Response:
+def _metrics(page: LivePage, media_type: str) -> Response:
     """Return the state of the run as :data:`_OPEN_METRICS` or :data:`_PROMETHEUS_TEXT`."""
     from edgert.stages.sink.web.prometheus import exposition  # 60 ms of imports that only a scrape needs
 
-    content_type, content = exposition(plain(source.stats()), media_type)
+    content_type, content = exposition(plain(page.stats()), media_type)
     return Response(HTTPStatus.OK, content_type, content)
 
 
-def _health_of(source: Source, path: str, is_known: bool) -> Response:
+def _health_of(page: LivePage, path: str, is_known: bool) -> Response:
     """Return whether the pipeline is healthy, with what is wrong for clients with the token."""
-    found = _HEALTH[path](source.stats())
+    found = _HEALTH[path](page.stats())
     lines = (found if is_known else ["not well"]) if found else ["ok"]
     return text(HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK, "\n".join(lines))
 
 
-def _event_image(source: Source, path: str) -> Response | None:
+def _event_image(page: LivePage, path: str) -> Response | None:
     """Return the image of an event; None for any other address."""
     found = re.fullmatch(r"/events/([0-9a-f]{1,64})\.jpg", path)
-    image = source.events.image(found[1]) if found else None
+    image = page.events.image(found[1]) if found else None
     caching = {"Cache-Control": "private, max-age=86400, immutable"}
     return None if image is None else Response(HTTPStatus.OK, "image/jpeg", image, caching)
 
