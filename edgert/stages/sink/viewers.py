@@ -55,8 +55,6 @@ class DisplayEnvironment:
         screen: whether the process can write to a screen without a display server.
         sdl: whether PySDL2 is installed.
         gstreamer: whether ``gst-launch-1.0`` is installed.
-        local_x11: an X server of this machine, like ``:0``, whether or not ``DISPLAY`` names it; empty without one.
-        container: whether the process runs in a container.
     """
 
     jetson: bool = False
@@ -65,8 +63,6 @@ class DisplayEnvironment:
     screen: bool = False
     sdl: bool = False
     gstreamer: bool = False
-    local_x11: str = ""
-    container: bool = False
 
     @property
     def place(self) -> str:
@@ -81,7 +77,6 @@ class DisplayEnvironment:
 
 def display_environment(root: Path = Path("/")) -> DisplayEnvironment:
     """Return the display environment of this process, without opening a display."""
-    servers = sorted((root / "tmp/.X11-unix").glob("X[0-9]*"))
     return DisplayEnvironment(
         jetson=is_jetson(root),
         x11=os.environ.get("DISPLAY", ""),
@@ -89,8 +84,6 @@ def display_environment(root: Path = Path("/")) -> DisplayEnvironment:
         screen=any(os.access(card, os.R_OK | os.W_OK) for card in (root / "dev/dri").glob("card*")),
         sdl=find_spec("sdl2") is not None,
         gstreamer=shutil.which("gst-launch-1.0") is not None,
-        local_x11=f":{servers[0].name[1:]}" if servers else "",
-        container=any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
     )
 
 
@@ -177,25 +170,17 @@ def find_viewer(here: DisplayEnvironment, *, fullscreen: bool = False, where: st
 
 def no_window_error(here: DisplayEnvironment, refused: dict[str, str], where: str = "") -> DeviceError:
     """Return the error for a machine that cannot show a window."""
-    fix = "sink: http shows the same in a browser"
+    fix = (
+        "set DISPLAY and XAUTHORITY to those of the user who is logged in at the screen, in a container by docker run "
+        "-e DISPLAY -v /tmp/.X11-unix:/tmp/.X11-unix; or use sink: http, which shows the same in a browser"
+    )
     if not (here.x11 or here.wayland or here.screen):
         why = "neither DISPLAY nor WAYLAND_DISPLAY is set"
-        if here.local_x11:
-            fix = f"export DISPLAY={here.local_x11}, whose socket is here; or {fix}"
-        elif here.container:
-            fix = f"docker run -e DISPLAY -v /tmp/.X11-unix:/tmp/.X11-unix ..., after xhost +local: outside; or {fix}"
-        else:
-            fix = f"log in at the screen, or by ssh -X; or {fix}"
     elif not refused:
         why, fix = "neither GStreamer nor SDL is installed", f"{_APT}; or {installation.command('display')}; or {fix}"
     else:
         why = f"{here.place}: {'; '.join(f'{name}: {said}' for name, said in refused.items())}"
-        if any("no element" in said for said in refused.values()):
-            fix = f"{_APT}; or {fix}"
-        elif here.local_x11 and here.x11 != here.local_x11:
-            fix = f"export DISPLAY={here.local_x11}, whose socket is here; or {fix}"
-        elif here.x11:
-            fix = f"set DISPLAY and XAUTHORITY to those of the user who is logged in at the screen; or {fix}"
+        fix = f"{_APT}; or {fix}" if any("no element" in said for said in refused.values()) else fix
     return DeviceError("cannot show a window", why=why, where=where, fix=fix)
 
 

@@ -42,17 +42,12 @@ def test_what_is_seen_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     here = viewers.display_environment(tmp_path)
-    assert (here.jetson, here.x11, here.wayland, here.screen, here.local_x11, here.container) == (
-        False, "", "", False, "", False,
-    )  # fmt: skip
-    for name in ("tmp/.X11-unix/X1", "dev/dri/card0", ".dockerenv"):
-        write(tmp_path, name, "")
+    assert (here.jetson, here.x11, here.wayland, here.screen) == (False, "", "", False)
+    write(tmp_path, "dev/dri/card0", "")
     monkeypatch.setenv("DISPLAY", ":7")
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-1")
     here = viewers.display_environment(jetson(tmp_path))
-    assert (here.jetson, here.x11, here.wayland, here.screen, here.local_x11, here.container) == (
-        True, ":7", "wayland-1", True, ":1", True,
-    )  # fmt: skip
+    assert (here.jetson, here.x11, here.wayland, here.screen) == (True, ":7", "wayland-1", True)
 
 
 def test_gstreamer_is_started_with_a_pipeline_of_ours() -> None:
@@ -101,13 +96,10 @@ def test_what_a_viewer_says_of_its_end(said: str, wanted: str) -> None:
 @pytest.mark.parametrize(
     ("here", "refused", "why", "fix"),
     [
-        (Machine(), {}, "neither DISPLAY nor WAYLAND_DISPLAY is set", "ssh -X"),
-        (Machine(local_x11=":0"), {}, "neither DISPLAY", "export DISPLAY=:0"),
-        (Machine(container=True), {}, "neither DISPLAY", "docker run -e DISPLAY -v /tmp/.X11-unix:/tmp/.X11-unix"),
+        (Machine(), {}, "neither DISPLAY nor WAYLAND_DISPLAY is set", "docker run -e DISPLAY"),
         (Machine(x11=":0"), {}, "neither GStreamer nor SDL is installed", "apt install gstreamer1.0-tools"),
         (Machine(x11=":0"), {"ximagesink": 'no element "ximagesink"'}, "no element", "gstreamer1.0-x"),
-        (Machine(x11=":1", local_x11=":0"), {"ximagesink": "Could not open display"}, ":1: ximagesink", "DISPLAY=:0"),
-        (Machine(x11=":0", local_x11=":0"), {"ximagesink": "Could not open display"}, "Could not", "XAUTHORITY"),
+        (Machine(x11=":0"), {"ximagesink": "Could not open display"}, ":0: ximagesink: Could not", "XAUTHORITY"),
     ],
 )
 def test_a_machine_without_a_display_is_told_what_to_do(
